@@ -1,0 +1,50 @@
+"""labelwise: classification with very many labels.
+
+Public names are imported at their first use, so that `import labelwise` costs next to nothing and never pulls in torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Dataset": "labelwise.data.dataset",
+    "Popularity": "labelwise.methods.popularity",
+    "Strings": "labelwise.strings",
+    "TopK": "labelwise.topk",
+    "dataset": "labelwise.data.catalogue",
+    "evaluate": "labelwise.metrics.evaluate",
+    "load": "labelwise.methods.base",
+    "read": "labelwise.data.read",
+    "set_threads": "labelwise.parallel",
+    "write": "labelwise.data.write",
+}
+
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604
+
+if TYPE_CHECKING:
+    from labelwise.data.catalogue import dataset as dataset
+    from labelwise.data.dataset import Dataset as Dataset
+    from labelwise.data.read import read as read
+    from labelwise.data.write import write as write
+    from labelwise.methods.base import load as load
+    from labelwise.methods.popularity import Popularity as Popularity
+    from labelwise.metrics.evaluate import evaluate as evaluate
+    from labelwise.parallel import set_threads as set_threads
+    from labelwise.strings import Strings as Strings
+    from labelwise.topk import TopK as TopK
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'labelwise' has no attribute '{name}'")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,203 @@
+"""Typed configs from YAML and `--set a.b=c`, with errors that name the place and the nearest valid name.
+
+Every method and every command keeps its own `Config` beside its code; this file holds what they share: the base class,
+a YAML reader that remembers line numbers, and the translation of validation errors into sentences.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from labelwise.errors import ConfigError, did_you_mean
+
+Place = tuple[str | int, ...]
+
+
+class Config(BaseModel):
+    """Base of all configs: frozen, unknown keys refused, the sentence under a field is its documentation."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+        protected_namespaces=(),
+    )
+
+
+AnyConfig = TypeVar("AnyConfig", bound=Config)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as people expect it: 1e-4 is a number, `no` and `on` are words, a key may not stand twice."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|false|False)$"), list("tTfF"))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def _refuse_repeated_keys(loader: _Loader, node: yaml.MappingNode, deep: bool = False) -> dict:
+    seen: set[Any] = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, str | int | float):
+            raise yaml.MarkedYAMLError(problem="a key must be a plain word", problem_mark=key_node.start_mark)
+        if key in seen:
+            raise yaml.MarkedYAMLError(problem=f"the key '{key}' stands twice", problem_mark=key_node.start_mark)
+        seen.add(key)
+    return yaml.SafeLoader.construct_mapping(loader, node, deep)
+
+
+_Loader.add_constructor(
+    "tag:yaml.org,2002:map", lambda loader, node: _refuse_repeated_keys(loader, node, deep=True)
+)
+
+
+class ConfigSource:
+    """A mapping read from YAML and changed by overrides, that can tell where each of its values stands."""
+
+    def __init__(self, values: dict[str, Any], name: str = "config", lines: Mapping[Place, int] | None = None):
+        self.values = values
+        self.name = name
+        self.lines = dict(lines or {})
+        self.overridden: dict[Place, str] = {}
+
+    @classmethod
+    def from_yaml(cls, text: str, name: str) -> ConfigSource:
+        """Read YAML text; `name` is the file's name for messages."""
+        loader = _Loader(text)
+        try:
+            node = loader.get_single_node()
+            values = loader.construct_document(node) if node is not None else {}
+        except yaml.MarkedYAMLError as error:
+            line = error.problem_mark.line + 1 if error.problem_mark else 1
+            raise ConfigError(f"{name}:{line}: not valid YAML: {error.problem}") from None
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            raise ConfigError(f"{name}: not valid YAML: {error}") from None
+        finally:
+            loader.dispose()
+        if not isinstance(values, dict):
+            raise ConfigError(f"{name}:1: a config is a mapping of sections, not a {type(values).__name__}")
+        lines: dict[Place, int] = {}
+        if node is not None:
+            _collect_lines(node, (), lines)
+        return cls(values, name, lines)
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> ConfigSource:
+        """Read a YAML file."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise ConfigError(f"{path}: there is no such config file") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path}: the config cannot be read: {error}") from None
+        return cls.from_yaml(text, str(path))
+
+    def override(self, assignments: Sequence[str]) -> ConfigSource:
+        """Apply `a.b=value` assignments in order; values are read as YAML."""
+        for assignment in assignments:
+            key, equals, text = assignment.partition("=")
+            parts = key.strip().split(".")
+            if not equals or not all(parts):
+                raise ConfigError(f"--set {assignment}: write it as section.key=value, for example model.beam=20")
+            try:
+                value = yaml.load(text, _Loader)
+            except yaml.YAMLError:
+                value = text
+            where = self.values
+            for depth, part in enumerate(parts[:-1]):
+                where = where.setdefault(part, {})
+                if not isinstance(where, dict):
+                    raise ConfigError(f"--set {assignment}: {'.'.join(parts[: depth + 1])} is a value, not a section")
+            where[parts[-1]] = value
+            self.overridden[tuple(parts)] = f"--set {assignment}"
+        return self
+
+    def where(self, place: Place) -> str:
+        """The file and line (or the option) a value came from."""
+        for length in range(len(place), -1, -1):
+            if place[:length] in self.overridden:
+                return self.overridden[place[:length]]
+            if place[:length] in self.lines:
+                return f"{self.name}:{self.lines[place[:length]]}"
+        return self.name
+
+
+def _collect_lines(node: yaml.Node, place: Place, lines: dict[Place, int]) -> None:
+    lines.setdefault(place, node.start_mark.line + 1)
+    if isinstance(node, yaml.MappingNode):
+        for key_node, value_node in node.value:
+            here = (*place, key_node.value)
+            lines[here] = key_node.start_mark.line + 1
+            _collect_lines(value_node, here, lines)
+    elif isinstance(node, yaml.SequenceNode):
+        for position, item in enumerate(node.value):
+            _collect_lines(item, (*place, position), lines)
+
+
+def validated(
+    kind: type[AnyConfig], values: Mapping[str, Any], source: ConfigSource | None = None, prefix: Place = ()
+) -> AnyConfig:
+    """`kind(**values)`, or one ConfigError that lists every fault with its place, value and what is accepted."""
+    try:
+        return kind.model_validate(dict(values))
+    except ValidationError as error:
+        sentences = [_sentence(kind, fault, source, prefix) for fault in error.errors()]
+        raise ConfigError("\n".join(sentences)) from None
+
+
+def _sentence(kind: type[Config], fault: Any, source: ConfigSource | None, prefix: Place) -> str:
+    place: Place = (*prefix, *fault["loc"])
+    dotted = ".".join(map(str, place)) or "config"
+    start = f"{source.where(place)}: {dotted}" if source else dotted
+    if fault["type"] == "extra_forbidden":
+        owner = _owner(kind, fault["loc"][:-1])
+        names = list(owner.model_fields) if owner else []
+        return f"{start}: there is no such key; {did_you_mean(str(fault['loc'][-1]), names)}"
+    if fault["type"] == "missing":
+        return f"{start}: this key is needed"
+    message = fault["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    return f"{start}: {message[:1].lower()}{message[1:]}, got {_shown(fault['input'])}"
+
+
+def _owner(kind: type[Config], path: Sequence[str | int]) -> type[Config] | None:
+    """The config class that holds the key at the end of a validation path."""
+    owner: Any = kind
+    for part in path:
+        field = owner.model_fields.get(part) if isinstance(owner, type) and issubclass(owner, BaseModel) else None
+        if field is None:
+            return None
+        options = [field.annotation, *getattr(field.annotation, "__args__", ())]
+        nested = [o for o in options if isinstance(o, type) and issubclass(o, BaseModel)]
+        owner = nested[0] if nested else None
+    return owner
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def to_yaml(values: Mapping[str, Any]) -> str:
+    """Plain values as YAML that `ConfigSource.from_yaml` reads back equal."""
+    return yaml.dump(dict(values), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes exactly the words that `_Loader` would otherwise read as something else."""
+
+
+_Dumper.yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers

@@ -1,0 +1,197 @@
+"""Dataset: documents with their labels, whatever they came from.
+
+A document has a text, a row of features, a path to a file, or several of these. Labels are a sparse documents x labels
+matrix whose column j is called ``label_names[j]``; two data sets can only be compared after `align` has given them the
+same columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from labelwise.errors import DataError
+from labelwise.strings import Strings
+
+Features = sparse.csr_array | np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Documents and their labels.
+
+    Parameters
+    ----------
+    labels
+        Sparse [documents, labels]; stored values are relevances, 1 unless the source says otherwise.
+    label_names
+        The identity of each label, unique. Defaults to the column numbers.
+    texts, features, paths
+        What is known of each document; at least one, unless there are no documents.
+    label_texts
+        What a label means in words, where the source tells (the name is then often a code).
+    ids
+        The documents' own names, where the source has them.
+    name
+        Where the data came from, for messages and reports.
+    """
+
+    labels: sparse.csr_array
+    label_names: Strings = field(default=None)  # type: ignore[assignment]
+    texts: Strings | None = None
+    features: Features | None = None
+    paths: Strings | None = None
+    label_texts: Strings | None = None
+    ids: Strings | None = None
+    name: str = "data"
+
+    def __post_init__(self) -> None:
+        labels = canonical_csr(self.labels, "labels")
+        set_field = object.__setattr__
+        set_field(self, "labels", labels)
+        names = Strings.numbers(labels.shape[1]) if self.label_names is None else Strings.of(self.label_names)
+        set_field(self, "label_names", names)
+        for part in ("texts", "paths", "label_texts", "ids"):
+            value = getattr(self, part)
+            if value is not None:
+                set_field(self, part, Strings.of(value))
+        if self.features is not None:
+            set_field(self, "features", canonical_features(self.features))
+        self._check()
+
+    def _check(self) -> None:
+        documents, n_labels = self.labels.shape
+        for part in ("texts", "features", "paths", "ids"):
+            value = getattr(self, part)
+            rows = documents if value is None else value.shape[0] if part == "features" else len(value)
+            if rows != documents:
+                raise DataError(f"{self.name}: {rows:,} {part} for {documents:,} rows of labels")
+        if len(self.label_names) != n_labels:
+            raise DataError(f"{self.name}: {len(self.label_names):,} label names for {n_labels:,} label columns")
+        if self.label_texts is not None and len(self.label_texts) != n_labels:
+            raise DataError(f"{self.name}: {len(self.label_texts):,} label texts for {n_labels:,} label columns")
+        if documents and self.texts is None and self.features is None and self.paths is None:
+            raise DataError(f"{self.name}: documents need texts, features or paths")
+
+    def __len__(self) -> int:
+        return self.labels.shape[0]
+
+    def __repr__(self) -> str:
+        parts = [p for p in ("texts", "features", "paths") if getattr(self, p) is not None]
+        return f"Dataset({self.name}: {len(self):,} documents with {'+'.join(parts) or 'nothing'}, {self.n_labels:,} labels)"
+
+    @property
+    def n_labels(self) -> int:
+        """Labels in the label space, whether or not a document here has them."""
+        return self.labels.shape[1]
+
+    def label_counts(self) -> np.ndarray:
+        """Documents with each label."""
+        return np.bincount(self.labels.indices, minlength=self.n_labels)
+
+    def take(self, rows: Any) -> Dataset:
+        """Some of the documents (a slice, an index array or a mask), with the same label space."""
+        picked = {
+            part: getattr(self, part)[rows]
+            for part in ("texts", "features", "paths", "ids")
+            if getattr(self, part) is not None
+        }
+        return replace(self, labels=self.labels[rows], **picked)
+
+    def split(self, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
+        """Two data sets drawn at random: the second holds `fraction` of the documents, order kept in both."""
+        if not 0 < fraction < 1:
+            raise DataError(f"{self.name}: a split takes a fraction between 0 and 1, got {fraction}")
+        chosen = np.zeros(len(self), bool)
+        size = round(fraction * len(self))
+        chosen[np.random.default_rng(seed).permutation(len(self))[:size]] = True
+        return self.take(~chosen), self.take(chosen)
+
+    def align(self, label_names: Strings) -> Dataset:
+        """The same documents in another label space: its columns first, then the labels only found here.
+
+        Labels that `label_names` lacks are kept as further columns, because a test label that training has never
+        seen is still a label the method misses.
+        """
+        if self.label_names is label_names or self.label_names == label_names:
+            return self
+        places = label_names.positions
+        columns = np.fromiter((places.get(n, -1) for n in self.label_names), np.int64, self.n_labels)
+        new = np.flatnonzero(columns < 0)
+        used = np.unique(self.labels.indices)
+        new = new[np.isin(new, used)]
+        columns[new] = len(label_names) + np.arange(len(new))
+        names = label_names + self.label_names[new] if len(new) else label_names
+        labels = sparse.csr_array(
+            (self.labels.data, columns[self.labels.indices], self.labels.indptr),
+            shape=(len(self), len(names)),
+        )
+        texts = None
+        if self.label_texts is not None:
+            mine = self.label_names.positions
+            texts = Strings.of(self.label_texts[mine[n]] if n in mine else n for n in names)
+        return replace(self, labels=labels, label_names=names, label_texts=texts)
+
+
+def canonical_csr(matrix: Any, what: str) -> sparse.csr_array:
+    """CSR in float32 with sorted, unique, in-range columns and no stored zeros. The input is never changed."""
+    if not sparse.issparse(matrix):
+        matrix = np.asarray(matrix)
+        if matrix.ndim != 2 or matrix.dtype.kind not in "biuf":
+            raise DataError(f"{what} must be a matrix of numbers, got {matrix.dtype} of shape {matrix.shape}")
+    csr = sparse.csr_array(matrix)
+    try:
+        csr.check_format(full_check=True)
+    except ValueError as error:
+        raise DataError(f"{what} is not a valid sparse matrix: {error}") from None
+    if csr.dtype != np.float32:
+        csr = csr.astype(np.float32)
+    if not csr.has_canonical_format or (csr.data == 0).any():
+        csr = csr.copy()
+        csr.sum_duplicates()
+        csr.eliminate_zeros()
+    if not np.isfinite(csr.data).all():
+        raise DataError(f"{what} hold NaN or infinity; only finite numbers are accepted")
+    return csr
+
+
+def canonical_features(features: Any) -> Features:
+    """CSR as `canonical_csr` makes it, or a dense float32 matrix."""
+    if sparse.issparse(features):
+        return canonical_csr(features, "features")
+    dense = np.asarray(features)
+    if dense.ndim != 2 or dense.dtype.kind not in "biuf":
+        raise DataError(f"features must be a matrix of numbers, got {dense.dtype} of shape {dense.shape}")
+    dense = np.ascontiguousarray(dense, np.float32)
+    if not np.isfinite(dense).all():
+        raise DataError("features hold NaN or infinity; only finite numbers are accepted")
+    return dense
+
+
+def labels_from_lists(
+    lists: Sequence[Iterable[str | int]], label_names: Strings | None = None
+) -> tuple[sparse.csr_array, Strings]:
+    """A label matrix from a list of labels a document; names in the order of `sorted_label_names`."""
+    rows = [[str(label) for label in row] for row in lists]
+    names = label_names if label_names is not None else sorted_label_names({n for row in rows for n in row})
+    places = names.positions
+    indptr = np.cumsum([0, *(len(row) for row in rows)])
+    try:
+        indices = np.fromiter((places[n] for row in rows for n in row), np.int64, int(indptr[-1]))
+    except KeyError as error:
+        raise DataError(f"label {error.args[0]!r} is not among the {len(names):,} given label names") from None
+    matrix = sparse.csr_array((np.ones(len(indices), np.float32), indices, indptr), shape=(len(rows), len(names)))
+    matrix.sum_duplicates()
+    matrix.data[:] = 1
+    return matrix, names
+
+
+def sorted_label_names(names: Iterable[str]) -> Strings:
+    """Names in the order of label ids: by number when all are plain numbers, else by code point."""
+    listed = list(names)
+    plain = all(name.isascii() and name.isdigit() and (name == "0" or name[0] != "0") for name in listed)
+    return Strings.of(sorted(listed, key=int) if plain else sorted(listed))

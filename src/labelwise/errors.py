@@ -1,0 +1,56 @@
+"""The one family of errors a user can meet.
+
+Every message says what is wrong, where, what is accepted and what to do. The command line prints these without a
+traceback and exits with 2; anything else that is raised is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+
+class LabelwiseError(Exception):
+    """Base of all errors that are the input's fault, not the program's."""
+
+
+class ConfigError(LabelwiseError):
+    """A configuration or a parameter is unknown, of the wrong type or out of range."""
+
+
+class DataError(LabelwiseError):
+    """A data file or array cannot be used; the message names file and line where there is one."""
+
+    def __init__(self, what: str, path: str | Path | None = None, line: int | None = None) -> None:
+        self.what, self.path, self.line = what, path, line
+        where = "" if path is None else f"{path}:{line}: " if line is not None else f"{path}: "
+        super().__init__(where + what)
+
+    def __reduce__(self) -> tuple:
+        return type(self), (self.what, self.path, self.line)
+
+
+class ModelFormatError(LabelwiseError):
+    """A model or data folder is damaged, of another format version, or not ours."""
+
+
+class NotFittedError(LabelwiseError, ValueError, AttributeError):
+    """The model has to be fitted or loaded before it can do this (scikit-learn's base classes, for its tools)."""
+
+
+class MissingDependencyError(LabelwiseError, ImportError):
+    """An optional package is needed; the message names the extra that brings it."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(f"{purpose} needs the package '{package}': pip install 'labelwise[{extra}]'")
+
+
+def did_you_mean(given: str, accepted: Iterable[str]) -> str:
+    """A sentence that names the nearest accepted word, or all of them when none is near."""
+    words = [str(word) for word in accepted]
+    near = difflib.get_close_matches(given, words, n=1, cutoff=0.6)
+    if near:
+        return f"did you mean '{near[0]}'?"
+    shown = ", ".join(words[:20]) + (", ..." if len(words) > 20 else "")
+    return f"accepted: {shown}" if words else "nothing is accepted here"

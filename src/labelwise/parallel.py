@@ -1,0 +1,105 @@
+"""The one thread pool. Kernels release the interpreter lock, so plain threads give them all cores.
+
+Numba's own ``parallel=True`` is never used: its OpenMP layer kills forked children and its fallback layer aborts when
+two threads of a server call it at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+
+from labelwise.errors import ConfigError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_chosen: int | None = None
+_pool: ThreadPoolExecutor | None = None
+_pool_key: tuple[int, int] | None = None
+
+
+def threads() -> int:
+    """Threads in use: what `set_threads` or LABELWISE_THREADS says, otherwise all cores this process may use."""
+    if _chosen is not None:
+        return _chosen
+    given = os.environ.get("LABELWISE_THREADS")
+    if given is not None:
+        if not given.isdigit() or int(given) < 1:
+            raise ConfigError(f"LABELWISE_THREADS is '{given}'; a number of threads from 1 up is needed")
+        return int(given)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def set_threads(count: int | None) -> None:
+    """Use this many threads from now on; None goes back to the default."""
+    global _chosen
+    if count is not None and count < 1:
+        raise ConfigError(f"threads must be 1 or more, got {count}")
+    _chosen = count
+
+
+@contextmanager
+def using_threads(count: int | None) -> Iterator[None]:
+    """Another number of threads inside a `with` block."""
+    before = _chosen
+    set_threads(count)
+    try:
+        yield
+    finally:
+        set_threads(before)
+
+
+def pool() -> ThreadPoolExecutor:
+    """The shared pool, made anew after a fork or when the number of threads changed."""
+    global _pool, _pool_key
+    key = (os.getpid(), threads())
+    if _pool is None or _pool_key != key:
+        if _pool is not None and _pool_key is not None and _pool_key[0] == key[0]:
+            _pool.shutdown(wait=False)
+        _pool = ThreadPoolExecutor(key[1], thread_name_prefix="labelwise")
+        _pool_key = key
+    return _pool
+
+
+def run_all(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Results in the order of the items; each item goes to whichever thread is free. The first error is raised."""
+    todo = list(items)
+    if threads() == 1 or len(todo) <= 1:
+        return [work(item) for item in todo]
+    futures = [pool().submit(work, item) for item in todo]
+    try:
+        return [future.result() for future in futures]
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+def run_stream(work: Callable[[Item], Result], items: Iterable[Item], ahead: int = 2) -> Iterator[Result]:
+    """Like `run_all` for a stream: results in order, never more than threads + ahead items held at once."""
+    if threads() == 1:
+        yield from map(work, items)
+        return
+    pending: list[Future[Result]] = []
+    try:
+        for item in items:
+            pending.append(pool().submit(work, item))
+            if len(pending) >= threads() + ahead:
+                yield pending.pop(0).result()
+        while pending:
+            yield pending.pop(0).result()
+    finally:
+        for future in pending:
+            future.cancel()
+
+
+def ranges(count: int, parts: int) -> list[tuple[int, int]]:
+    """Cut 0..count into at most `parts` neighbouring ranges of nearly equal size, none empty."""
+    parts = max(1, min(parts, count))
+    edges = [count * part // parts for part in range(parts + 1)]
+    return list(zip(edges[:-1], edges[1:], strict=True)) if count else []

@@ -1,0 +1,38 @@
+"""Method names to classes. Nothing is imported before a method is asked for by name.
+
+Other packages can add methods through the entry-point group ``labelwise.methods``; ours win over theirs, so that an
+installed package cannot take over a name that saved models rely on.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
+
+from labelwise.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from labelwise.methods.base import Method
+
+METHODS: dict[str, str] = {
+    "popularity": "labelwise.methods.popularity:Popularity",
+}
+
+
+def method_names() -> list[str]:
+    """All methods that can be asked for: ours first, then those of other packages."""
+    plugged = sorted(point.name for point in entry_points(group="labelwise.methods"))
+    return [*METHODS, *(name for name in plugged if name not in METHODS)]
+
+
+def method_class(name: str) -> type[Method]:
+    """The class of a method, imported now."""
+    target = METHODS.get(name)
+    if target is None:
+        for point in entry_points(group="labelwise.methods"):
+            if point.name == name:
+                return point.load()
+        raise ConfigError(f"there is no method '{name}'; {did_you_mean(name, method_names())}")
+    module, _, attribute = target.partition(":")
+    return getattr(import_module(module), attribute)

@@ -1,0 +1,330 @@
+"""Folders on disk: models and data sets. Safe to load from a stranger, mapped into memory, written all or nothing.
+
+A folder holds manifest.json (what it is, format version, and for each file its size and SHA-256), JSON files and
+safetensors files. Nothing in it is ever executed, and no name in it can point outside the folder. Tensors are mapped
+straight from the file, so a model that does not fit in memory can be used and several processes share one copy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labelwise import __version__
+from labelwise.errors import ConfigError, ModelFormatError
+from labelwise.strings import Strings
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+MAX_JSON_BYTES = 64 << 20
+MAX_HEADER_BYTES = 64 << 20
+
+_TYPE_NAMES = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "int16": "I16",
+    "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
+}  # fmt: skip
+_TYPES = {name: np.dtype(dtype) for dtype, name in _TYPE_NAMES.items()}
+
+
+# --- writing -----------------------------------------------------------------------------------------------------
+
+
+class FolderWriter:
+    """Writes files into a folder that is not visible under its name until it is whole."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files: dict[str, dict[str, Any]] = {}
+
+    def write_json(self, name: str, value: Any) -> None:
+        """A JSON file."""
+        text = json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+        self._write(name, [text.encode()])
+
+    def write_text(self, name: str, text: str) -> None:
+        """A text file in UTF-8."""
+        self._write(name, [text.encode()])
+
+    def write_tensors(self, name: str, tensors: Mapping[str, np.ndarray]) -> None:
+        """A safetensors file, written array by array without a copy of the whole."""
+        arrays = {key: np.ascontiguousarray(value) for key, value in tensors.items()}
+        self._write(name, _safetensors_parts(arrays))
+
+    def _write(self, name: str, parts: Any) -> None:
+        digest, size = hashlib.sha256(), 0
+        with (self.folder / _plain_name(name)).open("xb") as file:
+            for part in parts:
+                file.write(part)
+                digest.update(part)
+                size += len(part)
+            file.flush()
+            os.fsync(file.fileno())
+        self.files[name] = {"bytes": size, "sha256": digest.hexdigest()}
+
+
+def _safetensors_parts(arrays: Mapping[str, np.ndarray]) -> Iterator[bytes | memoryview]:
+    """Header and data of a safetensors file. Wide types come first so that every array is aligned to its type."""
+    order = sorted(arrays, key=lambda key: (-arrays[key].dtype.itemsize, key))
+    header: dict[str, Any] = {}
+    offset = 0
+    for key in order:
+        array = arrays[key]
+        if array.dtype.name not in _TYPE_NAMES:
+            raise TypeError(f"tensor {key}: dtype {array.dtype} cannot be stored")
+        header[key] = {
+            "dtype": _TYPE_NAMES[array.dtype.name],
+            "shape": list(array.shape),
+            "data_offsets": [offset, offset + array.nbytes],
+        }
+        offset += array.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for key in order:
+        if arrays[key].nbytes:
+            yield memoryview(arrays[key].reshape(-1).view(np.uint8))
+
+
+@contextmanager
+def new_folder(path: str | Path, kind: str, about: Mapping[str, Any], force: bool = False) -> Iterator[FolderWriter]:
+    """Write a folder of the given kind; it appears under its name only when the block ends without an error."""
+    target = Path(path)
+    if target.exists() and not force:
+        raise ConfigError(f"{target} exists already; choose another place or say force to replace it")
+    if target.exists() and not (target / MANIFEST).is_file() and (not target.is_dir() or any(target.iterdir())):
+        raise ConfigError(f"{target} exists and is not a labelwise folder; it will not be replaced")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    hidden = Path(tempfile.mkdtemp(prefix=f".{target.name}.new-", dir=target.parent))
+    try:
+        writer = FolderWriter(hidden)
+        yield writer
+        manifest = {
+            "format": f"labelwise-{kind}",
+            "format_version": FORMAT_VERSION,
+            "labelwise_version": __version__,
+            **about,
+            "files": writer.files,
+        }
+        FolderWriter(hidden).write_json(MANIFEST, manifest)
+        hidden.chmod(0o777 & ~_umask())
+        _swap(hidden, target)
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def _swap(new: Path, target: Path) -> None:
+    """Put `new` in the place of `target`; what was there is gone only after the new one stands."""
+    if target.exists():
+        old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old-", dir=target.parent))
+        os.replace(target, old / "folder")
+        try:
+            os.replace(new, target)
+        except OSError:
+            os.replace(old / "folder", target)
+            raise
+        finally:
+            shutil.rmtree(old, ignore_errors=True)
+    else:
+        os.replace(new, target)
+
+
+# --- reading -----------------------------------------------------------------------------------------------------
+
+
+class Folder:
+    """A folder opened for reading: its manifest has been checked, and every file is checked before it is used."""
+
+    def __init__(self, path: str | Path, kind: str, verify: bool = True) -> None:
+        self.path = Path(path)
+        self.verify = verify
+        if not self.path.exists():
+            raise ModelFormatError(f"{self.path}: there is no such folder")
+        if not (self.path / MANIFEST).is_file():
+            raise ModelFormatError(f"{self.path}: not a labelwise {kind} folder, {MANIFEST} is missing")
+        manifest = _load_json(self.path / MANIFEST)
+        if not isinstance(manifest, dict) or manifest.get("format") != f"labelwise-{kind}":
+            found = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
+            raise ModelFormatError(f"{self.path / MANIFEST}: this is not a labelwise {kind} (format: {found!r})")
+        version = manifest.get("format_version")
+        if version != FORMAT_VERSION:
+            raise ModelFormatError(
+                f"{self.path / MANIFEST}: format version {version!r}; this labelwise {__version__} reads version "
+                f"{FORMAT_VERSION}. It was written by labelwise {manifest.get('labelwise_version')!r}"
+            )
+        files = manifest.get("files")
+        if not isinstance(files, dict) or not all(
+            isinstance(e, dict) and isinstance(e.get("bytes"), int) and isinstance(e.get("sha256"), str)
+            for e in files.values()
+        ):
+            raise ModelFormatError(f"{self.path / MANIFEST}: the list of files is damaged")
+        self.manifest: dict[str, Any] = manifest
+
+    def read_json(self, name: str) -> Any:
+        """A JSON file of the folder."""
+        return _load_json(self._checked(name))
+
+    def tensors(self, name: str) -> dict[str, np.ndarray]:
+        """The arrays of a safetensors file of the folder, mapped read-only."""
+        return map_tensors(self._checked(name))
+
+    def _checked(self, name: str) -> Path:
+        """The path of a listed file after its size (always) and hash (unless told not to) have been compared."""
+        expected = self.manifest["files"].get(name)
+        if expected is None:
+            raise ModelFormatError(f"{self.path / MANIFEST}: the file {name} is not listed")
+        path = self.path / _plain_name(name)
+        if path.is_symlink() or not path.is_file():
+            raise ModelFormatError(f"{path}: the file is missing or not a regular file")
+        size = path.stat().st_size
+        if size != expected["bytes"]:
+            raise ModelFormatError(f"{path}: {size:,} bytes where the manifest says {expected['bytes']:,}; copy it anew")
+        if self.verify:
+            with path.open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+            if found != expected["sha256"]:
+                raise ModelFormatError(f"{path}: the contents are damaged (SHA-256 differs from the manifest); copy it anew")
+        return path
+
+
+def _plain_name(name: str) -> str:
+    if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
+        raise ModelFormatError(f"{name!r} is not a plain file name")
+    return name
+
+
+def _load_json(path: Path) -> Any:
+    try:
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise ModelFormatError(f"{path}: too large for a JSON file of ours")
+        return json.loads(path.read_bytes().decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ModelFormatError(f"{path}: not valid JSON: {error}") from None
+    except OSError as error:
+        raise ModelFormatError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def map_tensors(path: str | Path) -> dict[str, np.ndarray]:
+    """The arrays of any safetensors file, mapped read-only; every offset and shape is checked first."""
+    path = Path(path)
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(MAX_HEADER_BYTES, size - 8):
+            raise ModelFormatError(f"{path}: not a safetensors file, or cut short")
+        try:
+            header = json.loads(file.read(length))
+        except (ValueError, RecursionError) as error:
+            raise ModelFormatError(f"{path}: the safetensors header is damaged: {error}") from None
+    if not isinstance(header, dict):
+        raise ModelFormatError(f"{path}: the safetensors header is damaged")
+    header.pop("__metadata__", None)
+    begin = 8 + length
+    if size == begin:
+        mapped = np.empty(0, np.uint8)
+    else:
+        mapped = np.memmap(path, np.uint8, "r", offset=begin)
+    return {key: _tensor(path, key, entry, mapped) for key, entry in header.items()}
+
+
+def _tensor(path: Path, key: str, entry: Any, data: np.ndarray) -> np.ndarray:
+    try:
+        dtype = _TYPES[entry["dtype"]]
+        shape, (start, end) = entry["shape"], entry["data_offsets"]
+        whole = all(type(n) is int and n >= 0 for n in (*shape, start, end))
+    except (KeyError, TypeError, ValueError):
+        whole = False
+    if not whole:
+        raise ModelFormatError(f"{path}: tensor {key!r} has a damaged description")
+    count = 1
+    for n in shape:
+        count *= n
+    if start > end or end > len(data) or count * dtype.itemsize != end - start or len(shape) > 32:
+        raise ModelFormatError(f"{path}: tensor {key!r} does not lie inside the file")
+    raw = data[start:end]
+    if (start % dtype.itemsize) != 0:
+        raw = raw.copy()
+    return raw.view(dtype).reshape(shape)
+
+
+# --- the shapes we store -------------------------------------------------------------------------------------------
+
+
+def strings_to_tensors(prefix: str, strings: Strings) -> dict[str, np.ndarray]:
+    """Strings as two tensors."""
+    packed = strings.compact()
+    return {f"{prefix}.buffer": packed.buffer, f"{prefix}.ends": packed.ends}
+
+
+def strings_from_tensors(prefix: str, tensors: Mapping[str, np.ndarray], path: Path) -> Strings:
+    """Strings from two tensors, checked: ends never fall and every text is UTF-8."""
+    buffer, ends = (stored(tensors, f"{prefix}.{part}", path) for part in ("buffer", "ends"))
+    if buffer.dtype != np.uint8 or ends.dtype != np.int64 or buffer.ndim != 1 or ends.ndim != 1:
+        raise ModelFormatError(f"{path}: {prefix} is not a list of texts")
+    last = int(ends[-1]) if len(ends) else 0
+    if last != len(buffer) or (len(ends) and ends[0] < 0) or (np.diff(ends) < 0).any():
+        raise ModelFormatError(f"{path}: the text positions of {prefix} are damaged")
+    try:
+        buffer.tobytes().decode()
+    except UnicodeDecodeError:
+        raise ModelFormatError(f"{path}: {prefix} is not UTF-8") from None
+    inside = ends[:-1][ends[:-1] < last]
+    if len(inside) and ((buffer[inside] & 0xC0) == 0x80).any():
+        raise ModelFormatError(f"{path}: {prefix} cuts a character in two")
+    return Strings.packed(buffer, ends)
+
+
+def csr_to_tensors(prefix: str, matrix: Any) -> dict[str, np.ndarray]:
+    """A CSR matrix as four tensors."""
+    return {
+        f"{prefix}.indptr": matrix.indptr.astype(np.int64),
+        f"{prefix}.indices": matrix.indices,
+        f"{prefix}.data": matrix.data,
+        f"{prefix}.shape": np.array(matrix.shape, np.int64),
+    }
+
+
+def csr_from_tensors(prefix: str, tensors: Mapping[str, np.ndarray], path: Path) -> Any:
+    """A CSR matrix from four tensors, checked in full: a kernel may trust every index afterwards."""
+    from scipy import sparse
+
+    indptr, indices, data, shape = (
+        stored(tensors, f"{prefix}.{part}", path) for part in ("indptr", "indices", "data", "shape")
+    )
+    sound = (
+        indptr.ndim == indices.ndim == data.ndim == 1
+        and shape.shape == (2,)
+        and all(a.dtype.kind == "i" for a in (indptr, indices, shape))
+        and data.dtype.kind == "f"
+        and (shape >= 0).all()
+        and len(indptr) == shape[0] + 1
+        and len(indices) == len(data)
+        and indptr[0] == 0
+        and indptr[-1] == len(indices)
+        and not (np.diff(indptr) < 0).any()
+        and (len(indices) == 0 or (indices.min() >= 0 and indices.max() < shape[1]))
+    )
+    if not sound:
+        raise ModelFormatError(f"{path}: the sparse matrix {prefix} is damaged")
+    return sparse.csr_array((data, indices, indptr), shape=tuple(int(n) for n in shape), copy=False)
+
+
+def stored(tensors: Mapping[str, np.ndarray], key: str, path: Path) -> np.ndarray:
+    """One tensor by name, or an error that says which is missing."""
+    if key not in tensors:
+        raise ModelFormatError(f"{path}: the tensor {key!r} is missing")
+    return tensors[key]

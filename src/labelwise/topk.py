@@ -1,0 +1,114 @@
+"""TopK: what every method returns, the k best labels of each document.
+
+Never a dense documents x labels array. Rows are sorted by score, best first; equal scores go to the lower label id.
+A place without a prediction holds id -1 and score -inf, always at the end of its row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from labelwise.errors import DataError
+from labelwise.strings import Strings
+
+NOTHING = -1
+
+
+@dataclass(frozen=True, eq=False)
+class TopK:
+    """The k best labels of n documents: ``ids`` and ``scores`` of shape [n, k], and the labels' names if known."""
+
+    ids: np.ndarray
+    scores: np.ndarray
+    label_names: Strings | None = None
+
+    def __post_init__(self) -> None:
+        if self.ids.ndim != 2 or self.ids.shape != self.scores.shape:
+            raise ValueError(f"ids {self.ids.shape} and scores {self.scores.shape} must be [n, k] alike")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def k(self) -> int:
+        """Places a document, filled or not."""
+        return self.ids.shape[1]
+
+    def __getitem__(self, rows: Any) -> TopK:
+        """Some of the documents (a slice, an index array or a mask)."""
+        ids = self.ids[rows]
+        if ids.ndim != 2:
+            raise TypeError("index documents with a slice or an array; for one document use top[i:i+1]")
+        return TopK(ids, self.scores[rows], self.label_names)
+
+    def __iter__(self) -> Iterator[list[tuple[str, float]]]:
+        """For each document its (label name, score) pairs, best first."""
+        for ids, scores in zip(self.ids, self.scores, strict=True):
+            filled = ids != NOTHING
+            yield [
+                (self._name(i), float(s)) for i, s in zip(ids[filled].tolist(), scores[filled], strict=True)
+            ]
+
+    @property
+    def labels(self) -> list[list[str]]:
+        """The names of each document's labels, best first (their numbers when there are no names)."""
+        return [[self._name(i) for i in row[row != NOTHING].tolist()] for row in self.ids]
+
+    def _name(self, label: int) -> str:
+        return str(label) if self.label_names is None else self.label_names[label]
+
+    def head(self, k: int) -> TopK:
+        """Only the first k places."""
+        return TopK(self.ids[:, :k], self.scores[:, :k], self.label_names)
+
+    def above(self, threshold: float) -> TopK:
+        """Without the predictions whose score is below the threshold."""
+        keep = self.scores >= threshold
+        return TopK(
+            np.where(keep, self.ids, NOTHING), np.where(keep, self.scores, -np.inf), self.label_names
+        )
+
+    def to_csr(self, n_labels: int | None = None) -> sparse.csr_array:
+        """Scores as a sparse documents x labels matrix."""
+        filled = self.ids != NOTHING
+        if n_labels is None:
+            names = self.label_names
+            n_labels = len(names) if names is not None else int(self.ids.max(initial=-1)) + 1
+        indptr = np.concatenate([[0], np.cumsum(filled.sum(1))])
+        matrix = sparse.csr_array(
+            (self.scores[filled], self.ids[filled], indptr), shape=(len(self), n_labels)
+        )
+        matrix.sort_indices()
+        return matrix
+
+    @classmethod
+    def from_csr(cls, scores: Any, k: int, label_names: Strings | None = None) -> TopK:
+        """The k best stored entries of each row of a sparse score matrix."""
+        matrix = sparse.csr_array(scores)
+        if np.isnan(matrix.data).any():
+            raise DataError("scores hold NaN, which has no rank")
+        n = matrix.shape[0]
+        counts = np.diff(matrix.indptr)
+        rows = np.repeat(np.arange(n), counts)
+        order = np.lexsort((matrix.indices, -matrix.data, rows))
+        rank = np.arange(len(order)) - np.repeat(matrix.indptr[:-1], counts)
+        kept = rank < k
+        ids = np.full((n, k), NOTHING, np.int32)
+        best = np.full((n, k), -np.inf, np.float32)
+        ids[rows[kept], rank[kept]] = matrix.indices[order][kept]
+        best[rows[kept], rank[kept]] = matrix.data[order][kept]
+        return cls(ids, best, label_names)
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[TopK]) -> TopK:
+        """Documents of several TopK under each other; all must have the same k and label names."""
+        return cls(
+            np.concatenate([p.ids for p in parts]),
+            np.concatenate([p.scores for p in parts]),
+            parts[0].label_names,
+        )
