@@ -23,7 +23,7 @@ _HOMES = {
     "write": "labelwise.data.write",
 }
 
-__all__ = ["__version__", *_HOMES]  # noqa: PLE0604
+__all__ = ["__version__", *_HOMES]
 
 if TYPE_CHECKING:
     from labelwise.data.catalogue import dataset as dataset

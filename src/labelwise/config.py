@@ -60,9 +60,7 @@ def _refuse_repeated_keys(loader: _Loader, node: yaml.MappingNode, deep: bool = 
     return yaml.SafeLoader.construct_mapping(loader, node, deep)
 
 
-_Loader.add_constructor(
-    "tag:yaml.org,2002:map", lambda loader, node: _refuse_repeated_keys(loader, node, deep=True)
-)
+_Loader.add_constructor("tag:yaml.org,2002:map", lambda loader, node: _refuse_repeated_keys(loader, node, deep=True))
 
 
 class ConfigSource:
@@ -128,6 +126,10 @@ class ConfigSource:
 
     def where(self, place: Place) -> str:
         """The file and line (or the option) a value came from."""
+        if place not in self.lines:
+            for made, option in self.overridden.items():
+                if made[: len(place)] == place:
+                    return option
         for length in range(len(place), -1, -1):
             if place[:length] in self.overridden:
                 return self.overridden[place[:length]]
@@ -173,16 +175,16 @@ def _sentence(kind: type[Config], fault: Any, source: ConfigSource | None, prefi
     return f"{start}: {message[:1].lower()}{message[1:]}, got {_shown(fault['input'])}"
 
 
-def _owner(kind: type[Config], path: Sequence[str | int]) -> type[Config] | None:
+def _owner(kind: type[Config], path: Sequence[str | int]) -> type[BaseModel] | None:
     """The config class that holds the key at the end of a validation path."""
-    owner: Any = kind
+    owner: type[BaseModel] = kind
     for part in path:
-        field = owner.model_fields.get(part) if isinstance(owner, type) and issubclass(owner, BaseModel) else None
-        if field is None:
+        field = owner.model_fields.get(str(part))
+        options = [field.annotation, *getattr(field.annotation, "__args__", ())] if field else []
+        nested = [option for option in options if isinstance(option, type) and issubclass(option, BaseModel)]
+        if not nested:
             return None
-        options = [field.annotation, *getattr(field.annotation, "__args__", ())]
-        nested = [o for o in options if isinstance(o, type) and issubclass(o, BaseModel)]
-        owner = nested[0] if nested else None
+        owner = nested[0]
     return owner
 
 

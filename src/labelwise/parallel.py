@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import TypeVar
 
 from labelwise.errors import ConfigError
@@ -102,4 +103,4 @@ def ranges(count: int, parts: int) -> list[tuple[int, int]]:
     """Cut 0..count into at most `parts` neighbouring ranges of nearly equal size, none empty."""
     parts = max(1, min(parts, count))
     edges = [count * part // parts for part in range(parts + 1)]
-    return list(zip(edges[:-1], edges[1:], strict=True)) if count else []
+    return list(pairwise(edges)) if count else []

@@ -91,7 +91,7 @@ def _safetensors_parts(arrays: Mapping[str, np.ndarray]) -> Iterator[bytes | mem
     yield len(text).to_bytes(8, "little") + text
     for key in order:
         if arrays[key].nbytes:
-            yield memoryview(arrays[key].reshape(-1).view(np.uint8))
+            yield arrays[key].reshape(-1).view(np.uint8).data
 
 
 @contextmanager
@@ -116,7 +116,7 @@ def new_folder(path: str | Path, kind: str, about: Mapping[str, Any], force: boo
         }
         FolderWriter(hidden).write_json(MANIFEST, manifest)
         hidden.chmod(0o777 & ~_umask())
-        _swap(hidden, target)
+        replace_folder(hidden, target)
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
 
@@ -127,7 +127,7 @@ def _umask() -> int:
     return current
 
 
-def _swap(new: Path, target: Path) -> None:
+def replace_folder(new: Path, target: Path) -> None:
     """Put `new` in the place of `target`; what was there is gone only after the new one stands."""
     if target.exists():
         old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old-", dir=target.parent))
@@ -192,12 +192,16 @@ class Folder:
             raise ModelFormatError(f"{path}: the file is missing or not a regular file")
         size = path.stat().st_size
         if size != expected["bytes"]:
-            raise ModelFormatError(f"{path}: {size:,} bytes where the manifest says {expected['bytes']:,}; copy it anew")
+            raise ModelFormatError(
+                f"{path}: {size:,} bytes where the manifest says {expected['bytes']:,}; copy it anew"
+            )
         if self.verify:
             with path.open("rb") as file:
                 found = hashlib.file_digest(file, "sha256").hexdigest()
             if found != expected["sha256"]:
-                raise ModelFormatError(f"{path}: the contents are damaged (SHA-256 differs from the manifest); copy it anew")
+                raise ModelFormatError(
+                    f"{path}: the contents are damaged (SHA-256 differs from the manifest); copy it anew"
+                )
         return path
 
 
@@ -234,22 +238,20 @@ def map_tensors(path: str | Path) -> dict[str, np.ndarray]:
         raise ModelFormatError(f"{path}: the safetensors header is damaged")
     header.pop("__metadata__", None)
     begin = 8 + length
-    if size == begin:
-        mapped = np.empty(0, np.uint8)
-    else:
-        mapped = np.memmap(path, np.uint8, "r", offset=begin)
+    # an empty range cannot be mapped
+    mapped = np.memmap(path, np.uint8, "r", offset=begin) if size > begin else np.empty(0, np.uint8)
     return {key: _tensor(path, key, entry, mapped) for key, entry in header.items()}
 
 
 def _tensor(path: Path, key: str, entry: Any, data: np.ndarray) -> np.ndarray:
+    damaged = ModelFormatError(f"{path}: tensor {key!r} has a damaged description")
     try:
         dtype = _TYPES[entry["dtype"]]
         shape, (start, end) = entry["shape"], entry["data_offsets"]
-        whole = all(type(n) is int and n >= 0 for n in (*shape, start, end))
+        if not all(type(n) is int and n >= 0 for n in (*shape, start, end)):
+            raise damaged
     except (KeyError, TypeError, ValueError):
-        whole = False
-    if not whole:
-        raise ModelFormatError(f"{path}: tensor {key!r} has a damaged description")
+        raise damaged from None
     count = 1
     for n in shape:
         count *= n
@@ -291,7 +293,7 @@ def strings_from_tensors(prefix: str, tensors: Mapping[str, np.ndarray], path: P
 def csr_to_tensors(prefix: str, matrix: Any) -> dict[str, np.ndarray]:
     """A CSR matrix as four tensors."""
     return {
-        f"{prefix}.indptr": matrix.indptr.astype(np.int64),
+        f"{prefix}.indptr": matrix.indptr,
         f"{prefix}.indices": matrix.indices,
         f"{prefix}.data": matrix.data,
         f"{prefix}.shape": np.array(matrix.shape, np.int64),
@@ -320,7 +322,8 @@ def csr_from_tensors(prefix: str, tensors: Mapping[str, np.ndarray], path: Path)
     )
     if not sound:
         raise ModelFormatError(f"{path}: the sparse matrix {prefix} is damaged")
-    return sparse.csr_array((data, indices, indptr), shape=tuple(int(n) for n in shape), copy=False)
+    parts: Any = (data, indices, indptr)
+    return sparse.csr_array(parts, shape=(int(shape[0]), int(shape[1])), copy=False)
 
 
 def stored(tensors: Mapping[str, np.ndarray], key: str, path: Path) -> np.ndarray:

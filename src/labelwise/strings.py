@@ -54,7 +54,17 @@ class Strings(Sequence[str]):
     @classmethod
     def numbers(cls, count: int) -> Strings:
         """The names '0', '1', ... of labels that have none."""
-        return cls.of(map(str, range(count)))
+        texts = [np.empty(0, np.uint8)]
+        lengths = [np.empty(0, np.int64)]
+        for digits in range(1, len(str(count)) + 1):
+            numbers = np.arange(10 ** (digits - 1) if digits > 1 else 0, min(count, 10**digits))
+            text = np.empty((len(numbers), digits), np.uint8)
+            for place in reversed(range(digits)):
+                text[:, place] = numbers % 10 + ord("0")
+                numbers //= 10
+            texts.append(text.ravel())
+            lengths.append(np.full(len(numbers), digits))
+        return cls.packed(np.concatenate(texts), np.cumsum(np.concatenate(lengths), dtype=np.int64))
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -69,7 +79,7 @@ class Strings(Sequence[str]):
         return Strings(self.buffer, self.starts[key], self.ends[key])
 
     def __iter__(self) -> Iterator[str]:
-        view = memoryview(self.buffer)
+        view = self.buffer.data
         for start, end in zip(self.starts.tolist(), self.ends.tolist(), strict=True):
             yield str(view[start:end], "utf-8")
 
@@ -103,7 +113,7 @@ class Strings(Sequence[str]):
         total = int(ends[-1]) if len(ends) else 0
         if total == len(self.buffer) and np.array_equal(ends, self.ends):
             return self
-        view = memoryview(self.buffer)
+        view = self.buffer.data
         pieces = [view[a:b] for a, b in zip(self.starts.tolist(), self.ends.tolist(), strict=True)]
         return Strings.packed(np.frombuffer(b"".join(pieces), np.uint8), ends)
 

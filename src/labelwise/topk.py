@@ -50,9 +50,7 @@ class TopK:
         """For each document its (label name, score) pairs, best first."""
         for ids, scores in zip(self.ids, self.scores, strict=True):
             filled = ids != NOTHING
-            yield [
-                (self._name(i), float(s)) for i, s in zip(ids[filled].tolist(), scores[filled], strict=True)
-            ]
+            yield [(self._name(i), float(s)) for i, s in zip(ids[filled].tolist(), scores[filled], strict=True)]
 
     @property
     def labels(self) -> list[list[str]]:
@@ -69,9 +67,7 @@ class TopK:
     def above(self, threshold: float) -> TopK:
         """Without the predictions whose score is below the threshold."""
         keep = self.scores >= threshold
-        return TopK(
-            np.where(keep, self.ids, NOTHING), np.where(keep, self.scores, -np.inf), self.label_names
-        )
+        return TopK(np.where(keep, self.ids, NOTHING), np.where(keep, self.scores, -np.inf), self.label_names)
 
     def to_csr(self, n_labels: int | None = None) -> sparse.csr_array:
         """Scores as a sparse documents x labels matrix."""
@@ -80,9 +76,7 @@ class TopK:
             names = self.label_names
             n_labels = len(names) if names is not None else int(self.ids.max(initial=-1)) + 1
         indptr = np.concatenate([[0], np.cumsum(filled.sum(1))])
-        matrix = sparse.csr_array(
-            (self.scores[filled], self.ids[filled], indptr), shape=(len(self), n_labels)
-        )
+        matrix = sparse.csr_array((self.scores[filled], self.ids[filled], indptr), shape=(len(self), n_labels))
         matrix.sort_indices()
         return matrix
 

@@ -82,7 +82,8 @@ class Dataset:
 
     def __repr__(self) -> str:
         parts = [p for p in ("texts", "features", "paths") if getattr(self, p) is not None]
-        return f"Dataset({self.name}: {len(self):,} documents with {'+'.join(parts) or 'nothing'}, {self.n_labels:,} labels)"
+        held = "+".join(parts) or "nothing"
+        return f"Dataset({self.name}: {len(self):,} documents with {held}, {self.n_labels:,} labels)"
 
     @property
     def n_labels(self) -> int:
@@ -137,13 +138,12 @@ class Dataset:
         return replace(self, labels=labels, label_names=names, label_texts=texts)
 
 
-def canonical_csr(matrix: Any, what: str) -> sparse.csr_array:
+def canonical_csr(given: Any, what: str) -> sparse.csr_array:
     """CSR in float32 with sorted, unique, in-range columns and no stored zeros. The input is never changed."""
-    if not sparse.issparse(matrix):
-        matrix = np.asarray(matrix)
-        if matrix.ndim != 2 or matrix.dtype.kind not in "biuf":
-            raise DataError(f"{what} must be a matrix of numbers, got {matrix.dtype} of shape {matrix.shape}")
-    csr = sparse.csr_array(matrix)
+    matrix: Any = given if sparse.issparse(given) else np.asarray(given)
+    if isinstance(matrix, np.ndarray) and (matrix.ndim != 2 or matrix.dtype.kind not in "biuf"):
+        raise DataError(f"{what} must be a matrix of numbers, got {matrix.dtype} of shape {matrix.shape}")
+    csr: Any = sparse.csr_array(matrix)
     try:
         csr.check_format(full_check=True)
     except ValueError as error:

@@ -1,0 +1,44 @@
+"""labelwise demo: from nothing to a table and a report in one command."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from labelwise.cli.train import ForceOption
+
+METHODS = ("popularity",)
+
+
+def demo_command(
+    folder: Annotated[str, typer.Argument(help="Where to put the data and the runs.")] = "demo",
+    force: ForceOption = False,
+) -> None:
+    """Make a real corpus from the installed packages' documentation, train on it, evaluate, report.
+
+    The documents are docstrings, the labels the parts of the module's path and the parameters' names. Nothing is
+    downloaded and nothing found is imported.
+    """
+    from pathlib import Path
+
+    from labelwise.cli.sources import refuse_existing
+    from labelwise.cli.tables import show_results
+    from labelwise.config import ConfigSource
+    from labelwise.data.builders.pydocs import build_pydocs
+    from labelwise.runs.config import run_config
+    from labelwise.runs.train import train
+
+    place = Path(folder)
+    corpus = place / "pydocs"
+    if not corpus.exists() or force:
+        place.mkdir(parents=True, exist_ok=True)
+        build_pydocs(refuse_existing(corpus, force), force=force)
+    for method in METHODS:
+        values = {
+            "data": {"path": str(corpus)},
+            "model": {"method": method},
+            "run": {"folder": str(place / method)},
+        }
+        run = train(run_config(ConfigSource(values, "demo")), force)
+        show_results(run.path)

@@ -1,0 +1,65 @@
+"""The command `labelwise`: puts the commands together and turns errors into exit codes.
+
+Exit codes: 0 done; 1 a bug of ours (with traceback) or a closed pipe; 2 something in the input or on the command line
+is wrong, told in one message; 130 stopped by Ctrl-C.
+
+Only typer is imported here: every command imports what it needs when it runs, so that --help answers at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import typer
+
+from labelwise import __version__
+from labelwise.cli import compare, config, data, demo, evaluate, models, predict, report, train
+from labelwise.errors import LabelwiseError
+
+app = typer.Typer(
+    name="labelwise",
+    help="Classification with very many labels. Start with: labelwise demo",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+app.command("train")(train.train_command)
+app.command("evaluate")(evaluate.evaluate_command)
+app.command("predict")(predict.predict_command)
+app.command("compare")(compare.compare_command)
+app.command("report")(report.report_command)
+app.command("models")(models.models_command)
+app.command("demo")(demo.demo_command)
+app.add_typer(config.app, name="config")
+app.add_typer(data.app, name="data")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"labelwise {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="Only warnings and results."),
+) -> None:
+    """Settings of all commands."""
+    del version
+    logging.basicConfig(level=logging.WARNING if quiet else logging.INFO, format="%(message)s", stream=sys.stderr)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point: run a command and exit with its code."""
+    try:
+        app(arguments)
+    except LabelwiseError as error:
+        typer.echo(f"labelwise: {error}", err=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

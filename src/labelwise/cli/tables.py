@@ -1,0 +1,75 @@
+"""Tables on the terminal; plain and uncut when the output goes to a file or a pipe."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """A table; the first column is text, the others are aligned to the right."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    if not sys.stdout.isatty():
+        _print_plain(title, columns, cells)
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(title), title_justify="left")
+    for position, column in enumerate(columns):
+        table.add_column(column, justify="left" if position == 0 else "right", overflow="fold")
+    for row in cells:
+        table.add_row(*map(Text, row))  # Text: brackets in names are no markup
+    Console().print(table)
+
+
+def _print_plain(title: str, columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    widths = [max(len(row[i]) for row in [list(columns), *cells]) for i in range(len(columns))]
+    typer.echo(title)
+    for row in [columns, *cells]:
+        padded = [c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        typer.echo("  ".join(padded).rstrip())
+
+
+def percent(value: float | None) -> str:
+    """A share in per cent with two digits; nothing for None."""
+    return "" if value is None else f"{100 * value:.2f}"
+
+
+def show_evaluation(title: str, evaluation: dict[str, Any], baseline: dict[str, float] | None = None) -> None:
+    """Scores with their intervals, and a baseline's beside them."""
+    intervals = evaluation.get("intervals", {})
+    columns = [
+        "metric",
+        "%",
+        *(["95 % interval"] if intervals else []),
+        *(["popularity"] if baseline else []),
+    ]
+    rows = []
+    for name, value in evaluation["values"].items():
+        row = [name, percent(value)]
+        if intervals:
+            low, high = intervals.get(name, (None, None))
+            row.append("" if low is None else f"{percent(low)} - {percent(high)}")
+        if baseline:
+            row.append(percent(baseline.get(name)))
+        rows.append(row)
+    print_table(title, columns, rows)
+
+
+def show_results(run: Path) -> None:
+    """What a run came to."""
+    results = run / "results.json"
+    if results.exists():
+        found = json.loads(results.read_text(encoding="utf-8"))
+        baseline = (found.get("baseline") or {}).get("values")
+        show_evaluation(f"{run}: {found['n_documents']:,} test documents", found["evaluation"], baseline)
+    typer.echo(f"model: {run / 'model'}")
+    if (run / "report.html").exists():
+        typer.echo(f"report: {run / 'report.html'}")

@@ -1,0 +1,36 @@
+"""labelwise train CONFIG.yml --set model.beam=20"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Set a config field, e.g. model.beam=20. May be repeated."),
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace what is there already.")]
+
+
+def train_command(
+    config: Annotated[str, typer.Argument(metavar="CONFIG.yml", help="Config of the run; - reads it from stdin.")],
+    overrides: SetOption = None,
+    force: ForceOption = False,
+) -> None:
+    """Train a model, evaluate it and write a report, as a config says.
+
+    The same command goes on with a run that was stopped. A finished run is kept unless --force is given.
+    """
+    from labelwise.cli.sources import config_source
+    from labelwise.cli.tables import show_results
+    from labelwise.runs.config import run_config
+    from labelwise.runs.train import train
+
+    checked = run_config(config_source(config).override(overrides or []))
+    try:
+        run = train(checked, force)
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; the same command goes on with {checked.run.folder}", err=True)
+        raise typer.Exit(130) from None
+    show_results(run.path)

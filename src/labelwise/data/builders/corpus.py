@@ -1,0 +1,97 @@
+"""What the builders share: a corpus of texts with labels, split by a hash and written as line files."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labelwise.data.place import data_folder
+from labelwise.errors import DataError
+
+TEST_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text without line ends, and its labels without blanks."""
+
+    text: str
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a builder has made."""
+
+    folder: Path
+    train: int
+    test: int
+    labels: int
+    occurrences: int
+    source: dict[str, Any]
+    """What source.json says: where the documents came from and what was left out."""
+
+    @property
+    def documents(self) -> int:
+        return self.train + self.test
+
+    @property
+    def mean_labels(self) -> float:
+        return self.occurrences / max(self.documents, 1)
+
+
+def position(text: str, seed: int) -> float:
+    """A number in [0, 1) that depends on nothing but the text and the seed."""
+    digest = hashlib.blake2b(text.encode(), digest_size=8, key=seed.to_bytes(8, "little", signed=True)).digest()
+    return int.from_bytes(digest, "little") / 2**64
+
+
+def write_corpus(
+    folder: str | Path,
+    documents: Iterable[Document],
+    source: Mapping[str, Any],
+    seed: int = 0,
+    limit: int | None = None,
+    min_label_count: int = 1,
+    force: bool = False,
+) -> Built:
+    """Drop repeated texts, rare labels and documents left without one; split; write `train_texts.txt` etc.
+
+    A text goes to train or test by its hash, so the split does not change when other documents come or go.
+    `limit` keeps so many documents, chosen by hash too.
+    """
+    from labelwise.data.dataset import Dataset, labels_from_lists
+    from labelwise.data.write import write_splits
+    from labelwise.strings import Strings
+
+    unique: dict[str, Document] = {}
+    for document in documents:
+        unique.setdefault(document.text, document)
+    kept = list(unique.values())
+    if limit is not None and len(kept) > limit:
+        bound = sorted(position(document.text, seed + 1) for document in kept)[limit]
+        kept = [document for document in kept if position(document.text, seed + 1) < bound]
+    counts = Counter(label for document in kept for label in set(document.labels))
+    rows = [(d.text, sorted(n for n in set(d.labels) if counts[n] >= min_label_count)) for d in kept]
+    rows = [row for row in rows if row[1]]
+    parts: dict[str, Sequence[tuple[str, list[str]]]] = {
+        "train": [row for row in rows if position(row[0], seed) >= TEST_SHARE],
+        "test": [row for row in rows if position(row[0], seed) < TEST_SHARE],
+    }
+    for name, part in parts.items():
+        if not part:
+            raise DataError(f"{len(rows):,} documents with labels were found, none of them for {name}; too few")
+    figures = {"train": len(parts["train"]), "test": len(parts["test"])}
+    told = {**source, "seed": seed, "limit": limit, "min_label_count": min_label_count, **figures}
+    with data_folder(folder, told, force) as hidden:
+        datasets = {}
+        for name, part in parts.items():
+            labels, label_names = labels_from_lists([labels for _, labels in part])
+            datasets[name] = Dataset(labels, label_names, texts=Strings.of(text for text, _ in part), name=name)
+        write_splits(datasets, hidden, "lines")
+    used = {label for _, labels in rows for label in labels}
+    return Built(Path(folder), **figures, labels=len(used), occurrences=sum(len(r[1]) for r in rows), source=told)

@@ -1,0 +1,150 @@
+"""Files opened for reading and writing, plain or packed; every failure is an error that names the file."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import secrets
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from labelwise.errors import DataError
+
+_GZIP, _XZ, _BZIP = b"\x1f\x8b", b"\xfd7zXZ\x00", b"BZh"
+_REFUSED = {
+    b"\x28\xb5\x2f\xfd": "is packed with zstd; unpack it first (plain, .gz, .xz and .bz2 are read)",
+    b"PK\x03\x04": "is a zip archive; unpack it first (plain, .gz, .xz and .bz2 are read)",
+}
+_BZIP_BLOCKS = (b"1AY&SY", b"\x17rE8P\x90")
+_DAMAGE = (EOFError, zlib.error, lzma.LZMAError, OSError)
+
+
+class InputStream(io.RawIOBase):
+    """A file opened for reading, unpacked on the way; every failure is a `DataError` that names the file."""
+
+    def __init__(self, path: Path, file: io.BufferedReader, unpacked: IO[bytes]) -> None:
+        self.path = path
+        self._file = file
+        self._unpacked: Any = unpacked
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            return self._unpacked.readinto(buffer)
+        except _DAMAGE as error:
+            raise _unreadable(self.path, error) from None
+
+    def consumed(self) -> int:
+        """Bytes of the file itself that have been taken so far; only for files that know their size."""
+        return self._file.tell()
+
+    def close(self) -> None:
+        if not self.closed:
+            if self._unpacked is not self._file:
+                self._unpacked.close()
+            self._file.close()
+        super().close()
+
+
+def open_stream(path: str | Path) -> InputStream:
+    """Open a file for reading bytes: plain, .gz, .xz or .bz2, told apart by their first bytes."""
+    path = Path(path)
+    try:
+        file = path.open("rb")
+    except IsADirectoryError:
+        raise DataError("is a folder, a file is needed here", path) from None
+    except FileNotFoundError:
+        raise DataError("there is no such file", path) from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot be read: {getattr(error, 'strerror', None) or error}", path) from None
+    try:
+        head = file.peek(16)[:16]
+        for magic, reason in _REFUSED.items():
+            if head.startswith(magic):
+                raise DataError(reason, path)
+        return InputStream(path, file, _unpacked(file, head))
+    except OSError as error:
+        file.close()
+        raise _unreadable(path, error) from None
+    except DataError:
+        file.close()
+        raise
+
+
+def _unpacked(file: io.BufferedReader, head: bytes) -> Any:
+    if head.startswith(_GZIP):
+        return gzip.GzipFile(fileobj=file)
+    if head.startswith(_XZ):
+        return lzma.LZMAFile(file)
+    if head.startswith(_BZIP) and head[4:10] in _BZIP_BLOCKS:
+        return bz2.BZ2File(file)
+    return file
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    if isinstance(error, EOFError):
+        return DataError("the archive is cut short; copy or download it anew", path)
+    if isinstance(error, OSError) and error.strerror:
+        return DataError(f"cannot be read: {error.strerror}", path)
+    return DataError(f"the archive is damaged ({error}); copy or download it anew", path)
+
+
+def first_bytes(path: str | Path, n: int = 65536) -> bytes:
+    """The first bytes of an unpacked file for a look at its format; b"" when there is nothing to be read."""
+    path = Path(path)
+    pieces: list[bytes] = []
+    try:
+        if not path.is_file():  # a pipe would lose what is looked at here
+            return b""
+        with open_stream(path) as stream:
+            while n > 0 and (piece := stream.read(n)):
+                pieces.append(piece)
+                n -= len(piece)
+    except (DataError, OSError, ValueError):
+        pass
+    return b"".join(pieces)
+
+
+@contextmanager
+def write_stream(path: str | Path) -> Iterator[IO[bytes]]:
+    """A file to write bytes to, packed if its name ends in .gz, .xz or .bz2.
+
+    It is written under a hidden name beside the target and takes its place only when the block ends well.
+    """
+    path = Path(path)
+    hidden = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
+    try:
+        if path.is_dir():
+            raise DataError("is a folder; give the name of a file to write", path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with hidden.open("xb") as file, _packed(file, path.suffix) as packed:
+            yield packed
+        os.replace(hidden, path)
+    except OSError as error:
+        raise DataError(f"cannot be written: {error.strerror or error}", path) from error
+    finally:
+        with suppress(OSError):
+            hidden.unlink(missing_ok=True)
+
+
+@contextmanager
+def _packed(file: IO[bytes], suffix: str) -> Iterator[Any]:
+    if suffix == ".gz":  # no name and no time inside, so that equal content gives equal files
+        with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
+            yield packed
+    elif suffix == ".xz":
+        with lzma.LZMAFile(file, "wb") as packed:
+            yield packed
+    elif suffix == ".bz2":
+        with bz2.BZ2File(file, "wb") as packed:
+            yield packed
+    else:
+        yield file

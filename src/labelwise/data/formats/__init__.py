@@ -1,0 +1,1 @@
+"""One module a file format; `base.py` says what a format is."""

@@ -1,0 +1,38 @@
+"""What a file format is: how to recognise it, read it and write it.
+
+Each format is one module in this folder that ends in ``FORMAT = Format(...)``; `labelwise.data.read` lists
+them in the order in which they are tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from labelwise.data.dataset import Dataset
+from labelwise.data.options import ReadOptions
+
+
+@dataclass(frozen=True)
+class Format:
+    """One file format.
+
+    ``recognises(path)`` looks at names and the first bytes only and never raises for strange content.
+    ``read(path, options)`` reads one part (train, or test, ...) given by its main file or folder.
+    ``write(dataset, path)`` writes one part so that `read` gives an equal data set back; None where nothing
+    can be written. ``parts(folder)`` maps split names (train, valid, test) to the paths `read` takes.
+    ``part_name(split)`` is the name a part gets in a folder that is written; None stands for the split's name
+    and the extension. ``siblings(path)`` are the further files that are read with a part's main file, whether
+    or not they are there.
+    """
+
+    name: str
+    about: str
+    recognises: Callable[[Path], bool]
+    read: Callable[[Path, ReadOptions], Dataset]
+    write: Callable[[Dataset, Path], None] | None
+    parts: Callable[[Path], dict[str, Path]]
+    extension: str
+    part_name: Callable[[str], str] | None = None
+    siblings: Callable[[Path], list[Path]] | None = None

@@ -1,0 +1,208 @@
+"""`csv`: a table with a header line; one column holds the texts, one the labels with `;` between them.
+
+Fields in double quotes may hold delimiters and line ends. The delimiter is the comma, semicolon or tab that
+the header shows, unless it is given.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from labelwise.data.collect import LabelPile, TextPile, laid_out
+from labelwise.data.dataset import Dataset
+from labelwise.data.files import first_bytes, write_stream
+from labelwise.data.formats.base import Format
+from labelwise.data.formats.checks import refuse_label_names, used_label_names
+from labelwise.data.formats.line_files import label_lines
+from labelwise.data.options import ReadOptions
+from labelwise.data.splits import LABEL_NAMES, split_files, stem_and_extension
+from labelwise.data.stream import text_blocks
+from labelwise.errors import ConfigError, DataError
+
+NAME = "csv"
+SEPARATOR = ";"
+DELIMITERS = ",;\t"
+MAX_FIELD = 1 << 26
+FLUSH_ROWS = 1 << 14
+
+
+def recognises(path: Path) -> bool:
+    stem, extension = stem_and_extension(path)
+    if not path.is_file() or stem.endswith(LABEL_NAMES):
+        return False
+    if extension == ".csv":
+        return True
+    line = first_bytes(path).removeprefix(b"\xef\xbb\xbf").partition(b"\n")[0].decode("latin-1").rstrip("\r")
+    return any({"text", "labels"} <= set(_cells(line, delimiter)) for delimiter in DELIMITERS)
+
+
+def parts(folder: Path) -> dict[str, Path]:
+    return split_files(folder, recognises, (".csv",))
+
+
+# --- reading ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Which columns of the table hold what."""
+
+    count: int
+    texts: list[int]
+    labels: int | None
+    paths: int | None
+    ids: int | None
+
+
+def read(path: Path, options: ReadOptions) -> Dataset:
+    rows = _rows(path, options)
+    first = next(rows, None)
+    if first is None:
+        raise DataError("the table is empty; a header line with the names of the columns is needed", path)
+    columns = _columns(first[1], path, options)
+    chosen = {"texts": columns.texts, "paths": columns.paths, "ids": columns.ids}
+    piles = {part: TextPile() for part, places in chosen.items() if places not in (None, [])}
+    cells: dict[str, list[bytes]] = {part: [] for part in (*piles, "labels")}
+    labels = LabelPile()
+    separator = (options.label_separator or SEPARATOR).encode()
+
+    def flush() -> None:
+        for part, pile in piles.items():
+            pile.add_encoded(cells[part])
+        labels.add_fields(*laid_out(cells["labels"]), separator)
+        for pending in cells.values():
+            pending.clear()
+
+    for line, row in rows:
+        if len(row) != columns.count:
+            what = f"the row has {len(row):,} fields, but the header {columns.count:,}"
+            raise DataError(f"{what}; fields with delimiters or line ends need double quotes", path, line)
+        for part in piles:
+            places = chosen[part]
+            text = row[places] if isinstance(places, int) else " ".join(row[place] for place in places or ())
+            cells[part].append(text.encode())
+        cells["labels"].append(b"" if columns.labels is None else row[columns.labels].encode())
+        if len(cells["labels"]) == FLUSH_ROWS:
+            flush()
+    flush()
+    matrix, names = labels.matrix()
+    found = {part: pile.columns()[0] for part, pile in piles.items()}
+    return Dataset(matrix, names, found.get("texts"), paths=found.get("paths"), ids=found.get("ids"), name=str(path))
+
+
+def _rows(path: Path, options: ReadOptions) -> Iterator[tuple[int, list[str]]]:
+    """Rows that are not empty, with the number of the line each begins at; the header comes first."""
+    if csv.field_size_limit() < MAX_FIELD:
+        csv.field_size_limit(MAX_FIELD)
+    lines = _lines(path, options)
+    skipped = 0
+    header = next(lines, None)
+    while header is not None and not header.strip("\r\n"):
+        skipped, header = skipped + 1, next(lines, None)
+    if header is None:
+        return
+    reader = csv.reader(_after(header, lines), delimiter=_delimiter(header, options), strict=True)
+    begin = skipped + 1
+    try:
+        for row in reader:
+            if row:
+                yield begin, row
+            begin = skipped + reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(f"not valid CSV in the row that begins here: {error}", path, begin) from None
+
+
+def _lines(path: Path, options: ReadOptions) -> Iterator[str]:
+    for block in text_blocks(path, options.encoding, options.on_bad_bytes):
+        for line in block.data.tobytes()[:-1].decode().split("\n"):
+            yield line + "\n"
+
+
+def _after(first: str, others: Iterator[str]) -> Iterator[str]:
+    yield first
+    yield from others
+
+
+def _delimiter(header: str, options: ReadOptions) -> str:
+    given = options.delimiter
+    if given is not None:
+        if len(given) != 1 or given in '"\r\n\0':
+            raise ConfigError(f"delimiter: one character other than a quote or line end is needed, got {given!r}")
+        return given
+    wanted = {*options.text_column.split("+"), options.label_column, options.path_column}
+    found = {delimiter: _cells(header.rstrip("\r\n"), delimiter) for delimiter in DELIMITERS}
+    return max(DELIMITERS, key=lambda delimiter: (len(wanted.intersection(found[delimiter])), len(found[delimiter])))
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    try:
+        return next(csv.reader([line], delimiter=delimiter), [])
+    except csv.Error:
+        return []
+
+
+def _columns(header: list[str], path: Path, options: ReadOptions) -> _Columns:
+    def place(column: str, option: str, needed: bool) -> int | None:
+        if header.count(column) > 1:
+            raise DataError(f"the column '{column}' stands twice in the header", path, 1)
+        if column in header:
+            return header.index(column)
+        if needed:
+            raise DataError(
+                f"there is no column '{column}' among {', '.join(header)}; say which one it is with {option}",
+                path,
+                1,
+            )
+        return None
+
+    given = options.model_fields_set
+    paths = place(options.path_column, "path_column", "path_column" in given)
+    text_columns = [options.text_column] if options.text_column in header else options.text_column.split("+")
+    needed = paths is None or "text_column" in given
+    texts = [place(column, "text_column", needed) for column in text_columns]
+    return _Columns(
+        count=len(header),
+        texts=[text for text in texts if text is not None],
+        labels=place(options.label_column, "label_column", True) if options.label_column else None,
+        paths=paths,
+        ids=place(options.id_column, "id_column", "id_column" in given),
+    )
+
+
+# --- writing ----------------------------------------------------------------------------------------------
+
+
+def write(dataset: Dataset, path: Path) -> None:
+    names = used_label_names(dataset)
+    refuse_label_names(names, SEPARATOR.encode(), path, NAME)
+    for name in names:
+        if name != name.strip(" \t"):
+            raise DataError(f"the label {name!r} begins or ends with a blank, which the format {NAME} cuts off", path)
+    parts = {"id": dataset.ids, "path": dataset.paths, "text": dataset.texts}
+    columns: dict[str, Sequence[str]] = {header: strings for header, strings in parts.items() if strings is not None}
+    if not columns.keys() & {"path", "text"}:
+        columns["text"] = []
+    columns["labels"] = label_lines(dataset, SEPARATOR)
+    with write_stream(path) as file:
+        file.write((",".join(columns) + "\n").encode())
+        for row in zip(*columns.values(), strict=True):
+            file.write((",".join(map(_quoted, row)) + "\n").encode())
+
+
+def _quoted(text: str) -> str:
+    special = any(character in text for character in '",\n\r')
+    return '"' + text.replace('"', '""') + '"' if special else text
+
+
+FORMAT = Format(
+    name=NAME,
+    about="a table with a header: columns text and labels (with ; between them), if wanted id and path",
+    recognises=recognises,
+    read=read,
+    write=write,
+    parts=parts,
+    extension=".csv",
+)

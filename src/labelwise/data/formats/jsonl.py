@@ -1,0 +1,321 @@
+"""`jsonl`: one JSON object a line: text, labels, if wanted id, path, features. Holds any text and any label.
+
+Labels are a list, one string, or a mapping from label to relevance; features a mapping from column to value,
+or a list for a dense row. Other fields are ignored. The first document decides which of text, id, path and
+features all have.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from labelwise.data.collect import LabelPile, TextPile
+from labelwise.data.dataset import Dataset, Features
+from labelwise.data.files import first_bytes, write_stream
+from labelwise.data.formats.base import Format
+from labelwise.data.options import ReadOptions
+from labelwise.data.splits import split_files, stem_and_extension
+from labelwise.data.stream import text_blocks
+from labelwise.errors import DataError
+from labelwise.strings import Strings
+
+NAME = "jsonl"
+FEATURES = "features"
+MAX_COLUMNS = 1 << 31
+_LARGEST = float(np.finfo(np.float32).max)
+_EXTENSIONS = (".jsonl", ".ndjson")
+
+
+def recognises(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    if stem_and_extension(path)[1] in _EXTENSIONS:
+        return True
+    line, newline, _ = first_bytes(path).removeprefix(b"\xef\xbb\xbf").lstrip().partition(b"\n")
+    try:
+        return line.startswith(b"{") and (not newline or isinstance(json.loads(line), dict))
+    except (ValueError, RecursionError):
+        return False
+
+
+def parts(folder: Path) -> dict[str, Path]:
+    return split_files(folder, recognises, _EXTENSIONS)
+
+
+# --- reading ----------------------------------------------------------------------------------------------
+
+
+def _refuse_constant(word: str) -> float:
+    raise ValueError(f"{word} is not a JSON number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+def read(path: Path, options: ReadOptions) -> Dataset:
+    documents: _Documents | None = None
+    for block in text_blocks(path, options.encoding, options.on_bad_bytes):
+        for number, line in enumerate(block.data.tobytes().decode().split("\n"), block.first_line):
+            if not line or line.isspace():
+                continue
+            record = _Record(_parsed(line, path, number), path, number)
+            if documents is None:
+                documents = _Documents(record, options)
+            documents.add(record)
+        if documents is not None:
+            documents.flush()
+    if documents is None:
+        return Dataset(sparse.csr_array((0, 0), dtype=np.float32), texts=Strings.of([]), name=str(path))
+    return documents.dataset()
+
+
+def _parsed(line: str, path: Path, number: int) -> dict[str, Any]:
+    try:
+        record = _DECODER.decode(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"not valid JSON: {error}", path, number) from None
+    if not isinstance(record, dict):
+        raise DataError(f"each line must be a JSON object {{...}}, got a {type(record).__name__}", path, number)
+    return record
+
+
+class _Record:
+    """One line's object; a field of a wrong type is an error that names the line and the field."""
+
+    def __init__(self, fields: dict[str, Any], path: Path, line: int) -> None:
+        self.fields, self.path, self.line = fields, path, line
+
+    def fault(self, field: str, what: str) -> DataError:
+        return DataError(f"the field '{field}' {what}", self.path, self.line)
+
+    def text(self, field: str, numbers: bool = False) -> bytes | None:
+        """A string in UTF-8, None where there is none; with `numbers` a whole number will do."""
+        value = self.fields.get(field)
+        if value is None:
+            return None
+        if numbers and type(value) is int:
+            value = str(value)
+        if not isinstance(value, str):
+            raise self.fault(field, f"must be a string, got {_shown(value)}")
+        return self.encoded(field, value)
+
+    def encoded(self, field: str, value: str) -> bytes:
+        try:
+            return value.encode()
+        except UnicodeEncodeError as error:
+            raise self.fault(field, f"cannot be written as UTF-8: {error.reason}") from None
+
+    def number(self, field: str, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LARGEST:
+            raise self.fault(field, f"needs finite numbers, got {_shown(value)}")
+        return float(value)
+
+    def joined_text(self, fields: list[str]) -> bytes | None:
+        found = [text for text in map(self.text, fields) if text is not None]
+        return b" ".join(found) if found else None
+
+    def labels(self, field: str, separator: str | None) -> tuple[Iterable[bytes], Iterable[float] | None]:
+        """The labels, each once, and their relevances where the record tells them."""
+        value = self.fields.get(field)
+        if isinstance(value, dict):
+            names = [self.encoded(field, name) for name in value]
+            return names, [self.number(field, relevance) for relevance in value.values()]
+        if isinstance(value, str) and separator:
+            value = [name for piece in value.split(separator) if (name := piece.strip(" \t"))]
+        if value is None or value == "":
+            value = []
+        names = [self._label(field, name) for name in (value if isinstance(value, list) else [value])]
+        return dict.fromkeys(names), None
+
+    def _label(self, field: str, value: Any) -> bytes:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise self.fault(field, f"holds {_shown(value)}; a label is a string or a number")
+        return self.encoded(field, str(value))
+
+
+class _Documents:
+    """Gathers records; texts and labels leave for their piles after every block."""
+
+    def __init__(self, first: _Record, options: ReadOptions) -> None:
+        self.options = options
+        self.path = first.path
+        self.text_fields = options.text_column.split("+")
+        self.cells: dict[str, list[bytes]] = {part: [] for part in self._cells(first)}
+        self.piles = {part: TextPile() for part in self.cells}
+        given = first.fields.get(FEATURES)
+        self.features = None if given is None else _DenseRows() if isinstance(given, list) else _SparseRows()
+        if self.features is None and not self.cells.keys() & {"texts", "paths"}:
+            raise DataError(
+                f"a document needs a text, a path or features; there is no field '{options.text_column}' "
+                f"among {_listed(first.fields)}. Say which one holds the text with text_column",
+                first.path,
+                first.line,
+            )
+        self.first = first
+        self.labels = LabelPile()
+        self.names: list[bytes] = []
+        self.counts: list[int] = []
+        self.relevances: list[float] = []
+        self.labelled = options.label_column == ""
+
+    def _cells(self, record: _Record) -> dict[str, bytes]:
+        options = self.options
+        cells = {
+            "texts": record.joined_text(self.text_fields),
+            "paths": record.text(options.path_column),
+            "ids": record.text(options.id_column, numbers=True),
+        }
+        return {part: cell for part, cell in cells.items() if cell is not None}
+
+    def add(self, record: _Record) -> None:
+        found = self._cells(record)
+        given = record.fields.get(FEATURES)
+        if found.keys() != self.cells.keys() or (given is None) != (self.features is None):
+            mine, theirs = ({*cells, *([FEATURES] if has else [])} for cells, has in (
+                (found, given is not None), (self.cells, self.features is not None)
+            ))  # fmt: skip
+            raise DataError(
+                f"the document has {_listed(sorted(mine))}, but the first one has {_listed(sorted(theirs))}; "
+                "all need the same",
+                record.path,
+                record.line,
+            )
+        for part, cell in found.items():
+            self.cells[part].append(cell)
+        if self.features is not None:
+            self.features.add(given, record)
+        column = self.options.label_column
+        self.labelled = self.labelled or column in record.fields
+        names, relevances = record.labels(column, self.options.label_separator)
+        before = len(self.names)
+        self.names += names
+        self.counts.append(len(self.names) - before)
+        self.relevances += [1.0] * self.counts[-1] if relevances is None else relevances
+
+    def flush(self) -> None:
+        for part, cells in self.cells.items():
+            self.piles[part].add_encoded(cells)
+            cells.clear()
+        rated = any(value != 1 for value in self.relevances)
+        self.labels.add_encoded(self.names, self.counts, self.relevances if rated else None)
+        for pending in (self.names, self.counts, self.relevances):
+            pending.clear()
+
+    def dataset(self) -> Dataset:
+        if not self.labelled:
+            raise DataError(
+                f"no document has the field '{self.options.label_column}'; the first one has "
+                f"{_listed(self.first.fields)}. Say which one holds the labels with label_column, or give it "
+                "as '' if there are none",
+                self.path,
+            )
+        matrix, names = self.labels.matrix()
+        found = {part: pile.columns()[0] for part, pile in self.piles.items()}
+        features = None if self.features is None else self.features.matrix(len(matrix.indptr) - 1)
+        return Dataset(
+            matrix,
+            names,
+            found.get("texts"),
+            features,
+            found.get("paths"),
+            ids=found.get("ids"),
+            name=str(self.path),
+        )
+
+
+class _SparseRows:
+    def __init__(self) -> None:
+        self.columns, self.values, self.first = array("q"), array("f"), array("q", [0])
+
+    def add(self, given: Any, record: _Record) -> None:
+        if not isinstance(given, dict):
+            raise record.fault(FEATURES, f"must be a mapping from column to value, got {_shown(given)}")
+        for key, value in given.items():
+            if not (key.isascii() and key.isdigit()) or len(key) > 10 or int(key) >= MAX_COLUMNS:
+                raise record.fault(FEATURES, f"has the column {_shown(key)}; columns are numbers from 0 to 2^31 - 1")
+            self.columns.append(int(key))
+            self.values.append(record.number(FEATURES, value))
+        self.first.append(len(self.columns))
+
+    def matrix(self, rows: int) -> Features:
+        columns = np.array(self.columns, np.int64)
+        width = int(columns.max()) + 1 if len(columns) else 0
+        return sparse.csr_array((np.array(self.values, np.float32), columns, np.array(self.first)), (rows, width))
+
+
+class _DenseRows:
+    def __init__(self) -> None:
+        self.values, self.width = array("f"), -1
+
+    def add(self, given: Any, record: _Record) -> None:
+        if not isinstance(given, list):
+            raise record.fault(FEATURES, f"must be a list as in the first document, got {_shown(given)}")
+        if self.width not in (-1, len(given)):
+            raise record.fault(FEATURES, f"has {len(given):,} values, but {self.width:,} in the first document")
+        self.width = len(given)
+        self.values.extend([record.number(FEATURES, value) for value in given])
+
+    def matrix(self, rows: int) -> Features:
+        return np.array(self.values, np.float32).reshape(rows, self.width)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "nothing"
+
+
+# --- writing ----------------------------------------------------------------------------------------------
+
+
+def write(dataset: Dataset, path: Path) -> None:
+    with write_stream(path) as file:
+        for record in _records(dataset):
+            file.write(json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+
+
+def _records(dataset: Dataset) -> Iterator[dict[str, Any]]:
+    names = np.array(list(dataset.label_names), object)
+    labels, features = dataset.labels, dataset.features
+    parts = {"id": dataset.ids, "text": dataset.texts, "path": dataset.paths}
+    columns = {field: iter(strings) for field, strings in parts.items() if strings is not None}
+    for row in range(len(dataset)):
+        record: dict[str, Any] = {field: next(column) for field, column in columns.items()}
+        here = slice(labels.indptr[row], labels.indptr[row + 1])
+        mine, relevances = names[labels.indices[here]].tolist(), labels.data[here]
+        record["labels"] = mine if (relevances == 1).all() else dict(zip(mine, relevances.tolist(), strict=True))
+        if isinstance(features, np.ndarray):
+            record[FEATURES] = features[row].tolist()
+        elif features is not None:
+            record[FEATURES] = _sparse_row(features, row)
+        yield record
+
+
+def _sparse_row(features: sparse.csr_array, row: int) -> dict[str, float]:
+    here = slice(features.indptr[row], features.indptr[row + 1])
+    cells = dict(zip(map(str, features.indices[here].tolist()), features.data[here].tolist(), strict=True))
+    _, width = features.shape  # type: ignore[misc]
+    if row == 0 and width:
+        cells.setdefault(str(width - 1), 0.0)  # tells how many columns there are, used or not
+    return cells
+
+
+FORMAT = Format(
+    name=NAME,
+    about="a JSON object a line: text, labels (list or label: relevance), id, path, features",
+    recognises=recognises,
+    read=read,
+    write=write,
+    parts=parts,
+    extension=".jsonl",
+)

@@ -1,0 +1,136 @@
+"""`lines`: a file with a text a line, one with the labels of each: `train_texts.txt` and `train_labels.txt`.
+
+AttentionXML's form. Where a folder has both a raw and a tokenised text of a part, `train_raw_texts.txt` is
+taken.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from labelwise.data.collect import LabelPile, TextPile
+from labelwise.data.dataset import Dataset
+from labelwise.data.files import write_stream
+from labelwise.data.formats.base import Format
+from labelwise.data.formats.checks import (
+    BLANKS,
+    LINE_ENDS,
+    refuse_label_names,
+    refuse_line_ends,
+    refuse_mark,
+    texts_of,
+    used_label_names,
+)
+from labelwise.data.options import ReadOptions
+from labelwise.data.splits import files_in, named_parts, plain_name
+from labelwise.data.stream import line_bounds, text_blocks
+from labelwise.errors import DataError
+from labelwise.strings import Strings
+
+NAME = "lines"
+_TEXTS = re.compile(r"(?P<stem>.*?)(?P<raw>raw_)?texts(?P<extension>\.[a-z]+)?")
+WRITE_ROWS = 1 << 14
+
+
+def recognises(path: Path) -> bool:
+    return path.is_file() and _labels_of(path) is not None
+
+
+def _labels_of(texts: Path) -> Path | None:
+    """The labels file that belongs to a texts file: packed like it, else in any other way."""
+    wanted = siblings(texts)
+    found = [path for path in files_in(texts.parent) if wanted and plain_name(path) == plain_name(wanted[0])]
+    return wanted[0] if wanted and wanted[0] in found else found[0] if found else None
+
+
+def siblings(texts: Path) -> list[Path]:
+    """The labels file that is written with a texts file; none if it is not called like a texts file."""
+    match = _TEXTS.fullmatch(plain_name(texts))
+    if match is None:
+        return []
+    packing = texts.name.removeprefix(plain_name(texts))
+    return [texts.with_name(f"{match['stem']}labels{match['extension'] or ''}{packing}")]
+
+
+def parts(folder: Path) -> dict[str, Path]:
+    chosen: dict[str, tuple[bool, Path]] = {}
+    for path in files_in(folder):
+        match = _TEXTS.fullmatch(plain_name(path))
+        if match is None or _labels_of(path) is None:
+            continue
+        stem, raw = match["stem"].strip("_.-") or "data", match["raw"] is not None
+        if stem not in chosen or (raw and not chosen[stem][0]):
+            chosen[stem] = raw, path
+    return named_parts({path: stem for stem, (_, path) in chosen.items()})
+
+
+def read(path: Path, options: ReadOptions) -> Dataset:
+    labels_path = _labels_of(path)
+    if labels_path is None:
+        raise DataError(
+            "no labels file belongs to it: the texts of a part are in NAME_texts.txt and its labels beside "
+            "them in NAME_labels.txt, both plain, .gz, .xz or .bz2",
+            path,
+        )
+    separator = (options.label_separator or "").encode()
+    pile = LabelPile()
+    for block in text_blocks(labels_path, options.encoding, options.on_bad_bytes):
+        pile.add_fields(block.data, *line_bounds(block.data), separator)
+    labels, names = pile.matrix()
+    texts = read_lines(path, options)
+    rows = len(labels.indptr) - 1
+    if len(texts) != rows:
+        raise DataError(f"{len(texts):,} lines of texts, but {rows:,} lines of labels in {labels_path}", path)
+    return Dataset(labels, names, texts=texts, name=str(path))
+
+
+def read_lines(path: Path, options: ReadOptions) -> Strings:
+    """The lines of a file, each one a text."""
+    pile = TextPile()
+    for block in text_blocks(path, options.encoding, options.on_bad_bytes):
+        pile.add(block.data, line_bounds(block.data))
+    return pile.columns()[0]
+
+
+def write_lines(texts: Strings, path: Path) -> None:
+    """Texts as the lines of a file; they have been checked for line ends."""
+    with write_stream(path) as file:
+        for begin in range(0, len(texts), WRITE_ROWS):
+            file.write("".join(f"{text}\n" for text in texts[begin : begin + WRITE_ROWS]).encode())
+
+
+def label_lines(dataset: Dataset, separator: str = " ") -> list[str]:
+    """For each document the names of its labels with separators between them."""
+    names = np.array(list(dataset.label_names), object)[dataset.labels.indices].tolist()
+    first = dataset.labels.indptr.tolist()
+    return [separator.join(names[a:b]) for a, b in pairwise(first)]
+
+
+def write(dataset: Dataset, path: Path) -> None:
+    labels_paths = siblings(path)
+    if not labels_paths:
+        raise DataError("the format lines writes to a file called like train_texts.txt or train_texts.txt.xz", path)
+    texts = texts_of(dataset, path, NAME)
+    refuse_line_ends(texts, "text", path, NAME)
+    refuse_label_names(used_label_names(dataset), BLANKS + LINE_ENDS, path, NAME)
+    lines = Strings.of(label_lines(dataset))
+    for first in (texts[0], lines[0]) if len(dataset) else ():
+        refuse_mark(first, path, NAME)
+    write_lines(lines, labels_paths[0])
+    write_lines(texts, path)
+
+
+FORMAT = Format(
+    name=NAME,
+    about="NAME_texts.txt with a text a line, NAME_labels.txt with blank-separated labels",
+    recognises=recognises,
+    read=read,
+    write=write,
+    parts=parts,
+    extension="_texts.txt",
+    siblings=siblings,
+)

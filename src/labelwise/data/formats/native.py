@@ -1,0 +1,91 @@
+"""`native`: our own binary folder. Holds every part of a data set exactly, and is mapped, not loaded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from labelwise.data.dataset import Dataset
+from labelwise.data.formats.base import Format
+from labelwise.data.options import ReadOptions
+from labelwise.data.splits import ALIASES, canonical_split
+from labelwise.errors import ModelFormatError
+from labelwise.store import (
+    MANIFEST,
+    Folder,
+    csr_from_tensors,
+    csr_to_tensors,
+    new_folder,
+    stored,
+    strings_from_tensors,
+    strings_to_tensors,
+)
+
+NAME = "native"
+KIND = "dataset"
+TENSORS = "data.safetensors"
+_TEXT_PARTS = ("label_names", "texts", "paths", "label_texts", "ids")
+
+
+def recognises(path: Path) -> bool:
+    try:
+        with (path / MANIFEST).open("rb") as file:
+            manifest = json.loads(file.read(1 << 20))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(manifest, dict) and manifest.get("format") == f"labelwise-{KIND}"
+
+
+def parts(folder: Path) -> dict[str, Path]:
+    """The folder itself if it is one, else those of its sub-folders that are."""
+    if recognises(folder):
+        return {canonical_split(folder.name): folder}
+    found: dict[str, Path] = {}
+    for aliases in ALIASES.values():
+        for name in aliases:
+            if recognises(folder / name):
+                found.setdefault(canonical_split(name), folder / name)
+    return found
+
+
+def read(path: Path, options: ReadOptions) -> Dataset:
+    folder = Folder(path, KIND)
+    tensors, where = folder.tensors(TENSORS), path / TENSORS
+    texts = {part: strings_from_tensors(part, tensors, where) for part in _TEXT_PARTS if f"{part}.ends" in tensors}
+    features = None
+    if "features.indptr" in tensors:
+        features = csr_from_tensors("features", tensors, where)
+    elif "features" in tensors:
+        features = stored(tensors, "features", where)
+    if "label_names" not in texts:
+        raise ModelFormatError(f"{where}: the label names are missing")
+    labels = csr_from_tensors("labels", tensors, where)
+    return Dataset(labels, features=features, **texts, name=str(path))
+
+
+def write(dataset: Dataset, path: Path) -> None:
+    tensors = csr_to_tensors("labels", dataset.labels)
+    for part in _TEXT_PARTS:
+        strings = getattr(dataset, part)
+        if strings is not None:
+            tensors |= strings_to_tensors(part, strings)
+    if isinstance(dataset.features, np.ndarray):
+        tensors["features"] = dataset.features
+    elif dataset.features is not None:
+        tensors |= csr_to_tensors("features", dataset.features)
+    about = {"documents": len(dataset), "labels": dataset.n_labels}
+    with new_folder(path, KIND, about) as folder:
+        folder.write_tensors(TENSORS, tensors)
+
+
+FORMAT = Format(
+    name=NAME,
+    about="our own folder: everything, exact, mapped; one folder a part or train/, valid/, test/",
+    recognises=recognises,
+    read=read,
+    write=write,
+    parts=parts,
+    extension="",
+)

@@ -1,0 +1,151 @@
+"""`pecos`: a folder with `X.trn.txt` (texts), `X.trn.npz` or `.npy` (features), `Y.trn.npz` (labels).
+
+Labels are columns without names; `output-items.txt` tells in words what they are. Features may lie one folder
+down, as in `tfidf-attnxml/X.trn.npz`. Any file of a part stands for the whole part.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy import sparse
+
+from labelwise.data.dataset import Dataset, Features
+from labelwise.data.files import write_stream
+from labelwise.data.formats.base import Format
+from labelwise.data.formats.checks import refuse_line_ends, refuse_mark
+from labelwise.data.formats.line_files import read_lines, write_lines
+from labelwise.data.npz import load_npy_matrix, load_npz_matrix
+from labelwise.data.options import ReadOptions
+from labelwise.data.splits import canonical_split, files_in, in_order, plain_name
+from labelwise.errors import DataError
+from labelwise.strings import Strings
+
+NAME = "pecos"
+LABEL_TEXTS = "output-items.txt"
+_PART = re.compile(r"[XY]\.(?P<split>[A-Za-z]+)\.(?:txt|npz|npy)")
+_SHORT = {"train": "trn", "valid": "val", "test": "tst"}
+
+
+@dataclass(frozen=True)
+class _Files:
+    """The files of one part; those that are not there are None."""
+
+    labels: Path | None
+    texts: Path | None
+    features: Path | None
+
+
+def recognises(path: Path) -> bool:
+    match = _PART.fullmatch(plain_name(path))
+    return match is not None and path.is_file() and _files(path.parent, match["split"]).labels is not None
+
+
+def parts(folder: Path) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for path in files_in(folder):
+        match = _PART.fullmatch(path.name)
+        if match and path.name.startswith("Y.") and path.suffix == ".npz":
+            found.setdefault(canonical_split(match["split"]), path)
+    return in_order(found)
+
+
+def part_name(split: str) -> str:
+    return f"Y.{_SHORT.get(split, split)}.npz"
+
+
+def siblings(path: Path) -> list[Path]:
+    """All files a part may have; any of them stands for the part."""
+    match = _PART.fullmatch(plain_name(path))
+    if match is None:
+        return []
+    names = ("X.{}.txt", "X.{}.npz", "X.{}.npy", "Y.{}.npz")
+    return [path.with_name(name.format(match["split"])) for name in names]
+
+
+def _files(folder: Path, split: str) -> _Files:
+    here = {plain_name(path): path for path in reversed(files_in(folder))}
+    below: dict[str, Path] = {}
+    if f"X.{split}.npz" not in here and f"X.{split}.npy" not in here:
+        for path in sorted(folder.glob(f"tfidf*/X.{split}.np[yz]")):
+            below.setdefault(path.name, path)
+    features = [files.get(f"X.{split}.{kind}") for files in (here, below) for kind in ("npz", "npy")]
+    return _Files(
+        labels=here.get(f"Y.{split}.npz"),
+        texts=here.get(f"X.{split}.txt"),
+        features=next((path for path in features if path is not None), None),
+    )
+
+
+def read(path: Path, options: ReadOptions) -> Dataset:
+    match = _PART.fullmatch(plain_name(path))
+    if match is None:
+        raise DataError("a file of the format pecos is called like X.trn.txt, X.trn.npz or Y.trn.npz", path)
+    files = _files(path.parent, match["split"])
+    if files.labels is None:
+        raise DataError(f"the labels are missing: there is no Y.{match['split']}.npz beside it", path)
+    if files.texts is None and files.features is None:
+        raise DataError(f"the documents are missing: there is no X.{match['split']}.txt, .npz or .npy", files.labels)
+    labels = load_npz_matrix(files.labels)
+    texts = None if files.texts is None else read_lines(files.texts, options)
+    features = None if files.features is None else _load_features(files.features)
+    expected = len(labels.indptr) - 1
+    for rows, where in ((_rows(texts), files.texts), (_rows(features), files.features)):
+        if rows not in (None, expected):
+            raise DataError(f"{rows:,} documents, but {expected:,} rows of labels in {files.labels}", where)
+    return Dataset(labels, texts=texts, features=features, name=str(path))
+
+
+def _rows(part: Strings | Features | None) -> int | None:
+    if isinstance(part, sparse.csr_array):
+        return len(part.indptr) - 1
+    return None if part is None else len(part)
+
+
+def _load_features(path: Path) -> Features:
+    return load_npz_matrix(path) if path.suffix == ".npz" else load_npy_matrix(path)
+
+
+def write(dataset: Dataset, path: Path) -> None:
+    match = _PART.fullmatch(path.name)
+    if match is None:
+        raise DataError("the format pecos writes to files called like Y.trn.npz; give that name", path)
+    folder, split = path.parent, match["split"]
+    if dataset.texts is not None:
+        refuse_line_ends(dataset.texts, "text", path, NAME)
+        if len(dataset):
+            refuse_mark(dataset.texts[0], path, NAME)
+        write_lines(dataset.texts, folder / f"X.{split}.txt")
+    if dataset.label_texts is not None:
+        refuse_line_ends(dataset.label_texts, "label text", path, NAME)
+        if dataset.n_labels:
+            refuse_mark(dataset.label_texts[0], path, NAME)
+        write_lines(dataset.label_texts, folder / LABEL_TEXTS)
+    if isinstance(dataset.features, np.ndarray):
+        with write_stream(folder / f"X.{split}.npy") as file:
+            np.save(file, dataset.features, allow_pickle=False)
+    elif dataset.features is not None:
+        _save_matrix(dataset.features, folder / f"X.{split}.npz")
+    _save_matrix(dataset.labels, folder / f"Y.{split}.npz")
+
+
+def _save_matrix(matrix: sparse.csr_array, path: Path) -> None:
+    """Written as csr_matrix, which every SciPy can load."""
+    with write_stream(path) as file:
+        sparse.save_npz(file, sparse.csr_matrix(matrix))
+
+
+FORMAT = Format(
+    name=NAME,
+    about="PECOS's folder: X.trn.txt texts, X.trn.npz features, Y.trn.npz labels, output-items.txt",
+    recognises=recognises,
+    read=read,
+    write=write,
+    parts=parts,
+    extension=".npz",
+    part_name=part_name,
+    siblings=siblings,
+)

@@ -1,0 +1,127 @@
+"""What the sparse text formats share: CSR matrices gathered from parsed blocks, and written back as lines."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+from scipy import sparse
+
+from labelwise.data.dataset import Dataset
+from labelwise.data.stream import write_stream
+from labelwise.errors import DataError
+from labelwise.parallel import run_stream
+from labelwise.progress import progress
+from labelwise.strings import Strings
+
+READ_BYTES = 1 << 20
+"""Smaller blocks than elsewhere: they stay in the processor's cache, and their memory is used again."""
+WRITE_BYTES = 4 << 20
+MAX_LABELS = 1 << 27
+"""Each label has a name in memory, so a stray number of ten digits must not ask for gigabytes of names."""
+
+
+class Rows:
+    """The rows of a CSR matrix, gathered block by block in file order.
+
+    Its arrays are made from an estimate of the whole and cut to size at the end. Memory that was never
+    written to costs nothing, so the rows are held once, and never a second time to be put together.
+    """
+
+    def __init__(self, valued: bool) -> None:
+        self.size = 0
+        self.counts: list[np.ndarray] = []
+        self.indices = np.empty(0, np.int32)
+        self.values = np.empty(0, np.float32) if valued else None
+
+    def add(self, counts: np.ndarray, indices: np.ndarray, values: np.ndarray | None, share: float) -> None:
+        """Add the rows of one block, with which `share` of the whole has been read."""
+        begin, self.size = self.size, self.size + len(indices)
+        if self.size > len(self.indices):
+            expected = int(self.size / max(share, 1e-9) * 1.05)
+            room = max(int(1.2 * self.size) + 1024, min(expected, 8 * self.size + (1 << 26)))
+            self.indices = _enlarged(self.indices, begin, room)
+            if self.values is not None:
+                self.values = _enlarged(self.values, begin, room)
+        self.counts.append(counts)
+        self.indices[begin : self.size] = indices
+        if self.values is not None:
+            self.values[begin : self.size] = values
+
+    def drop_last(self) -> None:
+        """Take back the last row, which must be empty."""
+        self.counts[-1] = self.counts[-1][:-1]
+
+    def matrix(self, n_columns: int) -> sparse.csr_array:
+        """The gathered rows; values are 1 where none were given."""
+        counts = np.concatenate([np.zeros(1, np.int32), *self.counts])
+        indptr = np.cumsum(counts, dtype=np.int32 if self.size < 2**31 else np.int64)
+        self.indices.resize(self.size, refcheck=False)
+        if self.values is not None:
+            self.values.resize(self.size, refcheck=False)
+        values = np.ones(self.size, np.float32) if self.values is None else self.values
+        return sparse.csr_array((values, self.indices, indptr), shape=(len(indptr) - 1, n_columns))
+
+
+def _enlarged(array: np.ndarray, used: int, room: int) -> np.ndarray:
+    larger = np.empty(room, array.dtype)
+    larger[:used] = array[:used]
+    return larger
+
+
+def token_at(data: np.ndarray, position: int, separators: bytes) -> str:
+    """The token that begins at a byte, for a message."""
+    head = data[position : position + 200].tobytes()
+    end = next((place for place, byte in enumerate(head) if byte in separators), len(head))
+    text = head[:end].decode("utf-8", "replace")
+    return repr(text if len(text) <= 40 else text[:40] + "...")
+
+
+def sparse_features(dataset: Dataset, path: Path, format_name: str) -> sparse.csr_array:
+    """The features to write; an error when there are none."""
+    if dataset.features is None:
+        if len(dataset) == 0:
+            return sparse.csr_array((0, 0), dtype=np.float32)
+        raise DataError(f"the format {format_name} needs features, which {dataset.name} does not have", path)
+    features = dataset.features
+    return sparse.csr_array(features) if isinstance(features, np.ndarray) else features
+
+
+def write_lines(
+    dataset: Dataset, features: sparse.csr_array, names: Strings, path: Path, header: bytes, bar: bool
+) -> None:
+    """Write one line a document, formatted on all threads and written in order."""
+    from labelwise.kernels.sparse_text import MAX_ENTRY_BYTES, format_lines
+
+    labels = dataset.labels
+    names = names.compact()
+    name_bytes = (names.ends - names.starts)[labels.indices]
+    label_bytes = np.concatenate([[0], np.cumsum(name_bytes + 1)])[labels.indptr]
+    most = np.diff(label_bytes) + 3 + MAX_ENTRY_BYTES * np.diff(features.indptr)
+
+    def lines(rows: tuple[int, int]) -> np.ndarray:
+        begin, end = rows
+        out = np.empty(int(most[begin:end].sum()), np.uint8)
+        length = format_lines(
+            begin, end, features.indptr, features.indices, features.data, labels.indptr, labels.indices,
+            names.buffer, names.starts, names.ends, bar, out,
+        )  # fmt: skip
+        return out[:length]
+
+    with write_stream(path) as file, progress(f"writing {path.name}", len(dataset)) as step:
+        file.write(header)
+        pieces = _pieces(most)
+        for (begin, end), text in zip(pieces, run_stream(lines, pieces), strict=True):
+            file.write(text.data)
+            step(end - begin)
+
+
+def _pieces(most: np.ndarray) -> list[tuple[int, int]]:
+    """Ranges of rows of about `WRITE_BYTES` each."""
+    ends = np.cumsum(most)
+    edges = [0]
+    while edges[-1] < len(most):
+        done = ends[edges[-1] - 1] if edges[-1] else 0
+        edges.append(max(edges[-1] + 1, int(np.searchsorted(ends, done + WRITE_BYTES, "right"))))
+    return list(itertools.pairwise(edges))

@@ -1,0 +1,128 @@
+"""`tsv`: a document a line, `id<TAB>labels<TAB>text` or `labels<TAB>text`, as LibMultiLabel has it.
+
+Which of the two it is, the first line that is not empty tells: two tabs or more, and there is an id. Tabs
+after that belong to the text. Lines with nothing in them are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from labelwise.data.collect import LabelPile, TextPile
+from labelwise.data.dataset import Dataset
+from labelwise.data.files import first_bytes, write_stream
+from labelwise.data.formats.base import Format
+from labelwise.data.formats.checks import (
+    BLANKS,
+    LINE_ENDS,
+    refuse_bytes,
+    refuse_label_names,
+    refuse_line_ends,
+    refuse_mark,
+    texts_of,
+    used_label_names,
+)
+from labelwise.data.formats.line_files import WRITE_ROWS, label_lines
+from labelwise.data.options import ReadOptions
+from labelwise.data.splits import LABEL_NAMES, split_files, stem_and_extension
+from labelwise.data.stream import Block, line_bounds, text_blocks
+from labelwise.errors import DataError
+from labelwise.strings import Strings
+
+NAME = "tsv"
+TAB = 9
+_HEADER = {"text", "labels"}
+
+
+def recognises(path: Path) -> bool:
+    stem, extension = stem_and_extension(path)
+    if not path.is_file() or stem.endswith(LABEL_NAMES):
+        return False
+    lines = first_bytes(path).removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").split(b"\n")
+    first = next(filter(None, lines), None)
+    if first is None:
+        return extension == ".tsv"
+    columns = first.decode("latin-1").split("\t")
+    return len(columns) > 1 and not set(columns) >= _HEADER
+
+
+def parts(folder: Path) -> dict[str, Path]:
+    return split_files(folder, recognises, (".tsv",))
+
+
+def read(path: Path, options: ReadOptions) -> Dataset:
+    separator = (options.label_separator or "").encode()
+    labels = LabelPile()
+    texts: TextPile | None = None
+    tabs = 0
+    for block, starts, ends, places in _tabbed_lines(path, options):
+        if texts is None:
+            tabs = 2 if places[0, 1] >= 0 else 1
+            texts = TextPile(tabs)
+        short = np.flatnonzero(places[:, tabs - 1] < 0)
+        if len(short):
+            raise _short_line(path, block, int(starts[short[0]]), places[short[0]], tabs)
+        fields_start = starts if tabs == 1 else places[:, 0] + 1
+        labels.add_fields(block.data, fields_start, places[:, tabs - 1], separator)
+        columns = [(places[:, tabs - 1] + 1, ends)] + [(starts, places[:, 0])] * (tabs - 1)
+        texts.add(block.data, *columns)
+    matrix, names = labels.matrix()
+    columns = texts.columns() if texts is not None else [Strings.of([])]
+    ids = columns[1] if len(columns) == 2 else None
+    return Dataset(matrix, names, texts=columns[0], ids=ids, name=str(path))
+
+
+def _tabbed_lines(path: Path, options: ReadOptions) -> Iterator[tuple[Block, np.ndarray, np.ndarray, np.ndarray]]:
+    """Blocks with the bounds of their lines that are not empty, and where the first two tabs stand."""
+    from labelwise.kernels.fields import find_byte
+
+    for block in text_blocks(path, options.encoding, options.on_bad_bytes):
+        starts, ends = line_bounds(block.data)
+        filled = ends > starts
+        if not filled.all():
+            starts, ends = starts[filled], ends[filled]
+        if len(starts):
+            yield block, starts, ends, find_byte(block.data, starts, ends, TAB, 2)
+
+
+def _short_line(path: Path, block: Block, start: int, places: np.ndarray, tabs: int) -> DataError:
+    found = int(np.count_nonzero(places >= 0))
+    count = "one tab" if found else "no tab"
+    form = "id<TAB>labels<TAB>text, as the first line has it," if tabs == 2 else "labels<TAB>text"
+    return DataError(f"the line has {count}; {form} is needed", path, block.line_at(start))
+
+
+def write(dataset: Dataset, path: Path) -> None:
+    texts = texts_of(dataset, path, NAME)
+    refuse_line_ends(texts, "text", path, NAME)
+    refuse_label_names(used_label_names(dataset), BLANKS + LINE_ENDS, path, NAME)
+    columns = [label_lines(dataset), texts]
+    if dataset.ids is not None:
+        refuse_bytes(dataset.ids, b"\t\n", "id", path, NAME)
+        columns.insert(0, dataset.ids)
+    elif len(texts) and "\t" in texts[0]:
+        raise DataError(
+            "the first text holds a tab, so its line would read as id, labels and text; give the documents "
+            "ids, or write jsonl or native",
+            path,
+        )
+    if len(texts):
+        refuse_mark(columns[0][0], path, NAME)
+    with write_stream(path) as file:
+        for begin in range(0, len(texts), WRITE_ROWS):
+            rows = zip(*(column[begin : begin + WRITE_ROWS] for column in columns), strict=True)
+            file.write("".join("\t".join(row) + "\n" for row in rows).encode())
+
+
+FORMAT = Format(
+    name=NAME,
+    about="a line a document: id<TAB>labels<TAB>text or labels<TAB>text, labels between blanks",
+    recognises=recognises,
+    read=read,
+    write=write,
+    parts=parts,
+    extension=".tsv",
+)

@@ -1,0 +1,181 @@
+"""Vowpal Wabbit's text format for many classes: `label [weight] ['tag]|namespace feature[:value] ...`.
+
+- The label may be any word, or several with commas between (`3,17 | ...`); a line that begins with the bar
+  has none. Labels are put in order by number if all are plain numbers, else by code point.
+- Only the weight 1 is accepted, as a data set has no place for others. Tags are passed over.
+- A feature without a value counts 1; a value after a namespace (`|words:2.0`) multiplies its features. Zeros
+  are not stored, and values of features that fall on the same column are added.
+- Feature names are column numbers, whatever their namespace. With the option `hash_bits` every name is hashed
+  instead: the 32-bit MurmurHash3 of the name, its seed that of the namespace's name (0 where it has none),
+  cut to so many bits.
+- Blank lines are passed over, as they are nothing in themselves. Cost-sensitive labels (`3:0.5`) are errors.
+
+Written back, features are column numbers; labels that no document has are not in the file.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from labelwise.data.collect import LabelPile
+from labelwise.data.dataset import Dataset
+from labelwise.data.formats.base import Format
+from labelwise.data.formats.checks import refuse_label_names, used_label_names
+from labelwise.data.formats.sparse_rows import READ_BYTES, Rows, sparse_features, token_at, write_lines
+from labelwise.data.options import ReadOptions
+from labelwise.data.splits import split_files, stem_and_extension
+from labelwise.data.stream import (
+    NEWLINE,
+    Block,
+    decode_block,
+    first_bytes,
+    line_blocks,
+    text_codec,
+    warn_replaced,
+)
+from labelwise.errors import DataError
+from labelwise.parallel import run_stream
+
+NAME = "vowpal"
+EXTENSION = ".vw"
+RESERVED = b" \t\r\n,:|"
+"""Bytes that no label name can hold here."""
+
+_WORD = rb"[^\s|:,']"
+_HEAD = re.compile(rb"(?:" + _WORD + rb"+(?:," + _WORD + rb"+)*(?:[ \t]+[-+]?[\d.]+)?)?(?:[ \t]*'[^\s|]*)?[ \t]*\|")
+_NAMESPACE = re.compile(rb"\|[^\s|]*")
+_FEATURE = re.compile(rb"[^\s|:]+:[-+]?(?:\d|\.\d)[\d.eE+-]*|\d+")
+
+
+@dataclass(frozen=True, eq=False)
+class Parsed:
+    """The rows of one block; labels are given by their places in its bytes."""
+
+    block: Block
+    feature_counts: np.ndarray
+    indices: np.ndarray
+    values: np.ndarray
+    first_label: np.ndarray
+    label_starts: np.ndarray
+    label_ends: np.ndarray
+    n_features: int
+
+
+def read(path: Path, options: ReadOptions) -> Dataset:
+    """Read one file."""
+    text_codec(options.encoding)
+    bits = options.hash_bits
+
+    def work(block: Block) -> Parsed:
+        return _parse(decode_block(block, path, options.encoding, options.on_bad_bytes), path, bits)
+
+    features, labels = Rows(valued=True), LabelPile()
+    n_features, replaced = 0, 0
+    for part in run_stream(work, line_blocks(path, READ_BYTES)):
+        features.add(part.feature_counts, part.indices, part.values, part.block.share)
+        labels.add_tokens(part.block.data, part.label_starts, part.label_ends, part.first_label)
+        n_features = max(n_features, part.n_features)
+        replaced += part.block.replaced_lines
+    warn_replaced(path, replaced, options.encoding)
+    matrix, names = labels.matrix()
+    columns = n_features if bits is None else 1 << bits
+    return Dataset(matrix, names, features=features.matrix(columns), name=str(path))
+
+
+def _parse(block: Block, path: Path, bits: int | None) -> Parsed:
+    from labelwise.kernels import vowpal_text as kernel
+
+    data = block.data
+    blanks = int(np.count_nonzero(data == kernel.SPACE) + np.count_nonzero(data == kernel.TAB))
+    words = int(np.count_nonzero(data == kernel.COMMA)) + block.lines
+    feature_counts, label_counts = np.empty(block.lines, np.int32), np.empty(block.lines, np.int32)
+    indices, values = np.empty(blanks, np.int32), np.empty(blanks, np.float32)
+    label_starts, label_ends = np.empty(words, np.int64), np.empty(words, np.int64)
+    mask = kernel.NOT_HASHED if bits is None else (1 << bits) - 1
+    fault, position, rows, stored, tagged, n_features = kernel.parse_vowpal(
+        data, mask, feature_counts, label_counts, indices, values, label_starts, label_ends
+    )
+    if fault != kernel.FINE:
+        raise DataError(_explain(data, fault, position), path, block.line_at(position))
+    first_label = np.zeros(rows + 1, np.int64)
+    np.cumsum(label_counts[:rows], out=first_label[1:])
+    return Parsed(
+        block, feature_counts[:rows], indices[:stored], values[:stored],
+        first_label, label_starts[:tagged], label_ends[:tagged], n_features,
+    )  # fmt: skip
+
+
+def _explain(data: np.ndarray, fault: int, position: int) -> str:
+    """A sentence for a fault of the kernel at a byte."""
+    from labelwise.kernels import vowpal_text as kernel
+
+    if fault in (kernel.BAD_HEAD, kernel.BAD_LABEL, kernel.BAD_WEIGHT) and not _bar_follows(data, position):
+        fault = kernel.NO_BAR  # what seems to be wrong before the bar is so because the bar was forgotten
+    token = token_at(data, position, b" \t\r\n|")
+    name = token_at(data, position, b" \t\r\n|:")
+    scale = token_at(data, position + 1, b" \t\r\n|")
+    sentences = {
+        kernel.NO_BAR: "the line has no '|'; it should read: label | feature:value feature:value ...",
+        kernel.BAD_HEAD: f"{token} stands where '|' should; a label, a weight and a 'tag may precede it",
+        kernel.BAD_LABEL: f"{token} is not a label: a word, or several with commas between, without a colon",
+        kernel.BAD_WEIGHT: f"{token} stands in the place of an importance weight, which can only be 1 here",
+        kernel.BAD_SCALE: f"the value of the namespace {scale} is not a finite decimal number",
+        kernel.BAD_FEATURE: f"{token} is a value without a feature; features are written feature:value",
+        kernel.BAD_VALUE: f"the value of {token} is not a finite decimal number that fits a float32",
+        kernel.NOT_A_COLUMN: f"the feature {name} is not a column number; set hash_bits to hash names",
+        kernel.INDEX_TOO_LARGE: f"the column {name} is too large; at most {kernel.MAX_INDEX} is possible",
+        kernel.SUM_TOO_LARGE: "values that fall on the same column add up to more than a float32 holds",
+    }
+    return sentences[fault]
+
+
+def _bar_follows(data: np.ndarray, position: int) -> bool:
+    """Whether the rest of the line holds a bar."""
+    rest = data[position:]
+    return b"|" in rest[: int(np.argmax(rest == NEWLINE))].tobytes()
+
+
+def write(dataset: Dataset, path: Path) -> None:
+    """Write one file; features are written as column numbers."""
+    features = sparse_features(dataset, path, NAME)
+    used = used_label_names(dataset)
+    refuse_label_names(used, RESERVED, path, NAME)
+    quoted = next((name for name in used if name.startswith("'")), None)
+    if quoted is not None:
+        raise DataError(f"the label {quoted!r} begins with a quote, which the format {NAME} takes for a tag", path)
+    write_lines(dataset, features, dataset.label_names, path, b"", bar=True)
+
+
+def recognises(path: Path) -> bool:
+    """Whether the name ends in .vw, or the first lines look like this format with numbers as features."""
+    if stem_and_extension(path)[1] == EXTENSION:
+        return path.is_file()
+    lines = first_bytes(path).removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    lines = [line for line in lines[: max(1, len(lines) - 1)] if line.strip()][:20]  # the last may be cut short
+    return bool(lines) and all(map(_HEAD.match, lines)) and any(map(_has_numbers, lines))
+
+
+def _has_numbers(line: bytes) -> bool:
+    """Whether the first features of a line have values or are numbers; prose with bars in it does not."""
+    words = _NAMESPACE.sub(b" ", line[line.index(b"|") :]).split()[:10]
+    return bool(words) and all(map(_FEATURE.fullmatch, words))
+
+
+def parts(folder: Path) -> dict[str, Path]:
+    """Files called train, test, ... or ending in .vw that look like this format."""
+    return split_files(folder, recognises, (EXTENSION,))
+
+
+FORMAT = Format(
+    name=NAME,
+    about="Vowpal Wabbit's lines: a label, a bar, and features by number or name",
+    recognises=recognises,
+    read=read,
+    write=write,
+    parts=parts,
+    extension=EXTENSION,
+)

@@ -1,0 +1,205 @@
+"""Sparse text of the extreme classification repository: `N D L`, then `label,label column:value ...` a line.
+
+- The first line holds the numbers of documents, features and labels; without it they are taken from the
+  content. A header that the content contradicts is an error, unless the option `header: ignore` says to go by
+  the content.
+- A line that begins with a blank, or whose first word contains a colon, has no labels. An empty line is a
+  document with neither labels nor features; only a last empty line that no header counts is nothing.
+- Labels are whole numbers from 0 up; a label that stands twice in a line counts once.
+- Columns may stand in any order; values of a column that stands twice are added; zeros are not stored.
+- Values are decimal numbers; nan, inf and what float32 cannot hold are errors. Indices go up to 2^31 - 2.
+- Lines may end in CR LF. The file may be packed (.gz, .xz, .bz2).
+
+Labels are called by their numbers. The format has no place for label names, relevances or texts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from labelwise.data.dataset import Dataset
+from labelwise.data.formats.base import Format
+from labelwise.data.formats.sparse_rows import (
+    MAX_LABELS,
+    READ_BYTES,
+    Rows,
+    sparse_features,
+    token_at,
+    write_lines,
+)
+from labelwise.data.options import ReadOptions
+from labelwise.data.splits import split_files
+from labelwise.data.stream import NEWLINE, Block, first_bytes, line_blocks
+from labelwise.errors import DataError
+from labelwise.parallel import run_stream
+from labelwise.strings import Strings
+
+IGNORE = "set header: ignore to take the counts from the content"
+MAX_COLUMNS = 2**31 - 1
+"""Columns a matrix may have with indices of 32 bits."""
+
+_HEADER = re.compile(rb"[ \t]*(\d+)[ \t]+(\d+)[ \t]+(\d+)[ \t]*\r?")
+_LABELS = re.compile(rb"\d+(?:,\d+)*")
+_FEATURE = re.compile(rb"\d+:[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?")
+
+
+@dataclass(frozen=True)
+class Header:
+    """The counts of a file's first line."""
+
+    documents: int
+    features: int
+    labels: int
+
+
+@dataclass(frozen=True, eq=False)
+class Parsed:
+    """The rows of one block, and how many columns they need."""
+
+    feature_counts: np.ndarray
+    indices: np.ndarray
+    values: np.ndarray
+    label_counts: np.ndarray
+    labels: np.ndarray
+    n_features: int
+    n_labels: int
+    ends_empty: bool
+    share: float
+
+
+def read(path: Path, options: ReadOptions) -> Dataset:
+    """Read one file."""
+    blocks = line_blocks(path, READ_BYTES)
+    first = next(blocks, None)
+    if first is None:
+        raise DataError("the file is empty; a line `documents features labels` is needed at least", path)
+    found, first = _take_header(first, path)
+    header = found if options.header == "check" else None
+    limits = (MAX_COLUMNS, MAX_COLUMNS) if header is None else (header.features, header.labels)
+
+    def work(block: Block) -> Parsed:
+        return _parse(block, path, *limits)
+
+    features, labels = Rows(valued=True), Rows(valued=False)
+    n_features, n_labels, documents, ends_empty = 0, 0, 0, False
+    for part in run_stream(work, itertools.chain([first], blocks)):
+        features.add(part.feature_counts, part.indices, part.values, part.share)
+        labels.add(part.label_counts, part.labels, None, part.share)
+        n_features, n_labels = max(n_features, part.n_features), max(n_labels, part.n_labels)
+        documents += len(part.label_counts)
+        ends_empty = part.ends_empty
+    if ends_empty and (header is None or documents == header.documents + 1):
+        documents -= 1
+        features.drop_last()
+        labels.drop_last()
+    if header is not None:
+        n_features, n_labels = header.features, header.labels
+        if documents != header.documents:
+            what = f"the header says {header.documents:,} documents and the file has {documents:,}; {IGNORE}"
+            raise DataError(what, path, 1)
+    if n_labels > MAX_LABELS:
+        raise DataError(f"{n_labels:,} labels; at most {MAX_LABELS:,} are possible, number them anew", path)
+    return Dataset(labels.matrix(n_labels), features=features.matrix(n_features), name=str(path))
+
+
+def _take_header(block: Block, path: Path) -> tuple[Header | None, Block]:
+    """The header, if the first line is one, and the block without it."""
+    end = int(np.argmax(block.data == NEWLINE))
+    match = _HEADER.fullmatch(block.data[:end].tobytes()) if end < 200 else None
+    if match is None:
+        return None, block
+    counts = [int(text) for text in match.groups()]
+    if max(counts[1:]) > MAX_COLUMNS or counts[0] > 2**62:
+        raise DataError(f"the header says {counts}; at most {MAX_COLUMNS:,} features and labels are possible", path, 1)
+    return Header(*counts), Block(block.data[end + 1 :], block.first_line + 1, block.lines - 1, block.share)
+
+
+def _parse(block: Block, path: Path, n_features: int, n_labels: int) -> Parsed:
+    from labelwise.kernels import sparse_text as kernel
+
+    data = block.data
+    colons = int(np.count_nonzero(data == kernel.COLON))
+    commas = int(np.count_nonzero(data == kernel.COMMA))
+    feature_counts, label_counts = np.empty(block.lines, np.int32), np.empty(block.lines, np.int32)
+    indices, values = np.empty(colons, np.int32), np.empty(colons, np.float32)
+    labels = np.empty(commas + block.lines, np.int32)
+    fault, position, stored, tagged, feature_columns, label_columns = kernel.parse_xc(
+        data, n_features, n_labels, feature_counts, label_counts, indices, values, labels
+    )
+    if fault != kernel.FINE:
+        raise DataError(_explain(data, fault, position, n_features, n_labels), path, block.line_at(position))
+    return Parsed(
+        feature_counts, indices[:stored], values[:stored], label_counts, labels[:tagged],
+        feature_columns, label_columns, _ends_empty(data), block.share,
+    )  # fmt: skip
+
+
+def _ends_empty(data: np.ndarray) -> bool:
+    """Whether the block's last line is empty."""
+    tail = data[-3:].tobytes()
+    return (b"\n" + tail if len(tail) < 3 else tail).endswith((b"\n\n", b"\n\r\n"))
+
+
+def _explain(data: np.ndarray, fault: int, position: int, n_features: int, n_labels: int) -> str:
+    """A sentence for a fault of the kernel at a byte."""
+    from labelwise.kernels import sparse_text as kernel
+
+    token = token_at(data, position, b" \t\r\n")
+    part = token_at(data, position, b" \t\r\n,:")
+    says = "but the header says"
+    sentences = {
+        kernel.BAD_LABEL: f"{token} is not a list of labels: whole numbers from 0 up with commas between",
+        kernel.BAD_FEATURE: f"{token} is not a feature; features are written column:value",
+        kernel.BAD_VALUE: f"the value of {token} is not a finite decimal number that fits a float32",
+        kernel.INDEX_TOO_LARGE: f"the number {part} is too large; at most {kernel.MAX_INDEX} is possible",
+        kernel.FEATURE_OUTSIDE: f"feature {part}, {says} {n_features} features, numbered from 0; {IGNORE}",
+        kernel.LABEL_OUTSIDE: f"label {part}, {says} {n_labels} labels, numbered from 0; {IGNORE}",
+        kernel.SUM_TOO_LARGE: "the values of a column that stands twice add up to more than a float32 holds",
+    }
+    return sentences[fault]
+
+
+def write(dataset: Dataset, path: Path) -> None:
+    """Write one file with a header; labels are written as their column numbers."""
+    features = sparse_features(dataset, path, FORMAT.name)
+    header = f"{len(dataset)} {features.shape[1]} {dataset.n_labels}\n".encode()
+    write_lines(dataset, features, Strings.numbers(dataset.n_labels), path, header, bar=False)
+
+
+def recognises(path: Path) -> bool:
+    """Whether the file's first lines look like this format."""
+    head = first_bytes(path).removeprefix(b"\xef\xbb\xbf")
+    lines = head.split(b"\n")[:20]
+    header = _HEADER.fullmatch(lines[0]) is not None
+    body = lines[1:] if header else lines
+    return all(map(_looks_right, body)) and (header or any(b":" in line for line in body))
+
+
+def _looks_right(line: bytes) -> bool:
+    """Whether the first words of a line are labels and features; the last word may be cut short."""
+    words = line.split()
+    tagged = bool(words) and not line.startswith((b" ", b"\t")) and b":" not in words[0]
+    if tagged and not _LABELS.fullmatch(words[0]):
+        return False
+    return all(map(_FEATURE.fullmatch, words[tagged:10][: len(words) - tagged - 1]))
+
+
+def parts(folder: Path) -> dict[str, Path]:
+    """Files called train, test, ... (or ending in _train and so on) that look like this format."""
+    return split_files(folder, recognises)
+
+
+FORMAT = Format(
+    name="xc",
+    about="sparse features as text, as the extreme classification repository gives them",
+    recognises=recognises,
+    read=read,
+    write=write,
+    parts=parts,
+    extension=".txt",
+)

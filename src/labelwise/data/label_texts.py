@@ -1,0 +1,107 @@
+"""What labels mean in words, from a file beside the data.
+
+Two kinds of files are known: `name<TAB>text` a line (`label_names.tsv`), which fits any data set, and one
+text a line, which fits a data set whose labels are the columns 0, 1, ... in the same number.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+from labelwise.data.dataset import Dataset
+from labelwise.data.options import ReadOptions
+from labelwise.data.splits import LABEL_NAMES, files_in, plain_name, stem_and_extension
+from labelwise.data.stream import line_bounds, text_blocks
+from labelwise.errors import DataError
+from labelwise.strings import Strings
+
+log = logging.getLogger(__name__)
+
+NAMED_FILE = f"{LABEL_NAMES}.tsv"
+LISTED_FILES = ("output-items.txt", "Yf.txt", "label_map.txt", "lbl_raw_texts.txt")
+
+
+def attach_label_texts(dataset: Dataset, place: str | Path, options: ReadOptions | None = None) -> Dataset:
+    """The data set with label texts from a file, or from the file of a known name in a folder.
+
+    In `name<TAB>text` files names that the data set lacks are ignored, and a label that the file lacks has
+    its name for a text. A folder without such a file leaves the data set as it is.
+    """
+    place, options = Path(place), options or ReadOptions()
+    if not place.is_dir():
+        return _attached(dataset, place, options)
+    found = {plain_name(path): path for path in reversed(files_in(place))}
+    return _from_any(dataset, [found.get(name) for name in (NAMED_FILE, *LISTED_FILES)], options)
+
+
+def attach_label_texts_of_part(dataset: Dataset, part: Path, options: ReadOptions) -> Dataset:
+    """For `read`: the file the options name, else `train_label_names.tsv`, else the folder's."""
+    if options.label_names is not None:
+        return _attached(dataset, Path(options.label_names), options)
+    if dataset.label_texts is not None or part.is_dir():
+        return dataset
+    own = side_file_name(part)
+    found = {plain_name(path): path for path in reversed(files_in(part.parent))}
+    return _from_any(dataset, [found.get(name) for name in (own, NAMED_FILE, *LISTED_FILES)], options)
+
+
+def side_file_name(part: Path) -> str:
+    """'train.csv' and 'train_texts.txt' have their label texts in 'train_label_names.tsv'."""
+    stem = stem_and_extension(part)[0].removesuffix("texts").removesuffix("raw_").rstrip("_.-")
+    return f"{stem}_{NAMED_FILE}" if stem else NAMED_FILE
+
+
+def _from_any(dataset: Dataset, files: list[Path | None], options: ReadOptions) -> Dataset:
+    """Take the first file that fits. One that lists texts by column fits only labels without names."""
+    for path in files:
+        if path is None:
+            continue
+        if plain_name(path) not in LISTED_FILES:
+            return _attached(dataset, path, options)
+        if dataset.label_names == Strings.numbers(dataset.n_labels):
+            texts = _lines(path, options)
+            if len(texts) == dataset.n_labels:
+                return replace(dataset, label_texts=texts)
+            log.warning(
+                "%s: %s lines, but %s labels; the label texts are not used",
+                path, f"{len(texts):,}", f"{dataset.n_labels:,}",
+            )  # fmt: skip
+    return dataset
+
+
+def _attached(dataset: Dataset, path: Path, options: ReadOptions) -> Dataset:
+    lines = _lines(path, options)
+    named = stem_and_extension(path)[1] == ".tsv" or any("\t" in line for line in lines[:1])
+    if named:
+        return replace(dataset, label_texts=_by_name(dataset, path, lines))
+    if len(lines) != dataset.n_labels:
+        raise DataError(
+            f"{len(lines):,} lines for {dataset.n_labels:,} labels; one text a label in the order of the "
+            "columns is needed, or lines of name<TAB>text",
+            path,
+        )
+    return replace(dataset, label_texts=lines)
+
+
+def _by_name(dataset: Dataset, path: Path, lines: Strings) -> Strings:
+    known = dataset.label_names.positions
+    texts: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        name, tab, text = line.partition("\t")
+        if not tab:
+            if line.strip():
+                raise DataError("the line has no tab; name<TAB>text is needed", path, number)
+        elif name in known and texts.setdefault(name, text) != text:
+            raise DataError(f"the label '{name}' has another text before; each label may have one", path, number)
+    return Strings.of(texts.get(name, name) for name in dataset.label_names)
+
+
+def _lines(path: Path, options: ReadOptions) -> Strings:
+    from labelwise.data.collect import TextPile
+
+    pile = TextPile()
+    for block in text_blocks(path, options.encoding, options.on_bad_bytes):
+        pile.add(block.data, line_bounds(block.data))
+    return pile.columns()[0]

@@ -1,0 +1,38 @@
+"""How a data file is to be read, where the file itself does not tell."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from labelwise.config import Config
+
+
+class ReadOptions(Config):
+    """Options of all readers; each reader uses those that make sense for its format."""
+
+    encoding: str = "utf-8"
+    """Encoding of the text. Bytes that do not fit it are an error unless `on_bad_bytes` says otherwise."""
+    on_bad_bytes: Literal["error", "replace"] = "error"
+    """`error` stops at the line; `replace` puts U+FFFD for each bad byte and tells how many lines had some."""
+    header: Literal["check", "ignore"] = "check"
+    """Counts in a file's first line: `check` stops when they are wrong, `ignore` takes the counts from the content."""
+    text_column: str = "text"
+    """CSV and JSONL: the column or field with the text. Several, joined by a blank, are written as `title+abstract`."""
+    label_column: str = "labels"
+    """CSV and JSONL: the column or field with the labels. Given as '': the documents have none."""
+    id_column: str = "id"
+    """CSV and JSONL: the column or field with the document's own name, if there is one."""
+    path_column: str = "path"
+    """CSV and JSONL: the column or field with the path of a file (an image), if there is one."""
+    label_separator: str | None = None
+    """What stands between labels. Not given: blanks in line files and TSV, `;` in CSV, none in JSONL."""
+    delimiter: str | None = None
+    """CSV: what stands between columns. Not given: comma, semicolon or tab, whichever the first line shows."""
+    label_prefix: str = "__label__"
+    """fastText: what a label begins with."""
+    hash_bits: Annotated[int, Field(ge=1, le=30)] | None = None
+    """Vowpal Wabbit: hash feature names into 2^bits columns. Not given: names must be column numbers."""
+    label_names: str | None = None
+    """File with `name<TAB>text`, or one text a line, that says what labels mean. Not given: a file beside the data."""

@@ -1,0 +1,69 @@
+"""Folders of data sets that we make: whole or not there at all, and only our own are ever replaced."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from labelwise import __version__
+from labelwise.errors import DataError
+from labelwise.store import replace_folder
+
+SOURCE = "source.json"
+"""Every folder we make holds this file, which says where its data came from."""
+
+
+@contextmanager
+def data_folder(target: str | Path, source: Mapping[str, Any], force: bool = False) -> Iterator[Path]:
+    """Give a hidden folder to fill; it takes the target's place when the block ends without an error.
+
+    `source` is written into it as source.json at the end, so the block may still add to it. With `force` a
+    folder that holds a source.json, and so was made by us, is replaced; any other is left alone.
+    """
+    target = Path(target)
+    check_free(target, force)
+    hidden = target.parent / f".{target.name}.new-{secrets.token_hex(4)}"
+    try:
+        hidden.mkdir(parents=True)
+        yield hidden
+        text = json.dumps({"labelwise_version": __version__, **source}, ensure_ascii=False, indent=1)
+        (hidden / SOURCE).write_text(text + "\n", encoding="utf-8")
+        check_free(target, force)
+        replace_folder(hidden, target)
+    except OSError as error:
+        raise DataError(f"the folder cannot be written: {error.strerror or error}", target) from error
+    finally:
+        if hidden.exists():
+            shutil.rmtree(hidden, ignore_errors=True)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a folder until the block ends. Systems without flock go unlocked."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("ab") as file:
+        try:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:
+            pass
+        except OSError:
+            raise DataError("another process is at work in this folder; wait until it has ended", folder) from None
+        yield
+
+
+def check_free(target: Path, force: bool) -> None:
+    """Refuse a place where something lies that may not be replaced."""
+    if not os.path.lexists(target) or (target.is_dir() and not any(target.iterdir())):
+        return
+    if not force:
+        raise DataError("exists already; choose another place, or say force to replace it", target)
+    if target.is_symlink() or not (target / SOURCE).is_file():
+        raise DataError(f"exists and was not made by labelwise (it has no {SOURCE}); it is not replaced", target)

@@ -1,0 +1,280 @@
+"""Files as a stream of blocks of whole lines, plain or compressed, read ahead by a thread of their own.
+
+Every line format stands on this: it takes `Block`s, each a few megabytes of bytes that end at a line end, and
+parses them on all cores while the next ones are read and unpacked. Whatever is wrong with a file (missing,
+cut short, damaged in the middle, of another encoding) comes out as one `DataError` that names it.
+"""
+
+from __future__ import annotations
+
+import codecs
+import logging
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from labelwise.data.files import InputStream, first_bytes, open_stream, write_stream
+from labelwise.errors import ConfigError, DataError
+from labelwise.progress import progress
+
+__all__ = [
+    "Block",
+    "decode_block",
+    "first_bytes",
+    "line_blocks",
+    "line_bounds",
+    "open_stream",
+    "text_blocks",
+    "text_codec",
+    "warn_replaced",
+    "write_stream",
+]
+
+log = logging.getLogger(__name__)
+
+BLOCK_BYTES = 8 << 20
+FIRST_BLOCK_BYTES = 64 << 10
+READ_AHEAD = 2
+PATIENCE_SECONDS = 5.0
+NEWLINE, RETURN = 10, 13
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Some whole lines of a file: their bytes (the last is a newline), the first one's number, how many."""
+
+    data: np.ndarray
+    first_line: int
+    lines: int
+    share: float = 1.0
+    """How much of the file had been read when this block was cut, for estimates; 1 where it is not known."""
+    replaced_lines: int = 0
+    """Lines in which `decode_block` had to put U+FFFD."""
+
+    def line_at(self, position: int) -> int:
+        """The number of the line that holds the byte at `position`."""
+        return self.first_line + int(np.count_nonzero(self.data[:position] == NEWLINE))
+
+
+def line_blocks(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
+    """The file's lines in blocks of about `block_bytes`; a longer line makes its block longer.
+
+    A byte order mark is dropped and a missing last newline added. The next blocks are read by a thread
+    meanwhile, which ends when the caller stops asking.
+    """
+    stream = open_stream(path)
+    size = _file_size(stream.path)
+    waiting: queue.Queue[Block | BaseException | None] = queue.Queue(READ_AHEAD)
+    stop = threading.Event()
+    reader = threading.Thread(
+        target=_read_ahead,
+        args=(stream, size, block_bytes, waiting, stop),
+        name="labelwise-reader",
+        daemon=True,
+    )
+    done = 0.0
+    try:
+        reader.start()
+        with progress(f"reading {stream.path.name}", size, "bytes") as step:
+            while (item := waiting.get()) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                step(len(item.data) if size is None else (item.share - done) * size)
+                done = item.share
+                yield item
+                del item  # the caller may be done with it before the next one is there
+    finally:
+        stop.set()
+        _drain(waiting)
+        reader.join(PATIENCE_SECONDS)  # a pipe that sends nothing cannot be interrupted; the thread is a daemon
+
+
+def _read_ahead(
+    stream: InputStream, size: int | None, block_bytes: int, waiting: queue.Queue, stop: threading.Event
+) -> None:
+    """The thread's work: hand over blocks, then None; an error is handed over and raised by the consumer."""
+    try:
+        for block in _cut(stream, block_bytes):
+            share = 1.0 if not size else min(1.0, stream.consumed() / size)
+            if not _hand_over(waiting, replace(block, share=share), stop):
+                return
+        _hand_over(waiting, None, stop)
+    except BaseException as error:
+        _hand_over(waiting, error, stop)
+    finally:
+        stream.close()
+
+
+def _hand_over(waiting: queue.Queue, item: object, stop: threading.Event) -> bool:
+    while not stop.is_set():
+        try:
+            waiting.put(item, timeout=0.1)
+            return True
+        except queue.Full:
+            continue
+    return False
+
+
+def _drain(waiting: queue.Queue) -> None:
+    try:
+        while True:
+            waiting.get_nowait()
+    except queue.Empty:
+        pass
+
+
+def _cut(stream: InputStream, block_bytes: int) -> Iterator[Block]:
+    """Blocks that end at a line end; the begun line at the end of a buffer is carried over to the next."""
+    carried = bytearray()
+    first_line = 1
+    size = min(block_bytes, FIRST_BLOCK_BYTES)  # small files stay cheap, and parsing can begin at once
+    at_start, ended = True, False
+    while not ended:
+        buffer = bytearray(max(size, 2 * len(carried)))
+        buffer[: len(carried)] = carried
+        size = block_bytes
+        filled, ended = _fill(stream, buffer, len(carried))
+        begin = _after_mark(stream.path, buffer) if at_start else 0
+        if ended:
+            end = filled
+            if end > begin and buffer[end - 1] != NEWLINE:
+                buffer[end:] = b"\n"
+                end += 1
+        else:
+            end = buffer.rfind(b"\n", len(carried), filled) + 1
+        at_start = at_start and end == 0
+        carried = buffer[end:filled]
+        if end > begin:
+            data = np.frombuffer(buffer, np.uint8, end - begin, begin)
+            lines = int(np.count_nonzero(data == NEWLINE))
+            yield Block(data, first_line, lines)
+            first_line += lines
+
+
+def _fill(stream: InputStream, buffer: bytearray, filled: int) -> tuple[int, bool]:
+    """Read until the buffer is full or the stream ends: bytes in the buffer, and whether it ended."""
+    with memoryview(buffer) as view:
+        while filled < len(buffer):
+            count = stream.readinto(view[filled:])
+            if not count:
+                return filled, True
+            filled += count
+    return filled, False
+
+
+def _after_mark(path: Path, buffer: bytearray) -> int:
+    """Where the text begins after a byte order mark."""
+    if buffer.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)):
+        raise DataError("the file is in UTF-16 or UTF-32; convert it to UTF-8, for example with iconv", path, 1)
+    return 3 if buffer.startswith(codecs.BOM_UTF8) else 0
+
+
+def _file_size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size if path.is_file() else None
+    except OSError:
+        return None
+
+
+def line_bounds(data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where each line of a block begins and ends, without its newline and a carriage return before it."""
+    ends = np.flatnonzero(data == NEWLINE)
+    starts = np.zeros_like(ends)
+    starts[1:] = ends[:-1] + 1
+    filled = np.flatnonzero(ends > starts)
+    ends[filled] -= data[ends[filled] - 1] == RETURN
+    return starts, ends
+
+
+# --- encodings ------------------------------------------------------------------------------------------
+
+
+def text_blocks(path: str | Path, encoding: str = "utf-8", on_bad_bytes: str = "error") -> Iterator[Block]:
+    """`line_blocks` in valid UTF-8; tells at the end in how many lines bytes had to be replaced."""
+    replaced = 0
+    for block in line_blocks(path):
+        decoded = decode_block(block, path, encoding, on_bad_bytes)
+        replaced += decoded.replaced_lines
+        yield decoded
+    warn_replaced(path, replaced, encoding)
+
+
+def warn_replaced(path: str | Path, lines: int, encoding: str) -> None:
+    """One warning for a file in which bytes were replaced."""
+    if lines:
+        log.warning("%s: lines in which bytes that are not %s became U+FFFD: %s", path, encoding, f"{lines:,}")
+
+
+def decode_block(block: Block, path: str | Path, encoding: str = "utf-8", on_bad_bytes: str = "error") -> Block:
+    """The block in valid UTF-8, itself when it is so already.
+
+    Bytes that do not fit the encoding are a DataError at their line, or U+FFFD if ``on_bad_bytes="replace"``;
+    the result's `replaced_lines` then tells how many lines were touched.
+    """
+    codec = text_codec(encoding)
+    try:
+        if codec == "utf-8":
+            if block.data.max(initial=0) >= 128:
+                codecs.utf_8_decode(block.data.data, "strict", True)
+            return block
+        text = codecs.decode(block.data.tobytes(), codec)
+        data = np.frombuffer(bytearray(text.encode()), np.uint8)  # writable, as kernels are compiled for
+        if np.count_nonzero(data == NEWLINE) == block.lines:
+            return replace(block, data=data)
+    except UnicodeError:
+        pass
+    return _decode_lines(block, path, encoding, codec, on_bad_bytes)
+
+
+def _decode_lines(block: Block, path: str | Path, encoding: str, codec: str, on_bad_bytes: str) -> Block:
+    """The slow way, a line at a time, for a block that holds bytes which do not fit."""
+    pieces: list[bytes] = []
+    replaced = 0
+    for place, line in enumerate(block.data.tobytes()[:-1].split(b"\n")):
+        try:
+            text = codecs.decode(line, codec).encode()
+        except UnicodeError as error:
+            if on_bad_bytes != "replace":
+                raise _bad_bytes(path, block.first_line + place, line, encoding, error) from None
+            loose = codecs.decode(line, codec, "replace")
+            text = loose.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
+            replaced += 1
+        if b"\n" in text:
+            what = f"the encoding {encoding} makes a line end inside a line; convert the file to UTF-8"
+            raise DataError(what, path, block.first_line + place)
+        pieces += (text, b"\n")
+    return Block(
+        np.frombuffer(bytearray().join(pieces), np.uint8),
+        block.first_line,
+        block.lines,
+        block.share,
+        replaced,
+    )
+
+
+def _bad_bytes(path: str | Path, line: int, content: bytes, encoding: str, error: UnicodeError) -> DataError:
+    place = error.start if isinstance(error, UnicodeDecodeError) else None
+    shown = "some bytes are" if place is None else f"byte 0x{content[place]:02X} at column {place + 1} is"
+    remedy = f"set encoding to that of the file (for example {'latin-1' if encoding == 'utf-8' else 'utf-8'})"
+    return DataError(f"{shown} not {encoding}; {remedy} or on_bad_bytes: replace", path, line)
+
+
+@lru_cache
+def text_codec(encoding: str) -> str:
+    """The codec's own name; ConfigError if it is unknown or does not end a line with the byte 0x0A."""
+    try:
+        codec = codecs.lookup(encoding).name
+        plain = "\n".encode(encoding) == b"\n" and b"\n".decode(encoding, "replace") == "\n"
+    except (LookupError, ValueError):
+        examples = "utf-8, latin-1, cp1252 or gb18030"
+        raise ConfigError(f"encoding: '{encoding}' is not a known encoding of text such as {examples}") from None
+    if not plain and codec != "utf-8-sig":
+        raise ConfigError(
+            f"encoding: files in {encoding} are not read; convert the file to UTF-8, for example with iconv"
+        )
+    return "utf-8" if codec == "utf-8-sig" else codec

@@ -1,0 +1,266 @@
+"""Writing data sets: all or nothing, nothing overwritten unasked, and nothing lost without a word.
+
+The files are written into a hidden folder beside the target and moved to their places when all are whole.
+What the format has no place for is an error; `drop` says that it may be left out.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from labelwise.data.dataset import Dataset
+from labelwise.data.formats.checks import refuse_bytes, refuse_line_ends, refuse_mark
+from labelwise.data.label_texts import side_file_name
+from labelwise.data.read import FORMATS, format_named
+from labelwise.data.splits import plain_name
+from labelwise.errors import ConfigError, DataError, did_you_mean
+from labelwise.strings import Strings
+
+if TYPE_CHECKING:
+    from labelwise.data.formats.base import Format
+
+PARTS = ("texts", "features", "paths", "ids", "relevances", "label_names", "label_texts")
+HOLDS: dict[str, frozenset[str]] = {
+    "native": frozenset({"texts", "features", "paths", "ids", "relevances", "label_names"}),
+    "jsonl": frozenset({"texts", "features", "paths", "ids", "relevances", "label_names"}),
+    "csv": frozenset({"texts", "paths", "ids", "label_names"}),
+    "tsv": frozenset({"texts", "ids", "label_names"}),
+    "lines": frozenset({"texts", "label_names"}),
+    "fasttext": frozenset({"texts", "label_names"}),
+    "pecos": frozenset({"texts", "features"}),
+    "xc": frozenset({"features"}),
+    "vowpal": frozenset({"features", "label_names"}),
+}
+"""What each format has a place for, besides the labels themselves."""
+OWN_LABEL_TEXTS = ("native", "pecos")
+"""Formats with a place for label texts; beside all others they go to a file of their own."""
+
+
+def write(
+    dataset: Dataset,
+    path: str | Path,
+    format: str | None = None,
+    force: bool = False,
+    drop: Iterable[str] = (),
+) -> None:
+    """Write a data set, or one part of it.
+
+    Parameters
+    ----------
+    path
+        The file; for `native` the folder, for `lines` train_texts.txt, for `pecos` Y.trn.npz (or tst, val).
+    format
+        A name from `labelwise.data.read.FORMATS`; not given: by the extension, and `native` if there is none.
+    force
+        Replace what is there.
+    drop
+        Parts that may be left out: texts, features, paths, ids, relevances (then all 1), label_texts, or
+        label_names (then labels are numbered, and their names become their texts if they have none).
+    """
+    path = Path(path)
+    if path.name in ("", ".."):
+        raise ConfigError(f"{path}: the name of a new file or folder is needed")
+    chosen = _format_of(path, format)
+    if path.exists() and not force:
+        raise ConfigError(f"{path} exists already; choose another place or say force to replace it")
+    with _staged(path.parent, force) as staging:
+        _write_part(dataset, staging.new / path.name, chosen, drop)
+        staging.outdated(path, chosen)
+
+
+def write_splits(
+    parts: Mapping[str, Dataset],
+    folder: str | Path,
+    format: str,
+    force: bool = False,
+    drop: Iterable[str] = (),
+) -> None:
+    """Write train, valid and test into one folder, in one label space; all of them or none."""
+    chosen, folder = format_named(format), Path(folder)
+    with _staged(folder, force) as staging:
+        for split, part in _in_one_space(parts).items():
+            name = chosen.part_name(split) if chosen.part_name else split + chosen.extension
+            _write_part(part, staging.new / name, chosen, drop)
+            staging.outdated(folder / name, chosen)
+
+
+def _in_one_space(parts: Mapping[str, Dataset]) -> dict[str, Dataset]:
+    """All parts with the labels of all, and with what any of them knows of a label's meaning."""
+    names, texts = Strings.of([]), {}
+    for part in parts.values():
+        names = part.align(names).label_names if len(names) else part.label_names
+        if part.label_texts is not None:
+            told = zip(part.label_names, part.label_texts, strict=True)
+            texts = dict((name, text) for name, text in told if text != name) | texts
+    aligned = {split: part.align(names) for split, part in parts.items()}
+    if not any(part.label_texts is not None for part in parts.values()):
+        return aligned
+    label_texts = Strings.of(texts.get(name, name) for name in names)
+    return {split: replace(part, label_texts=label_texts) for split, part in aligned.items()}
+
+
+def _format_of(path: Path, format: str | None) -> Format:
+    if format is not None:
+        return format_named(format)
+    if not path.suffix:
+        return format_named("native")
+    known = sorted(map(format_named, FORMATS), key=lambda one: -len(one.extension))
+    for one in known:
+        if one.extension and plain_name(path).endswith(one.extension):
+            return one
+    accepted = ", ".join(f"{one.extension} ({one.name})" for one in known if one.extension)
+    raise ConfigError(f"{path}: no format has this extension; {accepted} are known, or name the format")
+
+
+# --- one part ---------------------------------------------------------------------------------------------
+
+
+def _write_part(dataset: Dataset, path: Path, chosen: Format, drop: Iterable[str]) -> None:
+    dataset = _without(dataset, drop)
+    _refuse_loss(dataset, chosen.name)
+    if chosen.write is None:
+        raise ConfigError(f"format: {chosen.name} can only be read")
+    if dataset.label_texts is not None and chosen.name not in OWN_LABEL_TEXTS:
+        _write_side_file(dataset.label_names, dataset.label_texts, path, chosen.name)
+        dataset = replace(dataset, label_texts=None)
+    chosen.write(dataset, path)
+
+
+def _without(dataset: Dataset, drop: Iterable[str]) -> Dataset:
+    for part in drop:
+        if part not in PARTS:
+            raise ConfigError(f"drop: there is no part '{part}'; {did_you_mean(part, PARTS)}")
+        if part == "relevances":
+            ones = dataset.labels.copy()
+            ones.data[:] = 1
+            dataset = replace(dataset, labels=ones)
+        elif part == "label_names":
+            texts = dataset.label_names if dataset.label_texts is None else dataset.label_texts
+            numbers = Strings.numbers(dataset.n_labels)
+            if dataset.label_names != numbers:
+                dataset = replace(dataset, label_names=numbers, label_texts=texts)
+        else:
+            nothing: dict[str, Any] = {part: None}
+            dataset = replace(dataset, **nothing)
+    return dataset
+
+
+def _refuse_loss(dataset: Dataset, format_name: str) -> None:
+    """Refuse what the format has no place for."""
+    holds = HOLDS[format_name]
+    lost = [part for part in ("texts", "features", "paths", "ids") if getattr(dataset, part) is not None]
+    lost = [part for part in lost if part not in holds]
+    if "relevances" not in holds and (dataset.labels.data != 1).any():
+        lost.append("relevances")
+    if "label_names" not in holds and dataset.label_names != Strings.numbers(dataset.n_labels):
+        lost.append("label_names")
+    held = [part for part in ("texts", "features", "paths") if part in holds]
+    if len(dataset) and all(getattr(dataset, part) is None for part in held):
+        raise DataError(f"{dataset.name} has no {' or '.join(held)}, which the format {format_name} is made of")
+    if lost:
+        raise DataError(
+            f"the format {format_name} has no place for the {' and '.join(lost)} of {dataset.name}. The "
+            f"format native keeps everything; drop={lost} leaves out what has no place"
+        )
+
+
+def _write_side_file(names: Strings, texts: Strings, path: Path, format_name: str) -> None:
+    """What the labels mean, beside formats that have no place for it."""
+    from labelwise.data.files import write_stream
+
+    target = path.with_name(side_file_name(path))
+    refuse_bytes(names, b"\t\n", "label", target, format_name)
+    refuse_line_ends(texts, "label text", target, format_name)
+    if len(names):
+        refuse_mark(names[0], target, format_name)
+    with write_stream(target) as file:
+        for name, text in zip(names, texts, strict=True):
+            file.write(f"{name}\t{text}\n".encode())
+
+
+# --- all or nothing ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _staged(folder: Path, force: bool) -> Iterator[_Staging]:
+    """A hidden folder whose contents are moved into `folder` when the block ends well."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    hidden = None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        hidden = Path(tempfile.mkdtemp(prefix=".labelwise-", dir=folder))
+        staging = _Staging(hidden, folder, force)
+        yield staging
+        staging.move()
+    except DataError as error:
+        if hidden is None or error.path is None or hidden not in Path(error.path).parents:
+            raise
+        raise DataError(error.what, folder / Path(error.path).name, error.line) from None
+    except OSError as error:
+        raise DataError(f"cannot be written to: {error.strerror or error}", folder) from error
+    finally:
+        if hidden is not None:
+            shutil.rmtree(hidden, ignore_errors=True)
+        for path in missing:
+            with suppress(OSError):  # those that hold something by now stay
+                path.rmdir()
+
+
+class _Staging:
+    """Files on their way: what is new, what is old and in the way."""
+
+    def __init__(self, hidden: Path, folder: Path, force: bool) -> None:
+        self.folder, self.force = folder, force
+        self.new, self.old = hidden / "new", hidden / "old"
+        self.new.mkdir()
+        self.old.mkdir()
+        self.leave: list[Path] = []
+
+    def outdated(self, path: Path, chosen: Format) -> None:
+        """Note files that are there, are not written now, and would yet be read with this part."""
+        for target in chosen.siblings(path) if chosen.siblings else ():
+            if target.exists() and not (self.new / target.name).exists():
+                if not self.force:
+                    raise ConfigError(f"{target} exists already and would be read with {path}; say force to remove it")
+                self.leave.append(target)
+
+    def move(self) -> None:
+        """Move everything to its place; if one move fails, what was there before is put back."""
+        entries = sorted(self.new.iterdir())
+        for entry in entries:
+            self._refuse_overwrite(entry, self.folder / entry.name)
+        alone = len(entries) == 1 and not self.leave and entries[0].is_file()
+        done: list[tuple[Path, Path]] = []
+        try:
+            for target in () if alone else (*self.leave, *(self.folder / entry.name for entry in entries)):
+                if target.exists():
+                    done.append((self.old / target.name, target))
+                    os.replace(target, self.old / target.name)
+            for entry in entries:
+                done.append((self.folder / entry.name, entry))
+                os.replace(entry, self.folder / entry.name)
+        except OSError:
+            for came_to, came_from in reversed(done):
+                if came_to.exists() and not came_from.exists():
+                    os.replace(came_to, came_from)
+            raise
+
+    def _refuse_overwrite(self, entry: Path, target: Path) -> None:
+        """An equal file may be shared by several parts; a folder is replaced only by one of its kind."""
+        if not target.exists():
+            return
+        if entry.is_file() and target.is_file() and (self.force or filecmp.cmp(entry, target, shallow=False)):
+            return
+        if not self.force:
+            raise ConfigError(f"{target} exists already with other contents; choose another place or say force")
+        empty = target.is_dir() and not any(target.iterdir())
+        if not entry.is_dir() or not (empty or format_named("native").recognises(target)):
+            raise ConfigError(f"{target} exists and is not a {'data folder' if entry.is_dir() else 'file'} of ours")

@@ -1,0 +1,1 @@
+"""Methods: one file each, all with the contract of `base.Method`."""

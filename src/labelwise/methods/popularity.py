@@ -1,0 +1,51 @@
+"""Popularity: everybody gets the labels most frequent in training, scored by their frequency.
+
+The honest floor: a method that does not beat it by a wide margin has learned nothing.
+Cost: one count of the labels; a model of one number a label. Nothing is read of the document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from labelwise.config import Config as BaseConfig
+from labelwise.data.dataset import Dataset
+from labelwise.errors import ModelFormatError
+from labelwise.methods.base import FitContext, Method
+from labelwise.store import stored
+from labelwise.topk import TopK
+
+
+class Popularity(Method):
+    """The most frequent labels for every document."""
+
+    name = "popularity"
+    inputs = ("texts", "features", "paths")
+    learns = False
+
+    class Config(BaseConfig):
+        """No parameters."""
+
+    frequencies_: np.ndarray
+
+    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
+        self.frequencies_ = (data.label_counts() / len(data)).astype(np.float32)
+
+    def _predict(self, data: Dataset, k: int) -> TopK:
+        best = np.argsort(-self.frequencies_, kind="stable")[:k].astype(np.int32)
+        shape = (len(data), k)
+        return TopK(np.broadcast_to(best, shape), np.broadcast_to(self.frequencies_[best], shape))
+
+    def _state(self) -> dict[str, np.ndarray]:
+        return {"frequencies": self.frequencies_}
+
+    def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
+        frequencies = stored(tensors, "frequencies", path)
+        if frequencies.shape != self.label_counts_.shape or frequencies.dtype != np.float32:
+            raise ModelFormatError(f"{path}: one frequency a label is needed")
+        if not np.isfinite(frequencies).all():
+            raise ModelFormatError(f"{path}: frequencies must be finite")
+        self.frequencies_ = frequencies

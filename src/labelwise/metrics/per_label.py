@@ -1,0 +1,160 @@
+"""The table of labels: how often each is in training and in the truth, predicted, and predicted rightly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import repeat
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from labelwise.atomic import replacing
+from labelwise.errors import ConfigError
+from labelwise.metrics.inputs import TrainingCounts, common_labels
+from labelwise.metrics.ranking import ratio
+from labelwise.metrics.thresholded import LabelCounter
+from labelwise.parallel import run_stream
+from labelwise.strings import Strings
+from labelwise.topk import TopK
+
+_AT_ONCE = 100_000
+
+
+class LabelRow(NamedTuple):
+    """One label; `text` and `train` are None where they are not known."""
+
+    label: str
+    text: str | None
+    train: int | None
+    test: int
+    predicted: int
+    correct: int
+    precision: float
+    recall: float
+    f1: float
+
+
+@dataclass(frozen=True, eq=False)
+class LabelTable:
+    """All labels in the order of their ids, a vector a column; iterating gives rows."""
+
+    labels: Strings
+    texts: Strings | None
+    train: np.ndarray | None
+    test: np.ndarray
+    predicted: np.ndarray
+    correct: np.ndarray
+    k: int
+
+    def __len__(self) -> int:
+        return len(self.test)
+
+    @property
+    def precision(self) -> np.ndarray:
+        """Correct by predicted; 0 where the label is never predicted."""
+        return ratio(self.correct, self.predicted)
+
+    @property
+    def recall(self) -> np.ndarray:
+        """Correct by documents that have the label; 0 where none has it."""
+        return ratio(self.correct, self.test)
+
+    @property
+    def f1(self) -> np.ndarray:
+        """The harmonic mean of both; 0 where the label is neither predicted nor in the truth."""
+        return ratio(2 * self.correct, self.predicted + self.test)
+
+    def __iter__(self) -> Iterator[LabelRow]:
+        for start in range(0, len(self), _AT_ONCE):
+            part = self._part(slice(start, start + _AT_ONCE))
+            counts = (part.test, part.predicted, part.correct, part.precision, part.recall, part.f1)
+            columns = [
+                part.labels,
+                repeat(None, len(part)) if part.texts is None else part.texts,
+                repeat(None, len(part)) if part.train is None else part.train.tolist(),
+                *(column.tolist() for column in counts),
+            ]
+            yield from map(LabelRow._make, zip(*columns, strict=True))
+
+    def lines(self) -> Iterator[str]:
+        """The lines of the file, made a column at a time: a million labels take seconds, not minutes."""
+        for start in range(0, len(self), _AT_ONCE):
+            part = self._part(slice(start, start + _AT_ONCE))
+            columns = [
+                map(_cell, part.labels),
+                repeat("", len(part)) if part.texts is None else map(_cell, part.texts),
+                repeat("", len(part)) if part.train is None else map(str, part.train.tolist()),
+                *(map(str, counts.tolist()) for counts in (part.test, part.predicted, part.correct)),
+                *(_four_digits(shares) for shares in (part.precision, part.recall, part.f1)),
+            ]
+            yield from map("{}\n".format, map("\t".join, zip(*columns, strict=True)))
+
+    def _part(self, rows: slice) -> LabelTable:
+        return LabelTable(
+            labels=self.labels[rows],
+            texts=None if self.texts is None else self.texts[rows],
+            train=None if self.train is None else self.train[rows],
+            test=self.test[rows],
+            predicted=self.predicted[rows],
+            correct=self.correct[rows],
+            k=self.k,
+        )
+
+
+def label_table(top: TopK, truth: Any, train: Any = None, k: int = 5) -> LabelTable:
+    """Counts of each label over the first k predictions of each document.
+
+    Parameters are those of `evaluate`. Labels are all of the label space, then those only the truth has.
+    """
+    from labelwise.metrics.block import Block, block_rows
+
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+        raise ConfigError(f"k is a number of places from 1 up, got {k!r}")
+    if k > top.k:
+        raise ConfigError(
+            f"the table looks at {k} places but the predictions hold {top.k} a document; "
+            "lower k, or predict more labels"
+        )
+    counts = None if train is None else TrainingCounts.of(train)
+    common = common_labels(top, truth, 0 if counts is None else len(counts.counts))
+    counter = LabelCounter(common.n_labels, int(k))
+
+    def look(rows: tuple[int, int]) -> Block:
+        return Block(top, common.labels, rows, n_known=common.n_known, first=rows[0])
+
+    for block in run_stream(look, block_rows(0, len(top))):
+        counter.add(block)
+    names = common.label_names
+    return LabelTable(
+        labels=Strings.numbers(common.n_labels) if names is None else names,
+        texts=common.label_texts,
+        train=None if counts is None else counts.within(common).counts,
+        test=np.bincount(common.labels.indices, minlength=common.n_labels),
+        predicted=counter.predicted,
+        correct=counter.correct,
+        k=int(k),
+    )
+
+
+def write_label_table(path: str | Path, top: TopK, truth: Any, train: Any = None, k: int = 5) -> None:
+    """Write `label_table` as tab-separated text in UTF-8 with a header; the file appears when it is whole.
+
+    Columns: label, text, train (training documents), test, predicted, correct, precision, recall, f1.
+    """
+    table = label_table(top, truth, train, k)
+    with replacing(path) as file:
+        file.write("label\ttext\ttrain\ttest\tpredicted\tcorrect\tprecision\trecall\tf1\n")
+        file.writelines(table.lines())
+
+
+def _four_digits(shares: np.ndarray) -> Iterator[str]:
+    """Numbers from 0 to 1 as text. There are only 10,001 of them, and formatting is what takes the time."""
+    texts = [f"{number / 10_000:.4f}" for number in range(10_001)]
+    return map(texts.__getitem__, np.rint(shares * 10_000).astype(int).tolist())
+
+
+def _cell(text: str) -> str:
+    """A text that stays in its cell: line ends and tabs become spaces."""
+    return text if text.isprintable() else " ".join(text.split())

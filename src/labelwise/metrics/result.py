@@ -1,0 +1,109 @@
+"""Evaluation: the figures of one set of predictions, with all that is needed to read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from labelwise.errors import DataError
+from labelwise.metrics.groups import GroupRow
+from labelwise.metrics.propensity import Propensity
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What `evaluate` returns; ``evaluation["P@1"]`` is one figure.
+
+    Parameters
+    ----------
+    values
+        Each metric as a fraction from 0 to 1.
+    intervals
+        95 % bootstrap intervals of those metrics that are ratios of sums over documents, when asked for.
+    groups
+        Labels by training documents, most frequent first; empty without training counts.
+    ties
+        Lowest and highest P@k over all orders of predictions with equal scores.
+    ties_cut_off
+        Documents whose tie at place k runs on to the end of the list. Where there are any, the range in
+        `ties` is the least it can be.
+    propensity
+        A, B and N behind PSP and PSnDCG; None when neither was asked for.
+    n_documents, n_without_labels
+        Documents evaluated, and those of them with no label in the truth (kept, and counted as zero).
+    n_unseen_labels
+        Labels of the truth that training has never seen, or (without training counts) that the predictions'
+        label names lack.
+    """
+
+    values: dict[str, float]
+    n_documents: int
+    n_without_labels: int = 0
+    n_unseen_labels: int = 0
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    groups: list[GroupRow] = field(default_factory=list)
+    ties: dict[str, tuple[float, float]] = field(default_factory=dict)
+    ties_cut_off: dict[str, int] = field(default_factory=dict)
+    propensity: Propensity | None = None
+
+    def __getitem__(self, name: str) -> float:
+        from labelwise.metrics.names import parse_metric
+
+        return self.values[name if name in self.values else parse_metric(name).name]
+
+    def __str__(self) -> str:
+        lines = []
+        for name, value in self.values.items():
+            low, high = self.intervals.get(name, (None, None))
+            between = "" if low is None or high is None else f"  [{100 * low:.2f}, {100 * high:.2f}]"
+            lines.append(f"{name:<12}{100 * value:6.2f}{between}")
+        if self.propensity is not None:
+            used = self.propensity
+            lines.append(f"propensity with A={used.a:g}, B={used.b:g}, N={used.n_documents:,}")
+        lines.append(f"{self.n_documents:,} documents, {self.n_without_labels:,} of them without labels")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        plain = asdict(self)
+        plain["groups"] = [
+            row | {part: {str(k): value for k, value in row[part].items()} for part in ("contribution", "recall")}
+            for row in plain["groups"]
+        ]
+        for part in ("intervals", "ties"):
+            plain[part] = {name: list(pair) for name, pair in plain[part].items()}
+        used = self.propensity
+        plain["propensity"] = None if used is None else {"A": used.a, "B": used.b, "N": used.n_documents}
+        return plain
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Evaluation:
+        """Back from `to_dict`."""
+        try:
+            used = plain["propensity"]
+            return cls(
+                values=dict(plain["values"]),
+                n_documents=plain["n_documents"],
+                n_without_labels=plain["n_without_labels"],
+                n_unseen_labels=plain["n_unseen_labels"],
+                intervals={name: _pair(pair) for name, pair in plain["intervals"].items()},
+                groups=[_group(row) for row in plain["groups"]],
+                ties={name: _pair(pair) for name, pair in plain["ties"].items()},
+                ties_cut_off=dict(plain["ties_cut_off"]),
+                propensity=None if used is None else Propensity(used["A"], used["B"], used["N"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(f"this is not an evaluation as labelwise writes it: {error!r}") from None
+
+
+def _pair(pair: Any) -> tuple[float, float]:
+    low, high = pair
+    return low, high
+
+
+def _group(row: Mapping[str, Any]) -> GroupRow:
+    plain: dict[str, Any] = dict(row)
+    for part in ("contribution", "recall"):
+        plain[part] = {int(k): value for k, value in plain[part].items()}
+    return GroupRow(**plain)

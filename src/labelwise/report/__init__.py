@@ -1,0 +1,1 @@
+"""Reports: charts and one self-contained HTML page of a run, and runs side by side."""

@@ -1,0 +1,301 @@
+"""Runs side by side: scores and costs with the best marked, as Markdown, plain data, or one page with charts.
+
+Figures are only called best where they can be compared: not the scores of runs that were judged on different
+test documents, and not the times of runs on different machines. The notes say which and why.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from labelwise.errors import ConfigError
+from labelwise.report.comparison_plots import MAX_BARS, MAX_RUNS, comparison_charts
+from labelwise.report.html import for_page, write_page
+from labelwise.report.run_files import RESULTS, Results, Run, read_run
+from labelwise.report.wording import NOTHING, cut, duration, in_reading_order, number, percent, size
+
+Kind = Literal["score", "group", "cost"]
+
+TIMES = ("training", "documents a second")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One quantity of the table."""
+
+    name: str
+    kind: Kind
+    higher_is_better: bool
+    shown: Callable[[float | None], str]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A run's figure: the number, how it is written, and whether no other run's is better."""
+
+    value: float | None
+    text: str
+    best: bool
+
+
+@dataclass(frozen=True)
+class Row:
+    """A run and its figures by the columns' names."""
+
+    name: str
+    folder: str
+    method: str | None
+    data: str | None
+    split: str | None
+    n_documents: int | None
+    cells: dict[str, Cell]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The table of several runs."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+
+    def kind(self, kind: Kind) -> list[Column]:
+        """The columns of one kind."""
+        return [column for column in self.columns if column.kind == kind]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "columns": [
+                {"name": column.name, "kind": column.kind, "higher_is_better": column.higher_is_better}
+                for column in self.columns
+            ],
+            "runs": [
+                {
+                    "name": row.name,
+                    "folder": row.folder,
+                    "method": row.method,
+                    "data": row.data,
+                    "split": row.split,
+                    "n_documents": row.n_documents,
+                    "values": {name: cell.value for name, cell in row.cells.items()},
+                    "best": [name for name, cell in row.cells.items() if cell.best],
+                }
+                for row in self.rows
+            ],
+            "notes": list(self.notes),
+        }
+
+    def to_markdown(self) -> str:
+        """Tables of scores (per cent) and costs, the best figures bold, then the notes."""
+        tables = []
+        for kind in ("score", "cost"):
+            columns = self.kind(kind)
+            if columns:
+                head = ["run", "method", *(column.name for column in columns)]
+                lines = [_markdown_line(head), "|---|---|" + "---:|" * len(columns)]
+                for row in self.rows:
+                    cells = [row.cells[column.name] for column in columns]
+                    texts = [f"**{cell.text}**" if cell.best else cell.text for cell in cells]
+                    named = [_markdown(row.name), _markdown(row.method or NOTHING)]
+                    lines.append(_markdown_line([*named, *texts]))
+                tables.append("\n".join(lines))
+        if self.notes:
+            tables.append("\n".join(f"- {_markdown(note)}" for note in self.notes))
+        return "\n\n".join(tables) + "\n"
+
+
+def compare_runs(run_folders: Sequence[str | Path]) -> Comparison:
+    """Put two or more runs side by side.
+
+    Parameters
+    ----------
+    run_folders
+        Folders of runs; the table keeps their order.
+
+    Returns
+    -------
+    Comparison
+        Rows of figures with the best marked where they can be compared, and notes where they cannot.
+    """
+    return _compared(_read(run_folders))
+
+
+def write_comparison(run_folders: Sequence[str | Path], path: str | Path) -> Path:
+    """Write one HTML page with the tables and charts of two or more runs; returns its path."""
+    runs = _read(run_folders)
+    comparison = _compared(runs)
+    judged = [(row.name, run.results) for row, run in zip(comparison.rows, runs, strict=True) if run.results]
+    notes = list(comparison.notes)
+    if len(judged) > MAX_BARS:
+        notes.append(f"Charts show the first {MAX_RUNS} runs, bars the first {MAX_BARS}; the tables show all.")
+    tables: list[tuple[str, Kind]] = [
+        ("Scores, %", "score"),
+        ("Time, memory, size", "cost"),
+        ("Recall from head to tail, %", "group"),
+    ]
+    values = {
+        "title": f"{len(runs)} runs compared",
+        "notes_list": notes,
+        "tables": [
+            {"title": title, "columns": comparison.kind(kind)} for title, kind in tables if comparison.kind(kind)
+        ],
+        "rows": comparison.rows,
+        "charts": [for_page(chart) for chart in comparison_charts(judged)],
+        "same_method": len({row.method for row in comparison.rows}) == 1,
+    }
+    write_page(Path(path), "comparison.html", values)
+    return Path(path)
+
+
+# --- from runs to a table -----------------------------------------------------------------------------
+
+
+def _read(run_folders: Sequence[str | Path]) -> list[Run]:
+    if isinstance(run_folders, str | Path) or len(run_folders) < 2:
+        raise ConfigError("a comparison needs at least two run folders")
+    return [read_run(folder) for folder in run_folders]
+
+
+def _compared(runs: Sequence[Run]) -> Comparison:
+    notes, not_ranked = _differences(runs)
+    columns = _columns(runs)
+    texts: dict[str, list[tuple[float | None, str, bool]]] = {}
+    for column in columns:
+        values = [_value(run.results, column.name) for run in runs]
+        ranked = column.kind not in not_ranked and column.name not in not_ranked
+        texts[column.name] = _marked(column, values, ranked)
+    rows = [
+        Row(
+            name=name,
+            folder=str(run.folder),
+            method=cut(run.state.method, 80) or None,
+            data=run.data_name,
+            split=run.results.split if run.results else None,
+            n_documents=run.results.n_documents if run.results else None,
+            cells={column.name: Cell(*texts[column.name][place]) for column in columns},
+        )
+        for place, (run, name) in enumerate(zip(runs, _names(runs), strict=True))
+    ]
+    return Comparison(tuple(columns), tuple(rows), tuple(notes))
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """The runs' names, told apart by their folders, or at last by numbers, where they are equal."""
+    names = [cut(run.name, 80) or "run" for run in runs]
+    names = [
+        name if names.count(name) == 1 else cut(f"{name} ({run.folder})", 120)
+        for name, run in zip(names, runs, strict=True)
+    ]
+    return [
+        name if names.count(name) == 1 else f"{name} #{names[: place + 1].count(name)}"
+        for place, name in enumerate(names)
+    ]
+
+
+def _columns(runs: Sequence[Run]) -> list[Column]:
+    results = [run.results for run in runs if run.results is not None]
+    metrics = in_reading_order(metric for result in results for metric in result.evaluation.values)
+    columns = [Column(metric, "score", True, percent) for metric in metrics]
+    for name in dict.fromkeys(name for result in results for name in _group_values(result)):
+        columns.append(Column(name, "group", True, percent))
+    costs = [
+        Column(TIMES[0], "cost", False, duration),
+        Column(TIMES[1], "cost", True, lambda rate: number(None if rate is None else round(rate))),
+        Column("model size", "cost", False, size),
+        Column("peak memory", "cost", False, size),
+    ]
+    return columns + [column for column in costs if any(_value(result, column.name) is not None for result in results)]
+
+
+def _value(results: Results | None, name: str) -> float | None:
+    if results is None:
+        return None
+    bytes_ = results.model.get("bytes")
+    costs = {
+        TIMES[0]: results.timings.get("fit"),
+        TIMES[1]: results.timings.get("predict_documents_per_second"),
+        "model size": None if isinstance(bytes_, str) else bytes_,
+        "peak memory": results.memory.get("peak_bytes"),
+    }
+    if name in costs:
+        return costs[name]
+    return results.evaluation.values.get(name, _group_values(results).get(name))
+
+
+def _group_values(results: Results) -> dict[str, float | None]:
+    """The recall of each group at the largest k."""
+    return {
+        f"{cut(group.name, 30)}, top {max(group.recall)}": group.recall[max(group.recall)]
+        for group in results.evaluation.groups
+        if group.occurrences != 0 and group.recall
+    }
+
+
+def _marked(column: Column, values: Sequence[float | None], ranked: bool) -> list[tuple[float | None, str, bool]]:
+    """Values with their texts; best is what reads the same as the best, if any other run is worse."""
+    known = [value for value in values if value is not None]
+    texts = [column.shown(value) for value in values]
+    if (
+        not ranked
+        or not known
+        or len({text for text, value in zip(texts, values, strict=True) if value is not None}) < 2
+    ):
+        return [(value, text, False) for value, text in zip(values, texts, strict=True)]
+    best = column.shown(max(known) if column.higher_is_better else min(known))
+    return [(value, text, value is not None and text == best) for value, text in zip(values, texts, strict=True)]
+
+
+# --- what cannot be compared --------------------------------------------------------------------------
+
+
+def _differences(runs: Sequence[Run]) -> tuple[list[str], set[str]]:
+    """Sentences on what differs, and the kinds or names of columns in which no run may be called best."""
+    names = _names(runs)
+    notes: list[str] = []
+    not_ranked: set[str] = set()
+    without = [name for run, name in zip(runs, names, strict=True) if run.results is None]
+    if without:
+        notes.append(f"Without {RESULTS}, so not evaluated: {', '.join(without)}.")
+    judged = [(name, run, run.results) for run, name in zip(runs, names, strict=True) if run.results is not None]
+    if _differ([run.test_set for _, run, _ in judged]):
+        told = "; ".join(
+            f"{name}: {number(r.n_documents)} documents of {cut(run.test_set[1], 60) or 'unnamed data'}"
+            for name, run, r in judged
+        )
+        notes.append(f"The runs were judged on different documents, so their figures are not comparable ({told}).")
+        not_ranked |= {"score", "group", "cost"}
+    parts = [r.data.get("train") for _, _, r in judged]
+    if _differ([str(part.get("documents")) for part in parts if isinstance(part, dict)]):
+        notes.append("The runs were trained on different numbers of documents.")
+    constants = [tuple(sorted(r.evaluation.propensity.items())) for _, _, r in judged if r.evaluation.propensity]
+    if _differ(constants):
+        notes.append("The runs used different propensity constants, so their PSP figures are not comparable.")
+        metrics = {metric for _, _, r in judged for metric in r.evaluation.values}
+        not_ranked |= {metric for metric in metrics if metric.startswith("PS")}
+    if _differ([(run.machine.cpu, run.machine.threads) for _, run, _ in judged if run.machine is not None]):
+        notes.append("The runs used different processors or numbers of threads, so their times are not comparable.")
+        not_ranked |= set(TIMES)
+    return notes, not_ranked
+
+
+def _differ(values: Sequence[Any]) -> bool:
+    return len({value for value in values if value is not None}) > 1
+
+
+# --- Markdown -----------------------------------------------------------------------------------------
+
+
+def _markdown_line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _markdown(text: str) -> str:
+    """Text that means nothing to Markdown, on one line."""
+    plain = " ".join(text.split())
+    # An underscore inside a word stands for itself.
+    return re.sub(r"[\\`*\[\]<>|]|(?<!\w)_|_(?!\w)", r"\\\g<0>", plain)

@@ -1,0 +1,184 @@
+"""Charts as data, and how they become SVG inside a page or files on disk.
+
+A chart is a name, a title, a sentence for those who cannot see it, and a function that draws it; matplotlib
+is imported only when one is drawn. The same data always give the same bytes: no date, no random ids. In a
+page the colours become CSS variables, so that the charts follow the page into dark mode and onto paper.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+from labelwise.errors import MissingDependencyError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK, MUTED, GRID, PAPER = "#24292f", "#656d76", "#d9dee3", "#fffffe"
+# Distinct for the colour-blind as well, and dark enough for thin lines on white.
+SERIES = ("#0b6fb8", "#d1600a", "#11845b", "#8e4fb5", "#b8860b", "#c2356f", "#4a6572", "#2b9fb3")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
+DASHES = ("-", "--", ":", "-.")
+
+KINDS = ("svg", "png", "pdf")
+
+_STYLE: dict[str, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "labelwise",
+    "text.parse_math": False,  # names of runs and metrics are text, a dollar sign in them too
+    "font.size": 10,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": MUTED,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.titlesize": 10.5,
+    "axes.titlelocation": "left",
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5,
+    "axes.facecolor": "none",
+}
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One picture. `draw` gets an empty figure of `width` x `height` inches."""
+
+    name: str
+    title: str
+    description: str
+    draw: Callable[[Figure], None]
+    width: float = 4.8
+    height: float = 3.2
+
+    def inline_svg(self) -> str:
+        """The chart as an SVG element to stand under a heading in an HTML page, on the page's own colour."""
+        svg = self._drawn("svg", "none", titled=False).decode()
+        return _for_a_page(svg, self.name, f"{self.title}. {self.description}")
+
+    def file(self, kind: str) -> bytes:
+        """The chart with its title, on white, as the bytes of an SVG, PNG or PDF file."""
+        return self._drawn(kind, "white", titled=True)
+
+    def _drawn(self, kind: str, background: str, titled: bool) -> bytes:
+        dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+        buffer = io.BytesIO()
+        with _matplotlib() as make:
+            figure = make(self.width, self.height)
+            self.draw(figure)
+            if titled:
+                figure.suptitle(self.title, x=0.01, horizontalalignment="left", fontsize=11)
+            figure.savefig(buffer, format=kind, dpi=160, metadata=dates.get(kind), facecolor=background)
+        return buffer.getvalue()
+
+
+@contextmanager
+def _matplotlib() -> Iterator[Callable[[float, float], Figure]]:
+    """Matplotlib in our style whatever the user's settings are, without pyplot and its global state."""
+    try:
+        from matplotlib import style
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingDependencyError("matplotlib", "report", "Writing a report") from None
+    # A name in a script the font does not have is still right in the SVG: there it stays text.
+    with style.context(["default", _STYLE]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*[Gg]lyph.*missing")
+        yield lambda width, height: Figure(figsize=(width, height), layout="constrained")
+
+
+# --- manners shared by the charts ---------------------------------------------------------------------
+
+
+def look(place: int) -> dict[str, Any]:
+    """Colour, marker and dash of a series by its place; beyond the eighth the dashes tell them apart."""
+    return {
+        "color": SERIES[place % len(SERIES)],
+        "marker": MARKERS[place % len(MARKERS)],
+        "linestyle": DASHES[place // len(SERIES) % len(DASHES)],
+    }
+
+
+def legend_below(figure: Figure, axes: Axes, width: float) -> None:
+    """A legend under the axes, in as many columns as the longest name leaves room for."""
+    handles, labels = axes.get_legend_handles_labels()
+    if not handles:
+        return
+    longest = max(len(label) for label in labels)
+    columns = max(1, min(4, len(labels), int(width * 72 / (34 + 5.6 * longest))))
+    figure.legend(handles, labels, loc="outside lower left", ncols=columns, handlelength=1.8, columnspacing=1.2)
+
+
+def thinned(values: Sequence[Any], most: int) -> list[Any]:
+    """At most so many of the values, evenly spread, the first and the last among them."""
+    if len(values) <= most:
+        return list(values)
+    return [values[round(place * (len(values) - 1) / (most - 1))] for place in range(most)]
+
+
+# --- from a file to a part of a page ------------------------------------------------------------------
+
+_VARIABLES = {
+    INK: "var(--ink)",
+    MUTED: "var(--muted)",
+    GRID: "var(--grid)",
+    PAPER: "var(--page)",
+    **{colour: f"var(--series-{place})" for place, colour in enumerate(SERIES, start=1)},
+}
+_COLOUR = re.compile("|".join(_VARIABLES))
+
+
+def _for_a_page(svg: str, name: str, description: str) -> str:
+    """Matplotlib's SVG file as a part of a page: no namespaces, no style sheet, ids that are its own."""
+    root = ElementTree.fromstring(svg)
+    for element in list(root.iter()):
+        # A style sheet would apply to the whole page, and the metadata say nothing the page does not.
+        for child in [child for child in element if _local(child.tag) in ("metadata", "style")]:
+            element.remove(child)
+    for element in root.iter():
+        element.tag = _local(element.tag)
+        attributes = {_local(key): _in_page(value, name) for key, value in element.attrib.items()}
+        if "id" in attributes:
+            attributes["id"] = f"{name}-{attributes['id']}"
+        if "href" in attributes:
+            attributes["href"] = f"#{name}-{attributes['href'].removeprefix('#')}"
+        element.attrib.clear()
+        element.attrib.update(attributes)
+        element.tail = None
+        if element.tag != "text":
+            element.text = None
+    width = root.attrib.pop("width").removesuffix("pt")
+    root.attrib.pop("height")
+    root.attrib.pop("version", None)
+    root.set("class", "chart")
+    root.set("role", "img")
+    root.set("aria-label", description)
+    root.set("style", f"max-width: {round(float(width) * 1.5)}px")
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _in_page(value: str, name: str) -> str:
+    """An attribute with its references pointing into this chart and its colours left to the page."""
+    return _COLOUR.sub(lambda found: _VARIABLES[found[0]], value.replace("url(#", f"url(#{name}-"))
+
+
+def _local(tag: str) -> str:
+    """'{http://www.w3.org/2000/svg}path' -> 'path'"""
+    return tag.rpartition("}")[2]

@@ -1,0 +1,136 @@
+"""One self-contained HTML page of a run: scores, charts, examples, costs, config.
+
+The page is a pure function of the run folder's files: the same files give the same bytes. What is missing
+there, the page leaves out and says so. All that came from files is escaped, and the page forbids scripts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from labelwise import __version__
+from labelwise.data.files import write_stream
+from labelwise.errors import MissingDependencyError
+from labelwise.report import sections
+from labelwise.report.drawing import SERIES, Chart, thinned
+from labelwise.report.plots import run_charts
+from labelwise.report.run_files import (
+    CONFIG,
+    EXAMPLES,
+    LABELS,
+    MACHINE,
+    METRICS,
+    RESULTS,
+    STATE,
+    Run,
+    read_run,
+)
+from labelwise.report.wording import cut, duration, family_and_k, in_reading_order, number, percent
+
+_WITHOUT = {
+    CONFIG: "the config is not shown",
+    STATE: "method and times are not known",
+    METRICS: "there are no learning curves",
+    RESULTS: "there are no scores; the run was stopped before its evaluation, or has no test part",
+    MACHINE: "the machine is not known",
+    EXAMPLES: "no examples are shown",
+    LABELS: "no labels are shown",
+}
+
+
+def write_report(run_folder: str | Path, path: str | Path | None = None) -> Path:
+    """Write the report of a run.
+
+    Parameters
+    ----------
+    run_folder
+        Folder of a run, finished or not.
+    path
+        The page to write. Not given: `report.html` in the run folder.
+
+    Returns
+    -------
+    Path
+        The page.
+    """
+    target = Path(run_folder) / "report.html" if path is None else Path(path)
+    write_page(target, "report.html", report_values(read_run(run_folder)))
+    return target
+
+
+def write_page(path: Path, template: str, values: Mapping[str, Any]) -> None:
+    """Fill one of our templates and write it in one step."""
+    try:
+        import jinja2
+    except ImportError:
+        raise MissingDependencyError("jinja2", "report", "Writing a report") from None
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    text = environment.get_template(template).render(series=SERIES, version=__version__, **values)
+    # JSON can hold halves of characters that no encoding can write.
+    content = text.encode("utf-8", "replace")
+    with write_stream(path) as file:
+        file.write(content)
+
+
+def for_page(chart: Chart) -> dict[str, Any]:
+    """A chart as a template wants it; its SVG is ours and goes in unescaped."""
+    from markupsafe import Markup
+
+    return {"title": chart.title, "svg": Markup(chart.inline_svg())}
+
+
+def report_values(run: Run) -> dict[str, Any]:
+    """All that the template shows, in words."""
+    charts = {chart.name: for_page(chart) for chart in run_charts(run)}
+    results = run.results
+    return {
+        "title": cut(run.name, 120),
+        "verdict": verdict(run),
+        "notes_list": _notes(run),
+        "tiles": sections.tiles(results) if results else [],
+        "scores": sections.score_table(results) if results else None,
+        "groups": sections.group_table(results) if results else {"rows": []},
+        **(sections.data_table(results) if results else {"data_rows": [], "data_parts": []}),
+        "charts": {name: charts.get(name) for name in ("scores", "groups", "contribution", "frequencies")},
+        "learning": [chart for name, chart in charts.items() if name.startswith("learning-")],
+        "examples": sections.example_cards(run.examples),
+        "label_table": sections.label_table(run.labels) if run.labels else None,
+        "costs": sections.cost_table(results) if results else [],
+        "about": sections.about_list(run),
+        "config": sections.shown_config(run.config),
+    }
+
+
+def verdict(run: Run) -> str:
+    """Method, data, main scores and time in one line."""
+    subject = cut(run.state.method, 60) or "This run"
+    if run.data_name:
+        subject += f" on {cut(run.data_name, 80)}"
+    results = run.results
+    if results is None:
+        return f"{subject}: not evaluated."
+    values = results.evaluation.values
+    main = [name for name in in_reading_order(values) if family_and_k(name)[0] == "P"] or in_reading_order(values)
+    parts = [", ".join(f"{cut(name, 20)} {percent(values[name])} %" for name in thinned(main, 3))]
+    if results.n_documents is not None:
+        parts[0] += f" on {number(results.n_documents)} {cut(results.split, 20)} documents"
+    if (fit := results.timings.get("fit")) is not None:
+        parts.append(f"trained in {duration(fit)}")
+    if (rate := results.timings.get("predict_documents_per_second")) is not None:
+        parts.append(f"{number(round(rate))} documents a second at prediction")
+    return f"{subject}: {'; '.join(parts)}."
+
+
+def _notes(run: Run) -> list[str]:
+    # The report is the last stage of a run that still runs: with results in the folder, all else is done.
+    notes = ["This run has not finished."] if run.state.status == "running" and run.results is None else []
+    notes += [f"{name} is missing: {_WITHOUT[name]}." for name in run.missing]
+    return notes + list(run.notes)

@@ -1,0 +1,287 @@
+"""The charts of one run: scores by k, head to tail, label frequencies, learning curves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from labelwise.data.files import write_stream
+from labelwise.errors import ConfigError, did_you_mean
+from labelwise.report.drawing import INK, KINDS, MUTED, PAPER, SERIES, Chart, legend_below, look, thinned
+from labelwise.report.run_files import Curve, Evaluation, Group, Results, Run, read_run
+from labelwise.report.wording import cut, family_and_k, in_reading_order, number, percent, words
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MAX_CURVES = 12
+MAX_LINES = 8
+MAX_POINTS = 400
+
+Points = list[tuple[float, float]]
+
+
+def save_plots(run_folder: str | Path, out_folder: str | Path, kinds: Sequence[str] = ("svg", "png")) -> list[Path]:
+    """Write every chart of a run as files.
+
+    Parameters
+    ----------
+    run_folder
+        The run.
+    out_folder
+        Where the files go; made when it is not there.
+    kinds
+        Any of svg, png, pdf.
+
+    Returns
+    -------
+    list of Path
+        The files written, by chart and kind.
+    """
+    for kind in kinds:
+        if kind not in KINDS:
+            raise ConfigError(f"kinds: there is no kind of plot '{kind}'; {did_you_mean(kind, KINDS)}")
+    written = []
+    for chart in run_charts(read_run(run_folder)):
+        for kind in kinds:
+            written.append(Path(out_folder) / f"{chart.name}.{kind}")
+            content = chart.file(kind)
+            with write_stream(written[-1]) as file:
+                file.write(content)
+    return written
+
+
+def run_charts(run: Run) -> list[Chart]:
+    """All charts there are figures for, in the order of the report."""
+    charts: list[Chart | None] = []
+    if run.results is not None:
+        evaluation = run.results.evaluation
+        charts += [scores_chart(run.results), recall_chart(evaluation.groups), contribution_chart(evaluation)]
+        charts.append(frequency_chart(run.results.frequency_curve))
+    return [chart for chart in charts if chart is not None] + learning_charts(run.metrics)
+
+
+# --- scores by k --------------------------------------------------------------------------------------
+
+
+def families(values: dict[str, float | None]) -> dict[str, list[tuple[int, float]]]:
+    """From 'P@1': 0.9, ... to 'P': [(1, 0.9), ...], the families with at least two k."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for metric in in_reading_order(values):
+        family, k = family_and_k(metric)
+        value = values[metric]
+        if k is not None and value is not None:
+            found.setdefault(family, []).append((k, value))
+    return {family: points for family, points in found.items() if len(points) > 1}
+
+
+def scores_chart(results: Results) -> Chart | None:
+    """Each family of metrics as a line over k with its intervals; the baseline thin and dashed."""
+    evaluation, baseline = results.evaluation, results.baseline
+    lines = dict(list(families(evaluation.values).items())[:MAX_LINES])
+    if not lines:
+        return None
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        beside = families(baseline.values) if baseline else {}
+        for place, (family, points) in enumerate(lines.items()):
+            ks, values = [k for k, _ in points], [100 * value for _, value in points]
+            style = look(place)
+            axes.plot(ks, values, label=f"{cut(family, 20)}@k", **style)
+            spans = [(k, evaluation.intervals.get(f"{family}@{k}")) for k in ks]
+            for k, span in spans:
+                if span is not None:
+                    axes.plot([k, k], [100 * span[0], 100 * span[1]], color=style["color"], linewidth=1.2)
+            if family in beside:
+                low = [(k, 100 * value) for k, value in beside[family] if k in ks]
+                axes.plot(*zip(*low, strict=True), color=style["color"], linestyle=(0, (1, 2)), linewidth=1.2)
+        if baseline and beside:
+            axes.plot([], [], color=MUTED, linestyle=(0, (1, 2)), linewidth=1.2, label=cut(baseline.method, 20))
+        k_axis(axes, sorted({k for points in lines.values() for k, _ in points}))
+        axes.set_ylabel("%")
+        axes.set_ylim(bottom=0)
+        legend_below(figure, axes, 4.8)
+
+    told = "; ".join(
+        f"{family}: " + ", ".join(f"{percent(value, 1)} at {k}" for k, value in points)
+        for family, points in lines.items()
+    )
+    return Chart("scores", "Scores by k", f"In per cent, {told}.", draw)
+
+
+def k_axis(axes: Axes, ks: Sequence[int]) -> None:
+    """Ticks at the k that were measured; a log axis when they spread far."""
+    if ks[0] > 0 and ks[-1] / ks[0] > 30:
+        axes.set_xscale("log")
+    axes.set_xticks(thinned(ks, 10), [str(k) for k in thinned(ks, 10)])
+    axes.minorticks_off()
+    axes.set_xlabel("k, the number of predicted labels looked at")
+    axes.grid(axis="x", visible=False)
+
+
+# --- head to tail -------------------------------------------------------------------------------------
+
+
+def recall_chart(groups: Sequence[Group]) -> Chart | None:
+    """For each frequency group the share of its true labels that were found, by k."""
+    groups = [group for group in groups if group.recall and group.occurrences != 0]
+    ks = thinned(sorted({k for group in groups for k in group.recall}), 4)
+    if not ks:
+        return None
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        step = 0.8 / len(ks)
+        for place, k in enumerate(ks):
+            offset = (place - (len(ks) - 1) / 2) * step
+            heights = [100 * (group.recall.get(k) or 0) for group in groups]
+            where = [position + offset for position in range(len(groups))]
+            axes.bar(where, heights, step * 0.92, color=PAPER)  # or the grid would show through the shades
+            shade = 0.35 + 0.65 * (place + 1) / len(ks)
+            bars = axes.bar(where, heights, step * 0.92, color=SERIES[0], alpha=shade, label=f"in the top {k}")
+            axes.bar_label(bars, [f"{height:.0f}" for height in heights], fontsize=8, color=INK, padding=1)
+        axes.set_xticks(range(len(groups)), [group_title(group) for group in groups])
+        axes.tick_params(axis="x", length=0)
+        axes.grid(axis="x", visible=False)
+        axes.set_ylabel("recall, %")
+        legend_below(figure, axes, 4.8)
+
+    told = "; ".join(
+        f"{group.name}: " + ", ".join(f"{percent(group.recall.get(k), 1)} in the top {k}" for k in ks)
+        for group in groups
+    )
+    return Chart("groups", "Recall from head to tail", f"In per cent, {told}.", draw)
+
+
+def group_title(group: Group) -> str:
+    """The group's name over its number of labels."""
+    return cut(group.name, 16) + (f"\n{number(group.labels)} labels" if group.labels is not None else "")
+
+
+def contribution_chart(evaluation: Evaluation) -> Chart | None:
+    """Which groups the correct predictions come from: P@k as a stack."""
+    groups = [group for group in evaluation.groups if any(group.contribution.values())]
+    ks = sorted({k for group in groups for k, value in group.contribution.items() if value is not None})
+    ks = thinned(ks, 8)
+    if not ks:
+        return None
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        left = [0.0] * len(ks)
+        for place, group in enumerate(groups):
+            widths = [100 * (group.contribution.get(k) or 0) for k in ks]
+            axes.barh(
+                range(len(ks)),
+                widths,
+                0.62,
+                left=left,
+                color=SERIES[place % len(SERIES)],
+                label=cut(group.name, 16),
+            )
+            left = [start + width for start, width in zip(left, widths, strict=True)]
+        axes.set_yticks(range(len(ks)), [f"k = {k}" for k in ks])
+        axes.tick_params(axis="y", length=0)
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel("contribution to P@k, percentage points")
+        legend_below(figure, axes, 4.8)
+
+    told = "; ".join(
+        f"{group.name}: " + ", ".join(f"{percent(group.contribution.get(k), 1)} of P@{k}" for k in ks)
+        for group in groups
+    )
+    return Chart("contribution", "Where the correct predictions come from", f"Percentage points, {told}.", draw)
+
+
+# --- label frequencies --------------------------------------------------------------------------------
+
+
+def frequency_chart(curve: Curve | None) -> Chart | None:
+    """Training documents a label over the label's rank, both on log axes."""
+    if curve is None:
+        return None
+    points = [(rank, count) for rank, count in zip(curve.rank, curve.count, strict=False) if rank > 0 and count > 0]
+    if len(points) < 2:
+        return None
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        axes.plot(*zip(*_thinned_in_log(points), strict=True), color=SERIES[0])
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.xaxis.set_major_formatter(lambda value, _: number(value))
+        axes.yaxis.set_major_formatter(lambda value, _: number(value))
+        axes.minorticks_off()
+        axes.set_xlabel("label, from the most to the least frequent")
+        axes.set_ylabel("training documents")
+
+    (first, most), (last, least) = points[0], points[-1]
+    ends = f"from {number(most)} at rank {number(first)} to {number(least)} at rank {number(last)}"
+    return Chart("frequencies", "How often labels occur", f"Training documents a label, {ends}.", draw)
+
+
+def _thinned_in_log(points: Points) -> Points:
+    """At most one point in every 300th of the log axis, and always the last: more cannot be seen."""
+    if len(points) <= MAX_POINTS:
+        return points
+    width = math.log(points[-1][0] / points[0][0]) / 300 or 1.0
+    kept = {int(math.log(point[0] / points[0][0]) / width): point for point in reversed(points)}
+    return sorted({*kept.values(), points[-1]})
+
+
+# --- learning curves ----------------------------------------------------------------------------------
+
+
+def learning_charts(entries: Sequence[dict[str, Any]]) -> list[Chart]:
+    """A chart for each number recorded at two or more steps, with a line for each stage and split."""
+    charts: dict[str, dict[str, dict[float, float]]] = {}
+    for entry in entries:
+        step: Any = entry.get("step")
+        if not _is_number(step):
+            continue
+        line = " ".join(str(entry[key]) for key in ("stage", "split") if entry.get(key) not in (None, ""))
+        for name, value in entry.items():
+            if name not in ("time", "step", "stage", "split") and _is_number(value):
+                # A run that was taken up again repeats some steps: the later figure stands.
+                charts.setdefault(name, {}).setdefault(line, {})[step] = value
+    drawn = []
+    for name, lines in charts.items():
+        long_enough = {line: sorted(points.items()) for line, points in lines.items() if len(points) > 1}
+        if long_enough:
+            drawn.append(_learning_chart(len(drawn) + 1, name, long_enough))
+    return drawn[:MAX_CURVES]
+
+
+def _learning_chart(place: int, name: str, lines: dict[str, Points]) -> Chart:
+    shown = dict(list(lines.items())[:MAX_LINES])
+    share = family_and_k(name)[1] is not None and all(0 <= v <= 1 for points in shown.values() for _, v in points)
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for series, (line, points) in enumerate(shown.items()):
+            steps, values = zip(*thinned(points, MAX_POINTS), strict=True)
+            heights = [100 * value for value in values] if share else list(values)
+            style = look(series)
+            if len(steps) > 25:
+                style["marker"] = ""
+            axes.plot(steps, heights, label=cut(words(line), 30) or None, **style)
+        axes.set_xlabel("step")
+        axes.set_ylabel(cut(words(name), 30) + (", %" if share else ""))
+        if len(shown) > 1:
+            legend_below(figure, axes, 4.8)
+
+    told = "; ".join(
+        f"{cut(words(line), 30)}: from {number(points[0][1])} at step {number(points[0][0])} "
+        f"to {number(points[-1][1])} at step {number(points[-1][0])}"
+        for line, points in shown.items()
+    )
+    return Chart(f"learning-{place}", cut(words(name), 40), f"{told}.", draw)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

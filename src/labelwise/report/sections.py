@@ -1,0 +1,308 @@
+"""The sections of a run's report: from what the files say to the words and numbers the template shows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from labelwise.report.drawing import thinned
+from labelwise.report.run_files import (
+    CONFIG,
+    LABELS,
+    Evaluation,
+    Example,
+    LabelTable,
+    PredictedLabel,
+    Results,
+    Run,
+)
+from labelwise.report.wording import (
+    NOTHING,
+    cut,
+    duration,
+    family_and_k,
+    in_reading_order,
+    number,
+    percent,
+    size,
+    words,
+)
+
+MAX_EXAMPLES = 12
+MAX_TRUE_LABELS = 30
+MAX_PREDICTED_LABELS = 10
+MAX_ROWS = 80
+MAX_CONFIG_LETTERS = 40_000
+TIE_SPREAD = 0.001
+
+_FACTS = {
+    "name": "name",
+    "documents": "documents",
+    "labels": "labels",
+    "labels_used": "labels that occur",
+    "mean_labels": "labels a document, mean",
+    "mean_documents": "documents a label, mean",
+    "median_documents": "documents a label, median",
+    "share_labels_5": "labels with at most 5 documents, %",
+    "mean_words": "words a text, mean",
+    "mean_nonzeros": "features a document, mean",
+    "documents_without_labels": "documents without labels",
+    "repeated_texts": "repeated texts",
+}
+_SHARES = {
+    "share_labels_1": "labels with one document, %",
+    "share_labels_5": "labels with at most 5 documents, %",
+    "share_labels_10": "labels with at most 10 documents, %",
+    "top_1_percent": "occurrences of the most frequent 1 % of labels, %",
+    "top_10_percent": "occurrences of the most frequent 10 % of labels, %",
+}
+_LABEL_SHARES = ("precision", "recall", "f1")
+
+
+def tiles(results: Results) -> list[dict[str, str]]:
+    """The few figures to see at a glance."""
+    values = results.evaluation.values
+    ordered = in_reading_order(values)
+    last = {family_and_k(name)[0]: name for name in ordered}
+    first = [name for name in ordered if values[name] is not None][:1]
+    chosen = dict.fromkeys([*first, *(last[family] for family in ("nDCG", "PSP") if family in last)])
+    tiles = [{"name": f"{cut(name, 20)}, %", "value": percent(values[name])} for name in chosen]
+    if (fit := results.timings.get("fit")) is not None:
+        tiles.append({"name": "training", "value": duration(fit)})
+    if (amount := results.model.get("bytes")) is not None and not isinstance(amount, str):
+        tiles.append({"name": "model", "value": size(amount)})
+    return tiles
+
+
+def score_table(results: Results) -> dict[str, Any]:
+    """Metrics with intervals and the baseline, and what has to be known to read them."""
+    evaluation, baseline = results.evaluation, results.baseline
+    rows, family = [], None
+    for metric in in_reading_order(evaluation.values)[:MAX_ROWS]:
+        span = evaluation.intervals.get(metric)
+        rows.append(
+            {
+                "metric": cut(metric, 40),
+                "value": percent(evaluation.values[metric]),
+                "interval": _span(span) if span else NOTHING,
+                "baseline": percent(baseline.values.get(metric)) if baseline else None,
+                "starts_family": family not in (None, family_and_k(metric)[0]),
+            }
+        )
+        family = family_and_k(metric)[0]
+    lines = []
+    if evaluation.n_without_labels:
+        lines.append(f"{number(evaluation.n_without_labels)} documents without any true label are counted as zero.")
+    if evaluation.n_unseen_labels:
+        lines.append(f"{number(evaluation.n_unseen_labels)} true labels never occur in the training documents.")
+    if evaluation.propensity:
+        constants = ", ".join(f"{words(key)} {number(value)}" for key, value in evaluation.propensity.items())
+        lines.append(f"Propensities: {constants}.")
+    lines += _tie_lines(evaluation)
+    return {
+        "rows": rows,
+        "has_intervals": bool(evaluation.intervals),
+        "baseline": cut(baseline.method, 40) if baseline else None,
+        "lines": lines,
+    }
+
+
+def _tie_lines(evaluation: Evaluation) -> list[str]:
+    ties = {name: span for name, span in evaluation.ties.items() if span is not None}
+    wide = in_reading_order(name for name, span in ties.items() if span[1] - span[0] > TIE_SPREAD)[:12]
+    if not wide:
+        return []
+    told = ", ".join(f"{cut(name, 20)} {_span(ties[name])}" for name in wide)
+    line = f"Labels with equal scores can stand in any order; depending on it, {told}."
+    if any(evaluation.ties_cut_off.get(name) for name in wide):
+        line += " The range may be wider: some ties go on behind the last predicted label."
+    return [line]
+
+
+def _span(span: tuple[float, float]) -> str:
+    return f"{percent(span[0])} {NOTHING} {percent(span[1])}"
+
+
+def group_table(results: Results) -> dict[str, Any]:
+    """Head, torso and tail."""
+    groups = results.evaluation.groups[:MAX_ROWS]
+    recall_ks = thinned(sorted({k for group in groups for k in group.recall}), 4)
+    contribution_ks = thinned(sorted({k for group in groups for k in group.contribution}), 4)
+    rows = []
+    for group in groups:
+        cells = [number(group.labels), number(group.occurrences), percent(group.share, 1)]
+        # The recall of a group that never occurs is not 0, it does not exist.
+        cells += [percent(group.recall.get(k) if group.occurrences != 0 else None) for k in recall_ks]
+        cells += [percent(group.contribution.get(k)) for k in contribution_ks]
+        rows.append({"name": cut(group.name, 40), "cells": cells})
+    return {"rows": rows, "recall_ks": recall_ks, "contribution_ks": contribution_ks}
+
+
+def data_table(results: Results) -> dict[str, Any]:
+    """Facts as rows, parts of the data (train, test) as columns; what is seldom asked for comes second."""
+    parts = {name: part for name, part in results.data.items() if isinstance(part, dict)}
+    keys = dict.fromkeys(
+        key for part in parts.values() for key, value in part.items() if isinstance(value, str | int | float)
+    )
+    rows = []
+    for key in [*(key for key in _FACTS if key in keys), *(key for key in keys if key not in _FACTS)][:MAX_ROWS]:
+        cells = [cut(_fact(key, part.get(key)), 80) for part in parts.values()]
+        title = _FACTS.get(key, _SHARES.get(key, words(key)))
+        rows.append({"name": cut(title, 60), "cells": cells, "main": key in _FACTS})
+    return {"data_rows": rows, "data_parts": [cut(name, 40) for name in parts]}
+
+
+def _fact(key: str, value: Any) -> str:
+    is_share = key in _SHARES and isinstance(value, int | float) and math.isfinite(value)
+    return percent(value) if is_share else number(value)
+
+
+def example_cards(examples: Sequence[Example]) -> dict[str, Any]:
+    """Documents with their true and predicted labels, evenly drawn from all there are."""
+    shown = thinned(examples, MAX_EXAMPLES)
+    counted = f"{len(shown)} of {len(examples)}" if len(shown) < len(examples) else f"{len(shown)}"
+    told = f"{counted} documents. ✓ is both true and predicted; beside a true label, its training documents."
+    return {"shown": [_example(example) for example in shown], "told": told}
+
+
+def _example(example: Example) -> dict[str, Any]:
+    predicted = example.predicted[:MAX_PREDICTED_LABELS]
+    found = {label.label for label in predicted}
+    widths = _widths(predicted)
+    return {
+        "id": cut(example.id, 120) or "document",
+        "text": cut(example.text, 700),
+        "truth": [
+            {
+                "name": _name(label.label, label.text),
+                "hint": cut(label.label, 200),
+                "count": number(label.count) if label.count is not None else None,
+                "found": label.label in found,
+            }
+            for label in example.truth[:MAX_TRUE_LABELS]
+        ],
+        "more_truth": max(0, len(example.truth) - MAX_TRUE_LABELS),
+        "predicted": [
+            {
+                "name": _name(label.label, label.text),
+                "score": NOTHING if label.score is None else f"{label.score:.3g}",
+                "correct": label.correct,
+                "width": width,
+            }
+            for label, width in zip(predicted, widths, strict=True)
+        ],
+    }
+
+
+def _name(label: str, text: str | None) -> str:
+    return f"{cut(text, 160)} ({cut(label, 60)})" if text and text != label else cut(label, 160)
+
+
+def _widths(predicted: Sequence[PredictedLabel]) -> list[float]:
+    """Lengths of the bars in per cent: probabilities as they are, other scores between the row's ends."""
+    scores = [label.score for label in predicted]
+    known = [score for score in scores if score is not None]
+    if not known:
+        return [0.0] * len(scores)
+    low, high = (0.0, 1.0) if min(known) >= 0 and max(known) <= 1 else (min(0.0, min(known)), max(known))
+    reach = (high - low) or 1.0
+    return [0.0 if score is None else round(100 * (score - low) / reach, 1) for score in scores]
+
+
+def label_table(table: LabelTable) -> dict[str, Any]:
+    """Frequent and rare labels, without the columns that are empty."""
+    rows = [*table.frequent, *table.rare]
+    kept = [place for place in range(len(table.columns)) if any(row[place] for row in rows)]
+    columns = []
+    for place in kept:
+        title = cut(words(table.columns[place]), 40)
+        is_words = place == 0 or not all(_is_number(row[place]) for row in rows)
+        is_share = not is_words and table.columns[place] in _LABEL_SHARES
+        columns.append({"title": f"{title}, %" if is_share else title, "is_words": is_words, "is_share": is_share})
+
+    def shown(row: tuple[str, ...]) -> list[str]:
+        cells = zip((row[place] for place in kept), columns, strict=True)
+        return [
+            cut(cell, 90)
+            if column["is_words"]
+            else percent(float(cell), 1)
+            if column["is_share"]
+            else _with_commas(cell)
+            for cell, column in cells
+        ]
+
+    return {
+        "columns": columns,
+        "told": f"{number(table.n_rows)} labels; {LABELS} in the run folder has them all.",
+        "frequent": [shown(row) for row in table.frequent],
+        "rare": [shown(row) for row in table.rare],
+    }
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        return math.isfinite(float(cell))
+    except ValueError:
+        return False
+
+
+def _with_commas(cell: str) -> str:
+    return number(int(cell)) if cell.isdecimal() else number(float(cell))
+
+
+def cost_table(results: Results) -> list[dict[str, Any]]:
+    """Times with their share of the whole, then memory and size."""
+    spans = {key: value for key, value in results.timings.items() if value is not None and "per_second" not in key}
+    total = sum(spans.values()) or 1.0
+    rows: list[dict[str, Any]] = [
+        {"name": cut(words(key), 60), "value": duration(value), "width": round(100 * value / total, 1)}
+        for key, value in list(spans.items())[:MAX_ROWS]
+    ]
+
+    def add(name: str, value: str) -> None:
+        rows.append({"name": name, "value": value, "width": None})
+
+    if (rate := results.timings.get("predict_documents_per_second")) is not None:
+        add("documents a second at prediction", number(round(rate)))
+    for key, value in results.memory.items():
+        add("peak memory" if key == "peak_bytes" else cut(words(key), 60), size(value))
+    for key, value in results.model.items():
+        if key == "bytes" and not isinstance(value, str):
+            add("model on disk", size(value))
+        else:
+            add(
+                "labels in the model" if key == "n_labels" else cut(f"model {words(key)}", 60),
+                cut(number(value), 60),
+            )
+    return rows
+
+
+def about_list(run: Run) -> list[dict[str, str]]:
+    """When, how and on what machine the run was made."""
+    machine = run.machine
+    items: list[tuple[str, str | None]] = [
+        ("run folder", run.folder.resolve().name),
+        ("method", run.state.method),
+        ("started", run.state.started),
+        ("finished", run.state.finished),
+    ]
+    if machine is not None:
+        used = [f"{number(machine.threads)} threads"] if machine.threads is not None else []
+        used += [f"{number(machine.cores)} cores"] if machine.cores is not None else []
+        used += [size(machine.memory_bytes)] if machine.memory_bytes is not None else []
+        packages = [f"{name} {version}" for name, version in sorted(machine.packages.items()) if version]
+        items += [
+            ("processor", ", ".join([machine.cpu or "not known", *used])),
+            ("system", machine.platform),
+            ("Python", machine.python),
+            ("packages", ", ".join(packages[:MAX_ROWS])),
+        ]
+    return [{"name": name, "value": cut(value, 2000)} for name, value in items if value]
+
+
+def shown_config(text: str | None) -> str | None:
+    """The config, cut where nobody would read on."""
+    if text is None or len(text) <= MAX_CONFIG_LETTERS:
+        return text
+    return text[:MAX_CONFIG_LETTERS] + f"\n... cut here; {CONFIG} in the run folder has all of it"

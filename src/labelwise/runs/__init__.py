@@ -1,0 +1,1 @@
+"""Runs: a config in, a folder with model, figures and report out."""

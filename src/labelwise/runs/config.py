@@ -1,0 +1,159 @@
+"""The config of a run: which data, which method with which parameters, how to judge it, where to put it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator, model_validator
+
+from labelwise.config import Config, ConfigSource, to_yaml, validated
+from labelwise.data.options import ReadOptions
+from labelwise.errors import ConfigError
+from labelwise.methods.base import Method
+from labelwise.metrics.names import check_depth, parse_metrics
+from labelwise.metrics.propensity import propensity_constants
+from labelwise.metrics.thresholded import check_threshold
+from labelwise.registry import method_class, method_names
+
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+
+
+class DataSection(Config):
+    """Which data. Either `path`, or `train` with the other parts."""
+
+    path: str | None = None
+    """A folder with its parts (train, valid, test), or the name of a known data set."""
+    train: str | None = None
+    """File or folder with the training documents."""
+    valid: str | None = None
+    """Held-out documents for methods that stop early."""
+    test: str | None = None
+    """Documents to judge the model on."""
+    format: str = "auto"
+    """Format of the files; `labelwise data convert --help` lists them."""
+    test_fraction: Fraction | None = None
+    """Without a test part: hold out this share of the training documents as the test set."""
+    valid_fraction: Fraction | None = None
+    """Without a valid part: hold out this share of the training documents for validation."""
+    split_seed: int = 0
+    """Seed of these random splits."""
+    limit: Annotated[int, Field(ge=1)] | None = None
+    """Use only the first so many training documents."""
+    options: ReadOptions = ReadOptions()
+    """How to read the files, where they do not tell."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> DataSection:
+        if (self.path is None) == (self.train is None):
+            raise ValueError("give either `path` (a folder with its parts) or `train` (a file)")
+        if self.path is not None and (self.valid is not None or self.test is not None):
+            raise ValueError("`valid` and `test` go with `train`; with `path` they are found in the folder")
+        return self
+
+
+class EvaluateSection(Config):
+    """How to judge the model."""
+
+    metrics: list[str] | None = None
+    """Names like P@1, nDCG@5, PSP@3. Not given: the usual ones."""
+    propensity: str | tuple[float, float] | None = None
+    """For PSP: [A, B] or the name of a known data set. Not given: 0.55 and 1.5."""
+    threshold: float | None = None
+    """For F1 without @k: a label counts as predicted when its score is not below this."""
+    groups: tuple[int, ...] = (10, 100)
+    """Training documents at which a label passes from tail to torso and from torso to head."""
+    bootstrap: Annotated[int, Field(ge=0)] = 200
+    """Resamples for the intervals; 0 leaves them out."""
+    examples: Annotated[int, Field(ge=0)] = 20
+    """Test documents shown in the report."""
+    k: Annotated[int, Field(ge=1)] = 10
+    """Labels predicted a document."""
+
+    @model_validator(mode="after")
+    def _can_be_computed(self) -> EvaluateSection:
+        """Find out before training that the scores wanted at its end cannot be had."""
+        try:
+            metrics = parse_metrics(self.metrics) if self.metrics is not None else []
+            check_depth(metrics, self.k)
+            check_threshold(self.threshold, [metric.name for metric in metrics if metric.needs_threshold])
+            propensity_constants(self.propensity)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+
+class RunSection(Config):
+    """Where the run goes and what it may use."""
+
+    folder: str | None = None
+    """Folder of the run. Not given: `runs/` and the config file's name."""
+    threads: Annotated[int, Field(ge=1)] | None = None
+    """Threads. Not given: all cores."""
+    report: bool = True
+    """Write report.html (needs the extra `report`)."""
+
+
+class RunConfig(Config):
+    """A whole run."""
+
+    data: DataSection
+    model: dict[str, Any]
+    """`method` and the parameters of that method."""
+    evaluate: EvaluateSection = EvaluateSection()
+    run: RunSection = RunSection()
+
+    @field_validator("model")
+    @classmethod
+    def _has_method(cls, model: dict[str, Any]) -> dict[str, Any]:
+        if not isinstance(model.get("method"), str):
+            raise ValueError(f"`method` must name one of {', '.join(method_names())}")
+        return model
+
+    def make_method(self) -> Method:
+        """A fresh, unfitted method."""
+        params = {key: value for key, value in self.model.items() if key != "method"}
+        return method_class(self.model["method"])(**params)
+
+    def resolved(self) -> dict[str, Any]:
+        """All values, defaults included, as plain data."""
+        values = self.model_dump(mode="json")
+        values["model"] = {"method": self.model["method"], **self.make_method().config.model_dump(mode="json")}
+        return values
+
+    def to_yaml(self) -> str:
+        """The resolved config as YAML."""
+        return to_yaml(self.resolved())
+
+
+def run_config(source: ConfigSource) -> RunConfig:
+    """A checked run config; faults name file, line and key, those inside the method's parameters too."""
+    config = validated(RunConfig, source.values, source)
+    try:
+        kind = method_class(config.model["method"])
+    except ConfigError as error:
+        raise ConfigError(f"{source.where(('model', 'method'))}: model.method: {error}") from None
+    params = {key: value for key, value in config.model.items() if key != "method"}
+    validated(kind.Config, params, source, ("model",))
+    if config.run.folder is None:
+        folder = str(Path("runs") / (Path(source.name).stem or "run"))
+        config = config.model_copy(update={"run": config.run.model_copy(update={"folder": folder})})
+    return config
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON schema of run configs, with the parameters of every method, for editors that complete YAML."""
+    schema = RunConfig.model_json_schema()
+    definitions = schema.setdefault("$defs", {})
+    choices: list[Mapping[str, Any]] = []
+    for name in method_names():
+        parameters = method_class(name).Config.model_json_schema(ref_template="#/$defs/{model}")
+        definitions.update(parameters.pop("$defs", {}))
+        parameters["properties"] = {"method": {"const": name}, **parameters.get("properties", {})}
+        parameters["required"] = ["method", *parameters.get("required", [])]
+        parameters["title"] = name
+        choices.append(parameters)
+    schema["properties"]["model"] = {"anyOf": choices, "title": "Model"}
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    return schema

@@ -1,0 +1,99 @@
+"""Judge a model on labelled documents: scores, a table of labels, examples to look at."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labelwise.atomic import replacing
+from labelwise.data.dataset import Dataset
+from labelwise.methods.base import Method
+from labelwise.metrics.evaluate import Evaluation, evaluate
+from labelwise.metrics.per_label import write_label_table
+from labelwise.runs import folder as files
+from labelwise.runs.config import EvaluateSection
+from labelwise.topk import NOTHING, TopK
+
+MAX_EXAMPLE_LETTERS = 600
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """An evaluation with what it took, and the means to score other predictions in the same way."""
+
+    top: TopK
+    evaluation: Evaluation
+    seconds: dict[str, float]
+    score: Callable[[TopK], Evaluation]
+
+
+def judge(model: Method, test: Dataset, section: EvaluateSection, folder: Path | None = None) -> Judgement:
+    """Predict and score; with a folder, labels.tsv and examples.jsonl are written there."""
+    test = test.align(model.label_names_)
+    if test.label_texts is None and model.label_texts_ is not None:
+        test = replace(test, label_texts=model.label_texts_ + test.label_names[len(model.label_names_) :])
+    counts = np.zeros(test.n_labels, np.int64)
+    counts[: len(model.label_counts_)] = model.label_counts_
+
+    def score(top: TopK) -> Evaluation:
+        return evaluate(
+            top,
+            test,
+            metrics=section.metrics,
+            train=counts,
+            train_documents=model.n_documents_,
+            propensity=section.propensity,
+            threshold=section.threshold,
+            groups=section.groups,
+            bootstrap=section.bootstrap,
+        )
+
+    begin = time.perf_counter()
+    top = model.predict(test, k=section.k)
+    predicted = time.perf_counter()
+    evaluation = score(top)
+    seconds = {"predict": predicted - begin, "evaluate": time.perf_counter() - predicted}
+    if folder is not None:
+        write_label_table(folder / files.LABELS, top, test, train=counts, k=min(5, top.k))
+        write_examples(folder / files.EXAMPLES, top, test, counts, section.examples)
+    return Judgement(top, evaluation, seconds, score)
+
+
+def write_examples(path: Path, top: TopK, test: Dataset, counts: np.ndarray, number: int) -> None:
+    """Some documents, evenly spread over the test part, with their true and predicted labels."""
+    rows = np.unique(np.linspace(0, len(test) - 1, min(number, len(test))).astype(int)) if len(test) else []
+    with replacing(path) as file:
+        for row in rows:
+            file.write(json.dumps(_example(int(row), top, test, counts), ensure_ascii=False) + "\n")
+
+
+def _example(row: int, top: TopK, test: Dataset, counts: np.ndarray) -> dict[str, Any]:
+    true = test.labels.indices[test.labels.indptr[row] : test.labels.indptr[row + 1]].tolist()
+    predicted = [i for i in top.ids[row].tolist() if i != NOTHING]
+
+    def about(label: int) -> dict[str, Any]:
+        meaning = None if test.label_texts is None else test.label_texts[label]
+        return {"label": test.label_names[label], "text": meaning}
+
+    return {
+        "id": test.ids[row] if test.ids is not None else str(row),
+        "text": _shown(row, test),
+        "truth": [{**about(i), "count": int(counts[i])} for i in true],
+        "predicted": [
+            {**about(i), "score": float(s), "correct": i in true}
+            for i, s in zip(predicted, top.scores[row].tolist(), strict=False)
+        ],
+    }
+
+
+def _shown(row: int, test: Dataset) -> str:
+    if test.texts is not None:
+        text = test.texts[row]
+        return text if len(text) <= MAX_EXAMPLE_LETTERS else text[:MAX_EXAMPLE_LETTERS] + " ..."
+    return test.paths[row] if test.paths is not None else f"document {row}"

@@ -1,0 +1,61 @@
+"""What machine and which packages a figure was measured with."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from labelwise.parallel import threads
+
+PACKAGES = ("labelwise", "numpy", "scipy", "numba", "torch", "transformers")
+
+
+def describe_machine() -> dict[str, Any]:
+    """Processor, memory, system and versions, as plain data."""
+    return {
+        "cpu": _processor(),
+        "cores": os.cpu_count(),
+        "threads": threads(),
+        "memory_bytes": _memory(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: found for name in PACKAGES if (found := _version(name))},
+    }
+
+
+def peak_memory() -> int | None:
+    """The most memory this process has held, in bytes; None where the system does not tell."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _memory() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

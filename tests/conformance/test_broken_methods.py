@@ -1,0 +1,236 @@
+"""The suite can fail: for every check there is a method broken in just that point, and the check catches it.
+
+Each broken method is a nearest-centroid classifier (which passes everything) with one thing done wrong.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from conformance.checks import CHECKS
+from labelwise import registry, store
+from labelwise.config import Config as BaseConfig
+from labelwise.errors import LabelwiseError
+from labelwise.methods.base import Method
+from labelwise.topk import TopK
+
+WIDTH = 512
+
+
+class Centroid(Method):
+    """Scores a label by the product of the document with the label's mean document. Correct, small, not fast."""
+
+    name = "centroid"
+    inputs = ("texts", "features")
+
+    class Config(BaseConfig):
+        """One parameter, so that there is something to clone."""
+
+        power: float = 0.5
+        """Label means are divided by the label's count to this power."""
+
+    def _vectors(self, data):
+        if self.kind == "features":
+            return data.features
+        rows, columns = [], []
+        for row, text in enumerate(data.texts):
+            for word in text.split():
+                rows.append(row)
+                columns.append(sum(ord(c) * 31**i for i, c in enumerate(word)) % WIDTH)
+        return sparse.csr_array((np.ones(len(rows), np.float32), (rows, columns)), shape=(len(data), WIDTH))
+
+    def _fit(self, data, kind, valid, context):
+        self.kind = kind
+        counts = np.maximum(data.label_counts(), 1) ** self.config.power
+        self.weights_ = sparse.csr_array(data.labels.T / counts[:, None]) @ self._vectors(data)
+        self.weights_ = sparse.csr_array(self.weights_, dtype=np.float32)
+
+    def _predict(self, data, k):
+        top = [self._rows(data.take(slice(i, i + 64)), k) for i in range(0, len(data), 64)]
+        if not top:
+            return TopK(np.empty((0, k), np.int32), np.empty((0, k), np.float32))
+        return TopK.concatenate(top)
+
+    def _rows(self, data, k):
+        return TopK.from_csr(self._vectors(data) @ self.weights_.T, k)
+
+    def _state(self):
+        return store.csr_to_tensors("weights", self.weights_)
+
+    def _restore(self, tensors, path):
+        self.kind = self.input_
+        self.weights_ = store.csr_from_tensors("weights", tensors, path)
+
+
+class IgnoresTheDocument(Centroid):
+    def _rows(self, data, k):
+        top = super()._rows(data, k)
+        return TopK(np.roll(top.ids, 1, axis=0), np.roll(top.scores, 1, axis=0))
+
+
+class WorstFirst(Centroid):
+    def _rows(self, data, k):
+        top = super()._rows(data, k)
+        return TopK(top.ids[:, ::-1], top.scores[:, ::-1])
+
+
+class DependsOnTheBatch(Centroid):
+    def _predict(self, data, k):
+        top = super()._predict(data, k)
+        return TopK(top.ids, (top.scores * np.float32(1 + 0.01 * len(data))))
+
+
+class ForgetsOnSave(Centroid):
+    def _state(self):
+        rounded = self.weights_.copy()
+        rounded.data = np.round(rounded.data, 1)
+        return store.csr_to_tensors("weights", rounded)
+
+
+class CopiesOnLoad(Centroid):
+    def _restore(self, tensors, path):
+        super()._restore({key: np.array(value) for key, value in tensors.items()}, path)
+
+
+class Moody(Centroid):
+    calls = itertools.count()
+
+    def _fit(self, data, kind, valid, context):
+        super()._fit(data, kind, valid, context)
+        self.weights_.data *= np.random.default_rng(next(self.calls)).uniform(0.5, 1, len(self.weights_.data))
+
+
+class Remembers(Centroid):
+    def _fit(self, data, kind, valid, context):
+        before = getattr(self, "weights_", None)
+        super()._fit(data, kind, valid, context)
+        if before is not None:
+            self.weights_.data *= 0.5
+
+
+class TooFewPlaces(Centroid):
+    def predict(self, documents, k=10):
+        return super().predict(documents, k).head(min(k, len(self.label_names_)))
+
+
+class ChokesOnEmpty(Centroid):
+    def _predict(self, data, k):
+        if self.kind == "texts" and not all(text.split() for text in data.texts):
+            raise ZeroDivisionError
+        return super()._predict(data, k)
+
+
+class RenamesLabels(Centroid):
+    def predict(self, documents, k=10):
+        if hasattr(documents, "label_names"):
+            self.label_names_ = documents.label_names
+        return super().predict(documents, k)
+
+
+class PredictsUnfitted(Centroid):
+    def _check_fitted(self):
+        if not hasattr(self, "label_names_"):
+            raise AttributeError("label_names_")
+
+
+class NotCloneable(Centroid):
+    def get_params(self, deep=True):
+        return {"strength": 1}
+
+
+class SwallowsUnknown(Centroid):
+    def __init__(self, **params):
+        super().__init__(**{k: v for k, v in params.items() if k in self.Config.model_fields})
+
+
+class ScribblesOnInputs(Centroid):
+    def _fit(self, data, kind, valid, context):
+        super()._fit(data, kind, valid, context)
+        data.labels.data *= 2
+
+
+class Dense(Centroid):
+    def _predict(self, data, k):
+        scores = (self._vectors(data) @ self.weights_.T).toarray() + np.float32(0)
+        return TopK.from_csr(sparse.csr_array(scores), k)
+
+
+class TakesAnything(Centroid):
+    def predict(self, documents, k=10):
+        try:
+            return super().predict(documents, k)
+        except Exception:
+            return TopK(np.zeros((1, k), np.int32), np.zeros((1, k), np.float32), self.label_names_)
+
+
+class Trusting(Centroid):
+    @classmethod
+    def _from_folder(cls, folder):
+        folder.verify = False
+        return super()._from_folder(folder)
+
+
+class Unpickles(Centroid):
+    @classmethod
+    def _from_folder(cls, folder):
+        content = Path(folder.path / "state.safetensors").read_bytes()
+        if content.startswith(b"\x80"):
+            pickle.loads(content)
+        return super()._from_folder(folder)
+
+
+BROKEN = {
+    "solves_planted_data": IgnoresTheDocument,
+    "predictions_are_well_formed": WorstFirst,
+    "batch_equals_single": DependsOnTheBatch,
+    "save_and_load_are_exact": CopiesOnLoad,
+    "is_deterministic": Moody,
+    "fit_again_forgets": Remembers,
+    "more_places_than_labels": TooFewPlaces,
+    "empty_rows": ChokesOnEmpty,
+    "unseen_labels": RenamesLabels,
+    "unfitted_is_refused": PredictsUnfitted,
+    "sklearn_manners": NotCloneable,
+    "unknown_parameters_are_refused": SwallowsUnknown,
+    "inputs_are_left_alone": ScribblesOnInputs,
+    "never_dense": Dense,
+    "wrong_inputs_are_refused": TakesAnything,
+    "damaged_folders_are_refused": Trusting,
+    "strangers_cannot_run_code": Unpickles,
+}
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    def register(kind):
+        monkeypatch.setitem(registry.METHODS, "centroid", f"{__name__}:{kind.__name__}")
+        return kind
+
+    return register
+
+
+def test_every_check_has_a_broken_method():
+    assert set(BROKEN) == set(CHECKS)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_the_sound_method_passes(check, tmp_path, registered):
+    CHECKS[check](registered(Centroid), tmp_path)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_the_broken_method_is_caught(check, tmp_path, registered):
+    kind = registered(BROKEN[check])
+    with pytest.raises((AssertionError, ArithmeticError, AttributeError, LabelwiseError, pytest.fail.Exception)):
+        CHECKS[check](kind, tmp_path)
+
+
+def test_inexact_save_is_caught(tmp_path, registered):
+    with pytest.raises(AssertionError):
+        CHECKS["save_and_load_are_exact"](registered(ForgetsOnSave), tmp_path)

@@ -1,0 +1,14 @@
+"""Shared set-up: the tests' own helpers are importable as packages beside this file."""
+
+import sys
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+# Shared machines pause at odd moments: time limits belong to the runner, not to single examples.
+settings.register_profile(
+    "labelwise", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile("labelwise")

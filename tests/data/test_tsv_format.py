@@ -1,0 +1,61 @@
+"""`tsv`: labels and text in a line, with or without an id."""
+
+from __future__ import annotations
+
+import pytest
+from data_cases import cut_into_small_blocks, plain, put
+
+from labelwise.data.options import ReadOptions
+from labelwise.data.read import read
+from labelwise.errors import DataError
+
+
+def test_two_columns(tmp_path):
+    found = read(put(tmp_path / "a.tsv", "x y\tone\n\ttwo\nz\t\n"))
+    assert plain(found) == [{"x": 1, "y": 1}, {}, {"z": 1}]
+    assert list(found.texts) == ["one", "two", ""]
+    assert found.ids is None
+
+
+def test_three_columns_and_tabs_in_the_text(tmp_path):
+    found = read(put(tmp_path / "a.tsv", "7\tx y\tone\ttwo\n\t\tthree\n9\tx\t\tfour\n"))
+    assert list(found.ids) == ["7", "", "9"]
+    assert plain(found) == [{"x": 1, "y": 1}, {}, {"x": 1}]
+    assert list(found.texts) == ["one\ttwo", "three", "\tfour"]
+
+
+def test_the_first_line_that_is_not_empty_decides(tmp_path):
+    found = read(put(tmp_path / "a.tsv", "\n\r\nx\tone\nx y\ttwo\twith a tab\n\n"))
+    assert list(found.texts) == ["one", "two\twith a tab"]
+    assert found.ids is None
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("x\tone\nno tab here\n", r"a\.tsv:2: the line has no tab; labels<TAB>text is needed"),
+        ("1\tx\tone\n\n2\ttwo\n", r"a\.tsv:3: the line has one tab; id<TAB>labels<TAB>text"),
+        ("1\tx\tone\nnothing\n", r"a\.tsv:2: the line has no tab"),
+    ],
+)
+def test_a_line_with_too_few_tabs_is_an_error_there(tmp_path, content, message):
+    with pytest.raises(DataError, match=message):
+        read(put(tmp_path / "a.tsv", content))
+
+
+def test_the_line_of_an_error_is_right_in_a_later_block(tmp_path, monkeypatch):
+    blocks = cut_into_small_blocks(monkeypatch, 64)
+    content = "x\tsome text\n" * 40 + "\n" * 3 + "broken\n" + "x\tmore\n" * 10
+    with pytest.raises(DataError, match=r"a\.tsv:44: the line has no tab"):
+        read(put(tmp_path / "a.tsv", content))
+    assert len(blocks) > 3
+
+
+def test_an_empty_file_has_no_documents(tmp_path):
+    assert len(read(put(tmp_path / "a.tsv", ""))) == 0
+    assert len(read(put(tmp_path / "a.tsv", "\n\n"))) == 0
+
+
+def test_another_separator_may_be_given(tmp_path):
+    options = ReadOptions(label_separator=" / ")
+    assert plain(read(put(tmp_path / "a.tsv", "a b / c\tx\n"), options=options)) == [{"a b": 1, "c": 1}]

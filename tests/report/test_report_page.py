@@ -1,0 +1,440 @@
+"""The report of a run: what is on it, that it is safe and self-contained, and what happens with incomplete runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from made_up_run import make_run, write_json, write_lines
+from reading_pages import Page
+
+from labelwise.errors import DataError, LabelwiseError, MissingDependencyError
+from labelwise.metrics.groups import GroupRow
+from labelwise.metrics.propensity import Propensity
+from labelwise.metrics.result import Evaluation
+from labelwise.report.drawing import Chart
+from labelwise.report.html import write_report
+from labelwise.report.run_files import FILES, read_run
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("jinja2")
+
+
+def page_of(run, path=None) -> Page:
+    return Page(write_report(run, path).read_text(encoding="utf-8"))
+
+
+def changed_json(path, **changes) -> None:
+    write_json(path, json.loads(path.read_text(encoding="utf-8")) | changes)
+
+
+@pytest.fixture
+def quick(monkeypatch) -> None:
+    """Leave out the drawing where a test is about something else: it takes most of the time."""
+    monkeypatch.setattr(Chart, "inline_svg", lambda chart: f"<svg>{chart.name}</svg>")
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory) -> Page:
+    return page_of(make_run(tmp_path_factory.mktemp("runs") / "first", curves=True))
+
+
+def test_the_verdict_names_method_data_scores_and_time(page):
+    assert page.inside("verdict") == (
+        "linear_tree on eurlex57k: P@1 91.65 %, P@3 81.79 %, P@5 68.68 % on 6,000 test documents; "
+        "trained in 13.4 s; 4,225 documents a second at prediction."
+    )
+    assert "linear-tree" in page.text
+
+
+def test_the_score_table_has_every_metric_with_interval_and_baseline(page):
+    head, *rows = page.tables["score-table"]
+    assert head == ["metric", "%", "95 % interval", "popularity"]
+    assert [row[0] for row in rows] == [
+        "P@1", "P@3", "P@5", "nDCG@3", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@5",
+    ]  # fmt: skip
+    assert rows[0] == ["P@1", "91.65", "91.05 – 92.20", "13.91"]
+    assert rows[8] == ["R@5", "71.04", "70.44 – 71.59", "9.74"]
+    assert "A 0.55, B 1.5, N 45,000" in page.text
+
+
+def test_the_group_and_data_tables(page):
+    head, *rows = page.tables["group-table"]
+    assert head[:5] == ["group", "labels", "true occurrences", "share, %", "recall@1, %"]
+    assert rows[2] == ["tail", "2,129", "1,100", "3.7", "3.00", "14.00", "21.00", "0.45", "1.10", "1.18"]
+    facts = {row[0]: row[1:] for row in page.tables["data-table"]}
+    assert facts["documents"] == ["45,000", "6,000"]
+    assert facts["labels with at most 5 documents, %"] == ["41.27", "41.27"]
+    assert facts["max labels"] == ["26", "26"]
+
+
+def test_costs_machine_and_config(page):
+    costs = {row[0]: row[1] for row in page.tables["cost-table"]}
+    assert costs["fit"] == "13.4 s"
+    assert costs["evaluate"] == "610 ms"
+    assert costs["peak memory"] == "1.3 GB"
+    assert costs["model on disk"] == "88.4 MB"
+    about = page.inside("about")
+    assert "Some Processor 8000 @ 2.40GHz, 2 threads, 4 cores, 16.7 GB" in about
+    assert "numpy 2.2.0" in about
+    assert "max_leaf: 100" in about
+    assert "KDD 2016" in about
+
+
+def test_all_charts_are_there_and_described(page):
+    charts = [attributes for attributes in page.attributes("svg") if attributes.get("class") == "chart"]
+    titles = [chart["aria-label"].partition(".")[0] for chart in charts]
+    assert titles == [
+        "Scores by k",
+        "Recall from head to tail",
+        "Where the correct predictions come from",
+        "How often labels occur",
+        "loss",
+        "P@1",
+    ]
+    assert "tail: 3.0 in the top 1, 14.0 in the top 3, 21.0 in the top 5" in charts[1]["aria-label"]
+    assert "fit valid: from " in charts[4]["aria-label"]
+    assert all(chart["role"] == "img" and "viewbox" in chart for chart in charts)
+
+
+def test_ids_are_unique_and_references_lead_to_them(page):
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    used = [attributes["href"].removeprefix("#") for attributes in page.attributes("use")]
+    for _, attributes in page.tags:
+        used += re.findall(r"url\(#([^)]+)\)", " ".join(attributes.values()))
+    assert used
+    assert set(used) <= set(ids)
+
+
+def test_nothing_is_loaded_from_elsewhere(tmp_path):
+    source = write_report(make_run(tmp_path / "run", curves=True)).read_text(encoding="utf-8")
+    page = Page(source)
+    assert not {tag for tag, _ in page.tags} & {"script", "link", "img", "iframe", "object", "embed", "base"}
+    for _, attributes in page.tags:
+        for key, value in attributes.items():
+            assert not key.startswith("on")
+            if key in ("src", "href", "xlink:href", "action", "data", "srcset"):
+                assert value.startswith("#")
+            assert "//" not in value
+    assert "@import" not in source
+    assert not re.search(r"url\((?!#)", source)
+    policies = [a["content"] for a in page.attributes("meta") if a.get("http-equiv") == "Content-Security-Policy"]
+    assert policies == ["default-src 'none'; style-src 'unsafe-inline'"]
+
+
+def test_examples_mark_what_is_right(page):
+    rows = page.tables[""]
+    assert rows[0] == ["✓ import refund (2356)", "", "0.97"]
+    assert rows[2] == ["✗ fruit vegetable (1644)", "", "0.323"]
+    assert "32000R0000" in page.text
+    assert "12 of 15 documents" in page.text
+    widths = [a["style"] for a in page.attributes("span") if a.get("class") == "bar"]
+    assert widths[:2] == ["width: 97.0%", "width: 48.5%"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_bars_of_scores_that_are_no_probabilities(tmp_path):
+    run = make_run(tmp_path / "run")
+    labels = [("a", 6.0), ("b", 2.0), ("c", -2.0), ("d", None)]
+    predicted = [{"label": label, "text": None, "score": score, "correct": False} for label, score in labels]
+    write_lines(run / "examples.jsonl", [{"id": 7, "text": None, "truth": [], "predicted": predicted}])
+    page = page_of(run)
+    widths = [a["style"] for a in page.attributes("span") if a.get("class") == "bar"]
+    assert widths[:4] == ["width: 100.0%", "width: 50.0%", "width: 0.0%", "width: 0.0%"]
+    assert page.tables[""][3] == ["✗ d", "", "–"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_label_table_shows_the_most_frequent_and_a_few_rare(tmp_path):
+    run = make_run(tmp_path / "run")
+    counts = {f"l{i}": (i * 7919) % 1000 for i in range(500)}
+    lines = ["label\ttext\ttrain\ttest\tprecision"]
+    lines += [f"{label}\t\t{count}\t{count % 2}\t0.25" for label, count in counts.items()]
+    (run / "labels.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    table = read_run(run).labels
+    assert table.n_rows == 500
+    assert [row[0] for row in table.frequent] == sorted(counts, key=counts.get, reverse=True)[:20]
+    allowed = {label for label, count in counts.items() if 0 < count < 10 and count % 2}
+    assert {row[0] for row in table.rare} == allowed
+    head, *rows = page_of(run).tables["label-table"]
+    assert head == ["label", "train", "test", "precision, %"]
+    assert rows[0] == ["l321", "999", "1", "25.0"]
+
+
+def test_the_draw_of_rare_labels_is_fixed_and_inside_the_rare(tmp_path):
+    run = make_run(tmp_path / "run")
+    rows = "".join(f"l{i}\t{1 + i % 12}\t1\n" for i in range(5000))
+    (run / "labels.tsv").write_text("label\ttrain\ttest\n" + rows, encoding="utf-8")
+    table = read_run(run).labels
+    assert len(table.rare) == 20
+    assert all(int(row[1]) < 10 for row in table.rare)
+    assert len({row[0] for row in table.rare}) == 20
+    assert table == read_run(run).labels
+    assert max(int(row[0][1:]) for row in table.rare) > 2500
+
+
+def test_the_same_files_give_the_same_bytes(tmp_path):
+    run = make_run(tmp_path / "run", curves=True)
+    first = write_report(run, tmp_path / "one.html").read_bytes()
+    assert write_report(run, tmp_path / "two.html").read_bytes() == first
+    program = (
+        "import sys\n"
+        "from labelwise.report.html import write_report\n"
+        "import labelwise.report.compare\n"
+        "assert not {'matplotlib', 'jinja2', 'numba'} & set(sys.modules)\n"
+        "write_report(sys.argv[1], sys.argv[2])\n"
+    )
+    arguments = [sys.executable, "-c", program, str(run), str(tmp_path / "three.html")]
+    environment = {
+        "PYTHONPATH": ":".join(sys.path),
+        "PYTHONHASHSEED": "12345",
+        "HOME": str(tmp_path),
+        "PATH": "",
+    }
+    subprocess.run(arguments, check=True, env=environment)
+    assert (tmp_path / "three.html").read_bytes() == first
+
+
+def test_the_users_matplotlib_settings_do_not_matter(tmp_path):
+    import matplotlib
+
+    run = make_run(tmp_path / "run")
+    first = write_report(run, tmp_path / "one.html").read_bytes()
+    with matplotlib.rc_context({"font.size": 30, "axes.grid": False, "svg.fonttype": "path"}):
+        assert write_report(run, tmp_path / "two.html").read_bytes() == first
+        assert matplotlib.rcParams["font.size"] == 30
+
+
+EVIL = '<script>alert("x")</script>&amp;$\\frac{1}{$<img src=x onerror=alert(1)>--><!--'
+
+
+def test_all_that_comes_from_files_is_escaped(tmp_path):
+    run = make_run(tmp_path / "run", name=EVIL, curves=True)
+    changed_json(run / "state.json", method=EVIL)
+    results = json.loads((run / "results.json").read_text(encoding="utf-8"))
+    evaluation = results["evaluation"]
+    evaluation["values"] |= {f"{EVIL}@1": 0.5, f"{EVIL}@3": 0.25}
+    evaluation["groups"][0]["name"] = EVIL
+    evaluation["ties"][f"{EVIL}@1"] = [0.1, 0.9]
+    results["baseline"]["method"] = EVIL
+    results["split"] = EVIL
+    results["data"]["train"] |= {EVIL: EVIL, "name": EVIL}
+    results["data"][EVIL] = {"name": EVIL}
+    results["timings"][EVIL] = 1.0
+    results["model"][EVIL] = EVIL
+    write_json(run / "results.json", results)
+    changed_json(run / "machine.json", cpu=EVIL, packages={EVIL: EVIL})
+    example = {"id": EVIL, "text": EVIL, "truth": [{"label": EVIL, "text": EVIL, "count": 1}]}
+    write_lines(run / "examples.jsonl", [example | {"predicted": [{"label": EVIL, "text": EVIL, "score": 0.1}]}])
+    (run / "config.yml").write_text(f"data:\n  path: '{EVIL}'\n", encoding="utf-8")
+    (run / "labels.tsv").write_text(f"label\ttrain\t{EVIL}\n{EVIL}\t5\t{EVIL}\n", encoding="utf-8")
+    write_lines(run / "metrics.jsonl", [{"stage": EVIL, "split": EVIL, "step": s, EVIL: s * 0.5} for s in range(3)])
+    page = page_of(run)
+    assert not {tag for tag, _ in page.tags} & {"script", "img"}
+    assert not [key for _, attributes in page.tags for key in attributes if key.startswith("on")]
+    assert page.text.count('<script>alert("x")</script>&amp;$\\frac') > 8
+    assert EVIL in page.inside("examples")
+
+
+def test_odd_characters_do_no_harm(tmp_path):
+    run = make_run(tmp_path / "run", name="标签 \ud800 \x00\x1b مرحبا")
+    entries = [{"stage": "f\ud800", "step": s, "P\x00@1": s / 9, "標籤": s} for s in range(4)]
+    write_lines(run / "metrics.jsonl", entries)
+    example = {"id": "\x00", "text": "half \ud83d a character", "truth": [], "predicted": []}
+    write_lines(run / "examples.jsonl", [example])
+    assert "标签 مرحبا" in page_of(run).text
+
+
+def test_a_large_run_stays_a_small_page(tmp_path):
+    run = make_run(tmp_path / "run")
+    long = "word " * 20_000
+    label = {"label": "x" * 500, "text": "meaning " * 200, "count": 1, "score": 0.5, "correct": True}
+    example = {"id": long, "text": long, "truth": [label] * 50, "predicted": [label] * 50}
+    write_lines(run / "examples.jsonl", [example] * 20)
+    entries = [
+        {"stage": "fit", "split": f"s{s % 3}", "step": s, **{f"number_{i}": (s * i) % 97 for i in range(30)}}
+        for s in range(3000)
+    ]
+    write_lines(run / "metrics.jsonl", entries)
+    (run / "config.yml").write_text("data: {}\n# " + "x" * 500_000 + "\n", encoding="utf-8")
+    results = json.loads((run / "results.json").read_text(encoding="utf-8"))
+    ranks = list(range(1, 50_000))
+    results["frequency_curve"] = {"rank": ranks, "count": [100_000 // rank for rank in ranks]}
+    write_json(run / "results.json", results)
+    assert write_report(run).stat().st_size < 1_000_000
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_named_and_the_rest_is_shown(tmp_path, name):
+    run = make_run(tmp_path / "run")
+    (run / name).unlink()
+    page = page_of(run)
+    assert f"{name} is missing" in page.text
+    assert page.text.count("is missing") == 1
+    assert ("91.65" in page.text) == (name != "results.json")
+    assert ("32000R0000" in page.text) == (name != "examples.jsonl")
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", FILES)
+def test_one_file_alone_makes_a_report(tmp_path, name):
+    run = make_run(tmp_path / "run")
+    for other in FILES:
+        if other != name:
+            (run / other).unlink()
+    assert page_of(run).text.count("is missing") == len(FILES) - 1
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_run_that_was_stopped_says_so(tmp_path):
+    run = make_run(tmp_path / "run", curves=True)
+    changed_json(run / "state.json", status="running", finished=None)
+    assert "has not finished" not in page_of(run).text  # the report is written by the run itself, at its end
+    (run / "results.json").unlink()
+    page = page_of(run)
+    assert "This run has not finished." in page.text
+    assert page.inside("verdict") == "linear_tree on eurlex57k: not evaluated."
+    assert len(page.attributes("svg")) == 2
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_cut_last_line_of_the_metrics_is_left_out(tmp_path):
+    run = make_run(tmp_path / "run", curves=True)
+    with (run / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"time": 3, "sta')
+    assert "last line of metrics.jsonl is cut" in page_of(run).text
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("results.json", b"{", "not valid JSON"),
+        ("results.json", b"[1, 2]", "damaged"),
+        ("results.json", b"\xff\xfe", "not UTF-8"),
+        ("results.json", b'{"split": "test"}', "evaluation"),
+        ("results.json", b'{"evaluation": {"values": {"P@1": "much"}}}', "evaluation.values.P@1"),
+        ("results.json", b'{"evaluation": {"values": {"P@1": 1e999}}}', "evaluation.values.P@1"),
+        (
+            "results.json",
+            b'{"evaluation": {"values": {}, "groups": [{"name": 3, "recall": {"a": 1}}]}}',
+            "recall",
+        ),
+        (
+            "results.json",
+            b'{"evaluation": {"values": {}}, "frequency_curve": {"rank": 3}}',
+            "frequency_curve",
+        ),
+        ("results.json", b"[" * 100_000, "not valid JSON"),
+        ("state.json", b"", "not valid JSON"),
+        ("state.json", b'"finished"', "damaged"),
+        ("machine.json", b'{"cores": "many"}', "cores"),
+        ("metrics.jsonl", b'{"step": 1}\n{"step": \n{"step": 2}\n', "metrics.jsonl:2"),
+        ("metrics.jsonl", b"{}\n{\n", "metrics.jsonl:2"),
+        ("metrics.jsonl", b"5\n", "metrics.jsonl:1"),
+        ("examples.jsonl", b'{"id": "a", "truth": [{"text": "no label"}]}\n', "examples.jsonl:1"),
+        ("examples.jsonl", b'{"id": "a"}\n\n{"truth', "examples.jsonl:3"),
+        ("labels.tsv", b"", "empty"),
+        ("labels.tsv", b"label\ttrain\na\t1\nb\n", "labels.tsv:3"),
+        ("labels.tsv", b"label\ttrain\na\tmany\n", "labels.tsv:2"),
+        ("labels.tsv", b"label\ttrain\na\xff\t1\n", "not UTF-8"),
+        ("config.yml", b"data: [", "config.yml:1"),
+        ("config.yml", b"\xff", "not UTF-8"),
+    ],
+)
+def test_a_damaged_file_is_an_error_that_names_it(tmp_path, name, content, told):
+    run = make_run(tmp_path / "run")
+    (run / name).write_bytes(content)
+    with pytest.raises(LabelwiseError) as caught:
+        write_report(run)
+    assert name in str(caught.value)
+    assert told in str(caught.value)
+    assert {path.name for path in run.iterdir()} == set(FILES)
+
+
+def test_a_folder_that_is_no_run(tmp_path):
+    with pytest.raises(DataError, match="no such run folder"):
+        write_report(tmp_path / "nothing")
+    with pytest.raises(DataError, match="not a run folder"):
+        write_report(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_failure_leaves_the_old_report(tmp_path):
+    run = make_run(tmp_path / "run")
+    before = write_report(run).read_bytes()
+    (run / "results.json").write_text("{", encoding="utf-8")
+    with pytest.raises(LabelwiseError):
+        write_report(run)
+    assert (run / "report.html").read_bytes() == before
+    with pytest.raises(LabelwiseError, match="folder"):
+        write_report(make_run(tmp_path / "other"), tmp_path)
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_path_can_be_chosen(tmp_path):
+    run = make_run(tmp_path / "run")
+    target = tmp_path / "deep" / "page.html"
+    assert write_report(str(run), str(target)) == target
+    assert target.is_file()
+    assert not (run / "report.html").exists()
+
+
+@pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
+def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch, package):
+    run = make_run(tmp_path / "run")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingDependencyError, match=rf"{package}.*labelwise\[report\]"):
+        write_report(run)
+    assert not (run / "report.html").exists()
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(("ties", "told"), [(0.0004, False), (0.002, True)])
+def test_ties_are_told_where_they_matter(tmp_path, ties, told):
+    text = page_of(make_run(tmp_path / "run", ties=ties)).text
+    assert ("Labels with equal scores can stand in any order" in text) == told
+    assert ("P@1 91.45 – 91.85" in text) == told
+    assert ("The range may be wider" in text) == told
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_an_evaluation_writes_is_what_a_report_reads(tmp_path):
+    run = make_run(tmp_path / "run")
+    evaluation = Evaluation(
+        values={"P@1": 0.5, "macro-F1": 0.125},
+        n_documents=8,
+        n_without_labels=2,
+        n_unseen_labels=1,
+        intervals={"P@1": (0.25, 0.75)},
+        groups=[
+            GroupRow("head", 100, None, 4, 3, 10, 1.0, {1: 0.5}, {1: 0.4}),
+            GroupRow("unseen", 0, 0, 2, 0, 0, 0.0, {1: 0.0}, {1: 0.0}),
+        ],
+        ties={"P@1": (0.25, 0.5)},
+        ties_cut_off={"P@1": 0},
+        propensity=Propensity(0.6, 2.6, 1000),
+    )
+    changed_json(run / "results.json", evaluation=evaluation.to_dict(), baseline=None)
+    page = page_of(run)
+    head, *rows = page.tables["score-table"]
+    assert head == ["metric", "%", "95 % interval"]
+    assert rows == [["P@1", "50.00", "25.00 – 75.00"], ["macro-F1", "12.50", "–"]]
+    assert page.tables["group-table"][1] == ["head", "4", "10", "100.0", "40.00", "50.00"]
+    assert page.tables["group-table"][2][4] == "–"
+    assert "A 0.6, B 2.6, N 1,000" in page.text
+    assert "2 documents without any true label are counted as zero" in page.text
+    assert "The range may be wider" not in page.text
+
+
+def test_unknown_values_are_dashes(tmp_path):
+    run = make_run(tmp_path / "run")
+    bare = '{"evaluation": {"values": {"P@1": NaN, "P@3": 0.5}, "intervals": null}, "data": {"train": {"a": 1e999}}}'
+    (run / "results.json").write_text(bare, encoding="utf-8")
+    page = page_of(run)
+    assert page.tables["score-table"] == [["metric", "%"], ["P@1", "–"], ["P@3", "50.00"]]

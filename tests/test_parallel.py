@@ -1,0 +1,76 @@
+import os
+import threading
+import time
+
+import pytest
+
+from labelwise import parallel
+from labelwise.errors import ConfigError
+
+
+def test_results_keep_the_order_of_the_items():
+    with parallel.using_threads(4):
+        assert parallel.run_all(lambda x: (time.sleep(0.01 * (5 - x)), x)[1], range(5)) == list(range(5))
+        assert list(parallel.run_stream(lambda x: x * x, range(50))) == [x * x for x in range(50)]
+
+
+def test_a_stream_holds_few_items_at_once():
+    taken = []
+
+    def source():
+        for i in range(100):
+            taken.append(i)
+            yield i
+
+    with parallel.using_threads(2):
+        stream = parallel.run_stream(lambda x: x, source(), ahead=1)
+        assert next(stream) == 0
+        assert len(taken) <= 4
+        stream.close()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_first_error_is_raised(count):
+    def work(x):
+        if x == 2:
+            raise KeyError(x)
+        return x
+
+    with parallel.using_threads(count):
+        with pytest.raises(KeyError):
+            parallel.run_all(work, range(5))
+        with pytest.raises(KeyError):
+            list(parallel.run_stream(work, range(5)))
+
+
+def test_threads_are_really_used():
+    with parallel.using_threads(2):
+        barrier = threading.Barrier(2, timeout=10)
+        parallel.run_all(lambda _: barrier.wait(), range(2))
+
+
+def test_a_forked_child_gets_a_pool_of_its_own():
+    with parallel.using_threads(2):
+        parallel.run_all(lambda x: x, range(4))
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if parallel.run_all(lambda x: x + 1, range(4)) == [1, 2, 3, 4] else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_the_number_of_threads(monkeypatch):
+    monkeypatch.setenv("LABELWISE_THREADS", "3")
+    assert parallel.threads() == 3
+    monkeypatch.setenv("LABELWISE_THREADS", "many")
+    with pytest.raises(ConfigError, match="LABELWISE_THREADS"):
+        parallel.threads()
+    with pytest.raises(ConfigError, match="1 or more"):
+        parallel.set_threads(0)
+
+
+@pytest.mark.parametrize(("count", "parts"), [(0, 3), (1, 3), (10, 3), (10, 10), (7, 100)])
+def test_ranges_cover_everything_once(count, parts):
+    cut = parallel.ranges(count, parts)
+    assert [i for a, b in cut for i in range(a, b)] == list(range(count))
+    assert all(a < b for a, b in cut)
+    assert len(cut) <= parts
