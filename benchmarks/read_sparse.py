@@ -31,10 +31,11 @@ import omikuji
 from omikuji._libomikuji import ffi, lib
 pool = omikuji._ThreadPoolHandle(int(sys.argv[2])).ptr
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-before, begin = peak(), time.perf_counter()
+before, begin, busy = peak(), time.perf_counter(), time.process_time()
 loaded = lib.load_omikuji_data_set(ffi.new("char[]", sys.argv[1].encode()), pool)
 assert loaded != ffi.NULL
-print(json.dumps({"seconds": time.perf_counter() - begin, "peak": peak() - before, "held": float("nan")}))
+seconds, busy = time.perf_counter() - begin, time.process_time() - busy
+print(json.dumps({"seconds": seconds, "busy": busy, "peak": peak() - before, "held": float("nan")}))
 """
 
 
@@ -79,26 +80,24 @@ def measure_labelwise(path: Path) -> dict[str, float]:
         warm = Path(folder) / "warm.txt"
         warm.write_text("1 5 5\n2,1 3:0.5 1:2\n")
         xc.read(warm, ReadOptions())
-    before = peak_bytes()
-    begin = time.perf_counter()
+    before, begin, busy = peak_bytes(), time.perf_counter(), time.process_time()
     data = xc.read(path, ReadOptions())
-    seconds = time.perf_counter() - begin
+    seconds, busy = time.perf_counter() - begin, time.process_time() - busy
     matrices = (data.features, data.labels)
     held = sum(array.nbytes for m in matrices for array in (m.data, m.indices, m.indptr))
-    return {"seconds": seconds, "peak": peak_bytes() - before, "held": held}
+    return {"seconds": seconds, "busy": busy, "peak": peak_bytes() - before, "held": held}
 
 
 def measure_sklearn(path: Path) -> dict[str, float]:
     """One read by scikit-learn."""
     from sklearn.datasets import load_svmlight_file
 
-    before = peak_bytes()
-    begin = time.perf_counter()
+    before, begin, busy = peak_bytes(), time.perf_counter(), time.process_time()
     features, labels = load_svmlight_file(str(path), multilabel=True, zero_based=True, dtype=np.float32)
-    seconds = time.perf_counter() - begin
+    seconds, busy = time.perf_counter() - begin, time.process_time() - busy
     held = features.data.nbytes + features.indices.nbytes + features.indptr.nbytes
     held += 4 * sum(map(len, labels)) * 2
-    return {"seconds": seconds, "peak": peak_bytes() - before, "held": held}
+    return {"seconds": seconds, "busy": busy, "peak": peak_bytes() - before, "held": held}
 
 
 def measure_omikuji(python: str, path: Path) -> dict[str, float]:
@@ -106,7 +105,8 @@ def measure_omikuji(python: str, path: Path) -> dict[str, float]:
     from labelwise.parallel import threads
 
     command = [python, "-c", OMIKUJI, str(path), str(threads())]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return json.loads(output.splitlines()[-1])  # its log comes before
 
 
 def peak_bytes() -> int:
@@ -130,14 +130,15 @@ def table(rows: dict[str, list[dict[str, float]]], sizes: dict[str, int], repeat
         f"{datetime.date.today()}, {platform.machine()}, {threads()} threads, Python {platform.python_version()}, "
         f"median of {repeats}. Written by `benchmarks/read_sparse.py`.",
         "",
-        "| reader | file (MB) | seconds | MB/s | peak memory (MB) | arrays (MB) | peak / arrays |",
-        "|---|---|---|---|---|---|---|",
+        "| reader | file (MB) | seconds | MB/s | CPU seconds | peak memory (MB) | arrays (MB) | peak / arrays |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name, runs in rows.items():
         median = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
         megabytes = sizes[name] / 1e6
         lines.append(
             f"| {name} | {megabytes:,.0f} | {median['seconds']:.2f} | {megabytes / median['seconds']:,.0f} "
+            f"| {median['busy']:.2f} "
             f"| {median['peak'] / 1e6:,.0f} | {median['held'] / 1e6:,.0f} "
             f"| {median['peak'] / median['held']:.2f} |".replace("nan", "not known")
         )
@@ -153,7 +154,11 @@ def main() -> None:
     options.add_argument("--peers", help="a Python that has omikuji")
     options.add_argument("--folder", help="where to put the files (default: a temporary folder)")
     options.add_argument("--measure", nargs=2, metavar=("READER", "FILE"), help=argparse.SUPPRESS)
+    options.add_argument("--make", metavar="FILE", help=argparse.SUPPRESS)
     given = options.parse_args()
+    if given.make:
+        make_file(Path(given.make), given.mb)
+        return
     if given.measure:
         reader, path = given.measure
         measure = {"labelwise": measure_labelwise, "sklearn": measure_sklearn}[reader]
@@ -161,7 +166,8 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         whole, part = Path(folder) / "train.txt", Path(folder) / "slice.txt"
-        make_file(whole, given.mb)
+        # In a process of its own, because a process begins with the peak memory of the one that starts it.
+        subprocess.run([sys.executable, __file__, "--mb", str(given.mb), "--make", str(whole)], check=True)
         head_of(whole, part, min(given.slice_mb, given.mb))
         rows: dict[str, list[dict[str, float]]] = {}
         for _ in range(given.repeats):

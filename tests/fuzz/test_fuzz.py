@@ -20,10 +20,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conformance.planted import planted_features, planted_texts
-from fuzz.mutations import broken
 
 import labelwise as lw
+from conformance.planted import planted_features, planted_texts
+from fuzz.mutations import broken
 from labelwise.data.dataset import Dataset
 from labelwise.data.read import FORMATS
 from labelwise.data.write import write

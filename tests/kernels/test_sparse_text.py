@@ -12,7 +12,7 @@ from labelwise.data.formats import vowpal, xc
 from labelwise.data.stream import Block
 from labelwise.errors import DataError
 from labelwise.kernels import reference
-from labelwise.kernels.number_text import read_number, write_number
+from labelwise.kernels.number_text import read_number, read_whole, write_number
 from labelwise.kernels.sparse_text import sort_keys
 from labelwise.kernels.vowpal_text import murmur3
 
@@ -75,6 +75,17 @@ def test_numbers_of_many_digits_are_read_to_one_place(text):
     found = read_float32(text)
     nearby = {wanted, np.nextafter(wanted, np.float32(-np.inf)), np.nextafter(wanted, np.float32(np.inf))}
     assert found in nearby
+
+
+@given(st.text("0123456789", max_size=30), st.binary(max_size=12))
+@settings(max_examples=300)
+def test_whole_numbers_end_at_the_first_other_byte(digits, rest):
+    if rest[:1].isdigit():
+        rest = b":" + rest
+    number, position = read_whole(buffer(digits.encode() + rest + b"\n"), 0)
+    assert position == len(digits)
+    wanted = int(digits or "0")
+    assert number == wanted or (number >= 2**31 and wanted >= 2**31)
 
 
 @pytest.mark.parametrize(

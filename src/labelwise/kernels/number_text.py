@@ -44,8 +44,7 @@ _POWER_HIGH, _POWER_LOW = _powers()
 _WHOLE_POWERS = np.array([10**e for e in range(MAX_DIGITS + 1)], np.int64)
 
 
-@intrinsic
-def _eight_bytes(_typing: Any, data: Any, position: Any) -> Any:
+def _load_word(_typing: Any, data: Any, position: Any) -> Any:
     """The next eight bytes as one number, the first byte lowest. All eight must be inside."""
     if not isinstance(data, types.Array) or data.layout != "C" or data.dtype != types.uint8:
         return None  # numba then says that the types do not fit
@@ -58,14 +57,18 @@ def _eight_bytes(_typing: Any, data: Any, position: Any) -> Any:
     return types.uint64(data, position), codegen
 
 
-@intrinsic
-def _trailing_zeros(_typing: Any, number: Any) -> Any:
+def _count_trailing_zeros(_typing: Any, number: Any) -> Any:
     """Zero bits below the lowest one; 64 if there is none."""
 
     def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
 
-    return types.uint64(number), codegen
+    return types.int64(number), codegen
+
+
+# Two instructions that numba has no name for.
+_word_at: Any = intrinsic(_load_word)
+_trailing_zeros: Any = intrinsic(_count_trailing_zeros)
 
 
 @njit(nogil=True, cache=True, forceinline=True)
@@ -82,16 +85,17 @@ def read_digits(data: np.ndarray, position: int) -> tuple[int, int]:
             number = number * 10 + (data[position + count] - 48)
             count += 1
         return count, number
-    word = _eight_bytes(data, position) ^ np.uint64(0x3030303030303030)
+    word = _word_at(data, position) ^ np.uint64(0x3030303030303030)
     others = ((word + np.uint64(0x7676767676767676)) | word) & np.uint64(0x8080808080808080)
-    count = np.int64(_trailing_zeros(others) >> np.uint64(3))
+    count = _trailing_zeros(others) >> 3
     if count == 0:
         return 0, 0
     word <<= np.uint64(64 - 8 * count)
     word = word * np.uint64(10) + (word >> np.uint64(8))
     lower = (word & np.uint64(0x000000FF000000FF)) * np.uint64(0x000F424000000064)
     upper = ((word >> np.uint64(16)) & np.uint64(0x000000FF000000FF)) * np.uint64(0x0000271000000001)
-    return count, np.int64((lower + upper) >> np.uint64(32))
+    number: Any = np.int64((lower + upper) >> np.uint64(32))
+    return count, number
 
 
 @njit(nogil=True, cache=True, forceinline=True)

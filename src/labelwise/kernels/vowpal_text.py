@@ -54,13 +54,13 @@ def murmur3(data: np.ndarray, begin: int, end: int, seed: int) -> int:
     return state ^ (state >> 16)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, forceinline=True)
 def at_word_end(data: np.ndarray, position: int) -> bool:
     """Whether a blank, a bar or the line's end stands here."""
     return data[position] == BAR or at_token_end(data, position)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, forceinline=True)
 def skip_blanks(data: np.ndarray, position: int) -> int:
     """The position of the next byte that is no blank."""
     while data[position] == SPACE or data[position] == TAB:
@@ -68,7 +68,7 @@ def skip_blanks(data: np.ndarray, position: int) -> int:
     return position
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, forceinline=True)
 def skip_name(data: np.ndarray, position: int) -> int:
     """The position of the colon, blank, bar or line end after a name."""
     while data[position] != COLON and not at_word_end(data, position):
@@ -216,20 +216,20 @@ def _namespaces(
     return FINE, position, stored, columns
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, forceinline=True)
 def _feature(data: np.ndarray, begin: int, hash_mask: int, seed: int) -> tuple[int, int, int, float]:
     """One feature: (fault, position after it, column, value)."""
-    position = skip_name(data, begin)
-    if position == begin:
-        return BAD_FEATURE, begin, 0, 0.0
-    if hash_mask != NOT_HASHED:
-        column = murmur3(data, begin, position, seed) & hash_mask
-    else:
-        column, after = read_whole(data, begin)
-        if after != position:
+    if hash_mask == NOT_HASHED:
+        column, position = read_whole(data, begin)
+        if data[position] != COLON and not at_word_end(data, position):
             return NOT_A_COLUMN, begin, 0, 0.0
         if column > MAX_INDEX:
             return INDEX_TOO_LARGE, begin, 0, 0.0
+    else:
+        position = skip_name(data, begin)
+        column = murmur3(data, begin, position, seed) & hash_mask
+    if position == begin:
+        return BAD_FEATURE, begin, 0, 0.0
     if data[position] != COLON:
         return FINE, position, column, 1.0
     wide, position = read_number(data, position + 1)

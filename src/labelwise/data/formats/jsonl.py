@@ -118,12 +118,19 @@ class _Record:
         return float(value)
 
     def joined_text(self, fields: list[str]) -> bytes | None:
+        if len(fields) == 1:
+            return self.text(fields[0])
         found = [text for text in map(self.text, fields) if text is not None]
         return b" ".join(found) if found else None
 
     def labels(self, field: str, separator: str | None) -> tuple[Iterable[bytes], Iterable[float] | None]:
         """The labels, each once, and their relevances where the record tells them."""
         value = self.fields.get(field)
+        if type(value) is list:
+            try:
+                return dict.fromkeys([name.encode() for name in value]), None
+            except (AttributeError, UnicodeEncodeError):
+                pass  # not all are proper strings: the slow way below tells or translates
         if isinstance(value, dict):
             names = [self.encoded(field, name) for name in value]
             return names, [self.number(field, relevance) for relevance in value.values()]
@@ -162,17 +169,19 @@ class _Documents:
         self.labels = LabelPile()
         self.names: list[bytes] = []
         self.counts: list[int] = []
-        self.relevances: list[float] = []
+        self.relevances: list[float] | None = None
         self.labelled = options.label_column == ""
 
     def _cells(self, record: _Record) -> dict[str, bytes]:
         options = self.options
-        cells = {
-            "texts": record.joined_text(self.text_fields),
-            "paths": record.text(options.path_column),
-            "ids": record.text(options.id_column, numbers=True),
-        }
-        return {part: cell for part, cell in cells.items() if cell is not None}
+        cells: dict[str, bytes] = {}
+        if (text := record.joined_text(self.text_fields)) is not None:
+            cells["texts"] = text
+        if (path := record.text(options.path_column)) is not None:
+            cells["paths"] = path
+        if (name := record.text(options.id_column, numbers=True)) is not None:
+            cells["ids"] = name
+        return cells
 
     def add(self, record: _Record) -> None:
         found = self._cells(record)
@@ -197,16 +206,17 @@ class _Documents:
         before = len(self.names)
         self.names += names
         self.counts.append(len(self.names) - before)
-        self.relevances += [1.0] * self.counts[-1] if relevances is None else relevances
+        if relevances is not None and self.relevances is None:
+            self.relevances = [1.0] * before
+        if self.relevances is not None:
+            self.relevances += [1.0] * self.counts[-1] if relevances is None else relevances
 
     def flush(self) -> None:
         for part, cells in self.cells.items():
             self.piles[part].add_encoded(cells)
             cells.clear()
-        rated = any(value != 1 for value in self.relevances)
-        self.labels.add_encoded(self.names, self.counts, self.relevances if rated else None)
-        for pending in (self.names, self.counts, self.relevances):
-            pending.clear()
+        self.labels.add_encoded(self.names, self.counts, self.relevances)
+        self.names, self.counts, self.relevances = [], [], None
 
     def dataset(self) -> Dataset:
         if not self.labelled:
@@ -279,21 +289,25 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def write(dataset: Dataset, path: Path) -> None:
+    encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
     with write_stream(path) as file:
         for record in _records(dataset):
-            file.write(json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+            file.write(f"{encode(record)}\n".encode())
 
 
 def _records(dataset: Dataset) -> Iterator[dict[str, Any]]:
-    names = np.array(list(dataset.label_names), object)
-    labels, features = dataset.labels, dataset.features
+    names, features = list(dataset.label_names), dataset.features
+    first, columns, values = (
+        part.tolist() for part in (dataset.labels.indptr, dataset.labels.indices, dataset.labels.data)
+    )
+    rated = bool((dataset.labels.data != 1).any())
     parts = {"id": dataset.ids, "text": dataset.texts, "path": dataset.paths}
-    columns = {field: iter(strings) for field, strings in parts.items() if strings is not None}
+    texts = {field: iter(strings) for field, strings in parts.items() if strings is not None}
     for row in range(len(dataset)):
-        record: dict[str, Any] = {field: next(column) for field, column in columns.items()}
-        here = slice(labels.indptr[row], labels.indptr[row + 1])
-        mine, relevances = names[labels.indices[here]].tolist(), labels.data[here]
-        record["labels"] = mine if (relevances == 1).all() else dict(zip(mine, relevances.tolist(), strict=True))
+        record: dict[str, Any] = {field: next(text) for field, text in texts.items()}
+        here = slice(first[row], first[row + 1])
+        labels = [names[column] for column in columns[here]]
+        record["labels"] = dict(zip(labels, values[here], strict=True)) if rated else labels
         if isinstance(features, np.ndarray):
             record[FEATURES] = features[row].tolist()
         elif features is not None:

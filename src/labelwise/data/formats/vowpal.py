@@ -16,6 +16,7 @@ Written back, features are column numbers; labels that no document has are not i
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,11 +76,12 @@ def read(path: Path, options: ReadOptions) -> Dataset:
 
     features, labels = Rows(valued=True), LabelPile()
     n_features, replaced = 0, 0
-    for part in run_stream(work, line_blocks(path, READ_BYTES)):
-        features.add(part.feature_counts, part.indices, part.values, part.block.share)
-        labels.add_tokens(part.block.data, part.label_starts, part.label_ends, part.first_label)
-        n_features = max(n_features, part.n_features)
-        replaced += part.block.replaced_lines
+    with closing(line_blocks(path, READ_BYTES)) as blocks:
+        for part in run_stream(work, blocks):
+            features.add(part.feature_counts, part.indices, part.values, part.block.share)
+            labels.add_tokens(part.block.data, part.label_starts, part.label_ends, part.first_label)
+            n_features = max(n_features, part.n_features)
+            replaced += part.block.replaced_lines
     warn_replaced(path, replaced, options.encoding)
     matrix, names = labels.matrix()
     columns = n_features if bits is None else 1 << bits
@@ -144,9 +146,10 @@ def write(dataset: Dataset, path: Path) -> None:
     features = sparse_features(dataset, path, NAME)
     used = used_label_names(dataset)
     refuse_label_names(used, RESERVED, path, NAME)
-    quoted = next((name for name in used if name.startswith("'")), None)
-    if quoted is not None:
-        raise DataError(f"the label {quoted!r} begins with a quote, which the format {NAME} takes for a tag", path)
+    quoted = np.flatnonzero(used.buffer[used.starts] == ord("'"))
+    if len(quoted):
+        first = used[int(quoted[0])]
+        raise DataError(f"the label {first!r} begins with a quote, which the format {NAME} takes for a tag", path)
     write_lines(dataset, features, dataset.label_names, path, b"", bar=True)
 
 

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,12 +76,19 @@ class Parsed:
 
 def read(path: Path, options: ReadOptions) -> Dataset:
     """Read one file."""
-    blocks = line_blocks(path, READ_BYTES)
+    with closing(line_blocks(path, READ_BYTES)) as blocks:
+        return _gathered(blocks, path, options.header == "check")
+
+
+def _gathered(blocks: Iterator[Block], path: Path, check_header: bool) -> Dataset:
     first = next(blocks, None)
     if first is None:
         raise DataError("the file is empty; a line `documents features labels` is needed at least", path)
-    found, first = _take_header(first, path)
-    header = found if options.header == "check" else None
+    header, first = _take_header(first)
+    if not check_header:
+        header = None
+    elif header is not None:
+        _refuse_impossible(header, path)
     limits = (MAX_COLUMNS, MAX_COLUMNS) if header is None else (header.features, header.labels)
 
     def work(block: Block) -> Parsed:
@@ -103,20 +112,25 @@ def read(path: Path, options: ReadOptions) -> Dataset:
             what = f"the header says {header.documents:,} documents and the file has {documents:,}; {IGNORE}"
             raise DataError(what, path, 1)
     if n_labels > MAX_LABELS:
-        raise DataError(f"{n_labels:,} labels; at most {MAX_LABELS:,} are possible, number them anew", path)
+        raise DataError(f"label {n_labels - 1:,} is too large; at most {MAX_LABELS:,} labels are possible", path)
     return Dataset(labels.matrix(n_labels), features=features.matrix(n_features), name=str(path))
 
 
-def _take_header(block: Block, path: Path) -> tuple[Header | None, Block]:
+def _take_header(block: Block) -> tuple[Header | None, Block]:
     """The header, if the first line is one, and the block without it."""
     end = int(np.argmax(block.data == NEWLINE))
     match = _HEADER.fullmatch(block.data[:end].tobytes()) if end < 200 else None
     if match is None:
         return None, block
-    counts = [int(text) for text in match.groups()]
-    if max(counts[1:]) > MAX_COLUMNS or counts[0] > 2**62:
-        raise DataError(f"the header says {counts}; at most {MAX_COLUMNS:,} features and labels are possible", path, 1)
-    return Header(*counts), Block(block.data[end + 1 :], block.first_line + 1, block.lines - 1, block.share)
+    header = Header(*map(int, match.groups()))
+    return header, Block(block.data[end + 1 :], block.first_line + 1, block.lines - 1, block.share)
+
+
+def _refuse_impossible(header: Header, path: Path) -> None:
+    """Refuse counts that no data set of ours can have."""
+    for what, count, most in (("features", header.features, MAX_COLUMNS), ("labels", header.labels, MAX_LABELS)):
+        if count > most:
+            raise DataError(f"the header says {count:,} {what}; at most {most:,} are possible; {IGNORE}", path, 1)
 
 
 def _parse(block: Block, path: Path, n_features: int, n_labels: int) -> Parsed:
