@@ -8,7 +8,5 @@ from hypothesis import HealthCheck, settings
 sys.path.insert(0, str(Path(__file__).parent))
 
 # Shared machines pause at odd moments: time limits belong to the runner, not to single examples.
-settings.register_profile(
-    "labelwise", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
-)
+settings.register_profile("labelwise", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("labelwise")

@@ -19,8 +19,10 @@ _HOMES = {
     "evaluate": "labelwise.metrics.evaluate",
     "load": "labelwise.methods.base",
     "read": "labelwise.data.read",
+    "read_splits": "labelwise.data.read",
     "set_threads": "labelwise.parallel",
     "write": "labelwise.data.write",
+    "write_splits": "labelwise.data.write",
 }
 
 __all__ = ["__version__", *_HOMES]
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
     from labelwise.data.catalogue import dataset as dataset
     from labelwise.data.dataset import Dataset as Dataset
     from labelwise.data.read import read as read
+    from labelwise.data.read import read_splits as read_splits
     from labelwise.data.write import write as write
+    from labelwise.data.write import write_splits as write_splits
     from labelwise.methods.base import load as load
     from labelwise.methods.popularity import Popularity as Popularity
     from labelwise.metrics.evaluate import evaluate as evaluate

@@ -7,6 +7,7 @@ straight from the file, so a model that does not fit in memory can be used and s
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 import os
@@ -280,14 +281,22 @@ def strings_from_tensors(prefix: str, tensors: Mapping[str, np.ndarray], path: P
     last = int(ends[-1]) if len(ends) else 0
     if last != len(buffer) or (len(ends) and ends[0] < 0) or (np.diff(ends) < 0).any():
         raise ModelFormatError(f"{path}: the text positions of {prefix} are damaged")
-    try:
-        buffer.tobytes().decode()
-    except UnicodeDecodeError:
-        raise ModelFormatError(f"{path}: {prefix} is not UTF-8") from None
+    _check_utf8(buffer, f"{path}: {prefix} is not UTF-8")
     inside = ends[:-1][ends[:-1] < last]
     if len(inside) and ((buffer[inside] & 0xC0) == 0x80).any():
         raise ModelFormatError(f"{path}: {prefix} cuts a character in two")
     return Strings.packed(buffer, ends)
+
+
+def _check_utf8(buffer: np.ndarray, message: str, piece: int = 1 << 22) -> None:
+    """Decode piece by piece, so that the check of a large buffer does not need several times its memory."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        for begin in range(0, len(buffer), piece):
+            decoder.decode(buffer[begin : begin + piece].tobytes())
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        raise ModelFormatError(message) from None
 
 
 def csr_to_tensors(prefix: str, matrix: Any) -> dict[str, np.ndarray]:

@@ -1,8 +1,14 @@
+from unittest import mock
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import sparse
 
+from labelwise.data import label_space
 from labelwise.data.dataset import Dataset, canonical_csr, labels_from_lists, sorted_label_names
+from labelwise.data.label_space import first_repeated, places_of
 from labelwise.errors import DataError
 from labelwise.strings import Strings
 
@@ -50,6 +56,23 @@ def test_align_puts_known_labels_first_and_keeps_new_ones():
 def test_align_drops_new_labels_that_no_document_has():
     data = example().take([0])
     assert list(data.align(Strings.of(["b"])).label_names) == ["b", "a"]
+
+
+@given(st.lists(st.text("abc", max_size=3), unique=True), st.lists(st.text("abc", max_size=3), unique=True))
+def test_small_and_large_label_spaces_go_by_the_same_rule(names, within):
+    expected = [within.index(n) if n in within else -1 for n in names]
+    strings = Strings.of(names), Strings.of(within)
+    assert places_of(*strings).tolist() == expected
+    with mock.patch.object(label_space, "LARGE", 0):
+        assert places_of(*strings).tolist() == expected
+        assert first_repeated(Strings.of(names)) is None
+        if names:
+            assert first_repeated(Strings.of([*names, names[0]])) == names[0]
+
+
+def test_two_labels_of_one_name_are_refused():
+    with pytest.raises(DataError, match="'b' stands for more than one label"):
+        Dataset(sparse.csr_array((1, 3)), ["a", "b", "b"], texts=["x"])
 
 
 def test_canonical_matrices():

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from labelwise.data.label_space import first_repeated, places_of
 from labelwise.errors import DataError
 from labelwise.strings import Strings
 
@@ -53,8 +54,13 @@ class Dataset:
         labels = canonical_csr(self.labels, "labels")
         set_field = object.__setattr__
         set_field(self, "labels", labels)
-        names = Strings.numbers(labels.shape[1]) if self.label_names is None else Strings.of(self.label_names)
-        set_field(self, "label_names", names)
+        if self.label_names is None:
+            set_field(self, "label_names", Strings.numbers(labels.shape[1]))
+        elif not isinstance(self.label_names, Strings):
+            set_field(self, "label_names", Strings.of(self.label_names))
+            repeated = first_repeated(self.label_names)
+            if repeated is not None:
+                raise DataError(f"{self.name}: the label name {repeated!r} stands for more than one label")
         for part in ("texts", "paths", "label_texts", "ids"):
             value = getattr(self, part)
             if value is not None:
@@ -120,8 +126,7 @@ class Dataset:
         """
         if self.label_names is label_names or self.label_names == label_names:
             return self
-        places = label_names.positions
-        columns = np.fromiter((places.get(n, -1) for n in self.label_names), np.int64, self.n_labels)
+        columns = places_of(self.label_names, label_names)
         new = np.flatnonzero(columns < 0)
         used = np.unique(self.labels.indices)
         new = new[np.isin(new, used)]
@@ -133,8 +138,9 @@ class Dataset:
         )
         texts = None
         if self.label_texts is not None:
-            mine = self.label_names.positions
-            texts = Strings.of(self.label_texts[mine[n]] if n in mine else n for n in names)
+            known = names + self.label_texts
+            mine = places_of(names, self.label_names)
+            texts = known[np.where(mine < 0, np.arange(len(names)), len(names) + mine)]
         return replace(self, labels=labels, label_names=names, label_texts=texts)
 
 

@@ -11,7 +11,7 @@ import codecs
 import logging
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -61,7 +61,7 @@ class Block:
         return self.first_line + int(np.count_nonzero(self.data[:position] == NEWLINE))
 
 
-def line_blocks(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
+def line_blocks(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Generator[Block, None, None]:
     """The file's lines in blocks of about `block_bytes`; a longer line makes its block longer.
 
     A byte order mark is dropped and a missing last newline added. The next blocks are read by a thread
@@ -194,7 +194,7 @@ def line_bounds(data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 # --- encodings ------------------------------------------------------------------------------------------
 
 
-def text_blocks(path: str | Path, encoding: str = "utf-8", on_bad_bytes: str = "error") -> Iterator[Block]:
+def text_blocks(path: str | Path, encoding: str = "utf-8", on_bad_bytes: str = "error") -> Generator[Block, None, None]:
     """`line_blocks` in valid UTF-8; tells at the end in how many lines bytes had to be replaced."""
     replaced = 0
     for block in line_blocks(path):
