@@ -28,6 +28,7 @@ class Config(BaseModel):
         use_attribute_docstrings=True,
         allow_inf_nan=False,
         protected_namespaces=(),
+        coerce_numbers_to_str=True,
     )
 
 
@@ -99,7 +100,12 @@ class ConfigSource:
         try:
             text = Path(path).read_text(encoding="utf-8")
         except FileNotFoundError:
-            raise ConfigError(f"{path}: there is no such config file") from None
+            raise ConfigError(
+                f"{path}: there is no such config file; the least it holds is "
+                "{data: {path: FOLDER}, model: {method: NAME}}"
+            ) from None
+        except IsADirectoryError:
+            raise ConfigError(f"{path}: this is a folder; a config file (YAML) is needed") from None
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path}: the config cannot be read: {error}") from None
         return cls.from_yaml(text, str(path))
@@ -111,10 +117,7 @@ class ConfigSource:
             parts = key.strip().split(".")
             if not equals or not all(parts):
                 raise ConfigError(f"--set {assignment}: write it as section.key=value, for example model.beam=20")
-            try:
-                value = yaml.load(text, _Loader)
-            except yaml.YAMLError:
-                value = text
+            value = _option_value(text)
             where = self.values
             for depth, part in enumerate(parts[:-1]):
                 where = where.setdefault(part, {})
@@ -136,6 +139,17 @@ class ConfigSource:
             if place[:length] in self.lines:
                 return f"{self.name}:{self.lines[place[:length]]}"
         return self.name
+
+
+def _option_value(text: str) -> Any:
+    """What was typed after `=`, read as YAML; but `|`, `#` and the like are characters here, not YAML's signs."""
+    try:
+        value = yaml.load(text, _Loader)
+    except yaml.YAMLError:
+        return text
+    if value in (None, "") and text.strip() not in ("", "null", "~", "''", '""'):
+        return text
+    return value
 
 
 def _collect_lines(node: yaml.Node, place: Place, lines: dict[Place, int]) -> None:
@@ -166,13 +180,23 @@ def _sentence(kind: type[Config], fault: Any, source: ConfigSource | None, prefi
     dotted = ".".join(map(str, place)) or "config"
     start = f"{source.where(place)}: {dotted}" if source else dotted
     if fault["type"] == "extra_forbidden":
-        owner = _owner(kind, fault["loc"][:-1])
-        names = list(owner.model_fields) if owner else []
-        return f"{start}: there is no such key; {did_you_mean(str(fault['loc'][-1]), names)}"
+        return f"{start}: there is no such key; {_nearest_key(_owner(kind, fault['loc'][:-1]), str(fault['loc'][-1]))}"
     if fault["type"] == "missing":
         return f"{start}: this key is needed"
+    if fault["type"] in ("model_type", "dict_type"):
+        return f"{start}: a section with keys of its own is needed, got {_shown(fault['input'])}"
     message = fault["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    return f"{start}: {message[:1].lower()}{message[1:]}, got {_shown(fault['input'])}"
+    got = "" if isinstance(fault["input"], dict | BaseModel) else f", got {_shown(fault['input'])}"
+    return f"{start}: {message}{got}"
+
+
+def _nearest_key(owner: type[BaseModel] | None, key: str) -> str:
+    """Where the key belongs, or what it may have been meant to be."""
+    fields = owner.model_fields if owner else {}
+    for name, field in fields.items():
+        if any(key in section.model_fields for section in _sections(field.annotation)):
+            return f"it belongs into the section {name}"
+    return did_you_mean(key, fields)
 
 
 def _owner(kind: type[Config], path: Sequence[str | int]) -> type[BaseModel] | None:
@@ -180,12 +204,17 @@ def _owner(kind: type[Config], path: Sequence[str | int]) -> type[BaseModel] | N
     owner: type[BaseModel] = kind
     for part in path:
         field = owner.model_fields.get(str(part))
-        options = [field.annotation, *getattr(field.annotation, "__args__", ())] if field else []
-        nested = [option for option in options if isinstance(option, type) and issubclass(option, BaseModel)]
+        nested = _sections(field.annotation) if field else []
         if not nested:
             return None
         owner = nested[0]
     return owner
+
+
+def _sections(annotation: Any) -> list[type[BaseModel]]:
+    """The config classes a field may hold."""
+    options = [annotation, *getattr(annotation, "__args__", ())]
+    return [option for option in options if isinstance(option, type) and issubclass(option, BaseModel)]
 
 
 def _shown(value: Any) -> str:

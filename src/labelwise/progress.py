@@ -62,8 +62,9 @@ class _Bar:
             BarColumn(),
             *counts,
             TimeElapsedColumn(),
-            TextColumn("left"),
+            TextColumn("gone,"),
             TimeRemainingColumn(),
+            TextColumn("left"),
             console=Console(stderr=True),
             transient=True,
         )

@@ -156,7 +156,8 @@ class Folder:
         if not self.path.exists():
             raise ModelFormatError(f"{self.path}: there is no such folder")
         if not (self.path / MANIFEST).is_file():
-            raise ModelFormatError(f"{self.path}: not a labelwise {kind} folder, {MANIFEST} is missing")
+            inside = f"; is it {self.path / kind} you mean?" if (self.path / kind / MANIFEST).is_file() else ""
+            raise ModelFormatError(f"{self.path}: not a labelwise {kind} folder, {MANIFEST} is missing{inside}")
         manifest = _load_json(self.path / MANIFEST)
         if not isinstance(manifest, dict) or manifest.get("format") != f"labelwise-{kind}":
             found = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__

@@ -179,3 +179,15 @@ def test_faulty_repeats_are_refused(repeats):
     case = big_case(4, 10)
     with pytest.raises(ConfigError, match="bootstrap"):
         evaluate(case.top, case.matrix, ["P@1"], bootstrap=repeats)
+
+
+def test_truth_in_another_label_space_of_the_same_size_is_refused():
+    labels = sparse.csr_array(np.eye(3, dtype=np.float32))
+    test = Dataset(labels, ["b", "c", "d"], texts=["x", "y", "z"])
+    top = TopK(np.array([[0], [1], [2]]), np.ones((3, 1)), Strings.of(["a", "b", "c"]))
+    with pytest.raises(DataError, match="align"):
+        Evaluator(["P@1"], n_labels=3).update(top, test)
+    aligned = test.align(top.label_names)
+    evaluator = Evaluator(["P@1"], n_labels=aligned.n_labels, n_known=3)
+    evaluator.update(top, aligned)
+    assert evaluator.result()["P@1"] == 0

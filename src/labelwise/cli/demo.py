@@ -15,7 +15,9 @@ def demo_command(
     folder: Annotated[str, typer.Argument(help="Where to put the data and the runs.")] = "demo",
     force: ForceOption = False,
 ) -> None:
-    """Make a real corpus from the installed packages' documentation, train on it, evaluate, report.
+    """A corpus, a model, a table and a report from nothing.
+
+    Makes a corpus from the installed packages' documentation, trains on it, evaluates and reports.
 
     The documents are docstrings, the labels the parts of the module's path and the parameters' names. Nothing is
     downloaded and nothing found is imported.
@@ -26,10 +28,14 @@ def demo_command(
     from labelwise.cli.tables import show_results
     from labelwise.config import ConfigSource
     from labelwise.data.builders.pydocs import build_pydocs
+    from labelwise.errors import ConfigError
     from labelwise.runs.config import run_config
+    from labelwise.runs.folder import RunFolder
     from labelwise.runs.train import train
 
     place = Path(folder)
+    if place.exists() and not place.is_dir():
+        raise ConfigError(f"{place} is a file; give a folder, or nothing for 'demo'")
     corpus = place / "pydocs"
     if not corpus.exists() or force:
         place.mkdir(parents=True, exist_ok=True)
@@ -40,5 +46,7 @@ def demo_command(
             "model": {"method": method},
             "run": {"folder": str(place / method)},
         }
-        run = train(run_config(ConfigSource(values, "demo")), force)
+        run = RunFolder(place / method)
+        if force or not (run.path.exists() and run.finished):
+            train(run_config(ConfigSource(values, "demo")), force)
         show_results(run.path)

@@ -21,27 +21,34 @@ def evaluate_command(
 ) -> None:
     """Evaluate a model on labelled documents.
 
-    Fields of the config's evaluate section are set with --set, e.g. --set metrics=[P@1,PSP@5] --set bootstrap=0.
+    --set takes the fields of a config's evaluate section, e.g. --set metrics=[P@1,PSP@5] --set bootstrap=0,
+    and those of data.options, e.g. --set text_column=title.
     """
-    from pathlib import Path
-
     from labelwise.atomic import replacing
-    from labelwise.cli.sources import open_model, refuse_existing
+    from labelwise.cli.sources import open_model, read_options, refuse_existing
     from labelwise.cli.tables import show_evaluation
     from labelwise.config import ConfigSource, validated
-    from labelwise.data.read import read
+    from labelwise.data.options import ReadOptions
     from labelwise.runs.config import EvaluateSection
     from labelwise.runs.judge import judge
+    from labelwise.runs.load_data import read_part
 
     source = ConfigSource({}, "evaluate").override(overrides or [])
-    section = validated(EvaluateSection, source.values, source)
-    target = refuse_existing(output, force) if output else None
+    reading = {key: value for key, value in source.values.items() if key in ReadOptions.model_fields}
+    judging = {key: value for key, value in source.values.items() if key not in reading}
+    section = validated(EvaluateSection, judging, source)
+    options = read_options(model, reading, source)
+    target = refuse_existing(output, force) if output not in (None, "-") else None
     fitted = open_model(model)
-    documents = read(data, format, split if Path(data).is_dir() else None)
+    documents = read_part(data, format, split, options)
     judgement = judge(fitted, documents, section)
     evaluation = judgement.evaluation.to_dict()
+    text = json.dumps(evaluation, indent=1) + "\n"
+    if output == "-":
+        typer.echo(text, nl=False)
+        return
     if target is not None:
         with replacing(target) as file:
-            file.write(json.dumps(evaluation, indent=1) + "\n")
+            file.write(text)
     rate = len(documents) / max(judgement.seconds["predict"], 1e-9)
-    show_evaluation(f"{model} on {data}: {len(documents):,} documents, {rate:,.0f} a second", evaluation)
+    show_evaluation(f"{model} on {documents.name}: {len(documents):,} documents, {rate:,.0f} a second", evaluation)

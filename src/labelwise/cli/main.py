@@ -49,7 +49,9 @@ def options(
 ) -> None:
     """Settings of all commands."""
     del version
-    logging.basicConfig(level=logging.WARNING if quiet else logging.INFO, format="%(message)s", stream=sys.stderr)
+    screen = logging.StreamHandler(sys.stderr)
+    screen.setLevel(logging.WARNING if quiet else logging.INFO)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[screen])
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -6,23 +6,34 @@ from typing import Annotated
 
 import typer
 
-from labelwise.cli.train import ForceOption
+from labelwise.cli.train import ForceOption, SetOption
 
 
 def predict_command(
     model: Annotated[str, typer.Argument(help="Model folder or run folder.")],
-    documents: Annotated[str, typer.Argument(help="Texts, one a line; - is stdin. With --format any data file.")] = "-",
+    documents: Annotated[str, typer.Argument(help="Texts, one a line, or a data file or folder; - is stdin.")] = "-",
     output: Annotated[
         str, typer.Option("--output", "-o", help="Where to write: .jsonl, .tsv or .npz; - is stdout.")
     ] = "-",
     k: Annotated[int, typer.Option(help="Labels a document at most.")] = 10,
     threshold: Annotated[float | None, typer.Option(help="Leave out labels whose score is below this.")] = None,
-    format: Annotated[str, typer.Option(help="Format of DOCUMENTS: text (one a line), or any data format.")] = "text",
+    format: Annotated[
+        str, typer.Option(help="Format of DOCUMENTS: text (one a line) or a data format. auto: by the name.")
+    ] = "auto",
+    split: Annotated[str, typer.Option(help="Part to use when DOCUMENTS is a folder.")] = "test",
     to: Annotated[str | None, typer.Option(help="Output format: jsonl, tsv or npz. Not given: by the name.")] = None,
+    overrides: SetOption = None,
     force: ForceOption = False,
 ) -> None:
-    """Predict labels for texts or any data file."""
-    from labelwise.cli.sources import open_model
-    from labelwise.runs.predict import predict_file
+    """Predict labels for texts or any data file.
 
-    predict_file(open_model(model), documents, output, k, threshold, format, to, force)
+    How a data file is read is set with --set, e.g. --set text_column=title; a run remembers how its own data was read.
+    """
+    from labelwise.cli.sources import open_model, read_options
+    from labelwise.config import ConfigSource
+    from labelwise.runs.predict import Request, predict_file
+
+    source = ConfigSource({}, "predict").override(overrides or [])
+    options = read_options(model, source.values, source)
+    request = Request(documents, format, split, options, k, threshold)
+    predict_file(open_model(model), request, output, to, force)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from labelwise.config import ConfigSource
-from labelwise.errors import DataError
+from labelwise.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from labelwise.data.options import ReadOptions
     from labelwise.methods.base import Method
 
 
@@ -26,9 +28,22 @@ def open_model(path: str) -> Method:
     from labelwise.store import MANIFEST
 
     folder = Path(path)
-    if not (folder / MANIFEST).exists() and (folder / "model" / MANIFEST).exists():
+    if not (folder / MANIFEST).exists() and (folder / "state.json").exists():
+        if not (folder / "model" / MANIFEST).exists():
+            raise ConfigError(f"{folder}: this run has no model yet; give its train command again to go on with it")
         folder = folder / "model"
     return load(folder)
+
+
+def read_options(model: str, overrides: Mapping[str, Any], source: ConfigSource) -> ReadOptions:
+    """How to read data for a model: as its run was told to, if MODEL is a run, changed by what was given now."""
+    from labelwise.config import validated
+    from labelwise.data.options import ReadOptions
+
+    config = Path(model) / "config.yml"
+    before: Any = ConfigSource.from_file(config).values.get("data", {}) if config.exists() else {}
+    held = before.get("options") if isinstance(before, dict) else None
+    return validated(ReadOptions, {**(held if isinstance(held, dict) else {}), **overrides}, source)
 
 
 def refuse_existing(path: str | Path, force: bool) -> Path:

@@ -61,6 +61,9 @@ def show_evaluation(title: str, evaluation: dict[str, Any], baseline: dict[str, 
             row.append(percent(baseline.get(name)))
         rows.append(row)
     print_table(title, columns, rows)
+    used = evaluation.get("propensity")
+    if used:
+        typer.echo(f"PSP with A {used['A']:g}, B {used['B']:g}, N {used['N']:,} training documents")
 
 
 def show_results(run: Path) -> None:

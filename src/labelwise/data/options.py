@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from labelwise.config import Config
 
@@ -36,3 +36,9 @@ class ReadOptions(Config):
     """Vowpal Wabbit: hash feature names into 2^bits columns. Not given: names must be column numbers."""
     label_names: str | None = None
     """File with `name<TAB>text`, or one text a line, that says what labels mean. Not given: a file beside the data."""
+
+    @field_validator("label_separator", "delimiter")
+    @classmethod
+    def _tab(cls, given: str | None) -> str | None:
+        """A tab can hardly be typed on a command line."""
+        return None if given is None else given.replace("\\t", "\t")

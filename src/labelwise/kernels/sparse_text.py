@@ -122,10 +122,8 @@ def parse_xc(
     `feature_counts` and `label_counts` have a place a line, `indices` and `values` one a colon, `labels` one
     a line and comma. Gives (fault, its byte, features stored, labels stored, feature columns, label columns).
     """
-    position = 0
-    row = 0
-    stored = 0
-    tagged = 0
+    # Typed, because functions that are handed a literal 0 would be compiled for it and for int64.
+    position = row = stored = tagged = int(np.int64(0))
     top_feature = -1
     top_label = -1
     while position < data.size:

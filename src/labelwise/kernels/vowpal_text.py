@@ -93,11 +93,7 @@ def parse_vowpal(
     comma. Names are hashed and cut by `hash_mask`, or are column numbers if that is NOT_HASHED. Gives (fault,
     its byte, rows, features stored, labels stored, feature columns).
     """
-    position = 0
-    rows = 0
-    stored = 0
-    tagged = 0
-    columns = 0
+    position = rows = stored = tagged = columns = int(np.int64(0))  # typed, as in sparse_text
     while position < data.size:
         line = position
         position = skip_blanks(data, position)
@@ -162,7 +158,8 @@ def _namespace(data: np.ndarray, position: int) -> tuple[int, int, float]:
     """A namespace's name and value after its bar: (position after them or -1 for a fault, seed, value)."""
     begin = position + 1
     position = skip_name(data, begin)
-    seed = murmur3(data, begin, position, 0) if position > begin else 0
+    unseeded = int(np.int64(0))
+    seed = murmur3(data, begin, position, unseeded) if position > begin else unseeded
     if data[position] != COLON:
         return position, seed, 1.0
     scale, position = read_number(data, position + 1)
@@ -185,7 +182,7 @@ def _namespaces(
     first = stored
     previous = -1
     ascending = True
-    seed = 0
+    seed = int(np.int64(0))
     scale = 1.0
     while not at_line_end(data, position):
         begin = position

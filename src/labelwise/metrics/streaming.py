@@ -147,6 +147,13 @@ class Evaluator:
             raise DataError(f"predictions of {len(top):,} documents for {labels.shape[0]:,} documents of truth")
         if labels.shape[1] != self.n_labels:
             raise DataError(f"truth has {labels.shape[1]:,} columns; {self.n_labels:,} labels are evaluated")
+        if isinstance(truth, Dataset) and top.label_names is not None:
+            known = truth.label_names[: len(top.label_names)]
+            if known is not top.label_names and known != top.label_names:
+                raise DataError(
+                    "the truth's label names are not those of the predictions; "
+                    "give truth.align(top.label_names), and its number of labels to the Evaluator"
+                )
         check_depth(self.metrics, top.k)
         self._refuse_after_failure()
         self._failed = True

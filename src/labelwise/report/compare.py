@@ -21,6 +21,8 @@ from labelwise.report.wording import NOTHING, cut, duration, in_reading_order, n
 Kind = Literal["score", "group", "cost"]
 
 TIMES = ("training", "documents a second")
+LIKE = 1.1
+"""Costs that differ by less than this factor count as equal: a run made again differs as much."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,13 @@ class Comparison:
     def kind(self, kind: Kind) -> list[Column]:
         """The columns of one kind."""
         return [column for column in self.columns if column.kind == kind]
+
+    def mark_meaning(self, kind: Kind) -> str | None:
+        """What the mark of the best says in the table of one kind; None where nothing is marked."""
+        if not any(row.cells[column.name].best for row in self.rows for column in self.kind(kind)):
+            return None
+        told = "marks the best of each column"
+        return f"{told}; within {LIKE - 1:.0%} of the best counts as equal" if kind == "cost" else told
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -142,7 +151,9 @@ def write_comparison(run_folders: Sequence[str | Path], path: str | Path) -> Pat
         "title": f"{len(runs)} runs compared",
         "notes_list": notes,
         "tables": [
-            {"title": title, "columns": comparison.kind(kind)} for title, kind in tables if comparison.kind(kind)
+            {"title": title, "columns": comparison.kind(kind), "mark": comparison.mark_meaning(kind)}
+            for title, kind in tables
+            if comparison.kind(kind)
         ],
         "rows": comparison.rows,
         "charts": [for_page(chart) for chart in comparison_charts(judged)],
@@ -239,15 +250,17 @@ def _group_values(results: Results) -> dict[str, float | None]:
 def _marked(column: Column, values: Sequence[float | None], ranked: bool) -> list[tuple[float | None, str, bool]]:
     """Values with their texts; best is what reads the same as the best, if any other run is worse."""
     known = [value for value in values if value is not None]
-    texts = [column.shown(value) for value in values]
-    if (
-        not ranked
-        or not known
-        or len({text for text, value in zip(texts, values, strict=True) if value is not None}) < 2
-    ):
-        return [(value, text, False) for value, text in zip(values, texts, strict=True)]
-    best = column.shown(max(known) if column.higher_is_better else min(known))
-    return [(value, text, value is not None and text == best) for value, text in zip(values, texts, strict=True)]
+    best = (max(known) if column.higher_is_better else min(known)) if known and ranked else None
+    marks = [best is not None and value is not None and _as_good(column, value, best) for value in values]
+    if sum(marks) == len(known):
+        marks = [False] * len(values)
+    return [(value, column.shown(value), mark) for value, mark in zip(values, marks, strict=True)]
+
+
+def _as_good(column: Column, value: float, best: float) -> bool:
+    if column.shown(value) == column.shown(best):
+        return True
+    return column.kind == "cost" and max(value, best) < LIKE * min(value, best)
 
 
 # --- what cannot be compared --------------------------------------------------------------------------
@@ -272,15 +285,28 @@ def _differences(runs: Sequence[Run]) -> tuple[list[str], set[str]]:
     parts = [r.data.get("train") for _, _, r in judged]
     if _differ([str(part.get("documents")) for part in parts if isinstance(part, dict)]):
         notes.append("The runs were trained on different numbers of documents.")
-    constants = [tuple(sorted(r.evaluation.propensity.items())) for _, _, r in judged if r.evaluation.propensity]
-    if _differ(constants):
-        notes.append("The runs used different propensity constants, so their PSP figures are not comparable.")
+    different = _different_propensities([r.evaluation.propensity for _, _, r in judged if r.evaluation.propensity])
+    if different:
+        notes.append(f"The propensities differ in {different}, so the PSP figures are not comparable.")
         metrics = {metric for _, _, r in judged for metric in r.evaluation.values}
         not_ranked |= {metric for metric in metrics if metric.startswith("PS")}
     if _differ([(run.machine.cpu, run.machine.threads) for _, run, _ in judged if run.machine is not None]):
         notes.append("The runs used different processors or numbers of threads, so their times are not comparable.")
         not_ranked |= set(TIMES)
     return notes, not_ranked
+
+
+def _different_propensities(given: Sequence[dict[str, float | None]]) -> str:
+    """What differs, with the values: 'N, the number of training documents (100, 45,000)'."""
+    titles = {"A": "the constant A", "B": "the constant B", "N": "N, the number of training documents"}
+    told = []
+    for key in dict.fromkeys(key for constants in given for key in constants):
+        values = [constants.get(key) for constants in given]
+        if _differ(values):
+            known = sorted({value for value in values if value is not None})
+            shown = [number(value) for value in known[:4]] + (["…"] if len(known) > 4 else [])
+            told.append(f"{titles.get(key, cut(key, 20))} ({', '.join(shown)})")
+    return " and ".join(told)
 
 
 def _differ(values: Sequence[Any]) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from labelwise.report.drawing import SERIES, Chart, legend_below, look
 from labelwise.report.plots import families, group_title, k_axis
-from labelwise.report.run_files import Group, Results
+from labelwise.report.run_files import Results
 from labelwise.report.wording import cut, duration, in_reading_order, percent
 
 if TYPE_CHECKING:
@@ -128,28 +128,30 @@ def groups_chart(runs: Named) -> Chart | None:
     if len(with_groups) < 2 or not ks:
         return None
     k = max(ks)
-    titles: dict[str, Group] = {
-        group.name: group for _, _, groups in with_groups for group in groups if group.occurrences
-    }
-    if not titles:
+    every = [group for _, _, groups in with_groups for group in groups]
+    names = list(dict.fromkeys(group.name for group in every if group.occurrences))
+    if not names:
         return None
+    # One size can only stand under the bars of all runs if all runs have it.
+    sizes = {group.name: group.labels for group in every}
+    alike = all(sizes[group.name] == group.labels for group in every)
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         step = 0.82 / len(with_groups)
         for bar, (place, name, groups) in enumerate(with_groups):
             heights = {group.name: 100 * (group.recall.get(k) or 0) for group in groups}
-            where = [position + (bar - (len(with_groups) - 1) / 2) * step for position in range(len(titles))]
-            values = [heights.get(title, 0) for title in titles]
+            where = [position + (bar - (len(with_groups) - 1) / 2) * step for position in range(len(names))]
+            values = [heights.get(title, 0) for title in names]
             axes.bar(where, values, step * 0.92, color=SERIES[place % len(SERIES)], label=name)
-        axes.set_xticks(range(len(titles)), [group_title(group) for group in titles.values()])
+        axes.set_xticks(range(len(names)), [group_title(title, sizes[title] if alike else None) for title in names])
         axes.tick_params(axis="x", length=0)
         axes.grid(axis="x", visible=False)
         axes.set_ylabel(f"recall@{k}, %")
         legend_below(figure, axes, 4.8)
 
     told = "; ".join(
-        f"{name}: " + ", ".join(f"{group.name} {percent(group.recall.get(k), 1)}" for group in groups)
+        f"{name}: " + ", ".join(f"{group.name} {percent(group.recall.get(k))}" for group in groups)
         for _, name, groups in with_groups
     )
     height = _height([name for _, name, _ in with_groups])

@@ -6,9 +6,10 @@ there, the page leaves out and says so. All that came from files is escaped, and
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from labelwise import __version__
 from labelwise.data.files import write_stream
@@ -28,6 +29,9 @@ from labelwise.report.run_files import (
     read_run,
 )
 from labelwise.report.wording import cut, duration, family_and_k, in_reading_order, number, percent
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 _WITHOUT = {
     CONFIG: "the config is not shown",
@@ -73,11 +77,20 @@ def write_page(path: Path, template: str, values: Mapping[str, Any]) -> None:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["breakable"] = _breakable
     text = environment.get_template(template).render(series=SERIES, version=__version__, **values)
     # JSON can hold halves of characters that no encoding can write.
     content = text.encode("utf-8", "replace")
     with write_stream(path) as file:
         file.write(content)
+
+
+def _breakable(text: str) -> Markup:
+    """Text, escaped, that may go on in the next line behind a slash or underscore, but not inside a word."""
+    from markupsafe import Markup, escape
+
+    # What escaping puts in (&lt; and the like) has none of these separators.
+    return Markup(re.sub(r"[/\\_]+", r"\g<0><wbr>", str(escape(text))))
 
 
 def for_page(chart: Chart) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labelwise.data.files import write_stream
-from labelwise.errors import ConfigError, did_you_mean
+from labelwise.errors import ConfigError, DataError, did_you_mean
 from labelwise.report.drawing import INK, KINDS, MUTED, PAPER, SERIES, Chart, legend_below, look, thinned
 from labelwise.report.run_files import Curve, Evaluation, Group, Results, Run, read_run
-from labelwise.report.wording import cut, family_and_k, in_reading_order, number, percent, words
+from labelwise.report.wording import bar_percent, cut, family_and_k, in_reading_order, number, percent, words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +24,9 @@ MAX_POINTS = 400
 Points = list[tuple[float, float]]
 
 
-def save_plots(run_folder: str | Path, out_folder: str | Path, kinds: Sequence[str] = ("svg", "png")) -> list[Path]:
+def save_plots(
+    run_folder: str | Path, out_folder: str | Path, kinds: Sequence[str] = ("svg", "png"), force: bool = False
+) -> list[Path]:
     """Write every chart of a run as files.
 
     Parameters
@@ -35,6 +37,8 @@ def save_plots(run_folder: str | Path, out_folder: str | Path, kinds: Sequence[s
         Where the files go; made when it is not there.
     kinds
         Any of svg, png, pdf.
+    force
+        Replace files that are there already; otherwise one such file is an error and nothing is written.
 
     Returns
     -------
@@ -44,14 +48,16 @@ def save_plots(run_folder: str | Path, out_folder: str | Path, kinds: Sequence[s
     for kind in kinds:
         if kind not in KINDS:
             raise ConfigError(f"kinds: there is no kind of plot '{kind}'; {did_you_mean(kind, KINDS)}")
-    written = []
-    for chart in run_charts(read_run(run_folder)):
-        for kind in kinds:
-            written.append(Path(out_folder) / f"{chart.name}.{kind}")
-            content = chart.file(kind)
-            with write_stream(written[-1]) as file:
-                file.write(content)
-    return written
+    charts = run_charts(read_run(run_folder))
+    files = {Path(out_folder) / f"{chart.name}.{kind}": (chart, kind) for chart in charts for kind in kinds}
+    for path in files:
+        if path.exists() and not force:
+            raise DataError("exists already; force replaces it", path)
+    for path, (chart, kind) in files.items():
+        content = chart.file(kind)
+        with write_stream(path) as file:
+            file.write(content)
+    return list(files)
 
 
 def run_charts(run: Run) -> list[Chart]:
@@ -136,6 +142,7 @@ def recall_chart(groups: Sequence[Group]) -> Chart | None:
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         step = 0.8 / len(ks)
+        size = 8 if len(ks) * len(groups) <= 12 else 6.5  # or the figures of neighbours would touch
         for place, k in enumerate(ks):
             offset = (place - (len(ks) - 1) / 2) * step
             heights = [100 * (group.recall.get(k) or 0) for group in groups]
@@ -143,23 +150,23 @@ def recall_chart(groups: Sequence[Group]) -> Chart | None:
             axes.bar(where, heights, step * 0.92, color=PAPER)  # or the grid would show through the shades
             shade = 0.35 + 0.65 * (place + 1) / len(ks)
             bars = axes.bar(where, heights, step * 0.92, color=SERIES[0], alpha=shade, label=f"in the top {k}")
-            axes.bar_label(bars, [f"{height:.0f}" for height in heights], fontsize=8, color=INK, padding=1)
-        axes.set_xticks(range(len(groups)), [group_title(group) for group in groups])
+            axes.bar_label(bars, [bar_percent(height) for height in heights], fontsize=size, color=INK, padding=1)
+        axes.set_xticks(range(len(groups)), [group_title(group.name, group.labels) for group in groups])
         axes.tick_params(axis="x", length=0)
         axes.grid(axis="x", visible=False)
         axes.set_ylabel("recall, %")
         legend_below(figure, axes, 4.8)
 
     told = "; ".join(
-        f"{group.name}: " + ", ".join(f"{percent(group.recall.get(k), 1)} in the top {k}" for k in ks)
+        f"{group.name}: " + ", ".join(f"{percent(group.recall.get(k))} in the top {k}" for k in ks)
         for group in groups
     )
     return Chart("groups", "Recall from head to tail", f"In per cent, {told}.", draw)
 
 
-def group_title(group: Group) -> str:
-    """The group's name over its number of labels."""
-    return cut(group.name, 16) + (f"\n{number(group.labels)} labels" if group.labels is not None else "")
+def group_title(name: str, n_labels: int | None) -> str:
+    """A group's name over its number of labels."""
+    return cut(name, 16) + (f"\n{number(n_labels)} labels" if n_labels is not None else "")
 
 
 def contribution_chart(evaluation: Evaluation) -> Chart | None:
@@ -192,7 +199,7 @@ def contribution_chart(evaluation: Evaluation) -> Chart | None:
         legend_below(figure, axes, 4.8)
 
     told = "; ".join(
-        f"{group.name}: " + ", ".join(f"{percent(group.contribution.get(k), 1)} of P@{k}" for k in ks)
+        f"{group.name}: " + ", ".join(f"{percent(group.contribution.get(k))} of P@{k}" for k in ks)
         for group in groups
     )
     return Chart("contribution", "Where the correct predictions come from", f"Percentage points, {told}.", draw)

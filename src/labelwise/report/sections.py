@@ -39,7 +39,7 @@ TIE_SPREAD = 0.001
 _FACTS = {
     "name": "name",
     "documents": "documents",
-    "labels": "labels",
+    "labels": "labels in the label space",
     "labels_used": "labels that occur",
     "mean_labels": "labels a document, mean",
     "mean_documents": "documents a label, mean",
@@ -109,14 +109,19 @@ def score_table(results: Results) -> dict[str, Any]:
 
 
 def _tie_lines(evaluation: Evaluation) -> list[str]:
+    """Where ties matter or, because they go on behind the end of the lists, may matter."""
     ties = {name: span for name, span in evaluation.ties.items() if span is not None}
-    wide = in_reading_order(name for name, span in ties.items() if span[1] - span[0] > TIE_SPREAD)[:12]
-    if not wide:
+    cut_off = {name: evaluation.ties_cut_off.get(name, 0) for name in ties}
+    least = TIE_SPREAD * (evaluation.n_documents or 0)
+    shown = [name for name, (low, high) in ties.items() if high - low > TIE_SPREAD or cut_off[name] > least]
+    shown = in_reading_order(shown)[:12]
+    if not shown:
         return []
-    told = ", ".join(f"{cut(name, 20)} {_span(ties[name])}" for name in wide)
+    told = ", ".join(f"{cut(name, 20)} {_span(ties[name])}" for name in shown)
     line = f"Labels with equal scores can stand in any order; depending on it, {told}."
-    if any(evaluation.ties_cut_off.get(name) for name in wide):
-        line += " The range may be wider: some ties go on behind the last predicted label."
+    bounded = ", ".join(f"{number(cut_off[name])} at {cut(name, 20)}" for name in shown if cut_off[name])
+    if bounded:
+        line += f" The range is a lower bound where ties go on behind the last predicted label (documents: {bounded})."
     return [line]
 
 

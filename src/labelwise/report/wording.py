@@ -16,6 +16,13 @@ def percent(value: float | None, digits: int = 2) -> str:
     return NOTHING if value is None else f"{100 * value:.{digits}f}"
 
 
+def bar_percent(value: float) -> str:
+    """Per cent above a bar, where there is little room: '76', '5.3', '0.05'; only nothing at all is '0'."""
+    if value == 0 or value >= 9.95:
+        return f"{value:.0f}"
+    return f"{value:.2g}" if value >= 0.01 else "<0.01"
+
+
 def number(value: object) -> str:
     """Any plain value: whole numbers with commas, other numbers with about four digits, words as they are."""
     if value is None:

@@ -12,7 +12,7 @@ from labelwise.config import Config, ConfigSource, to_yaml, validated
 from labelwise.data.options import ReadOptions
 from labelwise.errors import ConfigError
 from labelwise.methods.base import Method
-from labelwise.metrics.names import check_depth, parse_metrics
+from labelwise.metrics.names import parse_metrics
 from labelwise.metrics.propensity import propensity_constants
 from labelwise.metrics.thresholded import check_threshold
 from labelwise.registry import method_class, method_names
@@ -71,12 +71,19 @@ class EvaluateSection(Config):
     k: Annotated[int, Field(ge=1)] = 10
     """Labels predicted a document."""
 
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _one_metric(cls, given: Any) -> Any:
+        return [given] if isinstance(given, str) else given
+
     @model_validator(mode="after")
     def _can_be_computed(self) -> EvaluateSection:
         """Find out before training that the scores wanted at its end cannot be had."""
         try:
             metrics = parse_metrics(self.metrics) if self.metrics is not None else []
-            check_depth(metrics, self.k)
+            deepest = max((metric.k or 0 for metric in metrics), default=0)
+            if deepest > self.k:
+                raise ValueError(f"@{deepest} needs {deepest} predicted labels a document; set evaluate.k to that")
             check_threshold(self.threshold, [metric.name for metric in metrics if metric.needs_threshold])
             propensity_constants(self.propensity)
         except ConfigError as error:
@@ -107,8 +114,11 @@ class RunConfig(Config):
     @field_validator("model")
     @classmethod
     def _has_method(cls, model: dict[str, Any]) -> dict[str, Any]:
-        if not isinstance(model.get("method"), str):
-            raise ValueError(f"`method` must name one of {', '.join(method_names())}")
+        if "method" not in model:
+            given = ", ".join(map(str, model)) or "nothing"
+            raise ValueError(f"`method` is missing (found: {given}); it names one of {', '.join(method_names())}")
+        if not isinstance(model["method"], str):
+            raise ValueError(f"`method` must be one of {', '.join(method_names())}, got {model['method']!r}")
         return model
 
     def make_method(self) -> Method:

@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from labelwise.atomic import replacing
 from labelwise.config import ConfigSource
-from labelwise.errors import ConfigError, ModelFormatError
+from labelwise.errors import ConfigError, LabelwiseError, ModelFormatError
 from labelwise.runs.config import RunConfig
 from labelwise.runs.machine import describe_machine
 
@@ -51,7 +51,8 @@ class RunFolder:
         try:
             state = json.loads((self / STATE).read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise ConfigError(f"{self.path}: not a run folder, {STATE} is missing") from None
+            problem = f"not a run folder, {STATE} is missing" if self.path.exists() else "there is no such run folder"
+            raise ConfigError(f"{self.path}: {problem}") from None
         except (OSError, ValueError) as error:
             raise ModelFormatError(f"{self / STATE}: damaged: {error}") from None
         if not isinstance(state, dict):
@@ -66,36 +67,64 @@ class RunFolder:
     @contextmanager
     def opened(self, config: RunConfig, force: bool) -> Iterator[None]:
         """Make the folder, or take up what a stopped run left, and keep others out meanwhile."""
-        self._make(config, force)
-        with self._locked(), _log_to(self / LOG):
-            self._drop_cut_line()
-            yield
+        self._claim()
+        with self._locked():
+            self._prepare(config, force)
+            with _log_to(self / LOG):
+                self._drop_cut_line()
+                try:
+                    yield
+                except LabelwiseError as error:
+                    self._note(f"ERROR {error}")
+                    raise
 
-    def _make(self, config: RunConfig, force: bool) -> None:
-        if not self.path.exists() or (self.path.is_dir() and not any(self.path.iterdir())):
-            self._start(config)
-            return
-        if not (self / STATE).exists():
+    def _claim(self) -> None:
+        """Make sure there is a folder that is ours or can be."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            foreign = self._held() and not (self / STATE).exists()
+        except OSError as error:
+            raise ConfigError(f"run.folder: {self.path} cannot be used: {error.strerror}") from None
+        if foreign:
             raise ConfigError(f"{self.path} exists and is not a run folder; choose another with --set run.folder=...")
-        if force:
-            with self._locked():
-                shutil.rmtree(self.path)
+
+    def _held(self) -> list[Path]:
+        return [path for path in self.path.iterdir() if path.name != LOCK]
+
+    def _prepare(self, config: RunConfig, force: bool) -> None:
+        if not (self / STATE).exists():
             self._start(config)
-            return
-        if self.finished:
+        elif force:
+            self._clear()
+            self._start(config)
+        elif self.finished:
             raise ConfigError(
                 f"{self.path}: this run is finished; --force replaces it, --set run.folder=... keeps both"
             )
-        different = self._differences(config)
-        if different:
-            raise ConfigError(
-                f"{self.path}: an unfinished run with another config is here ({', '.join(different[:5])}); "
-                "give the same config to go on, --force to start over, or --set run.folder=... for another place"
-            )
-        log.info("going on with the run in %s", self.path)
+        elif not (self / MODEL).exists() and not (self / CHECKPOINTS).exists():
+            self._clear()  # nothing has been learned yet, so nothing is lost whatever the config
+            self._start(config)
+        else:
+            different = self._differences(config)
+            if different:
+                raise ConfigError(
+                    f"{self.path}: an unfinished run with another config is here ({', '.join(different[:5])}); "
+                    "give the same config to go on, --force to start over, or --set run.folder=... for another place"
+                )
+            log.info("going on with the run in %s", self.path)
+
+    def _clear(self) -> None:
+        for path in self._held():
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+    def _note(self, text: str) -> None:
+        with (self / LOG).open("a", encoding="utf-8") as file:
+            file.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} {text}\n")
 
     def _start(self, config: RunConfig) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
         self.write_text(CONFIG, config.to_yaml())
         self.write_json(MACHINE, describe_machine())
         state = {
@@ -117,10 +146,14 @@ class RunFolder:
             if _mapping(before, section).get(key) != _mapping(now, section).get(key)
         )
 
-    def finish(self) -> None:
-        """Mark the run as finished; unfinished work of methods is not needed any more."""
+    def learned(self) -> None:
+        """All but the report is done: note when; unfinished work of methods is not needed any more."""
         shutil.rmtree(self / CHECKPOINTS, ignore_errors=True)
-        self.write_json(STATE, {**self.state, "status": "finished", "finished": _now()})
+        self.write_json(STATE, {**self.state, "finished": _now()})
+
+    def finish(self) -> None:
+        """Mark the run as finished."""
+        self.write_json(STATE, {**self.state, "status": "finished"})
 
     def record(self, stage: str, **numbers: Any) -> None:
         """Add a line to metrics.jsonl."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 from pathlib import Path
 
 from labelwise.data.catalogue import dataset as named_dataset
 from labelwise.data.catalogue import names as named_sets
 from labelwise.data.dataset import Dataset
+from labelwise.data.options import ReadOptions
 from labelwise.data.read import read, read_splits
-from labelwise.errors import DataError, did_you_mean
+from labelwise.errors import DataError
 from labelwise.runs.config import DataSection
 
 
@@ -41,16 +43,33 @@ def load_run_data(section: DataSection) -> RunData:
 
 def _parts_of_path(section: DataSection) -> dict[str, Dataset]:
     path = str(section.path)
+    if Path(path).is_file():
+        raise DataError(f"data.path: {path} is a file; give a single file as data.train (and data.test)")
     if Path(path).exists():
         parts = read_splits(path, section.format, section.options)
-    elif path in named_sets():
-        parts = named_dataset(path)
     else:
-        raise DataError(f"data.path: there is no folder {path}, and no known data set of that name; "
-                        f"{did_you_mean(path, named_sets())}")  # fmt: skip
+        parts = named_dataset(known_name(path, "data.path"))
     if "train" not in parts:
         raise DataError(f"{path}: there is no training part; found: {', '.join(parts) or 'none'}")
     return parts
+
+
+def known_name(name: str, where: str) -> str:
+    """The name of a known data set, or an error: nothing else of that name is there."""
+    if name in named_sets():
+        return name
+    near = difflib.get_close_matches(name, named_sets(), n=1)
+    hint = f"; did you mean the data set '{near[0]}'?" if near else ", nor a known data set of that name"
+    raise DataError(f"{where}: there is no file or folder {name}{hint}")
+
+
+def read_part(
+    path: str, format: str, split: str | None, options: ReadOptions | None = None, labels: bool = True
+) -> Dataset:
+    """One part of a file, a folder or a known data set."""
+    if Path(path).exists():
+        return read(path, format, split if Path(path).is_dir() else None, options, labels)
+    return named_dataset(known_name(path, "data"), split)
 
 
 def _parts_of_files(section: DataSection) -> dict[str, Dataset]:

@@ -2,44 +2,59 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from labelwise.atomic import replacing
 from labelwise.data.dataset import Dataset
-from labelwise.data.read import read
-from labelwise.errors import ConfigError, DataError, did_you_mean
+from labelwise.data.options import ReadOptions
+from labelwise.data.stream import open_stream
+from labelwise.errors import ConfigError, DataError
 from labelwise.methods.base import Method
 from labelwise.progress import progress
+from labelwise.runs.load_data import read_part
 from labelwise.strings import Strings
 from labelwise.topk import TopK
 
 BATCH = 1024
+PIECE = 1 << 20
 WRITERS = ("jsonl", "tsv", "npz")
+DATA_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".ft", ".fasttext", ".vw", ".vowpal", ".xc", ".svm", ".npz")
+
+Batch = tuple[list[str], Strings | Dataset]
 
 
-def predict_file(
-    model: Method,
-    documents: str,
-    output: str,
-    k: int,
-    threshold: float | None,
-    format: str,
-    to: str | None,
-    force: bool,
-) -> None:
-    """Predict for every document; `-` stands for standard input and output."""
+@dataclass(frozen=True)
+class Request:
+    """What to predict for and how much of it to tell."""
+
+    documents: str
+    """A file, a folder, the name of a known data set, or `-` for standard input."""
+    format: str = "auto"
+    """`text` for one text a line, a data format, or `auto`: a data format if the name says so, text otherwise."""
+    split: str = "test"
+    options: ReadOptions = field(default_factory=ReadOptions)
+    k: int = 10
+    threshold: float | None = None
+
+
+def predict_file(model: Method, request: Request, output: str, to: str | None, force: bool) -> None:
+    """Predict for every document and write the result; `-` stands for standard output."""
     kind = to or (Path(output).suffix.lstrip(".") if output != "-" else "jsonl")
     if kind not in WRITERS:
-        raise ConfigError(f"cannot write predictions as '{kind}'; {did_you_mean(kind, WRITERS)}")
+        raise ConfigError(
+            f"{output}: cannot write predictions as '{kind}'; give a name that ends in .jsonl, .tsv or .npz"
+        )
     if kind == "npz" and output == "-":
         raise ConfigError("npz is written to a file: give one with -o")
-    batches = _text_batches(documents, model) if format == "text" else _data_batches(documents, format)
-    tops = _predicted(model, batches, k, threshold)
+    batches = _text_batches(request, model) if _is_text(request) else _data_batches(request)
+    tops = _predicted(model, batches, request.k, request.threshold)
     with _target(output, force, binary=kind == "npz") as file:
         if kind == "npz":
             _write_npz(file, tops, len(model.label_names_))
@@ -50,41 +65,57 @@ def predict_file(
                 file.flush()
 
 
-Batch = tuple[list[str], Strings | Dataset]
+def _is_text(request: Request) -> bool:
+    if request.documents == "-":
+        if request.format not in ("auto", "text"):
+            raise ConfigError("standard input is read as texts, one a line; other formats need a file")
+        return True
+    if request.format != "auto":
+        return request.format == "text"
+    path = Path(request.documents)
+    name = path.with_suffix("") if path.suffix in (".gz", ".xz", ".bz2") else path
+    return path.is_file() and name.suffix not in DATA_SUFFIXES
 
 
-def _text_batches(documents: str, model: Method) -> Iterator[Batch]:
+def _text_batches(request: Request, model: Method) -> Iterator[Batch]:
     if model.input_ != "texts" and model.learns:
         raise DataError(f"the model was trained on {model.input_}: give a data file and name its --format")
-    stream = sys.stdin.buffer if documents == "-" else _open(documents)
-    batch: list[str] = []
+    name = "stdin" if request.documents == "-" else request.documents
     count = 0
-    with stream, progress("predicting") as step:
-        for number, line in enumerate(stream, 1):
-            try:
-                batch.append(line.rstrip(b"\r\n").decode())
-            except UnicodeDecodeError as error:
-                name = "stdin" if documents == "-" else documents
-                raise DataError(f"not UTF-8 (byte {error.start + 1} of the line)", name, number) from None
-            if len(batch) == BATCH or documents == "-":
-                yield [str(i) for i in range(count, count + len(batch))], Strings.of(batch)
-                step(len(batch))
-                count += len(batch)
-                batch = []
-        if batch:
-            yield [str(i) for i in range(count, count + len(batch))], Strings.of(batch)
+    with _opened(request.documents) as stream, progress("predicting") as step:
+        for lines in _line_batches(stream):
+            texts = [_decoded(line, name, count + place + 1) for place, line in enumerate(lines)]
+            yield [str(count + place) for place in range(len(texts))], Strings.of(texts)
+            step(len(texts))
+            count += len(texts)
 
 
-def _open(path: str) -> Any:
-    from labelwise.data.stream import open_stream
-
-    return open_stream(path)
-
-
-def _data_batches(documents: str, format: str) -> Iterator[Batch]:
+def _opened(documents: str) -> Any:
     if documents == "-":
-        raise ConfigError("standard input is read as texts, one a line; other formats need a file")
-    data = read(documents, format)
+        return nullcontext(sys.stdin.buffer)
+    return io.BufferedReader(open_stream(documents), PIECE)
+
+
+def _line_batches(stream: Any) -> Iterator[list[bytes]]:
+    """Lines as they come: whoever types gets an answer a line, whoever pipes gets large batches."""
+    rest = b""
+    while piece := stream.read1(PIECE):
+        *lines, rest = (rest + piece).split(b"\n")
+        for begin in range(0, len(lines), BATCH):
+            yield lines[begin : begin + BATCH]
+    if rest:
+        yield [rest]
+
+
+def _decoded(line: bytes, name: str, number: int) -> str:
+    try:
+        return line.removesuffix(b"\r").decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"not UTF-8 (byte {error.start + 1} of the line)", name, number) from None
+
+
+def _data_batches(request: Request) -> Iterator[Batch]:
+    data = read_part(request.documents, request.format, request.split, request.options, labels=False)
     with progress("predicting", len(data)) as step:
         for begin in range(0, len(data), BATCH):
             part = data.take(slice(begin, begin + BATCH))

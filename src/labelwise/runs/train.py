@@ -39,9 +39,10 @@ def train(config: RunConfig, force: bool = False) -> RunFolder:
             _evaluated(config, run, data.train, data.test, model)
         else:
             log.info("no test part: the model is not evaluated (data.test, or data.test_fraction, gives one)")
-        run.finish()
+        run.learned()
         if config.run.report:
             _reported(run)
+        run.finish()
     return run
 
 

@@ -98,7 +98,7 @@ def write_lines(
     names = names.compact()
     name_bytes = (names.ends - names.starts)[labels.indices]
     label_bytes = np.concatenate([[0], np.cumsum(name_bytes + 1)])[labels.indptr]
-    most = np.diff(label_bytes) + 3 + MAX_ENTRY_BYTES * np.diff(features.indptr)
+    most = np.diff(label_bytes) + 3 + MAX_ENTRY_BYTES * np.diff(features.indptr).astype(np.int64)
 
     def lines(rows: tuple[int, int]) -> np.ndarray:
         begin, end = rows

@@ -1,0 +1,128 @@
+"""What people do wrong or in an unusual order, and what happens then."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+from cli.commands import labelwise
+
+from labelwise.config import ConfigSource
+
+CSV = "isbn,title,subjects\n1,Fish and chips,cooking|fish\n2,Deep sea fish,fish\n3,Knitting socks,socks\n"
+
+
+@pytest.fixture
+def books(tmp_path):
+    (tmp_path / "books.csv").write_text(CSV)
+    (tmp_path / "books.yml").write_text(
+        "data: {train: books.csv, test: books.csv, options: {text_column: title, label_column: subjects, "
+        "label_separator: '|', id_column: isbn}}\nmodel: {method: popularity}\nrun: {report: false}\n"
+    )
+    return tmp_path
+
+
+def test_a_run_remembers_how_its_data_was_read(books):
+    labelwise("train", "books.yml", cwd=books)
+    (books / "new.csv").write_text("isbn,title\n7,A book about fish\n")
+    (books / "other.csv").write_text("isbn,name\n7,A book about fish\n")
+    done = labelwise("predict", "runs/books", "new.csv", "--k", "1", cwd=books)
+    assert json.loads(done.out) == {"id": "7", "labels": [{"label": "fish", "score": pytest.approx(2 / 3)}]}
+    named = labelwise("predict", "runs/books", "other.csv", "--k", "1", "--set", "text_column=name", cwd=books)
+    assert json.loads(named.out)["labels"] == json.loads(done.out)["labels"]
+    scores = json.loads(labelwise("evaluate", "runs/books", "books.csv", "-o", "-", "--set", "metrics=P@1", cwd=books).out)
+    assert scores["values"] == {"P@1": pytest.approx(2 / 3)}
+    assert not (books / "-").exists()
+
+
+def test_a_corrected_typo_starts_over_and_is_in_the_log(books):
+    text = (books / "books.yml").read_text()
+    (books / "books.yml").write_text(text.replace("train: books.csv", "train: boks.csv"))
+    assert "boks.csv" in labelwise("train", "books.yml", cwd=books, code=2).err
+    assert "boks.csv" in (books / "runs" / "books" / "log.txt").read_text()
+    (books / "books.yml").write_text(text)
+    assert "P@1" in labelwise("train", "books.yml", cwd=books).out
+
+
+def test_quiet_is_quiet(books):
+    assert labelwise("-q", "train", "books.yml", cwd=books).err == ""
+
+
+@pytest.mark.parametrize(
+    ("typed", "value"),
+    [
+        ("|", "|"), ("#", "#"), (">", ">"), ("'|'", "|"), ("", None), ("null", None), ("1e-4", 1e-4), ("[a, b]", ["a", "b"]),
+        ("no", "no"), ("true", True), ("- ", [None]), ("&", "&"), ("*x", "*x"), ("{", "{"),
+    ],
+)  # fmt: skip
+def test_what_is_typed_after_set(typed, value):
+    assert ConfigSource({}).override([f"a={typed}"]).values == {"a": value}
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("data: {path: x, text_column: t}\nmodel: {method: popularity}", "it belongs into the section options"),
+        ("data: x\nmodel: {method: popularity}", "a section with keys of its own is needed, got 'x'"),
+        ("data: {path: x}\nmodel: {metod: popularity}", "`method` is missing (found: metod)"),
+        ("data: {path: x}\nmodel: {method: popularity}\nevaluate: {metrics: [P@50]}", "set evaluate.k to that"),
+        ("data: {path: books.csv}\nmodel: {method: popularity}", "give a single file as data.train"),
+        ("data: {path: eurlex57}\nmodel: {method: popularity}", "did you mean the data set 'eurlex57k'?"),
+        ("data: {train: books.csv}\nmodel: {method: popularity}\nrun: {folder: books.csv/x}", "cannot be used"),
+    ],
+)
+def test_faults_of_configs(books, config, message):
+    (books / "bad.yml").write_text(config)
+    assert message in labelwise("train", "bad.yml", cwd=books, code=2).err
+
+
+def test_run_folders_and_models_are_told_apart(books):
+    (books / "runs" / "empty").mkdir(parents=True)
+    (books / "runs" / "empty" / "state.json").write_text('{"status": "running"}')
+    assert "no model yet" in labelwise("predict", "runs/empty", stdin="x\n", cwd=books, code=2).err
+    labelwise("train", "books.yml", cwd=books)
+    code = "import labelwise; labelwise.load('runs/books')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=books, capture_output=True, text=True)
+    assert "is it runs/books/model you mean?" in done.stderr
+    assert "is a file" in labelwise("demo", "books.csv", cwd=books, code=2).err
+
+
+SLOW_REPORT = """
+import sys, time
+import labelwise.report.html as html
+def slow(*args):
+    print("reporting", flush=True)
+    time.sleep(60)
+html.write_report = slow
+from labelwise.cli.main import main
+main(sys.argv[1:])
+"""
+
+
+def test_stopped_in_the_report_the_run_goes_on(books):
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW_REPORT, "train", "books.yml", "--set", "run.report=true"],
+        cwd=books, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout.readline() == b"reporting\n"
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    done = labelwise("train", "books.yml", "--set", "run.report=true", cwd=books)
+    assert "evaluated already" in done.err
+    assert (books / "runs" / "books" / "report.html").exists()
+
+
+def test_lines_are_answered_as_they_come(books):
+    labelwise("train", "books.yml", cwd=books)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "labelwise.cli.main", "predict", "runs/books", "--k", "1"],
+        cwd=books, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    for number in range(3):
+        process.stdin.write(b"fish\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["id"] == str(number)
+    process.stdin.close()
+    assert process.wait(timeout=60) == 0
