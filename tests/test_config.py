@@ -65,6 +65,8 @@ def test_overrides_are_typed_and_win():
         ("{a: 1}: 2", [], "not valid YAML"),
         ("a: !!python/object/apply:os.system [ls]", [], "not valid YAML"),
         ("&a [*a]", [], "run.yml"),
+        ("word: &x a\nneeded: *x", [], "run.yml:2: not valid YAML: aliases"),
+        ("word: \x00", [], "not valid YAML"),
     ],
 )
 def test_faults_name_their_place(text, overrides, message):
@@ -95,3 +97,13 @@ def test_written_yaml_reads_back_equal(values):
 def test_missing_file_is_told():
     with pytest.raises(ConfigError, match="no such config file"):
         ConfigSource.from_file("nowhere.yml")
+
+
+@pytest.mark.parametrize("text", ["1.10", "0777", "2020", "1e5", "2001-01-01", "007"])
+def test_words_that_look_like_numbers_stay_as_they_are_written(text):
+    assert check(YAML, f"word={text}").word == text
+    assert check(YAML.replace("word: no", f"word: {text}")).word == text
+
+
+def test_impossible_dates_are_words():
+    assert check(YAML, "word=2001-99-99").word == "2001-99-99"

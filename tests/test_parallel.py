@@ -74,3 +74,9 @@ def test_ranges_cover_everything_once(count, parts):
     assert [i for a, b in cut for i in range(a, b)] == list(range(count))
     assert all(a < b for a, b in cut)
     assert len(cut) <= parts
+
+
+def test_work_inside_work_does_not_wait_for_itself():
+    with parallel.using_threads(2):
+        found = parallel.run_all(lambda x: parallel.run_all(lambda y: x * y, range(4)), range(4))
+    assert found == [[x * y for y in range(4)] for x in range(4)]

@@ -54,3 +54,18 @@ def test_shapes_must_agree_and_single_rows_are_refused():
         TopK(np.zeros((2, 3), int), np.zeros((2, 2)))
     with pytest.raises(TypeError, match="slice"):
         TopK(np.zeros((2, 3), int), np.zeros((2, 3)))[0]
+
+
+def test_ranks_go_by_the_scores_that_are_kept():
+    close = sparse.csr_array(np.array([[1.0, 1.0 + 1e-12]]))
+    assert TopK.from_csr(close, 2).ids.tolist() == [[0, 1]]
+    assert TopK.from_csr(sparse.csr_array(np.array([[True, False, True]])), 2).ids.tolist() == [[0, 2]]
+    twice = sparse.csr_array((np.array([1.0, 1.0, 1.5]), [1, 1, 0], [0, 3]), shape=(1, 2))
+    assert TopK.from_csr(twice, 2).ids.tolist() == [[1, 0]]
+
+
+def test_only_predictions_over_the_same_labels_are_put_together():
+    one, two = (TopK(np.array([[0]]), np.array([[1.0]]), Strings.of([name])) for name in "ab")
+    with pytest.raises(ValueError, match="same label names"):
+        TopK.concatenate([one, two])
+    assert TopK.concatenate([one, TopK(one.ids, one.scores, Strings.of(["a"]))]).labels == [["a"], ["a"]]

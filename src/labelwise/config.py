@@ -6,8 +6,10 @@ a YAML reader that remembers line numbers, and the translation of validation err
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,7 +30,6 @@ class Config(BaseModel):
         use_attribute_docstrings=True,
         allow_inf_nan=False,
         protected_namespaces=(),
-        coerce_numbers_to_str=True,
     )
 
 
@@ -36,7 +37,16 @@ AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as people expect it: 1e-4 is a number, `no` and `on` are words, a key may not stand twice."""
+    """YAML as people expect it: 1e-4 is a number, `no` and `on` are words, a key may not stand twice.
+
+    Aliases are refused: nobody needs them here, and a few of them can stand for billions of values.
+    """
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark
+            raise yaml.MarkedYAMLError(problem="aliases (*name) are not used in configs", problem_mark=mark)
+        return super().compose_node(parent, index)
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -72,12 +82,14 @@ class ConfigSource:
         self.name = name
         self.lines = dict(lines or {})
         self.overridden: dict[Place, str] = {}
+        self.texts: dict[Place, str] = {}
 
     @classmethod
     def from_yaml(cls, text: str, name: str) -> ConfigSource:
         """Read YAML text; `name` is the file's name for messages."""
-        loader = _Loader(text)
+        loader = None
         try:
+            loader = _Loader(text)
             node = loader.get_single_node()
             values = loader.construct_document(node) if node is not None else {}
         except yaml.MarkedYAMLError as error:
@@ -86,13 +98,14 @@ class ConfigSource:
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise ConfigError(f"{name}: not valid YAML: {error}") from None
         finally:
-            loader.dispose()
+            if loader is not None:
+                loader.dispose()
         if not isinstance(values, dict):
             raise ConfigError(f"{name}:1: a config is a mapping of sections, not a {type(values).__name__}")
-        lines: dict[Place, int] = {}
+        source = cls(values, name)
         if node is not None:
-            _collect_lines(node, (), lines)
-        return cls(values, name, lines)
+            _collect_places(node, (), source)
+        return source
 
     @classmethod
     def from_file(cls, path: str | Path) -> ConfigSource:
@@ -120,11 +133,14 @@ class ConfigSource:
             value = _option_value(text)
             where = self.values
             for depth, part in enumerate(parts[:-1]):
-                where = where.setdefault(part, {})
+                if where.get(part) is None:
+                    where[part] = {}
+                where = where[part]
                 if not isinstance(where, dict):
                     raise ConfigError(f"--set {assignment}: {'.'.join(parts[: depth + 1])} is a value, not a section")
             where[parts[-1]] = value
             self.overridden[tuple(parts)] = f"--set {assignment}"
+            self.texts[tuple(parts)] = text
         return self
 
     def where(self, place: Place) -> str:
@@ -145,23 +161,26 @@ def _option_value(text: str) -> Any:
     """What was typed after `=`, read as YAML; but `|`, `#` and the like are characters here, not YAML's signs."""
     try:
         value = yaml.load(text, _Loader)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):
         return text
     if value in (None, "") and text.strip() not in ("", "null", "~", "''", '""'):
         return text
     return value
 
 
-def _collect_lines(node: yaml.Node, place: Place, lines: dict[Place, int]) -> None:
-    lines.setdefault(place, node.start_mark.line + 1)
+def _collect_places(node: yaml.Node, place: Place, source: ConfigSource) -> None:
+    """Note for every value on which line it stands and how it was written."""
+    source.lines.setdefault(place, node.start_mark.line + 1)
     if isinstance(node, yaml.MappingNode):
         for key_node, value_node in node.value:
             here = (*place, key_node.value)
-            lines[here] = key_node.start_mark.line + 1
-            _collect_lines(value_node, here, lines)
+            source.lines[here] = key_node.start_mark.line + 1
+            _collect_places(value_node, here, source)
     elif isinstance(node, yaml.SequenceNode):
         for position, item in enumerate(node.value):
-            _collect_lines(item, (*place, position), lines)
+            _collect_places(item, (*place, position), source)
+    elif isinstance(node, yaml.ScalarNode):
+        source.texts[place] = node.value
 
 
 def validated(
@@ -171,8 +190,29 @@ def validated(
     try:
         return kind.model_validate(dict(values))
     except ValidationError as error:
-        sentences = [_sentence(kind, fault, source, prefix) for fault in error.errors()]
-        raise ConfigError("\n".join(sentences)) from None
+        faults = error.errors()
+    respelled = _as_written(values, faults, source, prefix)
+    if respelled is not None:
+        return validated(kind, respelled, source, prefix)
+    raise ConfigError("\n".join(_sentence(kind, fault, source, prefix) for fault in faults)) from None
+
+
+def _as_written(
+    values: Mapping[str, Any], faults: Sequence[Any], source: ConfigSource | None, prefix: Place
+) -> dict[str, Any] | None:
+    """Where a word is wanted and a number was read, the values with the word as it was written: 1.10, not 1.1."""
+    if source is None:
+        return None
+    changed = None
+    for fault in faults:
+        text = source.texts.get((*prefix, *fault["loc"]))
+        if fault["type"] == "string_type" and text is not None and isinstance(fault["input"], int | float | date):
+            changed = copy.deepcopy(dict(values)) if changed is None else changed
+            where: Any = changed
+            for part in fault["loc"][:-1]:
+                where = where[part]
+            where[fault["loc"][-1]] = text
+    return changed
 
 
 def _sentence(kind: type[Config], fault: Any, source: ConfigSource | None, prefix: Place) -> str:

@@ -7,6 +7,7 @@ two threads of a server call it at once.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ Result = TypeVar("Result")
 _chosen: int | None = None
 _pool: ThreadPoolExecutor | None = None
 _pool_key: tuple[int, int] | None = None
+_pool_lock = threading.Lock()
+_here = threading.local()
 
 
 def threads() -> int:
@@ -59,19 +62,38 @@ def using_threads(count: int | None) -> Iterator[None]:
 def pool() -> ThreadPoolExecutor:
     """The shared pool, made anew after a fork or when the number of threads changed."""
     global _pool, _pool_key
-    key = (os.getpid(), threads())
-    if _pool is None or _pool_key != key:
-        if _pool is not None and _pool_key is not None and _pool_key[0] == key[0]:
-            _pool.shutdown(wait=False)
-        _pool = ThreadPoolExecutor(key[1], thread_name_prefix="labelwise")
-        _pool_key = key
-    return _pool
+    with _pool_lock:
+        key = (os.getpid(), threads())
+        if _pool is None or _pool_key != key:
+            if _pool is not None and _pool_key is not None and _pool_key[0] == key[0]:
+                _pool.shutdown(wait=False)
+            _pool = ThreadPoolExecutor(key[1], thread_name_prefix="labelwise", initializer=_mark_thread)
+            _pool_key = key
+        return _pool
+
+
+def _mark_thread() -> None:
+    _here.in_pool = True
+
+
+def _alone() -> bool:
+    """One thread, or a thread of the pool itself: waiting there for the pool could wait for ever."""
+    return threads() == 1 or getattr(_here, "in_pool", False)
+
+
+def _new_lock_after_fork() -> None:
+    global _pool_lock
+    _pool_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_lock_after_fork)
 
 
 def run_all(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
     """Results in the order of the items; each item goes to whichever thread is free. The first error is raised."""
     todo = list(items)
-    if threads() == 1 or len(todo) <= 1:
+    if _alone() or len(todo) <= 1:
         return [work(item) for item in todo]
     futures = [pool().submit(work, item) for item in todo]
     try:
@@ -83,7 +105,7 @@ def run_all(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Resul
 
 def run_stream(work: Callable[[Item], Result], items: Iterable[Item], ahead: int = 2) -> Iterator[Result]:
     """Like `run_all` for a stream: results in order, never more than threads + ahead items held at once."""
-    if threads() == 1:
+    if _alone():
         yield from map(work, items)
         return
     pending: list[Future[Result]] = []

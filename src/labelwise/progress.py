@@ -16,7 +16,7 @@ PATIENCE_SECONDS = 2.0
 @contextmanager
 def progress(what: str, total: float | None = None, unit: str = "") -> Iterator[Callable[[float], None]]:
     """Give a function to be told how much more is done. `total=None` shows a count without an end."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield lambda _amount: None
         return
     bar = _Bar(what, total, unit)

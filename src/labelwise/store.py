@@ -101,7 +101,7 @@ def new_folder(path: str | Path, kind: str, about: Mapping[str, Any], force: boo
     target = Path(path)
     if target.exists() and not force:
         raise ConfigError(f"{target} exists already; choose another place or say force to replace it")
-    if target.exists() and not (target / MANIFEST).is_file() and (not target.is_dir() or any(target.iterdir())):
+    if target.exists() and not _is_ours(target):
         raise ConfigError(f"{target} exists and is not a labelwise folder; it will not be replaced")
     target.parent.mkdir(parents=True, exist_ok=True)
     hidden = Path(tempfile.mkdtemp(prefix=f".{target.name}.new-", dir=target.parent))
@@ -120,6 +120,19 @@ def new_folder(path: str | Path, kind: str, about: Mapping[str, Any], force: boo
         replace_folder(hidden, target)
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder may be replaced: it is empty, or its manifest says that we wrote it."""
+    if not folder.is_dir():
+        return False
+    if not any(folder.iterdir()):
+        return True
+    try:
+        manifest = _load_json(folder / MANIFEST)
+    except ModelFormatError:
+        return False
+    return isinstance(manifest, dict) and str(manifest.get("format", "")).startswith("labelwise-")
 
 
 def _umask() -> int:
@@ -163,7 +176,7 @@ class Folder:
             found = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
             raise ModelFormatError(f"{self.path / MANIFEST}: this is not a labelwise {kind} (format: {found!r})")
         version = manifest.get("format_version")
-        if version != FORMAT_VERSION:
+        if type(version) is not int or version != FORMAT_VERSION:
             raise ModelFormatError(
                 f"{self.path / MANIFEST}: format version {version!r}; this labelwise {__version__} reads version "
                 f"{FORMAT_VERSION}. It was written by labelwise {manifest.get('labelwise_version')!r}"

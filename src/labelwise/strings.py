@@ -18,7 +18,7 @@ from labelwise.errors import DataError
 class Strings(Sequence[str]):
     """A list of str over one buffer; ``buffer[starts[i]:ends[i]]`` is text ``i`` in valid UTF-8."""
 
-    __slots__ = ("_positions", "buffer", "ends", "starts")
+    __slots__ = ("_positions", "buffer", "distinct", "ends", "starts")
 
     def __init__(self, buffer: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> None:
         if buffer.dtype != np.uint8 or starts.shape != ends.shape or starts.ndim != 1:
@@ -27,6 +27,7 @@ class Strings(Sequence[str]):
         self.starts = starts
         self.ends = ends
         self._positions: dict[str, int] | None = None
+        self.distinct: bool | None = None  # whether all differ, once somebody has found out
 
     @classmethod
     def of(cls, items: Iterable[str] | Strings) -> Strings:
@@ -64,7 +65,9 @@ class Strings(Sequence[str]):
                 numbers //= 10
             texts.append(text.ravel())
             lengths.append(np.full(len(numbers), digits))
-        return cls.packed(np.concatenate(texts), np.cumsum(np.concatenate(lengths), dtype=np.int64))
+        names = cls.packed(np.concatenate(texts), np.cumsum(np.concatenate(lengths), dtype=np.int64))
+        names.distinct = True
+        return names
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -132,4 +135,4 @@ class Strings(Sequence[str]):
 
     def __setstate__(self, state: tuple) -> None:
         self.buffer, self.starts, self.ends = state
-        self._positions = None
+        self._positions = self.distinct = None

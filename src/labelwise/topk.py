@@ -83,7 +83,10 @@ class TopK:
     @classmethod
     def from_csr(cls, scores: Any, k: int, label_names: Strings | None = None) -> TopK:
         """The k best stored entries of each row of a sparse score matrix."""
-        matrix = sparse.csr_array(scores)
+        if k < 1:
+            raise ValueError(f"k must be 1 or more, got {k}")
+        matrix = sparse.csr_array(scores, dtype=np.float32, copy=True)  # ranks go by the scores that are kept
+        matrix.sum_duplicates()
         if np.isnan(matrix.data).any():
             raise DataError("scores hold NaN, which has no rank")
         n = matrix.shape[0]
@@ -101,8 +104,15 @@ class TopK:
     @classmethod
     def concatenate(cls, parts: Sequence[TopK]) -> TopK:
         """Documents of several TopK under each other; all must have the same k and label names."""
+        for part in parts[1:]:
+            if part.k != parts[0].k or not _same_names(part.label_names, parts[0].label_names):
+                raise ValueError("only predictions with the same k and the same label names can be put together")
         return cls(
             np.concatenate([p.ids for p in parts]),
             np.concatenate([p.scores for p in parts]),
             parts[0].label_names,
         )
+
+
+def _same_names(one: Strings | None, other: Strings | None) -> bool:
+    return one is other or (one is not None and other is not None and one == other)

@@ -116,6 +116,31 @@ def test_nothing_is_overwritten_unasked(corpus, tmp_path):
     assert target.read_text() != "precious"
 
 
+def test_parts_in_two_formats_are_refused(corpus, tmp_path):
+    run("convert", corpus, tmp_path / "out")
+    for command in (("convert", corpus), ("split", corpus, "--split", "train", "--fraction", 0.5)):
+        with pytest.raises(ConfigError, match=r"has parts already: train, test \(native\).*--force"):
+            run(*command, tmp_path / "out", "--to", "jsonl")
+        with pytest.raises(ConfigError, match=r"does not replace: train, test \(native\)"):
+            run(*command, tmp_path / "out", "--to", "jsonl", "--force")
+    run("convert", corpus, tmp_path / "out", "--force")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["test", "train"]
+
+
+def test_messages_name_options_of_the_command_line(tmp_path):
+    (tmp_path / "in.dat").write_text("no format\n")
+    with pytest.raises(DataError, match=r"\(--format NAME\)"):
+        run("convert", tmp_path / "in.dat", tmp_path / "out.csv")
+    (tmp_path / "in.dat").write_text("text,tags\na,x\n")
+    with pytest.raises(DataError, match=r"--set label_column=\.\.\."):
+        run("convert", tmp_path / "in.dat", tmp_path / "out.csv", "--format", "csv")
+    run("convert", tmp_path / "in.dat", tmp_path / "out.csv", "--format", "csv", "--set", "label_column=tags")
+    with pytest.raises(DataError, match=r"\.txt was taken for xc; format \(--to NAME\)"):
+        run("convert", tmp_path / "out.csv", tmp_path / "out.txt")
+    with pytest.raises(ConfigError, match=r"these can: texts, .*label_texts"):
+        run("convert", tmp_path / "out.csv", tmp_path / "out.jsonl", "--drop", "labels")
+
+
 def test_what_a_format_cannot_hold(tmp_path):
     lines = [json.dumps({"id": f"d{n}", "text": f"text {n}", "labels": ["x"]}) for n in range(3)]
     (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")

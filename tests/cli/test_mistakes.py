@@ -31,7 +31,9 @@ def test_a_run_remembers_how_its_data_was_read(books):
     assert json.loads(done.out) == {"id": "7", "labels": [{"label": "fish", "score": pytest.approx(2 / 3)}]}
     named = labelwise("predict", "runs/books", "other.csv", "--k", "1", "--set", "text_column=name", cwd=books)
     assert json.loads(named.out)["labels"] == json.loads(done.out)["labels"]
-    scores = json.loads(labelwise("evaluate", "runs/books", "books.csv", "-o", "-", "--set", "metrics=P@1", cwd=books).out)
+    scores = json.loads(
+        labelwise("evaluate", "runs/books", "books.csv", "-o", "-", "--set", "metrics=P@1", cwd=books).out
+    )
     assert scores["values"] == {"P@1": pytest.approx(2 / 3)}
     assert not (books / "-").exists()
 
@@ -126,3 +128,42 @@ def test_lines_are_answered_as_they_come(books):
         assert json.loads(process.stdout.readline())["id"] == str(number)
     process.stdin.close()
     assert process.wait(timeout=60) == 0
+
+
+def test_foreign_folders_are_never_emptied(books):
+    """Not even if they hold a file that is called like one of ours."""
+    for name, content in (("thesis", '{"version": 4}'), ("other", "not json")):
+        folder = books / name
+        folder.mkdir()
+        (folder / "state.json").write_text(content)
+        (folder / "thesis.tex").write_text("precious")
+        for force in ((), ("--force",)):
+            done = labelwise("train", "books.yml", "--set", f"run.folder={name}", *force, cwd=books, code=2)
+            assert "not a run folder" in done.err
+        assert (folder / "thesis.tex").read_text() == "precious"
+    labelwise("train", "books.yml", cwd=books)
+    (books / "runs" / "books" / "notes.txt").write_text("mine")
+    labelwise("train", "books.yml", "--force", cwd=books)
+    assert (books / "runs" / "books" / "notes.txt").read_text() == "mine"
+
+
+def test_links_and_pipes_stay_what_they_are(books):
+    labelwise("train", "books.yml", cwd=books)
+    (books / "real.jsonl").write_text("old")
+    (books / "link.jsonl").symlink_to(books / "real.jsonl")
+    labelwise("predict", "runs/books", "-o", "link.jsonl", "--force", stdin="fish\n", cwd=books)
+    assert (books / "link.jsonl").is_symlink()
+    assert "fish" in (books / "real.jsonl").read_text()
+
+
+def test_a_full_disk_is_an_error_in_one_line(books):
+    labelwise("train", "books.yml", cwd=books)
+    with open("/dev/full", "w") as full:
+        for arguments in (["predict", "runs/books"], ["models"]):
+            done = subprocess.run(
+                [sys.executable, "-m", "labelwise.cli.main", *arguments],
+                cwd=books, stdout=full, stderr=subprocess.PIPE, input=b"fish\n",
+            )  # fmt: skip
+            assert done.returncode == 2
+            assert done.stderr.decode().strip().splitlines()[-1].startswith("labelwise: ")
+            assert b"Traceback" not in done.stderr

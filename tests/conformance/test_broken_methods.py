@@ -161,6 +161,20 @@ class Dense(Centroid):
         return TopK.from_csr(sparse.csr_array(scores), k)
 
 
+class DenseFit(Centroid):
+    def _fit(self, data, kind, valid, context):
+        super()._fit(data, kind, valid, context)
+        data.labels.toarray()
+
+
+class UnmapsQuietly(Centroid):
+    def _restore(self, tensors, path):
+        copies = {key: np.array(value) for key, value in tensors.items()}
+        for copy in copies.values():
+            copy.flags.writeable = False
+        super()._restore(copies, path)
+
+
 class TakesAnything(Centroid):
     def predict(self, documents, k=10):
         try:
@@ -231,6 +245,14 @@ def test_the_broken_method_is_caught(check, tmp_path, registered):
         CHECKS[check](kind, tmp_path)
 
 
-def test_inexact_save_is_caught(tmp_path, registered):
-    with pytest.raises(AssertionError):
-        CHECKS["save_and_load_are_exact"](registered(ForgetsOnSave), tmp_path)
+@pytest.mark.parametrize(
+    ("check", "kind", "message"),
+    [
+        ("save_and_load_are_exact", ForgetsOnSave, "not equal"),
+        ("save_and_load_are_exact", UnmapsQuietly, "mapped"),
+        ("never_dense", DenseFit, "bytes for"),
+    ],
+)
+def test_further_ways_of_being_broken_are_caught(check, kind, message, tmp_path, registered):
+    with pytest.raises(AssertionError, match=message):
+        CHECKS[check](registered(kind), tmp_path)

@@ -77,8 +77,8 @@ def test_blank_lines_are_passed_over(tmp_path):
         ('text,labels\na,x\n"never closed,x\nmore\n', r"a\.csv:3: not valid CSV .*: unexpected end of data"),
         ('text,labels\n"a"b,x\n', r"a\.csv:2: not valid CSV"),
         ("text,labels\na\rb,x\n", r"a\.csv:2: not valid CSV"),
-        ("", "the table is empty"),
-        ("\n\n", "the table is empty"),
+        ("", r"a\.csv: the file is empty: no documents; a header"),
+        ("\n\n", r"a\.csv: the file is empty: no documents; a header"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(tmp_path, content, message):

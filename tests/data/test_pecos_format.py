@@ -78,7 +78,7 @@ def test_what_is_written_is_loaded_by_scipy(tmp_path):
 
 
 def test_columns_that_are_named_need_a_word_to_be_numbered(tmp_path):
-    with pytest.raises(DataError, match=r"no place for the label_names.*drop=\['label_names'\]"):
+    with pytest.raises(DataError, match=r"no place for the label_names.*with drop \(--drop label_names\)"):
         write(small(), tmp_path / "Y.trn.npz")
     write(small(), tmp_path / "Y.trn.npz", drop=["label_names"])
     found = read(tmp_path)

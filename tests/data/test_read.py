@@ -57,7 +57,7 @@ def test_the_named_format_goes_before_what_the_file_looks_like(tmp_path):
     assert plain(read(path, "tsv")) == [{"__label__x": 1}]
 
 
-@pytest.mark.parametrize("content", [b"", b"just a sentence\n", b"\x00\x01\x02", b"PK\x03\x04zip", b"\xff\xfea\0b\0"])
+@pytest.mark.parametrize("content", [b"just a sentence\n", b"\x00\x01\x02", b"PK\x03\x04zip", b"\xff\xfea\0b\0"])
 def test_what_is_not_recognised_is_an_error_that_lists_the_formats(tmp_path, content):
     with pytest.raises(DataError, match=r"name it with format.*native.*jsonl"):
         read(put(tmp_path / "a.bin", content))

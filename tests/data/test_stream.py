@@ -243,7 +243,8 @@ def test_other_encodings_become_utf8(encoding):
 def test_bad_bytes_name_file_line_and_byte():
     block = block_of(b"fine\n" * 3 + b"caf\xe9\n", first_line=11)
     with pytest.raises(
-        DataError, match=r"a\.txt:14: byte 0xE9 at column 4 is not utf-8; set encoding.*on_bad_bytes: replace"
+        DataError,
+        match=r"a\.txt:14: byte 0xE9 at column 4 is not utf-8; set the option encoding.*encoding=latin-1.*on_bad_bytes",
     ):
         decode_block(block, "a.txt")
     with pytest.raises(DataError, match=r"a\.txt:1: byte 0x81 at column 1 is not cp1252"):

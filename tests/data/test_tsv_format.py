@@ -51,11 +51,6 @@ def test_the_line_of_an_error_is_right_in_a_later_block(tmp_path, monkeypatch):
     assert len(blocks) > 3
 
 
-def test_an_empty_file_has_no_documents(tmp_path):
-    assert len(read(put(tmp_path / "a.tsv", ""))) == 0
-    assert len(read(put(tmp_path / "a.tsv", "\n\n"))) == 0
-
-
 def test_another_separator_may_be_given(tmp_path):
     options = ReadOptions(label_separator=" / ")
     assert plain(read(put(tmp_path / "a.tsv", "a b / c\tx\n"), options=options)) == [{"a b": 1, "c": 1}]

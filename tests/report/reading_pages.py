@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-VOID = {"meta", "br", "img", "link", "input", "hr"}
+VOID = {"meta", "br", "wbr", "img", "link", "input", "hr"}
 
 
 class Page(HTMLParser):
@@ -16,6 +16,7 @@ class Page(HTMLParser):
         self.tables: dict[str, list[list[str]]] = {}
         self.cells: list[tuple[str, dict[str, str]]] = []
         self.pieces: list[str] = []
+        self.in_word = False
         self.open: list[str] = []
         self.by_id: dict[str, list[str]] = {}
         self.ids_open: list[tuple[int, str]] = []
@@ -28,6 +29,7 @@ class Page(HTMLParser):
     def handle_starttag(self, tag, attrs):
         attributes = {key: value or "" for key, value in attrs}
         self.tags.append((tag, attributes))
+        self.in_word = tag == "wbr"
         if tag not in VOID:
             self.open.append(tag)
             if "id" in attributes:
@@ -49,6 +51,7 @@ class Page(HTMLParser):
         if self.ids_open and self.ids_open[-1][0] == len(self.open):
             self.ids_open.pop()
         self.open.pop()
+        self.in_word = False
         if tag in ("td", "th") and self.rows:
             self.cells.append((self.rows[-1][-1].strip(), self.cell or {}))
             self.rows[-1][-1] = self.rows[-1][-1].strip()
@@ -59,7 +62,10 @@ class Page(HTMLParser):
     def handle_data(self, data):
         if self.open and self.open[-1] == "style":
             return
-        self.pieces.append(data)
+        if self.in_word:
+            self.pieces[-1] += data  # a place where a line may end does not part a word
+        else:
+            self.pieces.append(data)
         for _, name in self.ids_open:
             self.by_id.setdefault(name, []).append(data)
         if self.rows and self.cell is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from made_up_run import make_run, write_json
@@ -120,10 +121,50 @@ def test_different_propensities_and_training_sizes_are_told(three):
     changed(three[0] / "results.json", lambda r: r["evaluation"]["propensity"].update(A=0.6))
     changed(three[0] / "results.json", lambda r: r["data"]["train"].update(documents=100))
     comparison = compare_runs(three)
-    assert [note for note in comparison.notes if "PSP figures are not comparable" in note]
+    told = "The propensities differ in the constant A (0.55; 0.6), so the PSP figures are not comparable."
+    assert told in comparison.notes
     assert [note for note in comparison.notes if "trained on different numbers" in note]
     assert best(comparison, "PSP@1") == []
     assert best(comparison, "P@1") == ["attention", "hybrid"]
+
+
+def test_propensities_that_differ_in_the_training_documents_alone(three):
+    changed(three[1] / "results.json", lambda r: r["evaluation"]["propensity"].update(N=9527))
+    comparison = compare_runs(three)
+    told = "The propensities differ in N, the number of training documents (9,527; 45,000), so the PSP figures"
+    assert [note.startswith(told) for note in comparison.notes] == [True]
+    assert best(comparison, "PSP@1") == []
+
+
+def test_costs_that_hardly_differ_are_equally_good(three):
+    for run, seconds, rate in zip(three, (10.0, 10.9, 11.1), (950_000.0, 1_000_000.0, 1_030_000.0), strict=True):
+        changed(
+            run / "results.json",
+            lambda r, s=seconds, d=rate: r["timings"].update(fit=s, predict_documents_per_second=d),
+        )
+    comparison = compare_runs(three)
+    assert best(comparison, "training") == ["tree", "attention"]
+    assert best(comparison, "documents a second") == []
+    assert comparison.mark_meaning("cost") == ("marks the best of each column; within 10 % of the best counts as equal")
+    assert comparison.mark_meaning("group") is None
+
+
+def test_the_mark_is_only_explained_where_it_is_used(tmp_path):
+    runs = [make_run(tmp_path / "a", name="a"), make_run(tmp_path / "b", name="b")]
+    assert "★" not in write_comparison(runs, tmp_path / "page.html").read_text(encoding="utf-8")
+    runs.append(make_run(tmp_path / "c", name="c", gain=0.01))
+    page = Page(write_comparison(runs, tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert page.text.count("★ marks the best of each column") == 1
+
+
+def test_sizes_of_groups_stand_under_bars_only_where_all_runs_agree(three, tmp_path):
+    def sizes() -> list[str]:
+        source = write_comparison(three, tmp_path / "page.html").read_text(encoding="utf-8")
+        return re.findall(r">([\d,]+ labels)<", source)
+
+    assert sizes() == ["612 labels", "1,530 labels", "2,129 labels", "163 labels"]
+    changed(three[1] / "results.json", lambda r: r["evaluation"]["groups"][0].update(n_labels=600))
+    assert sizes() == []
 
 
 def test_a_run_without_results_is_listed_and_named(three, tmp_path):

@@ -69,6 +69,8 @@ def test_the_group_and_data_tables(page):
     assert facts["documents"] == ["45,000", "6,000"]
     assert facts["labels with at most 5 documents, %"] == ["41.27", "41.27"]
     assert facts["max labels"] == ["26", "26"]
+    assert facts["labels in the label space"] == ["4,271", "4,271"]
+    assert facts["labels that occur"] == ["4,108", "2,876"]
 
 
 def test_costs_machine_and_config(page):
@@ -95,7 +97,7 @@ def test_all_charts_are_there_and_described(page):
         "loss",
         "P@1",
     ]
-    assert "tail: 3.0 in the top 1, 14.0 in the top 3, 21.0 in the top 5" in charts[1]["aria-label"]
+    assert "tail: 3.00 in the top 1, 14.00 in the top 3, 21.00 in the top 5" in charts[1]["aria-label"]
     assert "fit valid: from " in charts[4]["aria-label"]
     assert all(chart["role"] == "img" and "viewbox" in chart for chart in charts)
 
@@ -400,7 +402,32 @@ def test_ties_are_told_where_they_matter(tmp_path, ties, told):
     text = page_of(make_run(tmp_path / "run", ties=ties)).text
     assert ("Labels with equal scores can stand in any order" in text) == told
     assert ("P@1 91.45 – 91.85" in text) == told
-    assert ("The range may be wider" in text) == told
+    assert ("Lower bounds, because ties go on behind the last predicted label: P@1 (in 3 documents)." in text) == told
+
+
+@pytest.mark.usefixtures("quick")
+def test_ties_that_are_cut_off_are_told_even_where_the_range_is_narrow(tmp_path):
+    run = make_run(tmp_path / "run", ties=0.0)
+    assert "stand in any order" not in page_of(run).text
+    results = json.loads((run / "results.json").read_text(encoding="utf-8"))
+    results["evaluation"]["ties_cut_off"] = {"P@1": 3, "P@3": 1200}
+    write_json(run / "results.json", results)
+    assert "P@3 81.79 – 81.79. Lower bounds, because ties go on behind the last predicted label: P@3 (in 1,200" in (
+        page_of(run).text
+    )
+
+
+@pytest.mark.usefixtures("quick")
+def test_long_names_may_break_at_separators_and_stay_escaped(tmp_path):
+    run = make_run(tmp_path / "run", name="a_b/<i>&_c")
+    changed_json(run / "results.json", data={"test": {"name": "/deep/test_texts/<b>", "documents": 12000}})
+    source = write_report(run).read_text(encoding="utf-8")
+    assert "<h1>a_<wbr>b/<wbr>&lt;i&gt;&amp;_<wbr>c</h1>" in source
+    assert "<td>/<wbr>deep/<wbr>test_<wbr>texts/<wbr>&lt;b&gt;</td>" in source
+    assert "<td>12,000</td>" in source
+    page = Page(source)
+    assert "a_b/<i>&_c" in page.text
+    assert ["name", "/deep/test_texts/<b>"] in page.tables["data-table"]
 
 
 @pytest.mark.usefixtures("quick")
@@ -429,7 +456,7 @@ def test_what_an_evaluation_writes_is_what_a_report_reads(tmp_path):
     assert page.tables["group-table"][2][4] == "–"
     assert "A 0.6, B 2.6, N 1,000" in page.text
     assert "2 documents without any true label are counted as zero" in page.text
-    assert "The range may be wider" not in page.text
+    assert "Lower bounds" not in page.text
 
 
 def test_unknown_values_are_dashes(tmp_path):

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from made_up_run import make_run
 
-from labelwise.errors import ConfigError
+from labelwise.errors import ConfigError, DataError
 from labelwise.report.drawing import SERIES, thinned
 from labelwise.report.plots import (
     families,
@@ -44,6 +44,27 @@ def test_an_unknown_kind_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(ConfigError, match="did you mean 'svg'"):
         save_plots(run, tmp_path / "plots", kinds=("png", "svgg"))
     assert not (tmp_path / "plots").exists()
+
+
+def test_plots_replace_files_only_when_forced(tmp_path):
+    run = make_run(tmp_path / "run")
+    (tmp_path / "plots").mkdir()
+    mine = tmp_path / "plots" / "groups.svg"
+    mine.write_text("mine", encoding="utf-8")
+    with pytest.raises(DataError, match=r"groups\.svg exists already"):
+        save_plots(run, tmp_path / "plots", ["svg"])
+    assert [path.read_text(encoding="utf-8") for path in (tmp_path / "plots").iterdir()] == ["mine"]
+    assert mine in save_plots(run, tmp_path / "plots", ["svg"], force=True)
+    assert mine.read_bytes().startswith(b"<?xml")
+
+
+def test_small_bars_are_not_called_nothing():
+    groups = [Group(name="tail", occurrences=9, recall={1: 0.0, 5: 0.0005, 10: None})]
+    chart = recall_chart(groups)
+    assert chart is not None
+    text = [e.text for e in ElementTree.fromstring(chart.file("svg")).iter() if e.tag.endswith("text")]
+    assert "0.05" in text
+    assert chart.description == "In per cent, tail: 0.00 in the top 1, 0.05 in the top 5, – in the top 10."
 
 
 def test_a_chart_shows_the_figures_it_is_given(tmp_path):

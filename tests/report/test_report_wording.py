@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from labelwise.report.wording import (
     NOTHING,
+    bar_percent,
     cut,
     duration,
     family_and_k,
@@ -61,6 +62,15 @@ def test_percent():
     assert percent(0.91651) == "91.65"
     assert percent(0.5, 1) == "50.0"
     assert percent(None) == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [(0, "0"), (0.0001, "<0.01"), (0.05, "0.05"), (0.17, "0.2"), (0.94, "0.9"), (0.96, "0.96"), (5.32, "5.3"),
+     (9.96, "10"), (76.4, "76"), (100, "100")],
+)  # fmt: skip
+def test_bars_are_only_nothing_where_there_is_nothing(value, told):
+    assert bar_percent(value) == told
 
 
 @given(st.text(), st.integers(2, 40))

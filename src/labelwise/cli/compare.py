@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from labelwise.cli.train import ForceOption
+
+if TYPE_CHECKING:
+    from labelwise.report.compare import Comparison, Kind
 
 
 def compare_command(
@@ -15,8 +19,12 @@ def compare_command(
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     force: ForceOption = False,
 ) -> None:
-    """Put runs side by side: scores, time, memory, size."""
+    """Put runs side by side: scores, time, memory, size.
+
+    Tables on a terminal, Markdown when the output goes to a file or a pipe.
+    """
     import json
+    import sys
     from pathlib import Path
 
     from labelwise.cli.sources import refuse_existing
@@ -27,8 +35,50 @@ def compare_command(
     comparison = compare_runs(folders)
     if json_output:
         typer.echo(json.dumps(comparison.to_dict(), indent=1))
+    elif sys.stdout.isatty():
+        _show(comparison)
     else:
         typer.echo(comparison.to_markdown())
     if target is not None:
         write_comparison(folders, target)
         typer.echo(f"written: {target}")
+
+
+def _show(comparison: Comparison) -> None:
+    """The tables on a terminal, then what has to be known to read them."""
+    from labelwise.cli.tables import print_table
+    from labelwise.report.wording import NOTHING
+
+    names = ["run", *(row.name for row in comparison.rows)]
+    tables: list[tuple[str, Kind]] = [("scores, %", "score"), ("time, memory, size", "cost")]
+    for title, kind in tables:
+        columns = [["method", *(row.method or NOTHING for row in comparison.rows)]] if kind == "score" else []
+        for column in comparison.kind(kind):
+            cells = [row.cells[column.name] for row in comparison.rows]
+            columns.append([column.name, *(f"* {cell.text}" if cell.best else cell.text for cell in cells)])
+        for part in _fitting(names, columns):
+            heads, *rows = zip(names, *part, strict=True)
+            print_table(title, heads, rows)
+        if meaning := comparison.mark_meaning(kind):
+            typer.echo(f"* {meaning}")
+    for note in comparison.notes:
+        typer.echo(f"- {note}")
+
+
+def _fitting(names: Sequence[str], columns: Sequence[Sequence[str]]) -> list[list[Sequence[str]]]:
+    """Columns in as many tables as the terminal's width asks for, at least one column in each."""
+    from rich.console import Console
+
+    # The frame takes three places a column; long names of runs are folded.
+    room = Console().width
+    room -= min(max(map(len, names)), room // 3) + 4
+    parts: list[list[Sequence[str]]] = []
+    left = 0
+    for column in columns:
+        width = max(map(len, column)) + 3
+        if not parts or width > left:
+            parts.append([])
+            left = room
+        parts[-1].append(column)
+        left -= width
+    return parts

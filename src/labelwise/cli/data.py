@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Look at data sets, convert them, get them.", no_args_is_help=True)
 
 PathArgument = Annotated[str, typer.Argument(metavar="PATH", help="File, folder, or name of a known data set.")]
-FromOption = Annotated[str, typer.Option("--from", metavar="FORMAT", help="Format of the input.")]
+FromOption = Annotated[str, typer.Option("--from", "--format", metavar="FORMAT", help="Format of the input.")]
 ToOption = Annotated[str | None, typer.Option("--to", metavar="FORMAT", help="Format of the output.")]
 PartOption = Annotated[str | None, typer.Option("--split", help="Only this part: train, valid or test.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -9,7 +9,9 @@ Only typer is imported here: every command imports what it needs when it runs, s
 from __future__ import annotations
 
 import logging
+import os
 import sys
+from contextlib import suppress
 
 import typer
 
@@ -56,11 +58,31 @@ def options(
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: run a command and exit with its code."""
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(encoding="utf-8")  # label names are UTF-8 wherever they go
     try:
-        app(arguments)
+        try:
+            app(arguments)
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except LabelwiseError as error:
-        typer.echo(f"labelwise: {error}", err=True)
-        sys.exit(2)
+        _fail(str(error))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains once more at its end
+        sys.exit(1)
+    except OSError as error:
+        _fail(f"{error.filename or 'input or output'}: {error.strerror or error}")
+    except MemoryError:
+        _fail("there is not enough memory for this")
+
+
+def _fail(message: str) -> None:
+    if sys.stderr is not None:
+        typer.echo(f"labelwise: {message}", err=True)
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what could not be written is not tried again
+    sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -12,17 +12,25 @@ def report_command(
     plots: Annotated[
         str | None, typer.Option(help="Also write the charts as SVG and PNG files into this folder.")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace charts that are in that folder already.")] = False,
 ) -> None:
-    """Write the report of a run anew: one self-contained HTML page."""
+    """Write the report of a run anew: one self-contained HTML page.
+
+    The page is report.html in the run folder. It comes from the run's other files alone, so an older one is always
+    replaced; charts are only replaced with --force.
+    """
     from pathlib import Path
 
+    from labelwise.errors import DataError
     from labelwise.report.html import write_report
     from labelwise.report.plots import save_plots
     from labelwise.runs.folder import RunFolder
 
     folder = RunFolder(run)
+    if not folder.path.is_dir():
+        raise DataError("there is no such run folder", folder.path)
     _ = folder.state
-    typer.echo(f"written: {write_report(folder.path)}")
-    if plots is not None:
-        for path in save_plots(folder.path, Path(plots)):
-            typer.echo(f"written: {path}")
+    # The charts come first: where they may not be written, the report is left as it is.
+    charts = [] if plots is None else save_plots(folder.path, Path(plots), force=force)
+    for path in [write_report(folder.path), *charts]:
+        typer.echo(f"written: {path}")

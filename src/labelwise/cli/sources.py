@@ -18,8 +18,15 @@ if TYPE_CHECKING:
 def config_source(path: str) -> ConfigSource:
     """The config in a file, or on standard input for `-`."""
     if path == "-":
-        return ConfigSource.from_yaml(sys.stdin.read(), "stdin")
+        return ConfigSource.from_yaml(_stdin_text(), "stdin")
     return ConfigSource.from_file(path)
+
+
+def _stdin_text() -> str:
+    try:
+        return sys.stdin.read()
+    except (AttributeError, ValueError, OSError) as error:
+        raise ConfigError(f"stdin: the config cannot be read: {error}") from None
 
 
 def open_model(path: str) -> Method:

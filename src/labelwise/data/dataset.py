@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from labelwise.data.label_space import first_repeated, places_of
+from labelwise.data.label_space import check_distinct, places_of
 from labelwise.errors import DataError
 from labelwise.strings import Strings
 
@@ -54,13 +54,9 @@ class Dataset:
         labels = canonical_csr(self.labels, "labels")
         set_field = object.__setattr__
         set_field(self, "labels", labels)
-        if self.label_names is None:
-            set_field(self, "label_names", Strings.numbers(labels.shape[1]))
-        elif not isinstance(self.label_names, Strings):
-            set_field(self, "label_names", Strings.of(self.label_names))
-            repeated = first_repeated(self.label_names)
-            if repeated is not None:
-                raise DataError(f"{self.name}: the label name {repeated!r} stands for more than one label")
+        names = Strings.numbers(labels.shape[1]) if self.label_names is None else Strings.of(self.label_names)
+        check_distinct(names, self.name)
+        set_field(self, "label_names", names)
         for part in ("texts", "paths", "label_texts", "ids"):
             value = getattr(self, part)
             if value is not None:
@@ -100,6 +96,12 @@ class Dataset:
         """Documents with each label."""
         return np.bincount(self.labels.indices, minlength=self.n_labels)
 
+    def labels_of(self, row: int) -> list[str]:
+        """The names of one document's labels, in the order of the label space."""
+        place = range(len(self))[row]
+        columns = self.labels.indices[self.labels.indptr[place] : self.labels.indptr[place + 1]]
+        return [self.label_names[int(column)] for column in columns]
+
     def take(self, rows: Any) -> Dataset:
         """Some of the documents (a slice, an index array or a mask), with the same label space."""
         picked = {
@@ -115,6 +117,8 @@ class Dataset:
             raise DataError(f"{self.name}: a split takes a fraction between 0 and 1, got {fraction}")
         chosen = np.zeros(len(self), bool)
         size = round(fraction * len(self))
+        if not 0 < size < len(self):
+            raise DataError(f"{self.name}: {fraction:.3g} of {len(self):,} documents leaves one part without any")
         chosen[np.random.default_rng(seed).permutation(len(self))[:size]] = True
         return self.take(~chosen), self.take(chosen)
 
@@ -126,6 +130,7 @@ class Dataset:
         """
         if self.label_names is label_names or self.label_names == label_names:
             return self
+        check_distinct(label_names, "align")
         columns = places_of(self.label_names, label_names)
         new = np.flatnonzero(columns < 0)
         used = np.unique(self.labels.indices)
@@ -182,7 +187,7 @@ def labels_from_lists(
     lists: Sequence[Iterable[str | int]], label_names: Strings | None = None
 ) -> tuple[sparse.csr_array, Strings]:
     """A label matrix from a list of labels a document; names in the order of `sorted_label_names`."""
-    rows = [[str(label) for label in row] for row in lists]
+    rows = [_label_list(row, place) for place, row in enumerate(lists)]
     names = label_names if label_names is not None else sorted_label_names({n for row in rows for n in row})
     places = names.positions
     indptr = np.cumsum([0, *(len(row) for row in rows)])
@@ -194,6 +199,12 @@ def labels_from_lists(
     matrix.sum_duplicates()
     matrix.data[:] = 1
     return matrix, names
+
+
+def _label_list(row: Any, place: int) -> list[str]:
+    if not isinstance(row, Iterable) or not all(isinstance(label, str | int | np.integer) for label in row):
+        raise DataError(f"document {place}: its labels must be a list of names or numbers, got {row!r}")
+    return [str(label) for label in row]
 
 
 def sorted_label_names(names: Iterable[str]) -> Strings:

@@ -6,14 +6,13 @@ import bz2
 import gzip
 import io
 import lzma
-import os
-import secrets
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from labelwise.atomic import replacing
 from labelwise.errors import DataError
 
 _GZIP, _XZ, _BZIP = b"\x1f\x8b", b"\xfd7zXZ\x00", b"BZh"
@@ -120,19 +119,14 @@ def write_stream(path: str | Path) -> Iterator[IO[bytes]]:
     It is written under a hidden name beside the target and takes its place only when the block ends well.
     """
     path = Path(path)
-    hidden = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
     try:
         if path.is_dir():
             raise DataError("is a folder; give the name of a file to write", path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with hidden.open("xb") as file, _packed(file, path.suffix) as packed:
-            yield packed
-        os.replace(hidden, path)
     except OSError as error:
         raise DataError(f"cannot be written: {error.strerror or error}", path) from error
-    finally:
-        with suppress(OSError):
-            hidden.unlink(missing_ok=True)
+    with replacing(path, binary=True) as file, _packed(file, path.suffix) as packed:
+        yield packed
 
 
 @contextmanager

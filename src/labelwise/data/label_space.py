@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from labelwise.errors import DataError
 from labelwise.strings import Strings
 
 LARGE = 100_000
@@ -23,6 +24,15 @@ def places_of(names: Strings, within: Strings) -> np.ndarray:
     table.add(within.buffer, within.starts, within.ends)
     places = table.add(names.buffer, names.starts, names.ends).astype(np.int64)
     return np.where(places < len(within), places, -1)
+
+
+def check_distinct(names: Strings, what: str) -> None:
+    """Refuse names of which two are equal; the answer is remembered."""
+    if names.distinct is None:
+        repeated = first_repeated(names)
+        if repeated is not None:
+            raise DataError(f"{what}: the label name {repeated!r} stands for more than one label")
+        names.distinct = True
 
 
 def first_repeated(names: Strings) -> str | None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import shlex
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from labelwise.config import Config
+from labelwise.config import Config, validated
+from labelwise.errors import ConfigError
 
 
 class ReadOptions(Config):
@@ -20,13 +23,15 @@ class ReadOptions(Config):
     """Counts in a file's first line: `check` stops when they are wrong, `ignore` takes the counts from the content."""
     text_column: str = "text"
     """CSV and JSONL: the column or field with the text. Several, joined by a blank, are written as `title+abstract`."""
+    labels: bool = True
+    """Whether labels are read. `false`: documents need none and get none, as for predicting."""
     label_column: str = "labels"
     """CSV and JSONL: the column or field with the labels. Given as '': the documents have none."""
     id_column: str = "id"
     """CSV and JSONL: the column or field with the document's own name, if there is one."""
     path_column: str = "path"
     """CSV and JSONL: the column or field with the path of a file (an image), if there is one."""
-    label_separator: str | None = None
+    label_separator: Annotated[str, Field(min_length=1)] | None = None
     """What stands between labels. Not given: blanks in line files and TSV, `;` in CSV, none in JSONL."""
     delimiter: str | None = None
     """CSV: what stands between columns. Not given: comma, semicolon or tab, whichever the first line shows."""
@@ -42,3 +47,24 @@ class ReadOptions(Config):
     def _tab(cls, given: str | None) -> str | None:
         """A tab can hardly be typed on a command line."""
         return None if given is None else given.replace("\\t", "\t")
+
+    @property
+    def chosen(self) -> set[str]:
+        """The options somebody has set to something else than their default."""
+        return {name for name, field in type(self).model_fields.items() if getattr(self, name) != field.default}
+
+
+def as_options(given: ReadOptions | Mapping[str, Any] | None) -> ReadOptions:
+    """Options from what a caller gave: themselves, a mapping that is checked, or the defaults for None."""
+    if given is None:
+        return ReadOptions()
+    if isinstance(given, ReadOptions):
+        return given
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"options: ReadOptions or a mapping is needed, got a {type(given).__name__}")
+    return validated(ReadOptions, given, prefix=("options",))
+
+
+def how_to_set(option: str, value: str = "...") -> str:
+    """For messages: how this option is given in Python, on the command line and in a config."""
+    return f"set the option {option} (--set {shlex.quote(f'{option}={value}')}, in a config data.options.{option})"

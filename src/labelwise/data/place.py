@@ -64,6 +64,15 @@ def check_free(target: Path, force: bool) -> None:
     if not os.path.lexists(target) or (target.is_dir() and not any(target.iterdir())):
         return
     if not force:
-        raise DataError("exists already; choose another place, or say force to replace it", target)
-    if target.is_symlink() or not (target / SOURCE).is_file():
+        raise DataError("exists already; choose another place, or replace it with force=True (--force)", target)
+    if target.is_symlink() or not _made_by_us(target / SOURCE):
         raise DataError(f"exists and was not made by labelwise (it has no {SOURCE}); it is not replaced", target)
+
+
+def _made_by_us(source: Path) -> bool:
+    """Whether a source.json is one of ours, and not some other program's."""
+    try:
+        about = json.loads(source.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(about, dict) and "labelwise_version" in about

@@ -7,17 +7,23 @@ be mistaken, the earlier.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from labelwise.data.splits import canonical_split, plain_name
+from labelwise.data.files import first_bytes
+from labelwise.data.splits import canonical_split, plain_name, stem_and_extension
 from labelwise.errors import ConfigError, DataError, did_you_mean
 
 if TYPE_CHECKING:
     from labelwise.data.dataset import Dataset
     from labelwise.data.formats.base import Format
     from labelwise.data.options import ReadOptions
+
+log = logging.getLogger(__name__)
 
 AUTO = "auto"
 FORMATS: dict[str, str] = {
@@ -32,6 +38,10 @@ FORMATS: dict[str, str] = {
     "vowpal": "labelwise.data.formats.vowpal",
 }
 FIXED_NAMES = ("native", "pecos", "lines")
+ONE_STRING = ("csv", "tsv", "lines", "jsonl")
+"""Formats whose labels may stand in one string, cut at `label_separator`."""
+LOOKED_AT = 10_000
+"""Label names that are looked at for signs of a wrong separator."""
 
 
 def format_named(name: str) -> Format:
@@ -41,18 +51,29 @@ def format_named(name: str) -> Format:
     return import_module(FORMATS[name]).FORMAT
 
 
-def detect(path: str | Path) -> Format:
-    """The format of a file or folder by its name and first bytes."""
+def detect(path: str | Path, labels: bool = True) -> Format:
+    """The format of a file or folder by its name and first bytes; without `labels` of documents alone, too."""
+    from labelwise.data.formats.checks import refuse_empty
+
     path = _existing(path)
     if path.is_dir():
         return find_parts(path)[0]
     formats = [format_named(name) for name in FORMATS]
-    fixed = [one for one in formats if one.name in FIXED_NAMES]
     by_extension = [one for one in formats if one.extension and plain_name(path).endswith(one.extension)]
-    for one in (*fixed, *by_extension, *formats):
-        if one.recognises(path):
+    tried = [(one, one.recognises) for one in formats if one.name in FIXED_NAMES]
+    tried += [(one, one.recognises_unlabelled) for one in formats if one.recognises_unlabelled and not labels]
+    tried += [(one, one.recognises) for one in (*by_extension, *formats)]
+    for one, recognises in tried:
+        if recognises(path):
             return one
-    raise DataError(f"the format is not recognised; name it with format, one of {', '.join(FORMATS)}", path)
+    if path.is_file():
+        refuse_empty(path.stat().st_size, path)
+    if stem_and_extension(path)[1] == ".tsv":
+        return format_named("tsv")  # its reader can tell what is wrong
+    json = first_bytes(path, 64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith((b"{", b"["))
+    hint = " It looks like JSON, of which jsonl takes one object a line." if json else ""
+    named = f"name it with format (--format NAME), one of {', '.join(FORMATS)}"
+    raise DataError(f"the format is not recognised; {named}.{hint}", path)
 
 
 def find_parts(folder: str | Path, format: str = AUTO) -> tuple[Format, dict[str, Path]]:
@@ -71,7 +92,35 @@ def find_parts(folder: str | Path, format: str = AUTO) -> tuple[Format, dict[str
     )
 
 
-def read(path: str | Path, format: str = AUTO, split: str | None = None, options: ReadOptions | None = None) -> Dataset:
+def parts_by_format(folder: Path) -> dict[str, dict[str, Path]]:
+    """The parts of a folder in every format that finds some; each file counts for one format only."""
+    found: dict[str, dict[str, Path]] = {}
+    claimed: set[Path] = set()
+    for name in FORMATS:
+        one = format_named(name)
+        parts = one.parts(folder) if folder.is_dir() else {}
+        mine = {split: path for split, path in parts.items() if path not in claimed and _is_of(path, one)}
+        if mine:
+            found[name] = mine
+        for path in mine.values():
+            claimed |= {path, *(one.siblings(path) if one.siblings else ())}
+    return found
+
+
+def _is_of(path: Path, one: Format) -> bool:
+    try:
+        return path.is_dir() or detect(path).name == one.name
+    except DataError:
+        return False
+
+
+def read(
+    path: str | Path,
+    format: str = AUTO,
+    split: str | None = None,
+    options: ReadOptions | Mapping[str, Any] | None = None,
+    labels: bool = True,
+) -> Dataset:
     """Read a data set, or one part of it.
 
     Parameters
@@ -83,23 +132,33 @@ def read(path: str | Path, format: str = AUTO, split: str | None = None, options
     split
         For a folder with several parts: train, valid or test (also trn, val, dev, tst, or a part's own name).
     options
-        How to read what the file itself does not tell.
+        How to read what the file itself does not tell: `ReadOptions`, or a mapping with its fields.
+    labels
+        False reads documents to predict for: they need no labels, and get none.
     """
-    path = _existing(path)
+    from labelwise.data.options import as_options
+
+    path, options = _existing(path), as_options(options)
+    if not labels:
+        options = options.model_copy(update={"labels": False})
     if path.is_dir():
-        found, parts = find_parts(path, format)
+        found, parts = _parts_to_read(path, format)
         return _read_part(found, _chosen(path, parts, split), options)
     if split is not None:
         raise ConfigError(f"split: {path} is a file; a split is chosen from a folder, got split '{split}'")
-    return _read_part(detect(path) if format == AUTO else format_named(format), path, options)
+    return _read_part(detect(path, options.labels) if format == AUTO else format_named(format), path, options)
 
 
-def read_splits(path: str | Path, format: str = AUTO, options: ReadOptions | None = None) -> dict[str, Dataset]:
+def read_splits(
+    path: str | Path, format: str = AUTO, options: ReadOptions | Mapping[str, Any] | None = None
+) -> dict[str, Dataset]:
     """Read all parts of a folder in one label space: that of train, then what only other parts have."""
-    path = _existing(path)
+    from labelwise.data.options import as_options
+
+    path, options = _existing(path), as_options(options)
     if not path.is_dir():
         raise DataError("is a file, not a folder with train, valid and test; read it alone", path)
-    found, parts = find_parts(path, format)
+    found, parts = _parts_to_read(path, format)
     data: dict[str, Dataset] = {}
     for split in sorted(parts, key=lambda split: split != "train"):
         first = next(iter(data.values()), None)
@@ -107,21 +166,60 @@ def read_splits(path: str | Path, format: str = AUTO, options: ReadOptions | Non
     return data
 
 
-def _read_part(found: Format, path: Path, options: ReadOptions | None, first: Dataset | None = None) -> Dataset:
+def _parts_to_read(folder: Path, format: str) -> tuple[Format, dict[str, Path]]:
+    """`find_parts`, with a word about parts that lie there in another format as well."""
+    found, parts = find_parts(folder, format)
+    if format == AUTO:
+        for name, others in parts_by_format(folder).items():
+            both = [split for split in parts if split in others]
+            if name != found.name and both:
+                log.warning(
+                    "%s: %s there in two formats: %s is read, %s is not; format (--format NAME) chooses",
+                    folder, f"{' and '.join(both)} {'is' if len(both) == 1 else 'are'}", found.name, name,
+                )  # fmt: skip
+    return found, parts
+
+
+def _read_part(found: Format, path: Path, options: ReadOptions, first: Dataset | None = None) -> Dataset:
     """One part, in the label space of the first one if that is given."""
     from labelwise.data.label_texts import attach_label_texts_of_part
-    from labelwise.data.options import ReadOptions
 
-    options = options or ReadOptions()
     data = found.read(path, options)
+    if not options.labels:
+        return _without_labels(data)
+    if found.name in ONE_STRING and options.label_separator is None:
+        _warn_of_separator(data)
     return attach_label_texts_of_part(data if first is None else data.align(first.label_names), path, options)
+
+
+def _without_labels(data: Dataset) -> Dataset:
+    return replace(data, labels=data.labels[:, :0], label_names=data.label_names[:0], label_texts=None)
+
+
+def _warn_of_separator(data: Dataset) -> None:
+    """Tell when labels look like lists that were not cut: one a document, and commas or the like in most."""
+    from labelwise.data.options import how_to_set
+
+    counts = data.labels.indptr[1:] - data.labels.indptr[:-1]
+    if 2 * (counts == 1).sum() <= (counts > 0).sum():
+        return
+    names = list(data.label_names[:LOOKED_AT])
+    holding = {mark: sum(mark in name for name in names) for mark in ",;|"}
+    mark = max(holding, key=lambda mark: holding[mark])
+    if 2 * holding[mark] > len(names):
+        log.warning(
+            "%s: most documents have one label, and most labels hold '%s', as in %r. If it stands between labels, %s",
+            data.name, mark, next(name for name in names if mark in name)[:60], how_to_set("label_separator", mark),
+        )  # fmt: skip
 
 
 def _chosen(folder: Path, parts: dict[str, Path], split: str | None) -> Path:
     if split is None:
         if len(parts) == 1:
             return next(iter(parts.values()))
-        raise DataError(f"the folder has the parts {', '.join(parts)}; choose one with split", folder)
+        raise DataError(
+            f"the folder has the parts {', '.join(parts)}; choose one with split (--split {next(iter(parts))})", folder
+        )
     for name in (split, canonical_split(split)):
         if name in parts:
             return parts[name]

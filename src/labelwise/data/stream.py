@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from labelwise.data.files import InputStream, first_bytes, open_stream, write_stream
+from labelwise.data.options import how_to_set
 from labelwise.errors import ConfigError, DataError
 from labelwise.progress import progress
 
@@ -260,8 +261,8 @@ def _decode_lines(block: Block, path: str | Path, encoding: str, codec: str, on_
 def _bad_bytes(path: str | Path, line: int, content: bytes, encoding: str, error: UnicodeError) -> DataError:
     place = error.start if isinstance(error, UnicodeDecodeError) else None
     shown = "some bytes are" if place is None else f"byte 0x{content[place]:02X} at column {place + 1} is"
-    remedy = f"set encoding to that of the file (for example {'latin-1' if encoding == 'utf-8' else 'utf-8'})"
-    return DataError(f"{shown} not {encoding}; {remedy} or on_bad_bytes: replace", path, line)
+    remedy = how_to_set("encoding", "latin-1" if encoding == "utf-8" else "utf-8")
+    return DataError(f"{shown} not {encoding}; {remedy} to that of the file, or on_bad_bytes to replace", path, line)
 
 
 @lru_cache

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from labelwise.data.dataset import Dataset
 from labelwise.data.formats.checks import refuse_bytes, refuse_line_ends, refuse_mark
 from labelwise.data.label_texts import side_file_name
-from labelwise.data.read import FORMATS, format_named
+from labelwise.data.read import FORMATS, format_named, parts_by_format
 from labelwise.data.splits import plain_name
-from labelwise.errors import ConfigError, DataError, did_you_mean
+from labelwise.errors import ConfigError, DataError
 from labelwise.strings import Strings
 
 if TYPE_CHECKING:
@@ -40,6 +40,9 @@ HOLDS: dict[str, frozenset[str]] = {
     "vowpal": frozenset({"features", "label_names"}),
 }
 """What each format has a place for, besides the labels themselves."""
+HOLDS_NOTHING = ("native", "csv", "pecos", "xc")
+"""Formats that can say that there are no documents; in the others that would be an empty file."""
+FORCE = "force=True (--force)"
 OWN_LABEL_TEXTS = ("native", "pecos")
 """Formats with a place for label texts; beside all others they go to a file of their own."""
 
@@ -70,9 +73,10 @@ def write(
         raise ConfigError(f"{path}: the name of a new file or folder is needed")
     chosen = _format_of(path, format)
     if path.exists() and not force:
-        raise ConfigError(f"{path} exists already; choose another place or say force to replace it")
+        raise ConfigError(f"{path} exists already; choose another place or replace it with {FORCE}")
+    hint = f". {path.suffix} was taken for {chosen.name}; format (--to NAME) chooses another" if format is None else ""
     with _staged(path.parent, force) as staging:
-        _write_part(dataset, staging.new / path.name, chosen, drop)
+        _write_part(dataset, staging.new / path.name, chosen, drop, hint if path.suffix else "")
         staging.outdated(path, chosen)
 
 
@@ -83,13 +87,32 @@ def write_splits(
     force: bool = False,
     drop: Iterable[str] = (),
 ) -> None:
-    """Write train, valid and test into one folder, in one label space; all of them or none."""
+    """Write train, valid and test into one folder, in one label space; all of them or none.
+
+    A folder that has parts already is refused; with `force` parts of the same format are replaced, but parts in
+    another format are never left beside them, as only one of the two would be read.
+    """
     chosen, folder = format_named(format), Path(folder)
+    _refuse_parts(folder, chosen, force)
     with _staged(folder, force) as staging:
         for split, part in _in_one_space(parts).items():
             name = chosen.part_name(split) if chosen.part_name else split + chosen.extension
             _write_part(part, staging.new / name, chosen, drop)
             staging.outdated(folder / name, chosen)
+
+
+def _refuse_parts(folder: Path, chosen: Format, force: bool) -> None:
+    """Refuse a folder in which old parts would be read with the new ones, or instead of them."""
+    found = parts_by_format(folder)
+    others = {name: parts for name, parts in found.items() if name != chosen.name or folder in parts.values()}
+    shown = "; ".join(f"{', '.join(path.name for path in parts.values())} ({name})" for name, parts in found.items())
+    if others and force:
+        raise ConfigError(
+            f"{folder} has parts that {FORCE} does not replace: {shown}. In one folder only one format is read; "
+            "remove them or choose another place"
+        )
+    if found and not force:
+        raise ConfigError(f"{folder} has parts already: {shown}; choose another place or replace them with {FORCE}")
 
 
 def _in_one_space(parts: Mapping[str, Dataset]) -> dict[str, Dataset]:
@@ -117,15 +140,17 @@ def _format_of(path: Path, format: str | None) -> Format:
         if one.extension and plain_name(path).endswith(one.extension):
             return one
     accepted = ", ".join(f"{one.extension} ({one.name})" for one in known if one.extension)
-    raise ConfigError(f"{path}: no format has this extension; {accepted} are known, or name the format")
+    raise ConfigError(
+        f"{path}: no format has this extension; {accepted} are known, or name one with format (--to NAME)"
+    )
 
 
 # --- one part ---------------------------------------------------------------------------------------------
 
 
-def _write_part(dataset: Dataset, path: Path, chosen: Format, drop: Iterable[str]) -> None:
+def _write_part(dataset: Dataset, path: Path, chosen: Format, drop: Iterable[str], hint: str = "") -> None:
     dataset = _without(dataset, drop)
-    _refuse_loss(dataset, chosen.name)
+    _refuse_loss(dataset, chosen.name, hint)
     if chosen.write is None:
         raise ConfigError(f"format: {chosen.name} can only be read")
     if dataset.label_texts is not None and chosen.name not in OWN_LABEL_TEXTS:
@@ -137,7 +162,7 @@ def _write_part(dataset: Dataset, path: Path, chosen: Format, drop: Iterable[str
 def _without(dataset: Dataset, drop: Iterable[str]) -> Dataset:
     for part in drop:
         if part not in PARTS:
-            raise ConfigError(f"drop: there is no part '{part}'; {did_you_mean(part, PARTS)}")
+            raise ConfigError(f"drop: '{part}' is no part that can be left out; these can: {', '.join(PARTS)}")
         if part == "relevances":
             ones = dataset.labels.copy()
             ones.data[:] = 1
@@ -153,8 +178,10 @@ def _without(dataset: Dataset, drop: Iterable[str]) -> Dataset:
     return dataset
 
 
-def _refuse_loss(dataset: Dataset, format_name: str) -> None:
-    """Refuse what the format has no place for."""
+def _refuse_loss(dataset: Dataset, format_name: str, hint: str = "") -> None:
+    """Refuse what the format has no place for; `hint` ends the message."""
+    if not len(dataset) and format_name not in HOLDS_NOTHING:
+        raise DataError(f"{dataset.name} has no documents, and an empty file of the format {format_name} is not read")
     holds = HOLDS[format_name]
     lost = [part for part in ("texts", "features", "paths", "ids") if getattr(dataset, part) is not None]
     lost = [part for part in lost if part not in holds]
@@ -164,11 +191,12 @@ def _refuse_loss(dataset: Dataset, format_name: str) -> None:
         lost.append("label_names")
     held = [part for part in ("texts", "features", "paths") if part in holds]
     if len(dataset) and all(getattr(dataset, part) is None for part in held):
-        raise DataError(f"{dataset.name} has no {' or '.join(held)}, which the format {format_name} is made of")
+        raise DataError(f"{dataset.name} has no {' or '.join(held)}, which the format {format_name} is made of{hint}")
     if lost:
         raise DataError(
             f"the format {format_name} has no place for the {' and '.join(lost)} of {dataset.name}. The "
-            f"format native keeps everything; drop={lost} leaves out what has no place"
+            f"format native keeps everything; to leave out what has no place, name it with drop "
+            f"({' '.join(f'--drop {part}' for part in lost)}){hint}"
         )
 
 
@@ -229,7 +257,7 @@ class _Staging:
         for target in chosen.siblings(path) if chosen.siblings else ():
             if target.exists() and not (self.new / target.name).exists():
                 if not self.force:
-                    raise ConfigError(f"{target} exists already and would be read with {path}; say force to remove it")
+                    raise ConfigError(f"{target} exists already and would be read with {path}; remove it with {FORCE}")
                 self.leave.append(target)
 
     def move(self) -> None:
@@ -260,7 +288,7 @@ class _Staging:
         if entry.is_file() and target.is_file() and (self.force or filecmp.cmp(entry, target, shallow=False)):
             return
         if not self.force:
-            raise ConfigError(f"{target} exists already with other contents; choose another place or say force")
+            raise ConfigError(f"{target} exists already with other contents; choose another place or {FORCE}")
         empty = target.is_dir() and not any(target.iterdir())
         if not entry.is_dir() or not (empty or format_named("native").recognises(target)):
             raise ConfigError(f"{target} exists and is not a {'data folder' if entry.is_dir() else 'file'} of ours")

@@ -211,3 +211,83 @@ def murmur3(key: bytes, seed: int) -> int:
     state = (state ^ state >> 16) * 0x85EBCA6B % 2**32
     state = (state ^ state >> 13) * 0xC2B2AE35 % 2**32
     return state ^ state >> 16
+
+
+# --- label features and clusters (rows are dense here) --------------------------------------------------------------
+
+
+def sum_documents(weights: np.ndarray, documents: np.ndarray, keep: int) -> np.ndarray:
+    """Weights [labels, documents] times documents, only the `keep` largest of each row, rows at unit length."""
+    sums = weights @ documents
+    for row in sums:
+        row[sorted(range(len(row)), key=lambda column: (-abs(row[column]), column))[keep:]] = 0
+    lengths = np.linalg.norm(sums, axis=1, keepdims=True)
+    return np.divide(sums, lengths, out=np.zeros_like(sums), where=lengths > 0)
+
+
+def halve_down(rows: np.ndarray, members: list[int], layers: int, draws: np.ndarray, node: int, most: int) -> list[int]:
+    """Members in the order of the leaves after `layers` halvings of at most `most` rounds."""
+    if layers == 0 or len(members) < 2:
+        return members
+    left = halve(rows[members], draws[node], most)
+    lefts, rights = ([m for m, is_left in zip(members, left, strict=True) if is_left == side] for side in (True, False))
+    return [
+        *halve_down(rows, lefts, layers - 1, draws, 2 * node + 1, most),
+        *halve_down(rows, rights, layers - 1, draws, 2 * node + 2, most),
+    ]
+
+
+def halve(rows: np.ndarray, draws: np.ndarray, most: int) -> np.ndarray:
+    """Whether each row goes to the left half."""
+    count = len(rows)
+    one = draws[0] % count
+    scores = rows @ (rows[one] - rows[(one + 1 + draws[1] % (count - 1)) % count])
+    left = np.zeros(count, bool)
+    for _ in range(most):
+        lower = np.isin(np.arange(count), np.argsort(scores, kind="stable")[: count // 2])
+        if (lower == left).all():
+            break
+        left = lower
+        to_left, to_right = one_over_length(rows[left].sum(0)), one_over_length(rows[~left].sum(0))
+        scores = rows @ rows.sum(0) * to_right - rows @ rows[left].sum(0) * (to_right + to_left)
+    return left
+
+
+def one_over_length(vector: np.ndarray) -> float:
+    """0 for the zero vector."""
+    return 1 / np.sqrt(vector @ vector) if vector.any() else 0.0
+
+
+def cluster_rows(rows: np.ndarray, draws: list[float], smallest: int, largest: int, most: int) -> list[int]:
+    """The cluster of each row, by spherical k-means with at most `most` rounds and sizes between two bounds."""
+    chosen: list[int] = []
+    for draw in draws:
+        nearest = [float(max(rows[chosen] @ row)) if chosen else 0.0 for row in rows]
+        weights = [0.0 if i in chosen else max(0.0, 1 - near) for i, near in enumerate(nearest)]
+        if not any(weights):
+            weights[next(i for i in range(len(rows)) if i not in chosen)] = 1.0
+        above = [i for i, total in enumerate(np.cumsum(weights)) if total > draw * sum(weights)]
+        chosen.append(above[0])
+    similarities = (rows[chosen] @ rows.T).astype(np.float32)
+    clusters: list[int] = []
+    for _ in range(most):
+        before, clusters = clusters, choose_clusters(similarities, smallest, largest)
+        if clusters == before:
+            break
+        sums = [rows[np.array(clusters) == cluster].sum(0) for cluster in range(len(draws))]
+        similarities = np.array([rows @ total * one_over_length(total) for total in sums], np.float32)
+    return clusters
+
+
+def choose_clusters(similarities: np.ndarray, smallest: int, largest: int) -> list[int]:
+    """The best cluster with room for each row; rows whose best leads the second best by most choose first."""
+    n_clusters, count = similarities.shape
+    ranked = np.sort(similarities, axis=0)
+    clusters = [-1] * count
+    for row in np.argsort(ranked[-2] - ranked[-1], kind="stable").tolist():
+        sizes = [clusters.count(cluster) for cluster in range(n_clusters)]
+        wanting = sum(max(0, smallest - size) for size in sizes)
+        may_exceed = clusters.count(-1) > wanting
+        open_ones = [c for c, size in enumerate(sizes) if size < smallest or (size < largest and may_exceed)]
+        clusters[row] = max(open_ones, key=lambda cluster: (similarities[cluster, row], -cluster))
+    return clusters

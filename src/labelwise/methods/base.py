@@ -17,6 +17,7 @@ from labelwise import store
 from labelwise.config import Config as BaseConfig
 from labelwise.config import validated
 from labelwise.data.dataset import Dataset
+from labelwise.data.label_space import check_distinct
 from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFittedError
 from labelwise.methods.inputs import as_dataset, as_inputs
 from labelwise.registry import method_class
@@ -26,6 +27,7 @@ from labelwise.topk import NOTHING, TopK
 LABELS_FILE = "labels.safetensors"
 STATE_FILE = "state.safetensors"
 CONFIG_FILE = "config.json"
+MAX_PLACES = 100_000
 
 
 def _no_log(**_numbers: Any) -> None:
@@ -69,7 +71,7 @@ class Method:
     def __init__(self, **params: Any) -> None:
         self._params: dict[str, Any] = {}
         self.config: Any = self.Config()
-        self.set_params(**params)
+        self._configure(params)
 
     # --- parameters, as scikit-learn expects them ---
 
@@ -80,13 +82,16 @@ class Method:
 
     def set_params(self, **params: Any) -> Self:
         """Change parameters; unknown names and bad values are refused and change nothing."""
+        self._configure(params)
+        return self
+
+    def _configure(self, params: Mapping[str, Any]) -> None:
         merged = {**self._params, **params}
         try:
             self.config = validated(self.Config, merged)
         except ConfigError as error:
             raise ConfigError(f"{type(self).__name__}: {error}") from None
         self._params = merged
-        return self
 
     def __repr__(self) -> str:
         given = ", ".join(f"{key}={value!r}" for key, value in self._params.items())
@@ -128,7 +133,8 @@ class Method:
         if dataset.n_labels == 0:
             raise DataError(f"{dataset.name}: there is no label to learn")
         kind = self._kind_of(dataset)
-        self._fit(dataset, kind, valid, context or FitContext())
+        held_out = valid.align(dataset.label_names) if valid is not None else None
+        self._fit(dataset, kind, held_out, context or FitContext())
         self.input_ = kind
         self.n_features_in_ = dataset.features.shape[1] if kind == "features" else None  # type: ignore[union-attr]
         self.label_names_ = dataset.label_names
@@ -144,8 +150,8 @@ class Method:
         model has fewer labels to offer they stay empty.
         """
         self._check_fitted()
-        if not isinstance(k, int | np.integer) or k < 1:
-            raise ConfigError(f"k must be a whole number from 1 up, got {k!r}")
+        if not isinstance(k, int | np.integer) or isinstance(k, bool) or not 1 <= k <= MAX_PLACES:
+            raise ConfigError(f"k must be a whole number from 1 to {MAX_PLACES:,}, got {k!r}")
         dataset = as_inputs(documents, self.input_, self.n_features_in_, self.label_names_)
         top = self._predict(dataset, min(int(k), len(self.label_names_)))
         missing = int(k) - top.k
@@ -218,8 +224,10 @@ class Method:
         config = folder.read_json(CONFIG_FILE)
         if not isinstance(config, dict):
             raise ModelFormatError(f"{folder.path / CONFIG_FILE}: a mapping is needed")
+        model = cls()
         try:
-            model = cls(**{str(key): value for key, value in config.items()})
+            held = validated(cls.Config, config)
+            model._configure({key: getattr(held, key) for key in cls.Config.model_fields})
         except ConfigError as error:
             raise ModelFormatError(f"{folder.path / CONFIG_FILE}: {error}") from None
         model._restore_labels(folder)
@@ -235,18 +243,22 @@ class Method:
         counts = store.stored(tensors, "counts", path)
         n_documents, n_features = manifest.get("n_documents"), manifest.get("n_features")
         sound = (
-            len(names) == manifest.get("n_labels") == len(counts) > 0
-            and (texts is None or len(texts) == len(names))
-            and counts.ndim == 1
+            counts.ndim == 1
             and counts.dtype == np.int64
-            and isinstance(n_documents, int)
+            and len(names) == manifest.get("n_labels") == len(counts) > 0
+            and (texts is None or len(texts) == len(names))
+            and type(n_documents) is int
             and (counts >= 0).all()
             and (counts <= n_documents).all()
             and manifest.get("input") in self.inputs
-            and (isinstance(n_features, int) and n_features >= 0 if manifest["input"] == "features" else True)
+            and (type(n_features) is int and n_features >= 0 if manifest["input"] == "features" else True)
         )
         if not sound:
             raise ModelFormatError(f"{path}: the labels do not fit the manifest")
+        try:
+            check_distinct(names, str(path))
+        except DataError as error:
+            raise ModelFormatError(str(error)) from None
         self.label_names_, self.label_texts_, self.label_counts_ = names, texts, counts
         self.n_documents_, self.input_ = n_documents, manifest["input"]
         self.n_features_in_ = n_features if self.input_ == "features" else None

@@ -43,7 +43,7 @@ def as_inputs(documents: Any, kind: str, n_features: int | None, label_names: St
                 raise DataError(f"the model was trained on {kind}, but {found} were given")
             value = _nothing(kind, n_features)
     if kind == "features":
-        value = _widened(value, n_features)
+        value = _as_wide_as_the_model(value, n_features)
     rows = value.shape[0] if kind == "features" else len(value)
     empty: Any = sparse.csr_array((rows, len(label_names)), dtype=np.float32)
     return Dataset(empty, label_names, **{kind: value})
@@ -70,11 +70,18 @@ def _nothing(kind: str, n_features: int | None) -> Any:
     return Strings.of([])
 
 
-def _widened(features: Any, n_features: int | None) -> Any:
+def _as_wide_as_the_model(features: Any, n_features: int | None) -> Any:
     """Features with the model's number of columns; a sparse file may simply not mention the last ones."""
     columns = features.shape[1]
     if n_features is None or columns == n_features:
         return features
     if columns > n_features or isinstance(features, np.ndarray):
         raise DataError(f"the model was trained on {n_features:,} features, the documents have {columns:,}")
+    return widened(features, n_features)
+
+
+def widened(features: Any, n_features: int) -> Any:
+    """A sparse matrix with further, empty columns."""
+    if features.shape[1] == n_features:
+        return features
     return sparse.csr_array((features.data, features.indices, features.indptr), shape=(features.shape[0], n_features))

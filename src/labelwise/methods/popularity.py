@@ -33,11 +33,15 @@ class Popularity(Method):
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
         self.frequencies_ = (data.label_counts() / len(data)).astype(np.float32)
+        self._rank()
 
     def _predict(self, data: Dataset, k: int) -> TopK:
-        best = np.argsort(-self.frequencies_, kind="stable")[:k].astype(np.int32)
+        best = self._best[:k]
         shape = (len(data), k)
         return TopK(np.broadcast_to(best, shape), np.broadcast_to(self.frequencies_[best], shape))
+
+    def _rank(self) -> None:
+        self._best = np.argsort(-self.frequencies_, kind="stable").astype(np.int32)
 
     def _state(self) -> dict[str, np.ndarray]:
         return {"frequencies": self.frequencies_}
@@ -49,3 +53,4 @@ class Popularity(Method):
         if not np.isfinite(frequencies).all():
             raise ModelFormatError(f"{path}: frequencies must be finite")
         self.frequencies_ = frequencies
+        self._rank()

@@ -74,7 +74,7 @@ class Comparison:
         if not any(row.cells[column.name].best for row in self.rows for column in self.kind(kind)):
             return None
         told = "marks the best of each column"
-        return f"{told}; within {LIKE - 1:.0%} of the best counts as equal" if kind == "cost" else told
+        return f"{told}; within {100 * (LIKE - 1):.0f} % of the best counts as equal" if kind == "cost" else told
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -297,7 +297,7 @@ def _differences(runs: Sequence[Run]) -> tuple[list[str], set[str]]:
 
 
 def _different_propensities(given: Sequence[dict[str, float | None]]) -> str:
-    """What differs, with the values: 'N, the number of training documents (100, 45,000)'."""
+    """What differs, with the values: 'N, the number of training documents (100; 45,000)'."""
     titles = {"A": "the constant A", "B": "the constant B", "N": "N, the number of training documents"}
     told = []
     for key in dict.fromkeys(key for constants in given for key in constants):
@@ -305,7 +305,7 @@ def _different_propensities(given: Sequence[dict[str, float | None]]) -> str:
         if _differ(values):
             known = sorted({value for value in values if value is not None})
             shown = [number(value) for value in known[:4]] + (["…"] if len(known) > 4 else [])
-            told.append(f"{titles.get(key, cut(key, 20))} ({', '.join(shown)})")
+            told.append(f"{titles.get(key, cut(key, 20))} ({'; '.join(shown)})")
     return " and ".join(told)
 
 

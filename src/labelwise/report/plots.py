@@ -52,7 +52,7 @@ def save_plots(
     files = {Path(out_folder) / f"{chart.name}.{kind}": (chart, kind) for chart in charts for kind in kinds}
     for path in files:
         if path.exists() and not force:
-            raise DataError("exists already; force replaces it", path)
+            raise DataError(f"{path} exists already; --force replaces it")
     for path, (chart, kind) in files.items():
         content = chart.file(kind)
         with write_stream(path) as file:
@@ -150,7 +150,9 @@ def recall_chart(groups: Sequence[Group]) -> Chart | None:
             axes.bar(where, heights, step * 0.92, color=PAPER)  # or the grid would show through the shades
             shade = 0.35 + 0.65 * (place + 1) / len(ks)
             bars = axes.bar(where, heights, step * 0.92, color=SERIES[0], alpha=shade, label=f"in the top {k}")
-            axes.bar_label(bars, [bar_percent(height) for height in heights], fontsize=size, color=INK, padding=1)
+            known = [group.recall.get(k) is not None for group in groups]
+            shown = [bar_percent(height) if there else "" for height, there in zip(heights, known, strict=True)]
+            axes.bar_label(bars, shown, fontsize=size, color=INK, padding=1)
         axes.set_xticks(range(len(groups)), [group_title(group.name, group.labels) for group in groups])
         axes.tick_params(axis="x", length=0)
         axes.grid(axis="x", visible=False)
@@ -158,8 +160,7 @@ def recall_chart(groups: Sequence[Group]) -> Chart | None:
         legend_below(figure, axes, 4.8)
 
     told = "; ".join(
-        f"{group.name}: " + ", ".join(f"{percent(group.recall.get(k))} in the top {k}" for k in ks)
-        for group in groups
+        f"{group.name}: " + ", ".join(f"{percent(group.recall.get(k))} in the top {k}" for k in ks) for group in groups
     )
     return Chart("groups", "Recall from head to tail", f"In per cent, {told}.", draw)
 
@@ -199,8 +200,7 @@ def contribution_chart(evaluation: Evaluation) -> Chart | None:
         legend_below(figure, axes, 4.8)
 
     told = "; ".join(
-        f"{group.name}: " + ", ".join(f"{percent(group.contribution.get(k))} of P@{k}" for k in ks)
-        for group in groups
+        f"{group.name}: " + ", ".join(f"{percent(group.contribution.get(k))} of P@{k}" for k in ks) for group in groups
     )
     return Chart("contribution", "Where the correct predictions come from", f"Percentage points, {told}.", draw)
 

@@ -119,9 +119,9 @@ def _tie_lines(evaluation: Evaluation) -> list[str]:
         return []
     told = ", ".join(f"{cut(name, 20)} {_span(ties[name])}" for name in shown)
     line = f"Labels with equal scores can stand in any order; depending on it, {told}."
-    bounded = ", ".join(f"{number(cut_off[name])} at {cut(name, 20)}" for name in shown if cut_off[name])
+    bounded = ", ".join(f"{cut(name, 20)} (in {number(cut_off[name])} documents)" for name in shown if cut_off[name])
     if bounded:
-        line += f" The range is a lower bound where ties go on behind the last predicted label (documents: {bounded})."
+        line += f" Lower bounds, because ties go on behind the last predicted label: {bounded}."
     return [line]
 
 

@@ -20,7 +20,9 @@ def bar_percent(value: float) -> str:
     """Per cent above a bar, where there is little room: '76', '5.3', '0.05'; only nothing at all is '0'."""
     if value == 0 or value >= 9.95:
         return f"{value:.0f}"
-    return f"{value:.2g}" if value >= 0.01 else "<0.01"
+    if value < 0.01:
+        return "<0.01"
+    return f"{value:.1g}" if value < 0.95 else f"{value:.2g}"
 
 
 def number(value: object) -> str:

@@ -12,6 +12,7 @@ from labelwise.config import Config, ConfigSource, to_yaml, validated
 from labelwise.data.options import ReadOptions
 from labelwise.errors import ConfigError
 from labelwise.methods.base import Method
+from labelwise.metrics.groups import check_boundaries
 from labelwise.metrics.names import parse_metrics
 from labelwise.metrics.propensity import propensity_constants
 from labelwise.metrics.thresholded import check_threshold
@@ -64,11 +65,11 @@ class EvaluateSection(Config):
     """For F1 without @k: a label counts as predicted when its score is not below this."""
     groups: tuple[int, ...] = (10, 100)
     """Training documents at which a label passes from tail to torso and from torso to head."""
-    bootstrap: Annotated[int, Field(ge=0)] = 200
+    bootstrap: Annotated[int, Field(ge=0, le=100_000)] = 200
     """Resamples for the intervals; 0 leaves them out."""
     examples: Annotated[int, Field(ge=0)] = 20
     """Test documents shown in the report."""
-    k: Annotated[int, Field(ge=1)] = 10
+    k: Annotated[int, Field(ge=1, le=100_000)] = 10
     """Labels predicted a document."""
 
     @field_validator("metrics", mode="before")
@@ -86,6 +87,7 @@ class EvaluateSection(Config):
                 raise ValueError(f"@{deepest} needs {deepest} predicted labels a document; set evaluate.k to that")
             check_threshold(self.threshold, [metric.name for metric in metrics if metric.needs_threshold])
             propensity_constants(self.propensity)
+            check_boundaries(self.groups)
         except ConfigError as error:
             raise ValueError(str(error)) from None
         return self

@@ -32,7 +32,9 @@ RESULTS, MACHINE, LABELS, EXAMPLES, REPORT = (
     "examples.jsonl",
     "report.html",
 )
-CHECKPOINTS, LOCK = "checkpoints", ".lock"
+REPORT, CHECKPOINTS, LOCK = "report.html", "checkpoints", ".lock"
+WRITTEN = (CONFIG, METRICS, LOG, MODEL, RESULTS, MACHINE, LABELS, EXAMPLES, REPORT, CHECKPOINTS)
+FORMAT = "labelwise-run"
 
 
 class RunFolder:
@@ -82,14 +84,18 @@ class RunFolder:
         """Make sure there is a folder that is ours or can be."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            foreign = self._held() and not (self / STATE).exists()
+            foreign = any(path.name != LOCK for path in self.path.iterdir()) and not self._ours()
         except OSError as error:
             raise ConfigError(f"run.folder: {self.path} cannot be used: {error.strerror}") from None
         if foreign:
             raise ConfigError(f"{self.path} exists and is not a run folder; choose another with --set run.folder=...")
 
-    def _held(self) -> list[Path]:
-        return [path for path in self.path.iterdir() if path.name != LOCK]
+    def _ours(self) -> bool:
+        """Whether state.json says that this folder is a run's."""
+        try:
+            return self.state.get("format") == FORMAT
+        except LabelwiseError:
+            return False
 
     def _prepare(self, config: RunConfig, force: bool) -> None:
         if not (self / STATE).exists():
@@ -114,27 +120,29 @@ class RunFolder:
             log.info("going on with the run in %s", self.path)
 
     def _clear(self) -> None:
-        for path in self._held():
-            if path.is_dir():
+        """Remove what a run writes, state.json last, and nothing else that may lie there."""
+        for path in [self / name for name in (*WRITTEN, STATE)]:
+            if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
-                path.unlink()
+                path.unlink(missing_ok=True)
 
     def _note(self, text: str) -> None:
         with (self / LOG).open("a", encoding="utf-8") as file:
             file.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} {text}\n")
 
     def _start(self, config: RunConfig) -> None:
-        self.write_text(CONFIG, config.to_yaml())
-        self.write_json(MACHINE, describe_machine())
         state = {
+            "format": FORMAT,
             "status": "running",
             "name": self.path.name,
             "method": config.model["method"],
             "started": _now(),
             "finished": None,
         }
-        self.write_json(STATE, state)
+        self.write_json(STATE, state)  # first: it is what makes the folder ours
+        self.write_text(CONFIG, config.to_yaml())
+        self.write_json(MACHINE, describe_machine())
 
     def _differences(self, config: RunConfig) -> list[str]:
         before = ConfigSource.from_file(self / CONFIG).values
@@ -165,7 +173,14 @@ class RunFolder:
         """The lines of metrics.jsonl so far."""
         if not (self / METRICS).exists():
             return []
-        return [json.loads(line) for line in (self / METRICS).read_text(encoding="utf-8").splitlines()]
+        entries = []
+        for number, line in enumerate((self / METRICS).read_text(encoding="utf-8").splitlines(), 1):
+            try:
+                entry = json.loads(line)
+            except ValueError as error:
+                raise ModelFormatError(f"{self / METRICS}:{number}: damaged: {error}") from None
+            entries.append(entry if isinstance(entry, dict) else {})
+        return entries
 
     def _drop_cut_line(self) -> None:
         """A kill may have left half a line at the end of metrics.jsonl; the next one must not be glued to it."""

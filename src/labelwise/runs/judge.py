@@ -16,11 +16,13 @@ from labelwise.data.dataset import Dataset
 from labelwise.methods.base import Method
 from labelwise.metrics.evaluate import Evaluation, evaluate
 from labelwise.metrics.per_label import write_label_table
+from labelwise.progress import progress
 from labelwise.runs import folder as files
 from labelwise.runs.config import EvaluateSection
 from labelwise.topk import NOTHING, TopK
 
 MAX_EXAMPLE_LETTERS = 600
+AT_ONCE = 16_384
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,7 @@ class Judgement:
 
 def judge(model: Method, test: Dataset, section: EvaluateSection, folder: Path | None = None) -> Judgement:
     """Predict and score; with a folder, labels.tsv and examples.jsonl are written there."""
-    test = test.align(model.label_names_)
-    if test.label_texts is None and model.label_texts_ is not None:
-        test = replace(test, label_texts=model.label_texts_ + test.label_names[len(model.label_names_) :])
+    test = _in_space_of(model, test)
     counts = np.zeros(test.n_labels, np.int64)
     counts[: len(model.label_counts_)] = model.label_counts_
 
@@ -55,7 +55,7 @@ def judge(model: Method, test: Dataset, section: EvaluateSection, folder: Path |
         )
 
     begin = time.perf_counter()
-    top = model.predict(test, k=section.k)
+    top = _predicted(model, test, section.k)
     predicted = time.perf_counter()
     evaluation = score(top)
     seconds = {"predict": predicted - begin, "evaluate": time.perf_counter() - predicted}
@@ -63,6 +63,27 @@ def judge(model: Method, test: Dataset, section: EvaluateSection, folder: Path |
         write_label_table(folder / files.LABELS, top, test, train=counts, k=min(5, top.k))
         write_examples(folder / files.EXAMPLES, top, test, counts, section.examples)
     return Judgement(top, evaluation, seconds, score)
+
+
+def _predicted(model: Method, test: Dataset, k: int) -> TopK:
+    """Predictions in large blocks, so that there is progress to show."""
+    parts = []
+    with progress("predicting", len(test)) as step:
+        for begin in range(0, max(len(test), 1), AT_ONCE):
+            part = test.take(slice(begin, begin + AT_ONCE))
+            parts.append(model.predict(part, k=k))
+            step(len(part))
+    return TopK.concatenate(parts)
+
+
+def _in_space_of(model: Method, test: Dataset) -> Dataset:
+    """The test documents in the model's label space. What a label means is the model's word first, then the data's."""
+    aligned = test.align(model.label_names_)
+    if model.label_texts_ is None:
+        return aligned
+    known = len(model.label_names_)
+    others = aligned.label_names if aligned.label_texts is None else aligned.label_texts
+    return replace(aligned, label_texts=model.label_texts_ + others[known:])
 
 
 def write_examples(path: Path, top: TopK, test: Dataset, counts: np.ndarray, number: int) -> None:

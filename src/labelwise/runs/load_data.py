@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+from scipy import sparse
 
 from labelwise.data.catalogue import dataset as named_dataset
 from labelwise.data.catalogue import names as named_sets
 from labelwise.data.dataset import Dataset
 from labelwise.data.options import ReadOptions
 from labelwise.data.read import read, read_splits
-from labelwise.errors import DataError
+from labelwise.errors import ConfigError, DataError
+from labelwise.methods.inputs import widened
 from labelwise.runs.config import DataSection
 
 
@@ -38,7 +42,19 @@ def load_run_data(section: DataSection) -> RunData:
         train, valid = train.split(section.valid_fraction, section.split_seed + 1)
     if section.limit is not None:
         train = train.take(slice(0, section.limit))
-    return RunData(train, valid, test)
+    return RunData(*_one_width(train, valid, test))
+
+
+def _one_width(*parts: Dataset | None) -> list[Any]:
+    """Sparse parts with the same number of features: a file without counts may not mention the last ones."""
+    sparse_parts: list[Any] = [p.features for p in parts if p is not None and sparse.issparse(p.features)]
+    width = max((features.shape[1] for features in sparse_parts), default=0)
+    return [
+        part
+        if part is None or not sparse.issparse(part.features)
+        else replace(part, features=widened(part.features, width))
+        for part in parts
+    ]
 
 
 def _parts_of_path(section: DataSection) -> dict[str, Dataset]:
@@ -48,7 +64,12 @@ def _parts_of_path(section: DataSection) -> dict[str, Dataset]:
     if Path(path).exists():
         parts = read_splits(path, section.format, section.options)
     else:
-        parts = named_dataset(known_name(path, "data.path"))
+        name = known_name(path, "data.path")
+        if section.format != "auto" or section.options != ReadOptions():
+            raise ConfigError(
+                f"data: {name} is a known data set; how it is read is settled, leave out format and options"
+            )
+        parts = named_dataset(name)
     if "train" not in parts:
         raise DataError(f"{path}: there is no training part; found: {', '.join(parts) or 'none'}")
     return parts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -47,6 +48,8 @@ class Request:
 def predict_file(model: Method, request: Request, output: str, to: str | None, force: bool) -> None:
     """Predict for every document and write the result; `-` stands for standard output."""
     kind = to or (Path(output).suffix.lstrip(".") if output != "-" else "jsonl")
+    if request.threshold is not None and math.isnan(request.threshold):
+        raise ConfigError("threshold: a number is needed, got nan")
     if kind not in WRITERS:
         raise ConfigError(
             f"{output}: cannot write predictions as '{kind}'; give a name that ends in .jsonl, .tsv or .npz"
@@ -92,6 +95,8 @@ def _text_batches(request: Request, model: Method) -> Iterator[Batch]:
 
 def _opened(documents: str) -> Any:
     if documents == "-":
+        if sys.stdin is None:
+            raise DataError("standard input is closed: give a file", "stdin")
         return nullcontext(sys.stdin.buffer)
     return io.BufferedReader(open_stream(documents), PIECE)
 
@@ -170,6 +175,8 @@ def _write_npz(file: IO[bytes], tops: Iterable[tuple[list[str], TopK]], n_labels
 def _target(output: str, force: bool, binary: bool) -> Iterator[IO]:
     """Standard output, or a file that appears under its name only when it is whole."""
     if output == "-":
+        if sys.stdout is None:
+            raise DataError("standard output is closed: give a file with -o", "stdout")
         yield sys.stdout
         return
     path = Path(output)

@@ -78,7 +78,7 @@ def _evaluated(config: RunConfig, run: RunFolder, train: Dataset, test: Dataset,
         "n_documents": len(test),
         "evaluation": judgement.evaluation.to_dict(),
         "timings": {**seconds, "predict_documents_per_second": len(test) / max(seconds["predict"], 1e-9)},
-        "memory": {"peak_bytes": peak_memory()},
+        "memory": {"peak_bytes": _peak(run)},
         "model": {"bytes": folder_bytes(run / files.MODEL), "n_labels": len(model.label_names_)},
         "data": {"train": train_statistics.to_dict(), "test": statistics(test).to_dict()},
         "frequency_curve": train_statistics.frequency_curve(),
@@ -102,19 +102,26 @@ def _reported(run: RunFolder) -> None:
 def _timed(run: RunFolder, stage: str) -> Iterator[None]:
     log.info("%s ...", stage)
     begin = time.perf_counter()
-    yield
-    spent = time.perf_counter() - begin
-    run.record(stage, seconds=round(spent, 3))
+    done = False
+    try:
+        yield
+        done = True
+    finally:
+        spent = time.perf_counter() - begin
+        run.record(stage, seconds=round(spent, 3), done=done, peak_bytes=peak_memory())
     log.info("%s done in %.1f s", stage, spent)
 
 
 def _seconds(run: RunFolder) -> dict[str, float]:
-    """Seconds of the stages done so far; a resumed run keeps those of its first part."""
-    seconds: dict[str, float] = {}
-    for entry in run.records():
-        if "seconds" in entry:
-            seconds[entry["stage"]] = seconds.get(entry["stage"], 0.0) + entry["seconds"]
-    return {stage: seconds[stage] for stage in ("read", "fit") if stage in seconds}
+    """Seconds of the last reading, and of all tries at fitting: what a stopped run did is not done again."""
+    spent = {stage: [e["seconds"] for e in run.records() if e.get("stage") == stage] for stage in ("read", "fit")}
+    return {"read": sum(spent["read"][-1:]), "fit": sum(spent["fit"])}
+
+
+def _peak(run: RunFolder) -> int | None:
+    """The most memory any process of this run has held."""
+    peaks = [entry.get("peak_bytes") for entry in run.records()] + [peak_memory()]
+    return max((peak for peak in peaks if peak), default=None)
 
 
 def folder_bytes(folder: Path) -> int:

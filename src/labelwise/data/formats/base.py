@@ -24,7 +24,7 @@ class Format:
     can be written. ``parts(folder)`` maps split names (train, valid, test) to the paths `read` takes.
     ``part_name(split)`` is the name a part gets in a folder that is written; None stands for the split's name
     and the extension. ``siblings(path)`` are the further files that are read with a part's main file, whether
-    or not they are there.
+    or not they are there. ``recognises_unlabelled(path)`` tells documents without a file of labels beside them.
     """
 
     name: str
@@ -36,3 +36,4 @@ class Format:
     extension: str
     part_name: Callable[[str], str] | None = None
     siblings: Callable[[Path], list[Path]] | None = None
+    recognises_unlabelled: Callable[[Path], bool] | None = None

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
 from labelwise.data.dataset import Dataset
-from labelwise.errors import DataError
+from labelwise.errors import DataError, did_you_mean
 from labelwise.strings import Strings
 
 BLANKS = b" \t"
 LINE_ENDS = b"\n\r"
+NO_DOCUMENTS = "the file is empty: no documents"
 _SHOWN = {10: "a line end", 13: "a carriage return", 9: "a tab", 32: "a blank", 59: "a semicolon"}
+
+
+def refuse_empty(count: int, path: Path) -> None:
+    """Refuse a file without documents, or without bytes: most often something before it has failed."""
+    if not count:
+        raise DataError(NO_DOCUMENTS, path)
+
+
+def near_miss(given: str, names: Iterable[str]) -> str:
+    """The question whether a name that differs by case or a few letters was meant, or nothing."""
+    names = list(names)
+    alike = [name for name in names if name.casefold() == given.casefold()]
+    question = did_you_mean(alike[0], alike) if alike else did_you_mean(given, names)
+    return f"{question} If not, " if question.startswith("did you mean") else ""
 
 
 def texts_of(dataset: Dataset, path: Path, format_name: str) -> Strings:

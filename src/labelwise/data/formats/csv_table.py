@@ -15,9 +15,9 @@ from labelwise.data.collect import LabelPile, TextPile, laid_out
 from labelwise.data.dataset import Dataset
 from labelwise.data.files import first_bytes, write_stream
 from labelwise.data.formats.base import Format
-from labelwise.data.formats.checks import refuse_label_names, used_label_names
+from labelwise.data.formats.checks import NO_DOCUMENTS, near_miss, refuse_label_names, used_label_names
 from labelwise.data.formats.line_files import label_lines
-from labelwise.data.options import ReadOptions
+from labelwise.data.options import ReadOptions, how_to_set
 from labelwise.data.splits import LABEL_NAMES, split_files, stem_and_extension
 from labelwise.data.stream import text_blocks
 from labelwise.errors import ConfigError, DataError
@@ -61,7 +61,7 @@ def read(path: Path, options: ReadOptions) -> Dataset:
     rows = _rows(path, options)
     first = next(rows, None)
     if first is None:
-        raise DataError("the table is empty; a header line with the names of the columns is needed", path)
+        raise DataError(f"{NO_DOCUMENTS}; a header line with the names of the columns is needed", path)
     columns = _columns(first[1], path, options)
     chosen = {"texts": columns.texts, "paths": columns.paths, "ids": columns.ids}
     piles = {part: TextPile() for part, places in chosen.items() if places not in (None, [])}
@@ -152,13 +152,17 @@ def _columns(header: list[str], path: Path, options: ReadOptions) -> _Columns:
             return header.index(column)
         if needed:
             raise DataError(
-                f"there is no column '{column}' among {', '.join(header)}; say which one it is with {option}",
-                path,
-                1,
+                f"there is no column '{column}' among {', '.join(header)}; {remedy(column, option)}", path, 1
             )
         return None
 
-    given = options.model_fields_set
+    def remedy(column: str, option: str) -> str:
+        marks = [mark for mark in "|;\t," if len(header) == 1 and mark in header[0]]
+        if marks:
+            return f"if columns are told apart by {marks[0]!r}, " + how_to_set("delimiter", repr(marks[0])[1:-1])
+        return near_miss(column, header) + how_to_set(option)
+
+    given = options.chosen
     paths = place(options.path_column, "path_column", "path_column" in given)
     text_columns = [options.text_column] if options.text_column in header else options.text_column.split("+")
     needed = paths is None or "text_column" in given
@@ -166,7 +170,7 @@ def _columns(header: list[str], path: Path, options: ReadOptions) -> _Columns:
     return _Columns(
         count=len(header),
         texts=[text for text in texts if text is not None],
-        labels=place(options.label_column, "label_column", True) if options.label_column else None,
+        labels=place(options.label_column, "label_column", True) if options.label_column and options.labels else None,
         paths=paths,
         ids=place(options.id_column, "id_column", "id_column" in given),
     )

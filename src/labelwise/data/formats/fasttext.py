@@ -18,6 +18,7 @@ from labelwise.data.formats.base import Format
 from labelwise.data.formats.checks import (
     BLANKS,
     LINE_ENDS,
+    refuse_empty,
     refuse_label_names,
     refuse_line_ends,
     refuse_mark,
@@ -69,6 +70,7 @@ def read(path: Path, options: ReadOptions) -> Dataset:
         labels.add_tokens(data, word_starts, word_ends, first)
         texts.add(data, (rest, ends))
     matrix, names = labels.matrix()
+    refuse_empty(len(matrix.indptr) - 1, path)
     return Dataset(matrix, names, texts=texts.columns()[0], name=str(path))
 
 

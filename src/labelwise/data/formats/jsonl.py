@@ -20,15 +20,16 @@ from labelwise.data.collect import LabelPile, TextPile
 from labelwise.data.dataset import Dataset, Features
 from labelwise.data.files import first_bytes, write_stream
 from labelwise.data.formats.base import Format
-from labelwise.data.options import ReadOptions
+from labelwise.data.formats.checks import NO_DOCUMENTS, near_miss
+from labelwise.data.options import ReadOptions, how_to_set
 from labelwise.data.splits import split_files, stem_and_extension
 from labelwise.data.stream import text_blocks
 from labelwise.errors import DataError
-from labelwise.strings import Strings
 
 NAME = "jsonl"
 FEATURES = "features"
 MAX_COLUMNS = 1 << 31
+ONE_A_LINE = "one JSON object {...} a line is needed"
 _LARGEST = float(np.finfo(np.float32).max)
 _EXTENSIONS = (".jsonl", ".ndjson")
 
@@ -72,7 +73,7 @@ def read(path: Path, options: ReadOptions) -> Dataset:
         if documents is not None:
             documents.flush()
     if documents is None:
-        return Dataset(sparse.csr_array((0, 0), dtype=np.float32), texts=Strings.of([]), name=str(path))
+        raise DataError(NO_DOCUMENTS, path)
     return documents.dataset()
 
 
@@ -80,9 +81,9 @@ def _parsed(line: str, path: Path, number: int) -> dict[str, Any]:
     try:
         record = _DECODER.decode(line)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"not valid JSON: {error}", path, number) from None
+        raise DataError(f"not valid JSON: {error}; {ONE_A_LINE}", path, number) from None
     if not isinstance(record, dict):
-        raise DataError(f"each line must be a JSON object {{...}}, got a {type(record).__name__}", path, number)
+        raise DataError(f"{ONE_A_LINE}, got {_shown(record)}", path, number)
     return record
 
 
@@ -159,18 +160,22 @@ class _Documents:
         given = first.fields.get(FEATURES)
         self.features = None if given is None else _DenseRows() if isinstance(given, list) else _SparseRows()
         if self.features is None and not self.cells.keys() & {"texts", "paths"}:
-            raise DataError(
-                f"a document needs a text, a path or features; there is no field '{options.text_column}' "
-                f"among {_listed(first.fields)}. Say which one holds the text with text_column",
-                first.path,
-                first.line,
-            )
+            what = f"a document needs a text, a path or features; {self._missing_text(first)}"
+            raise DataError(what, first.path, first.line)
         self.first = first
         self.labels = LabelPile()
         self.names: list[bytes] = []
         self.counts: list[int] = []
         self.relevances: list[float] | None = None
-        self.labelled = options.label_column == ""
+        self.labelled = options.label_column == "" or not options.labels
+
+    def _missing_text(self, record: _Record) -> str:
+        field = self.options.text_column
+        if field in record.fields:
+            return f"the field '{field}' is null"
+        names = _listed(record.fields)
+        remedy = near_miss(field, record.fields) + how_to_set("text_column")
+        return f"there is no field '{field}' among {names}; {remedy}"
 
     def _cells(self, record: _Record) -> dict[str, bytes]:
         options = self.options
@@ -187,22 +192,14 @@ class _Documents:
         found = self._cells(record)
         given = record.fields.get(FEATURES)
         if found.keys() != self.cells.keys() or (given is None) != (self.features is None):
-            mine, theirs = ({*cells, *([FEATURES] if has else [])} for cells, has in (
-                (found, given is not None), (self.cells, self.features is not None)
-            ))  # fmt: skip
-            raise DataError(
-                f"the document has {_listed(sorted(mine))}, but the first one has {_listed(sorted(theirs))}; "
-                "all need the same",
-                record.path,
-                record.line,
-            )
+            raise DataError(self._unlike_first(record, found), record.path, record.line)
         for part, cell in found.items():
             self.cells[part].append(cell)
         if self.features is not None:
             self.features.add(given, record)
         column = self.options.label_column
         self.labelled = self.labelled or column in record.fields
-        names, relevances = record.labels(column, self.options.label_separator)
+        names, relevances = record.labels(column, self.options.label_separator) if self.options.labels else ((), None)
         before = len(self.names)
         self.names += names
         self.counts.append(len(self.names) - before)
@@ -210,6 +207,18 @@ class _Documents:
             self.relevances = [1.0] * before
         if self.relevances is not None:
             self.relevances += [1.0] * self.counts[-1] if relevances is None else relevances
+
+    def _unlike_first(self, record: _Record, found: dict[str, bytes]) -> str:
+        """Which field this document lacks, or has alone."""
+        options = self.options
+        fields = {"texts": options.text_column, "paths": options.path_column, "ids": options.id_column}
+        here = {fields[part] for part in found} | ({FEATURES} if record.fields.get(FEATURES) is not None else set())
+        there = {fields[part] for part in self.cells} | ({FEATURES} if self.features is not None else set())
+        first = f"the first document (line {self.first.line})"
+        for field in sorted(there - here):
+            lack = f"the field '{field}' is null" if field in record.fields else f"there is no field '{field}'"
+            return f"{lack}, but {first} has one; all need the same"
+        return f"there is a field '{sorted(here - there)[0]}', which {first} does not have; all need the same"
 
     def flush(self) -> None:
         for part, cells in self.cells.items():
@@ -222,8 +231,8 @@ class _Documents:
         if not self.labelled:
             raise DataError(
                 f"no document has the field '{self.options.label_column}'; the first one has "
-                f"{_listed(self.first.fields)}. Say which one holds the labels with label_column, or give it "
-                "as '' if there are none",
+                f"{_listed(self.first.fields)}; {near_miss(self.options.label_column, self.first.fields)}"
+                f"{how_to_set('label_column')}, to '' if there are no labels",
                 self.path,
             )
         matrix, names = self.labels.matrix()

@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from scipy import sparse
 
 from labelwise.data.collect import LabelPile, TextPile
 from labelwise.data.dataset import Dataset
@@ -19,6 +20,7 @@ from labelwise.data.formats.base import Format
 from labelwise.data.formats.checks import (
     BLANKS,
     LINE_ENDS,
+    refuse_empty,
     refuse_label_names,
     refuse_line_ends,
     refuse_mark,
@@ -68,7 +70,15 @@ def parts(folder: Path) -> dict[str, Path]:
     return named_parts({path: stem for stem, (_, path) in chosen.items()})
 
 
+def recognises_unlabelled(path: Path) -> bool:
+    return path.is_file() and _TEXTS.fullmatch(plain_name(path)) is not None
+
+
 def read(path: Path, options: ReadOptions) -> Dataset:
+    if not options.labels:
+        texts = read_lines(path, options)
+        refuse_empty(len(texts), path)
+        return Dataset(sparse.csr_array((len(texts), 0), dtype=np.float32), texts=texts, name=str(path))
     labels_path = _labels_of(path)
     if labels_path is None:
         raise DataError(
@@ -85,6 +95,7 @@ def read(path: Path, options: ReadOptions) -> Dataset:
     rows = len(labels.indptr) - 1
     if len(texts) != rows:
         raise DataError(f"{len(texts):,} lines of texts, but {rows:,} lines of labels in {labels_path}", path)
+    refuse_empty(rows, path)
     return Dataset(labels, names, texts=texts, name=str(path))
 
 
@@ -133,4 +144,5 @@ FORMAT = Format(
     parts=parts,
     extension="_texts.txt",
     siblings=siblings,
+    recognises_unlabelled=recognises_unlabelled,
 )

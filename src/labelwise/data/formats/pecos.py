@@ -44,6 +44,10 @@ def recognises(path: Path) -> bool:
     return match is not None and path.is_file() and _files(path.parent, match["split"]).labels is not None
 
 
+def recognises_unlabelled(path: Path) -> bool:
+    return _PART.fullmatch(path.name) is not None and path.name.startswith("X.") and path.is_file()
+
+
 def parts(folder: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for path in files_in(folder):
@@ -85,17 +89,27 @@ def read(path: Path, options: ReadOptions) -> Dataset:
     if match is None:
         raise DataError("a file of the format pecos is called like X.trn.txt, X.trn.npz or Y.trn.npz", path)
     files = _files(path.parent, match["split"])
-    if files.labels is None:
+    if files.labels is None and options.labels:
         raise DataError(f"the labels are missing: there is no Y.{match['split']}.npz beside it", path)
     if files.texts is None and files.features is None:
-        raise DataError(f"the documents are missing: there is no X.{match['split']}.txt, .npz or .npy", files.labels)
-    labels = load_npz_matrix(files.labels)
+        raise DataError(f"the documents are missing: there is no X.{match['split']}.txt, .npz or .npy", path)
     texts = None if files.texts is None else read_lines(files.texts, options)
     features = None if files.features is None else _load_features(files.features)
+    if files.labels is None or not options.labels:
+        return _unlabelled(texts, features, files, path)
+    labels = load_npz_matrix(files.labels)
     expected = len(labels.indptr) - 1
     for rows, where in ((_rows(texts), files.texts), (_rows(features), files.features)):
         if rows not in (None, expected):
             raise DataError(f"{rows:,} documents, but {expected:,} rows of labels in {files.labels}", where)
+    return Dataset(labels, texts=texts, features=features, name=str(path))
+
+
+def _unlabelled(texts: Strings | None, features: Features | None, files: _Files, path: Path) -> Dataset:
+    counts = [rows for rows in (_rows(texts), _rows(features)) if rows is not None]
+    if len(set(counts)) > 1:
+        raise DataError(f"{counts[0]:,} texts, but {counts[1]:,} rows of features in {files.features}", files.texts)
+    labels = sparse.csr_array((counts[0], 0), dtype=np.float32)
     return Dataset(labels, texts=texts, features=features, name=str(path))
 
 
@@ -148,4 +162,5 @@ FORMAT = Format(
     extension=".npz",
     part_name=part_name,
     siblings=siblings,
+    recognises_unlabelled=recognises_unlabelled,
 )

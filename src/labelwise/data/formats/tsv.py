@@ -1,7 +1,8 @@
 """`tsv`: a document a line, `id<TAB>labels<TAB>text` or `labels<TAB>text`, as LibMultiLabel has it.
 
 Which of the two it is, the first line that is not empty tells: two tabs or more, and there is an id. Tabs
-after that belong to the text. Lines with nothing in them are passed over.
+after that belong to the text. Lines with nothing in them are passed over. Where no labels are wanted and the first
+line has no tab, each line is a text.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from labelwise.data.formats.checks import (
     BLANKS,
     LINE_ENDS,
     refuse_bytes,
+    refuse_empty,
     refuse_label_names,
     refuse_line_ends,
     refuse_mark,
@@ -60,8 +62,12 @@ def read(path: Path, options: ReadOptions) -> Dataset:
     tabs = 0
     for block, starts, ends, places in _tabbed_lines(path, options):
         if texts is None:
-            tabs = 2 if places[0, 1] >= 0 else 1
-            texts = TextPile(tabs)
+            tabs = int(np.count_nonzero(places[0] >= 0)) or int(options.labels)
+            texts = TextPile(max(1, tabs))
+        if tabs == 0:
+            texts.add(block.data, (starts, ends))
+            labels.add_fields(block.data, starts, starts, separator)
+            continue
         short = np.flatnonzero(places[:, tabs - 1] < 0)
         if len(short):
             raise _short_line(path, block, int(starts[short[0]]), places[short[0]], tabs)
@@ -70,6 +76,7 @@ def read(path: Path, options: ReadOptions) -> Dataset:
         columns = [(places[:, tabs - 1] + 1, ends)] + [(starts, places[:, 0])] * (tabs - 1)
         texts.add(block.data, *columns)
     matrix, names = labels.matrix()
+    refuse_empty(len(matrix.indptr) - 1, path)
     columns = texts.columns() if texts is not None else [Strings.of([])]
     ids = columns[1] if len(columns) == 2 else None
     return Dataset(matrix, names, texts=columns[0], ids=ids, name=str(path))

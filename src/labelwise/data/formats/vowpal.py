@@ -25,9 +25,9 @@ import numpy as np
 from labelwise.data.collect import LabelPile
 from labelwise.data.dataset import Dataset
 from labelwise.data.formats.base import Format
-from labelwise.data.formats.checks import refuse_label_names, used_label_names
+from labelwise.data.formats.checks import refuse_empty, refuse_label_names, used_label_names
 from labelwise.data.formats.sparse_rows import READ_BYTES, Rows, sparse_features, token_at, write_lines
-from labelwise.data.options import ReadOptions
+from labelwise.data.options import ReadOptions, how_to_set
 from labelwise.data.splits import split_files, stem_and_extension
 from labelwise.data.stream import (
     NEWLINE,
@@ -84,6 +84,7 @@ def read(path: Path, options: ReadOptions) -> Dataset:
             replaced += part.block.replaced_lines
     warn_replaced(path, replaced, options.encoding)
     matrix, names = labels.matrix()
+    refuse_empty(len(matrix.indptr) - 1, path)
     columns = n_features if bits is None else 1 << bits
     return Dataset(matrix, names, features=features.matrix(columns), name=str(path))
 
@@ -120,6 +121,7 @@ def _explain(data: np.ndarray, fault: int, position: int) -> str:
     token = token_at(data, position, b" \t\r\n|")
     name = token_at(data, position, b" \t\r\n|:")
     scale = token_at(data, position + 1, b" \t\r\n|")
+    hashing = how_to_set("hash_bits", "18")
     sentences = {
         kernel.NO_BAR: "the line has no '|'; it should read: label | feature:value feature:value ...",
         kernel.BAD_HEAD: f"{token} stands where '|' should; a label, a weight and a 'tag may precede it",
@@ -128,7 +130,7 @@ def _explain(data: np.ndarray, fault: int, position: int) -> str:
         kernel.BAD_SCALE: f"the value of the namespace {scale} is not a finite decimal number",
         kernel.BAD_FEATURE: f"{token} is a value without a feature; features are written feature:value",
         kernel.BAD_VALUE: f"the value of {token} is not a finite decimal number that fits a float32",
-        kernel.NOT_A_COLUMN: f"the feature {name} is not a column number; set hash_bits to hash names",
+        kernel.NOT_A_COLUMN: f"the feature {name} is not a column number; {hashing} to hash names",
         kernel.INDEX_TOO_LARGE: f"the column {name} is too large; at most {kernel.MAX_INDEX} is possible",
         kernel.SUM_TOO_LARGE: "values that fall on the same column add up to more than a float32 holds",
     }

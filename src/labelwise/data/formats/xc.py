@@ -26,6 +26,7 @@ import numpy as np
 
 from labelwise.data.dataset import Dataset
 from labelwise.data.formats.base import Format
+from labelwise.data.formats.checks import NO_DOCUMENTS, refuse_empty
 from labelwise.data.formats.sparse_rows import (
     MAX_LABELS,
     READ_BYTES,
@@ -34,14 +35,14 @@ from labelwise.data.formats.sparse_rows import (
     token_at,
     write_lines,
 )
-from labelwise.data.options import ReadOptions
+from labelwise.data.options import ReadOptions, how_to_set
 from labelwise.data.splits import split_files
 from labelwise.data.stream import NEWLINE, Block, first_bytes, line_blocks
 from labelwise.errors import DataError
 from labelwise.parallel import run_stream
 from labelwise.strings import Strings
 
-IGNORE = "set header: ignore to take the counts from the content"
+IGNORE = f"to take the counts from the content, {how_to_set('header', 'ignore')}"
 MAX_COLUMNS = 2**31 - 1
 """Columns a matrix may have with indices of 32 bits."""
 
@@ -83,8 +84,9 @@ def read(path: Path, options: ReadOptions) -> Dataset:
 def _gathered(blocks: Iterator[Block], path: Path, check_header: bool) -> Dataset:
     first = next(blocks, None)
     if first is None:
-        raise DataError("the file is empty; a line `documents features labels` is needed at least", path)
+        raise DataError(f"{NO_DOCUMENTS}; a line `documents features labels` is needed at least", path)
     header, first = _take_header(first)
+    headed = header is not None
     if not check_header:
         header = None
     elif header is not None:
@@ -106,6 +108,8 @@ def _gathered(blocks: Iterator[Block], path: Path, check_header: bool) -> Datase
         documents -= 1
         features.drop_last()
         labels.drop_last()
+    if not headed:
+        refuse_empty(documents, path)
     if header is not None:
         n_features, n_labels = header.features, header.labels
         if documents != header.documents:
