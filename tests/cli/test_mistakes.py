@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from cli.commands import labelwise
 
+from cli.commands import labelwise
 from labelwise.config import ConfigSource
 
 CSV = "isbn,title,subjects\n1,Fish and chips,cooking|fish\n2,Deep sea fish,fish\n3,Knitting socks,socks\n"

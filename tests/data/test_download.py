@@ -6,6 +6,7 @@ import io
 import json
 import tarfile
 import zipfile
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -276,6 +277,7 @@ def npz(matrix):
     return buffer.getvalue()
 
 
+@lru_cache  # archives hold the time they were made at
 def tiny_archive():
     """Three and two documents, four labels, five features, as PECOS packs them."""
     train, test = np.eye(3, 4), np.eye(2, 4, 2)

@@ -304,3 +304,11 @@ def test_messages_speak_of_the_command_line_too(tmp_path):
     for name in ("train", "test"):
         put(tmp_path / "parts" / f"{name}.tsv", "x\ty\n")
     fails(tmp_path / "parts", r"choose one with split \(--split train\)")
+
+
+def test_options_without_effect_are_refused(tmp_path):
+    (tmp_path / "train_texts.txt").write_text("one\n")
+    (tmp_path / "train_labels.txt").write_text("a\n")
+    with pytest.raises(ConfigError, match="read as lines, for which delimiter, hash_bits means nothing"):
+        read(tmp_path, options={"delimiter": ";", "hash_bits": 3})
+    assert len(read(tmp_path, options={"delimiter": None, "label_separator": " "})) == 1

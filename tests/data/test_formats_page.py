@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from data_cases import plain, put
 
+from labelwise.data.options import ReadOptions
 from labelwise.data.read import FORMATS, read
 from labelwise.data.write import HOLDS
 
@@ -53,3 +54,13 @@ def test_the_table_tells_what_each_format_holds(name):
         held = re.search(rf"\b(?<!label ){part}\b", row) is not None or "everything" in row
         assert held == (part in HOLDS[name]), part
     assert ("numbered labels" in row) == ("label_names" not in HOLDS[name])
+
+
+def test_the_table_of_options_is_whole():
+    rows = re.findall(r"^\| `(\w+)` \| ([\w, ]+) \| .* \| (.*) \|$", PAGE.read_text(encoding="utf-8"), re.M)
+    told = {name: default for name, _, default in rows if name in ReadOptions.model_fields}
+    assert list(told) == list(ReadOptions.model_fields)
+    for name, field in ReadOptions.model_fields.items():
+        if field.default is not None:
+            shown = str(field.default).lower() if isinstance(field.default, bool) else field.default
+            assert told[name] == f"`{shown}`"

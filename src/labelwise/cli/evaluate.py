@@ -37,7 +37,7 @@ def evaluate_command(
     reading = {key: value for key, value in source.values.items() if key in ReadOptions.model_fields}
     judging = {key: value for key, value in source.values.items() if key not in reading}
     section = validated(EvaluateSection, judging, source)
-    options = read_options(model, reading, source)
+    options = read_options(model, data, reading, source)
     target = refuse_existing(output, force) if output not in (None, "-") else None
     fitted = open_model(model)
     documents = read_part(data, format, split, options)

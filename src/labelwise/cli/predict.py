@@ -34,6 +34,6 @@ def predict_command(
     from labelwise.runs.predict import Request, predict_file
 
     source = ConfigSource({}, "predict").override(overrides or [])
-    options = read_options(model, source.values, source)
+    options = read_options(model, documents, source.values, source)
     request = Request(documents, format, split, options, k, threshold)
     predict_file(open_model(model), request, output, to, force)

@@ -42,14 +42,19 @@ def open_model(path: str) -> Method:
     return load(folder)
 
 
-def read_options(model: str, overrides: Mapping[str, Any], source: ConfigSource) -> ReadOptions:
-    """How to read data for a model: as its run was told to, if MODEL is a run, changed by what was given now."""
+def read_options(model: str, documents: str, overrides: Mapping[str, Any], source: ConfigSource) -> ReadOptions:
+    """How to read documents for a model: as its run was told for such files, changed by what is given now."""
     from labelwise.config import validated
     from labelwise.data.options import ReadOptions
 
     config = Path(model) / "config.yml"
     before: Any = ConfigSource.from_file(config).values.get("data", {}) if config.exists() else {}
-    held = before.get("options") if isinstance(before, dict) else None
+    held: Any = {}
+    if (
+        isinstance(before, dict)
+        and Path(str(before.get("train") or before.get("path"))).suffix == Path(documents).suffix
+    ):
+        held = before.get("options") or {}
     return validated(ReadOptions, {**(held if isinstance(held, dict) else {}), **overrides}, source)
 
 

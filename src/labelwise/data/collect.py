@@ -95,6 +95,12 @@ class LabelPile:
         return matrix, names
 
 
+def no_labels(documents: int) -> sparse.csr_array:
+    """The label matrix of documents that are read without labels."""
+    shape = (documents, 0)
+    return sparse.csr_array(shape, dtype=np.float32)
+
+
 def laid_out(texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The texts one after the other, and where each begins and ends."""
     ends = np.fromiter(accumulate(map(len, texts)), np.int64, len(texts))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -54,6 +53,31 @@ class ReadOptions(Config):
         return {name for name, field in type(self).model_fields.items() if getattr(self, name) != field.default}
 
 
+_COLUMNS = ("csv", "jsonl")
+CONCERNS: dict[str, tuple[str, ...]] = {
+    "encoding": ("lines", "tsv", "fasttext", "csv", "jsonl", "vowpal", "xc", "pecos"),
+    "on_bad_bytes": ("lines", "tsv", "fasttext", "csv", "jsonl", "vowpal", "xc", "pecos"),
+    "header": ("xc",),
+    "text_column": _COLUMNS,
+    "label_column": _COLUMNS,
+    "id_column": _COLUMNS,
+    "path_column": _COLUMNS,
+    "label_separator": ("csv", "tsv", "lines", "jsonl"),
+    "delimiter": ("csv",),
+    "label_prefix": ("fasttext",),
+    "hash_bits": ("vowpal",),
+}
+"""The formats each option makes sense for; options that are not here concern all."""
+
+
+def refuse_without_effect(options: ReadOptions, format: str, path: object) -> None:
+    """Refuse options that would do nothing for this format: whoever set them expects something."""
+    idle = [name for name in sorted(options.chosen) if format not in CONCERNS.get(name, (format,))]
+    if idle:
+        told = "; ".join(f"{name} is for {', '.join(CONCERNS[name])}" for name in idle)
+        raise ConfigError(f"{path}: read as {format}, for which {', '.join(idle)} means nothing ({told})")
+
+
 def as_options(given: ReadOptions | Mapping[str, Any] | None) -> ReadOptions:
     """Options from what a caller gave: themselves, a mapping that is checked, or the defaults for None."""
     if given is None:
@@ -67,4 +91,6 @@ def as_options(given: ReadOptions | Mapping[str, Any] | None) -> ReadOptions:
 
 def how_to_set(option: str, value: str = "...") -> str:
     """For messages: how this option is given in Python, on the command line and in a config."""
-    return f"set the option {option} (--set {shlex.quote(f'{option}={value}')}, in a config data.options.{option})"
+    plain = value == "..." or value.replace("-", "").isalnum()
+    given = f"{option}={value}" if plain else f"'{option}={value}'"
+    return f"set the option {option} (--set {given}, in a config data.options.{option})"

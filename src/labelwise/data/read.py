@@ -183,6 +183,9 @@ def _parts_to_read(folder: Path, format: str) -> tuple[Format, dict[str, Path]]:
 def _read_part(found: Format, path: Path, options: ReadOptions, first: Dataset | None = None) -> Dataset:
     """One part, in the label space of the first one if that is given."""
     from labelwise.data.label_texts import attach_label_texts_of_part
+    from labelwise.data.options import refuse_without_effect
+
+    refuse_without_effect(options, found.name, path)
 
     data = found.read(path, options)
     if not options.labels:

@@ -74,9 +74,9 @@ def write(
     chosen = _format_of(path, format)
     if path.exists() and not force:
         raise ConfigError(f"{path} exists already; choose another place or replace it with {FORCE}")
-    hint = f". {path.suffix} was taken for {chosen.name}; format (--to NAME) chooses another" if format is None else ""
+    taken = f". The extension {path.suffix} was taken for {chosen.name}; format (--to NAME) chooses another"
     with _staged(path.parent, force) as staging:
-        _write_part(dataset, staging.new / path.name, chosen, drop, hint if path.suffix else "")
+        _write_part(dataset, staging.new / path.name, chosen, drop, taken if format is None and path.suffix else "")
         staging.outdated(path, chosen)
 
 

@@ -255,7 +255,7 @@ def halve(rows: np.ndarray, draws: np.ndarray, most: int) -> np.ndarray:
 
 def one_over_length(vector: np.ndarray) -> float:
     """0 for the zero vector."""
-    return 1 / np.sqrt(vector @ vector) if vector.any() else 0.0
+    return 1 / float(np.sqrt(vector @ vector)) if vector.any() else 0.0
 
 
 def cluster_rows(rows: np.ndarray, draws: list[float], smallest: int, largest: int, most: int) -> list[int]:
@@ -291,3 +291,49 @@ def choose_clusters(similarities: np.ndarray, smallest: int, largest: int) -> li
         open_ones = [c for c, size in enumerate(sizes) if size < smallest or (size < largest and may_exceed)]
         clusters[row] = max(open_ones, key=lambda cluster: (similarities[cluster, row], -cluster))
     return clusters
+
+
+# --- words and terms ----------------------------------------------------------------------------------------------
+
+
+def words_of(text: str, lowercase: bool) -> list[str]:
+    """Runs of two or more letters, digits or underscores."""
+    return re.findall(r"\w\w+", text.lower() if lowercase else text)
+
+
+def terms_of(words: list[str], min_words: int, max_words: int) -> list[str]:
+    """The words and runs of words of a text."""
+    sizes = range(min_words, max_words + 1)
+    return [" ".join(words[begin : begin + n]) for n in sizes for begin in range(len(words) - n + 1)]
+
+
+def hashed_column(term: str, bits: int) -> int:
+    """The column of a term without a vocabulary."""
+    value = None
+    for word in term.encode().split(b" "):
+        eights = [int.from_bytes(word[begin : begin + 8], "little") for begin in range(0, len(word), 8)]
+        if len(word) <= 16:
+            first, second = [*eights, 0][:2]
+        else:
+            first, second = 0, 0xFF << 56
+            for eight in eights:
+                first = _mixed(first, eight)
+            first |= 1
+        own = _mixed(first, second)
+        value = own if value is None else _mixed(value, own)
+    return (value or 0) >> (64 - bits)
+
+
+def _mixed(first: int, second: int) -> int:
+    value = first * 0x9E3779B97F4A7C15 % 2**64
+    value = (value ^ value >> 32 ^ second) * 0xD6E8FEB86659FD93 % 2**64
+    return value ^ value >> 32
+
+
+def tfidf_row(counts: dict[int, int], weights: np.ndarray | None, sublinear: bool, unit: bool) -> dict[int, float]:
+    """Values by column, in the order of columns."""
+    row = {column: 1 + np.log(n) if sublinear else float(n) for column, n in sorted(counts.items())}
+    if weights is not None:
+        row = {column: value * weights[column] for column, value in row.items()}
+    length = np.sqrt(sum(value * value for value in row.values()))
+    return {column: value / length if unit else value for column, value in row.items()}

@@ -9,15 +9,30 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from labelwise.kernels.terms import AHEAD, DONE, LOW, NO_PAIRS, fetch_gram, find_gram, find_word, gram_key, mixed, word_key
+from labelwise.kernels.term_table import TermTable
+from labelwise.kernels.terms import (
+    AHEAD,
+    DONE,
+    LOW,
+    NO_PAIRS,
+    SLOT,
+    fetch_gram,
+    find_gram,
+    find_word,
+    gram_key,
+    mixed,
+    word_key,
+)
 from labelwise.kernels.words import MARGIN, NEEDS_PYTHON, cut, fold, is_one_character
 
 UNKNOWN = -1
 _HALF = np.uint64(32)
 _ONE = np.uint64(1)
+_MISSING = np.uint64(0xFFFFFFFFFFFFFFFF)
+"""Entry of a term that the table lacks; its lower half is UNKNOWN as a column."""
 _MARKS = 1 << 12
 _WIDEST = 11
-MOST_DIGITS = 1 << _WIDEST
+MOST_DIGITS = 3 << _WIDEST
 _FEW = 24
 """Rows up to this length are sorted by insertion."""
 
@@ -59,25 +74,32 @@ def sort_row(keys: np.ndarray, size: int, spare: np.ndarray, bits: int, places: 
                 place -= 1
             keys[place] = key
         return keys
-    passes = -(-bits // _WIDEST)  # fewer passes over the row against fewer digits in each
-    while (passes + 1) * (size + (1 << -(-bits // (passes + 1)))) < passes * (size + (1 << -(-bits // passes))):
+    passes = -(-bits // _WIDEST)  # a pass over the row costs about as much as eight times as many digits
+    while (passes + 1) * (8 * size + (1 << -(-bits // (passes + 1)))) < passes * (8 * size + (1 << -(-bits // passes))):
         passes += 1
     width = -(-bits // passes)
-    mask = np.uint64((1 << width) - 1)
-    source, target = keys, spare
-    for turn in range(passes):
-        shift = np.uint64(32 + turn * width)
-        for digit in range(1 << width):
-            places[digit] = 0
-        for place in range(size):
-            places[source[place] >> shift & mask] += 1
+    digits = 1 << width
+    mask = np.uint64(digits - 1)
+    for digit in range(passes * digits):
+        places[digit] = 0
+    for place in range(size):
+        column = keys[place] >> _HALF
+        table = np.uint64(0)
+        for _ in range(passes):
+            places[table + (column & mask)] += 1
+            column >>= np.uint64(width)
+            table += np.uint64(digits)
+    for begin in range(0, passes * digits, digits):
         total = 0
-        for digit in range(1 << width):
+        for digit in range(begin, begin + digits):
             count = places[digit]
             places[digit] = total
             total += count
+    source, target = keys, spare
+    for turn in range(passes):
+        shift = np.uint64(32 + turn * width)
         for place in range(size):
-            digit = source[place] >> shift & mask
+            digit = np.uint64(turn * digits) + (source[place] >> shift & mask)
             target[np.uint64(places[digit])] = source[place]
             places[digit] += 1
         source, target = target, source
@@ -143,15 +165,23 @@ def merge_equal(keys: np.ndarray, size: int) -> int:
     return last + 1
 
 
+def note_columns(table: TermTable, columns: np.ndarray) -> None:
+    """Make a table ready for `look_up`: put the terms' columns into its entries. It cannot learn any more then."""
+    for slots, place in ((table.words.reshape(-1, SLOT), 2), (table.grams.reshape(-1, 2), 1)):
+        filled = slots[:, 0] != 0
+        terms = slots[filled, place] >> _HALF
+        slots[filled, place] = terms << _HALF | columns[terms].astype(np.uint32)
+
+
 @njit(nogil=True, cache=True)
-def add_one(keys: np.ndarray, found: int, marks: np.ndarray, column: int) -> int:
+def add_one(keys: np.ndarray, found: int, marks: np.ndarray, column: np.uint64) -> int:
     """Count a column for a row of `found` keys; how many it has then.
 
     Most repetitions are met by a look at where a column with the same last digits was put, if it was: `marks` need not
     be cleared and may be small. The rest stand twice until `merge_equal`.
     """
-    new = np.uint64(column) << _HALF
-    mark = np.uint64(column) & np.uint64(len(marks) - 1)
+    new = column << _HALF
+    mark = column & np.uint64(len(marks) - 1)
     place = np.int64(marks[mark])
     here = place < found
     place = np.uint64(place if here else found)
@@ -160,20 +190,20 @@ def add_one(keys: np.ndarray, found: int, marks: np.ndarray, column: int) -> int
     place = place if seen else np.uint64(found)
     keys[place] = (now if seen else new) + _ONE
     marks[mark] = place
-    return found + (0 if seen or column == UNKNOWN else 1)
+    return found + (0 if seen or column == LOW else 1)
 
 
 @njit(nogil=True, cache=True)
 def look_up(
     buffer: np.ndarray, starts: np.ndarray, ends: np.ndarray, table: np.ndarray, lowercase: int,
     min_words: int, max_words: int, seed: np.uint64, words: np.ndarray, grams: np.ndarray, arena: np.ndarray,
-    columns: np.ndarray, hash_bits: int, bits: int, weights: np.ndarray, sublinear: bool, unit: bool,
+    hash_bits: int, bits: int, weights: np.ndarray, sublinear: bool, unit: bool,
     indices: np.ndarray, values: np.ndarray, used: int, row_ends: np.ndarray,
 ) -> tuple[int, int, int]:  # fmt: skip
     """Write rows for texts to `indices` and `values` from `used` on, until done, out of room or NEEDS_PYTHON.
 
-    ``columns[term]`` is a term's column or UNKNOWN; its last place stands for all terms that the table lacks. With
-    `hash_bits` above 0 the table is not looked at: the leading bits of a term's hash are its column.
+    The table's entries hold a term's column in place of a count's place (see `note_columns`). With `hash_bits` above 0
+    the table is not looked at: the leading bits of a term's hash are its column.
     """
     longest = 0
     for row in range(len(starts)):
@@ -186,7 +216,6 @@ def look_up(
     keys, spare = np.empty(most, np.uint64), np.empty(most, np.uint64)
     places = np.empty(MOST_DIGITS, np.int32)
     marks = np.empty(_MARKS, np.uint32)
-    missing = np.uint64(len(columns) - 1)
     shift = np.uint64(64 - hash_bits)
     for row in range(len(starts)):
         size = fold(buffer, starts[row], ends[row], table, lowercase, text)
@@ -205,11 +234,12 @@ def look_up(
             first, second, mix = word_key(text, begin, size, seed)
             if hash_bits > 0:
                 term = mix
-                column = np.int64(mix >> shift)
+                column = mix >> shift
             else:
                 slot = find_word(words, first, second, mix, text, begin, size, arena)
-                term = words[slot + np.uint64(2)] >> _HALF if words[slot] != 0 else missing
-                column = np.int64(columns[term])
+                entry = words[slot + np.uint64(2)] if words[slot] != 0 else _MISSING
+                term = entry >> _HALF
+                column = entry & LOW
             own[length] = term
             latest[length] = term
             length += 1
@@ -219,13 +249,14 @@ def look_up(
             for place in range(length - 1, n - 2, -1):
                 if hash_bits > 0:
                     term = mixed(latest[place - 1], own[place], seed)
-                    column = np.int64(term >> shift)
+                    column = term >> shift
                 else:
                     ahead = max(place - AHEAD, 1)
                     fetch_gram(grams, gram_key(latest[ahead - 1], own[ahead]), seed)
                     slot = find_gram(grams, gram_key(latest[place - 1], own[place]), seed)
-                    term = grams[slot + np.uint64(1)] >> _HALF if grams[slot] != 0 else missing
-                    column = np.int64(columns[term])
+                    entry = grams[slot + np.uint64(1)] if grams[slot] != 0 else _MISSING
+                    term = entry >> _HALF
+                    column = entry & LOW
                 latest[place] = term
                 if n >= min_words:
                     found = add_one(keys, found, marks, column)

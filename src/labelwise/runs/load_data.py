@@ -90,7 +90,10 @@ def read_part(
     """One part of a file, a folder or a known data set."""
     if Path(path).exists():
         return read(path, format, split if Path(path).is_dir() else None, options, labels)
-    return named_dataset(known_name(path, "data"), split)
+    found = named_dataset(known_name(path, "data"), split)
+    if not isinstance(found, Dataset):
+        raise DataError(f"{path} has the parts {', '.join(found)}; choose one with --split")
+    return found
 
 
 def _parts_of_files(section: DataSection) -> dict[str, Dataset]:

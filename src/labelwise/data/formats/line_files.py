@@ -11,9 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from scipy import sparse
 
-from labelwise.data.collect import LabelPile, TextPile
+from labelwise.data.collect import LabelPile, TextPile, no_labels
 from labelwise.data.dataset import Dataset
 from labelwise.data.files import write_stream
 from labelwise.data.formats.base import Format
@@ -78,7 +77,7 @@ def read(path: Path, options: ReadOptions) -> Dataset:
     if not options.labels:
         texts = read_lines(path, options)
         refuse_empty(len(texts), path)
-        return Dataset(sparse.csr_array((len(texts), 0), dtype=np.float32), texts=texts, name=str(path))
+        return Dataset(no_labels(len(texts)), texts=texts, name=str(path))
     labels_path = _labels_of(path)
     if labels_path is None:
         raise DataError(

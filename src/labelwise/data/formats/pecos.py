@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 
+from labelwise.data.collect import no_labels
 from labelwise.data.dataset import Dataset, Features
 from labelwise.data.files import write_stream
 from labelwise.data.formats.base import Format
@@ -109,8 +110,7 @@ def _unlabelled(texts: Strings | None, features: Features | None, files: _Files,
     counts = [rows for rows in (_rows(texts), _rows(features)) if rows is not None]
     if len(set(counts)) > 1:
         raise DataError(f"{counts[0]:,} texts, but {counts[1]:,} rows of features in {files.features}", files.texts)
-    labels = sparse.csr_array((counts[0], 0), dtype=np.float32)
-    return Dataset(labels, texts=texts, features=features, name=str(path))
+    return Dataset(no_labels(counts[0]), texts=texts, features=features, name=str(path))
 
 
 def _rows(part: Strings | Features | None) -> int | None:
