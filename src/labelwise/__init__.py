@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Dataset": "labelwise.data.dataset",
+    "LinearTree": "labelwise.methods.linear_tree",
     "Popularity": "labelwise.methods.popularity",
     "Strings": "labelwise.strings",
     "TopK": "labelwise.topk",
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from labelwise.data.write import write as write
     from labelwise.data.write import write_splits as write_splits
     from labelwise.methods.base import load as load
+    from labelwise.methods.linear_tree import LinearTree as LinearTree
     from labelwise.methods.popularity import Popularity as Popularity
     from labelwise.metrics.evaluate import evaluate as evaluate
     from labelwise.parallel import set_threads as set_threads

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from labelwise.methods.base import Method
 
 METHODS: dict[str, str] = {
+    "linear_tree": "labelwise.methods.linear_tree:LinearTree",
     "popularity": "labelwise.methods.popularity:Popularity",
 }
 

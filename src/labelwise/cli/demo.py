@@ -8,7 +8,7 @@ import typer
 
 from labelwise.cli.train import ForceOption
 
-METHODS = ("popularity",)
+METHODS = ("popularity", "linear_tree")
 
 
 def demo_command(

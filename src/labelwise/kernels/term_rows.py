@@ -23,7 +23,7 @@ from labelwise.kernels.terms import (
     mixed,
     word_key,
 )
-from labelwise.kernels.words import MARGIN, NEEDS_PYTHON, cut, fold, is_one_character
+from labelwise.kernels.words import MARGIN, NEEDS_PYTHON, cut, fold, inner, is_one_character
 
 UNKNOWN = -1
 _HALF = np.uint64(32)
@@ -106,7 +106,7 @@ def sort_row(keys: np.ndarray, size: int, spare: np.ndarray, bits: int, places: 
     return source
 
 
-@njit(nogil=True, cache=True)
+@inner
 def weigh_row(
     keys: np.ndarray, size: int, weights: np.ndarray, sublinear: bool, unit: bool,
     indices: np.ndarray, values: np.ndarray, used: int,
@@ -142,7 +142,7 @@ def write_rows(
     places = np.empty(MOST_DIGITS, np.int32)
     begin = 0
     for row in range(len(row_ends)):
-        size = 0
+        size = np.int64(0)
         for place in range(begin, row_ends[row]):
             column = np.int64(columns[pairs[place] >> _HALF])
             keys[size] = np.uint64(column) << _HALF | (pairs[place] & LOW)
@@ -173,7 +173,7 @@ def note_columns(table: TermTable, columns: np.ndarray) -> None:
         slots[filled, place] = terms << _HALF | columns[terms].astype(np.uint32)
 
 
-@njit(nogil=True, cache=True)
+@inner
 def add_one(keys: np.ndarray, found: int, marks: np.ndarray, column: np.uint64) -> int:
     """Count a column for a row of `found` keys; how many it has then.
 
@@ -224,8 +224,7 @@ def look_up(
         runs = cut(text, size, edges)
         if used + runs * (max_words - min_words + 1) > len(indices):
             return NO_PAIRS, row, used
-        length = 0
-        found = 0
+        length, found = np.int64(0), np.int64(0)
         for run in range(runs):
             begin = edges[2 * run]
             size = edges[2 * run + 1] - begin

@@ -1,0 +1,1 @@
+"""Codes: ways to make a large label space small, and the way back to labels."""

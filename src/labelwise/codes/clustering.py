@@ -1,0 +1,333 @@
+"""Groups of similar labels: halves of halves (balanced spherical 2-means), or k clusters of k clusters.
+
+Both give the labels in an order in which every group of every layer stands together, and the bounds of the groups.
+The result depends on the seed only: random numbers are drawn before work is given out, and no sum depends on how
+rows or columns were shared between threads. Memory: the rows twice at most, and one dense vector of all features a
+thread (k-way: the similarities of one group's labels to its k centres as well).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from labelwise import parallel
+from labelwise.errors import ConfigError, DataError
+from labelwise.features.label_features import read_only, two_blocks, unsigned
+from labelwise.progress import progress
+
+SHARED_WORK = 500_000
+"""Groups with more entries than this are halved by all threads together, smaller ones by one thread each."""
+SHARED_COMPARISONS = 8_000_000
+"""The same for k-way: entries times clusters."""
+COLUMN_SAMPLE = 1_000_000
+"""Entries looked at to cut the columns into ranges of about equal work."""
+
+
+def halve(features: Any, leaf_size: int, seed: int = 0, max_iterations: int = 20) -> tuple[np.ndarray, np.ndarray]:
+    """Split labels in two halves, these again, until no group holds more than `leaf_size` labels.
+
+    Parameters
+    ----------
+    features
+        [labels, features]: CSR, dense or `Blocks`; rows are used at unit length. Rows may be empty or equal.
+    leaf_size
+        Labels in a group at most.
+    seed
+        Decides the pair of labels that each split starts from.
+    max_iterations
+        Rounds a split at most; it ends earlier when no label changes sides.
+
+    Returns
+    -------
+    The labels' order, group after group, and the bounds of the groups in it. Sizes differ by one at most.
+    """
+    rows = _checked_rows(features, leaf_size, max_iterations)
+    depth = 0
+    while len(rows) > leaf_size << depth:
+        depth += 1
+    draws = np.random.default_rng(seed).integers(0, 2**62, (2**depth - 1, 2))
+    order = np.arange(len(rows))
+    alone: list[tuple[int, int, int, int]] = []
+    together = [(0, 0, len(rows))]
+    for layers in range(depth, 0, -1):
+        halved = []
+        for node, begin, end in together:
+            group = order[begin:end]
+            if rows.work(group) <= SHARED_WORK:
+                alone.append((node, begin, end, layers))
+                continue
+            _halve_together(rows, group, draws[node], max_iterations)
+            middle = begin + (end - begin) // 2
+            halved += [(2 * node + 1, begin, middle), (2 * node + 2, middle, end)]
+        together = halved
+
+    def halve_alone(task: tuple[int, int, int, int]) -> None:
+        from labelwise.kernels.balanced_kmeans import halve_down
+
+        node, begin, end, layers = task
+        own = rows.take(order[begin:end])
+        places = np.arange(end - begin)
+        halve_down(*own.arrays, own.n_columns, layers, draws, node, max_iterations, places)
+        order[begin:end] = order[begin:end][places]
+
+    _largest_first(halve_alone, alone, lambda task: rows.work(order[task[1] : task[2]]))
+    edges = [0, len(rows)]
+    for _ in range(depth):
+        edges = sorted({*edges, *(begin + (end - begin) // 2 for begin, end in pairwise(edges))})
+    return order, np.array(edges)
+
+
+def cluster(
+    features: Any, branching: int, leaf_size: int, seed: int = 0, slack: float = 1.0, max_iterations: int = 20
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Split labels in `branching` clusters, these again, until no group holds more than `leaf_size` labels.
+
+    Parameters
+    ----------
+    features, seed, max_iterations
+        As for `halve`.
+    branching
+        Clusters of a group; fewer where fewer are enough to come down to `leaf_size`.
+    leaf_size
+        Labels at most in a group that is not split further.
+    slack
+        A cluster holds at most this many times its equal share: 1 for equal sizes (they differ by one at most), more
+        to let clusters follow the data. Never more than half of the group, so that the tree stays shallow.
+
+    Returns
+    -------
+    The labels' order, and for each layer from the top the bounds of its groups in it.
+    """
+    rows = _checked_rows(features, leaf_size, max_iterations)
+    if branching < 2:
+        raise ConfigError(f"branching must be 2 or more, got {branching}")
+    if slack < 1:
+        raise ConfigError(f"slack must be 1 (equal sizes) or more, got {slack}")
+    random = np.random.default_rng(seed)
+    order = np.arange(len(rows))
+    layers: list[np.ndarray] = []
+    edges = np.array([0, len(rows)])
+    while (np.diff(edges) > leaf_size).any():
+        groups = []
+        for begin, end in pairwise(edges.tolist()):
+            if end - begin > leaf_size:
+                draws = random.random(min(branching, -(-(end - begin) // leaf_size)))
+                groups.append(_Group(begin, end, draws, *_sizes(end - begin, len(draws), slack)))
+        edges = np.unique(np.concatenate([edges, *_cluster_layer(rows, order, groups, max_iterations)]))
+        layers.append(edges)
+    return order, layers
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Labels to be clustered: their place in the order, a random number and the sizes allowed for each cluster."""
+
+    begin: int
+    end: int
+    draws: np.ndarray
+    smallest: int
+    largest: int
+
+
+def _cluster_layer(rows: Rows, order: np.ndarray, groups: list[_Group], max_iterations: int) -> list[np.ndarray]:
+    """Split all groups of a layer, and bring their labels in order; the bounds of each group's clusters."""
+    bounds: dict[int, np.ndarray] = {}
+
+    def work(group: _Group) -> int:
+        return rows.work(order[group.begin : group.end]) * len(group.draws)
+
+    def split(group: _Group, clusters_of: Callable[[Rows, np.ndarray, _Group, int], np.ndarray]) -> None:
+        members = order[group.begin : group.end]
+        clusters = clusters_of(rows, members, group, max_iterations)
+        order[group.begin : group.end] = members[np.argsort(clusters, kind="stable")]
+        bounds[group.begin] = group.begin + np.cumsum(np.bincount(clusters))
+
+    alone = []
+    for group in groups:
+        if work(group) > SHARED_COMPARISONS:
+            split(group, _cluster_together)
+        else:
+            alone.append(group)
+    _largest_first(lambda group: split(group, _cluster_alone), alone, work)
+    return [bounds[group.begin] for group in groups]
+
+
+def _sizes(rows: int, count: int, slack: float) -> tuple[int, int]:
+    """The smallest and the largest size of `count` clusters."""
+    if slack == 1:
+        return rows // count, -(-rows // count)
+    return 1, int(np.ceil(rows * max(1.0, min(slack, count / 2)) / count))
+
+
+def _largest_first(work: Callable[[Any], None], tasks: list, size: Callable[[Any], int]) -> None:
+    ordered = sorted(tasks, key=size, reverse=True)
+    with progress("grouping labels", len(ordered)) as step:
+        for _ in parallel.run_stream(work, ordered):
+            step(1)
+
+
+# --- rows ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows as kernels take them: a CSR block and a dense block side by side; either may have no columns."""
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    data: np.ndarray
+    dense: np.ndarray
+    n_columns: int
+
+    def __post_init__(self) -> None:
+        for name in ("indptr", "indices", "data", "dense"):
+            object.__setattr__(self, name, read_only(getattr(self, name)))
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """What every kernel takes first."""
+        return self.indptr, self.indices, self.data, self.dense
+
+    @property
+    def width(self) -> int:
+        """Columns of both blocks."""
+        return self.n_columns + self.dense.shape[1]
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    def work(self, members: np.ndarray) -> int:
+        """What one pass over some of the rows costs."""
+        return int((self.indptr[members + 1] - self.indptr[members]).sum()) + len(members) * (self.dense.shape[1] + 1)
+
+    def take(self, members: np.ndarray) -> Rows:
+        """A copy of some of the rows with only the columns that occur in them: its centre fits a core's cache."""
+        from labelwise.kernels.rows import gather_rows
+
+        entries = int((self.indptr[members + 1] - self.indptr[members]).sum())
+        indptr = np.empty(len(members) + 1, np.int64)
+        indices, data = np.empty(entries, np.uint32), np.empty(entries, np.float32)
+        used = gather_rows(*self.arrays[:3], self.n_columns, members, indptr, indices, data)
+        return Rows(indptr, indices, data, self.dense[members], used)
+
+    def column_ranges(self) -> list[tuple[int, int]]:
+        """The columns of both blocks in ranges of about equal work, one a thread."""
+        step = max(1, len(self.indices) // COLUMN_SAMPLE)
+        work = np.full(self.width, len(self) / step)
+        work[: self.n_columns] = np.bincount(self.indices[::step], minlength=self.n_columns)
+        total = np.cumsum(work)
+        shares = np.linspace(0, total[-1], parallel.threads() + 1)[1:-1] if self.width else []
+        return list(pairwise(np.unique([0, *np.searchsorted(total, shares), self.width]).tolist()))
+
+
+def _checked_rows(features: Any, leaf_size: int, max_iterations: int) -> Rows:
+    """Rows at unit length from CSR, dense or `Blocks`."""
+    from labelwise.kernels.rows import row_lengths
+
+    if leaf_size < 1:
+        raise ConfigError(f"leaf_size must be 1 label or more, got {leaf_size}")
+    if max_iterations < 1:
+        raise ConfigError(f"max_iterations must be 1 or more, got {max_iterations}")
+    csr, dense = two_blocks(features)
+    if csr.shape[0] == 0:
+        raise DataError("there is no label to group: the label features have no rows")
+    indptr, data = csr.indptr.astype(np.int64), csr.data
+    lengths = np.empty(csr.shape[0])
+    row_lengths(read_only(indptr), read_only(data), read_only(dense), lengths)
+    lengths[lengths == 0] = 1
+    if (np.abs(lengths - 1) > 1e-3).any():
+        data = (data / np.repeat(lengths, np.diff(indptr))).astype(np.float32)
+        dense = (dense / lengths[:, None]).astype(np.float32)
+    return Rows(indptr, unsigned(csr.indices), data, dense, csr.shape[1])
+
+
+# --- one group ----------------------------------------------------------------------------------------------------
+
+
+def _halve_together(rows: Rows, members: np.ndarray, draws: np.ndarray, max_iterations: int) -> None:
+    """Bring the left half of a large group before the right one: all threads share every step.
+
+    The same steps as in the kernel `halve_down`, to the bit.
+    """
+    from labelwise.kernels import balanced_kmeans as kernels
+    from labelwise.kernels.rows import add_rows
+
+    count = len(members)
+    centre = np.zeros(rows.width, np.float32)
+    column_ranges, row_ranges = rows.column_ranges(), parallel.ranges(count, 4 * parallel.threads())
+    signs, left = np.zeros(count, np.int8), np.zeros(count, np.bool_)
+
+    def products() -> np.ndarray:
+        """Add the rows by their signs to the centre, then all rows' products with it."""
+        found = np.empty(count, np.float32)
+        parallel.run_all(lambda part: add_rows(*rows.arrays, members, signs, *part, centre), column_ranges)
+        _dot_together(rows, members, centre, found, row_ranges)
+        return found
+
+    one, other = kernels.first_pair(draws, count)
+    signs[one], signs[other] = 1, -1
+    scores = products().astype(np.float64)
+    centre[:], signs[:] = 0, 1
+    with_all = products()
+    centre[:] = 0
+    spare = np.empty(count)
+    for turn in range(max_iterations):
+        if turn > 0:
+            kernels.score_rows(with_all, products(), left, scores)
+        if kernels.choose_half(scores, spare, left, signs) == 0:
+            break
+    kernels.part_members(members, left, np.empty(count, np.int64))
+
+
+def _cluster_alone(rows: Rows, members: np.ndarray, group: _Group, max_iterations: int) -> np.ndarray:
+    """The cluster of each of the group's rows."""
+    from labelwise.kernels.capped_kmeans import cluster_rows
+
+    own, clusters = rows.take(members), np.empty(len(members), np.int64)
+    cluster_rows(
+        *own.arrays, own.n_columns, np.arange(len(members)),
+        group.draws, group.smallest, group.largest, max_iterations, clusters,
+    )  # fmt: skip
+    return clusters
+
+
+def _cluster_together(rows: Rows, members: np.ndarray, group: _Group, max_iterations: int) -> np.ndarray:
+    """The same for a large group: all threads share its rows, then its centres. The steps of `cluster_rows`."""
+    from labelwise.kernels import capped_kmeans as kernels
+    from labelwise.kernels.rows import add_rows
+
+    count = len(members)
+    similarities = np.empty((len(group.draws), count), np.float32)
+    nearest = np.full(count, -np.inf, np.float32)
+    row_ranges = parallel.ranges(count, 4 * parallel.threads())
+    for similar, draw in zip(similarities, group.draws, strict=True):
+        chosen = kernels.draw_far(nearest, draw)
+        centre = np.zeros(rows.width, np.float32)
+        add_rows(*rows.arrays, members[chosen : chosen + 1], np.ones(1, np.int8), 0, rows.width, centre)
+        _dot_together(rows, members, centre, similar, row_ranges)
+        kernels.lift_nearest(similar, chosen, nearest)
+    clusters = np.full(count, -1)
+
+    def compare(cluster: int) -> None:
+        centre = np.zeros(rows.width, np.float32)
+        kernels.similar_to_cluster(*rows.arrays, members, clusters, cluster, centre, similarities[cluster])
+
+    for iteration in range(max_iterations):
+        moved = kernels.choose_clusters(similarities, group.smallest, group.largest, clusters)
+        if moved == 0 or iteration == max_iterations - 1:
+            break
+        parallel.run_all(compare, range(len(group.draws)))
+    return clusters
+
+
+def _dot_together(
+    rows: Rows, members: np.ndarray, centre: np.ndarray, products: np.ndarray, row_ranges: list[tuple[int, int]]
+) -> None:
+    from labelwise.kernels.rows import dot_rows
+
+    parallel.run_all(lambda part: dot_rows(*rows.arrays, members, *part, centre, products), row_ranges)

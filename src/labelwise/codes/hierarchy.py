@@ -1,0 +1,152 @@
+"""A hierarchy that a user gives, as levels of equal depth for `LabelTree`.
+
+Every label has a *home*: the node it is a leaf of. That is its parent, or the label's own node when it has children.
+Above its home stand the home's ancestors; below it, down to the deepest home of all, the home stands again in every
+level, so that all labels come to the same depth and labels of one home stay together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labelwise.errors import DataError
+from labelwise.strings import Strings
+
+MAX_DEPTH = 100
+"""Nodes above each other at most: a tree repeats nodes level by level, and each level is a step of every search."""
+
+Bounds = tuple[np.ndarray, list[np.ndarray]]
+"""The labels' order and, level by level from the top, the bounds of the nodes in it."""
+
+
+def bounds_from_names(parents: Mapping[str, str | None], label_names: Sequence[str]) -> Bounds:
+    """Labels in the order of the hierarchy, and the bounds of each level's nodes."""
+    nodes, parent_ids = _numbered(parents)
+    label_nodes = np.fromiter((nodes.get(name, -1) for name in label_names), np.int64, len(label_names))
+    if len(label_nodes) and label_nodes.max() < 0:
+        raise DataError(
+            f"none of the {len(label_nodes):,} labels is in the hierarchy of {len(nodes):,} names; "
+            f"a label is called '{label_names[0]}'" + (f", a node '{next(iter(nodes))}'" if nodes else "")
+        )
+    depths_of_nodes(parent_ids, list(nodes))
+    has_child = np.zeros(len(nodes) + 1, bool)
+    has_child[parent_ids] = True  # -1 marks the extra place
+    homes = np.where(has_child[label_nodes], label_nodes, parent_ids[label_nodes])
+    return bounds_from_ids(parent_ids, np.where(label_nodes < 0, -1, homes))
+
+
+def bounds_from_ids(parents: Any, homes: Any) -> Bounds:
+    """The same by numbers: the parent of each node or -1, and the home of each label or -1."""
+    parents = _node_numbers(parents, "parents", len(parents))
+    nodes = _node_numbers(homes, "the labels' nodes", len(parents))
+    depths = np.append(depths_of_nodes(parents), 0)
+    parents = np.append(parents, -1)
+    nodes[nodes < 0] = len(parents) - 1  # one extra node at the top for labels without a home
+    order = np.arange(len(nodes))
+    levels: list[np.ndarray] = []
+    for level in range(int(depths[nodes].max(initial=0)), -1, -1):
+        nodes = np.where(depths[nodes] > level, parents[nodes], nodes)
+        order = order[np.argsort(nodes[order], kind="stable")]
+        levels.insert(0, nodes)
+    return order, _bounds(levels, order)
+
+
+def _numbered(parents: Mapping[str, str | None]) -> tuple[dict[str, int], np.ndarray]:
+    """Numbers for all names, and the number of each one's parent or -1."""
+    nodes: dict[str, int] = {}
+    for child, parent in parents.items():
+        if not child:
+            raise DataError("the hierarchy has a child without a name")
+        nodes.setdefault(child, len(nodes))
+        if parent:
+            nodes.setdefault(parent, len(nodes))
+    ids = np.full(len(nodes), -1)
+    for child, parent in parents.items():
+        if parent:
+            ids[nodes[child]] = nodes[parent]
+    return nodes, ids
+
+
+def _bounds(levels: list[np.ndarray], order: np.ndarray) -> list[np.ndarray]:
+    """Where the node changes along the order, level by level; a bound of a level is one of all below it."""
+    found = []
+    changes = np.zeros(max(0, len(order) - 1), bool)
+    for nodes in levels:
+        changes |= np.diff(nodes[order]) != 0
+        found.append(np.concatenate([[0], np.flatnonzero(changes) + 1, [len(order)]]))
+    return found
+
+
+def _node_numbers(given: Any, what: str, count: int) -> np.ndarray:
+    numbers = np.asarray(given)
+    if numbers.ndim != 1 or (numbers.dtype.kind not in "iu" and len(numbers)):
+        raise DataError(f"{what} must be a vector of whole numbers, got {numbers.dtype} of shape {numbers.shape}")
+    if len(numbers) and (numbers.min() < -1 or numbers.max() >= count):
+        raise DataError(f"{what} must be numbers of the {count:,} nodes, counted from 0, or -1 for none")
+    return numbers.astype(np.int64)
+
+
+def depths_of_nodes(parents: np.ndarray, names: Sequence[str] | None = None) -> np.ndarray:
+    """Nodes above each node. Circles and endless branches are refused; `names` are for the message."""
+    depths = np.zeros(len(parents), np.int64)
+    above = parents.copy()
+    while (waiting := np.flatnonzero(above >= 0)).size:
+        depths[waiting] += 1
+        if depths[waiting[0]] > MAX_DEPTH:
+            circle = _circle(parents, int(waiting[0]))
+            if not circle:
+                raise DataError(f"the hierarchy has more than {MAX_DEPTH} nodes above each other")
+            shown = [str(node) if names is None else names[node] for node in circle]
+            if len(shown) > 8:
+                shown[4:-4] = ["..."]
+            raise DataError(f"the hierarchy goes in a circle: {' < '.join(shown)}; every branch must end in a root")
+        above[waiting] = parents[above[waiting]]
+    return depths
+
+
+def _circle(parents: np.ndarray, node: int) -> list[int]:
+    """The nodes of the circle above a node, the first one again at the end; nothing when there is none."""
+    path: dict[int, None] = {}
+    while node >= 0 and node not in path:
+        path[node] = None
+        node = int(parents[node])
+    return [*list(path)[list(path).index(node) :], node] if node >= 0 else []
+
+
+def read_hierarchy(path: str | Path) -> dict[str, str | None]:
+    """From each child to its parent, out of a file of `child<TAB>parent` lines; nothing after the tab makes a root.
+
+    Blank lines are passed over, and blanks around names cut off. A name has one parent: another one in a later line
+    is an error, and so are circles.
+    """
+    from labelwise.data.stream import line_bounds, text_blocks
+
+    path = Path(path)
+    parents: dict[str, str | None] = {}
+    lines: dict[str, int] = {}
+    for block in text_blocks(path):
+        for number, line in enumerate(Strings(block.data, *line_bounds(block.data)), block.first_line):
+            if not line.strip():
+                continue
+            names = [name.strip(" ") for name in line.split("\t")]
+            if len(names) != 2 or not names[0]:
+                raise DataError(f"{line[:80]!r} is not child<TAB>parent", path, number)
+            child, parent = names[0], names[1] or None
+            if child in parents and parents[child] != parent:
+                here, before = (f"under '{name}'" if name else "at the top" for name in (parent, parents[child]))
+                what = f"'{child}' is {here} here but {before} in line {lines[child]}; a name can have one place only"
+                raise DataError(what, path, number)
+            parents[child] = parent
+            lines.setdefault(child, number)
+    if not parents:
+        raise DataError("the file is empty; lines of child<TAB>parent are needed", path)
+    nodes, ids = _numbered(parents)
+    try:
+        depths_of_nodes(ids, list(nodes))
+    except DataError as error:
+        raise DataError(error.what, path) from None
+    return parents

@@ -1,0 +1,271 @@
+"""LabelTree: labels under nodes, nodes under nodes, level by level from the top.
+
+Level 0 hangs under one root; the last level is the labels themselves, in *tree order*. The children of a node are
+neighbours, so a level is one vector of parents that never falls, and a node's children are a range. Every node leads
+to a label. A tree is made by clustering label features, from a hierarchy a user gives, or not at all (`flat`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from labelwise.data.dataset import canonical_csr
+from labelwise.errors import ConfigError, DataError, ModelFormatError
+from labelwise.store import stored
+
+MAX_LEVELS = 128
+
+
+@dataclass(frozen=True, eq=False)
+class LabelTree:
+    """A tree over labels.
+
+    Parameters
+    ----------
+    parents
+        For each level from the top, int32: the parent of each node, as a place in the level above (0 at level 0).
+    label_order
+        int32: the label at each place of the last level.
+    """
+
+    parents: tuple[np.ndarray, ...]
+    label_order: np.ndarray
+
+    def __post_init__(self) -> None:
+        fault = _fault(self.parents, self.label_order)
+        if fault is not None:
+            raise DataError(f"not a label tree: {fault}")
+
+    def __repr__(self) -> str:
+        return f"LabelTree({' > '.join(f'{size:,}' for size in self.sizes)})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, LabelTree):
+            return NotImplemented
+        mine, theirs = (*self.parents, self.label_order), (*other.parents, other.label_order)
+        return len(mine) == len(theirs) and all(map(np.array_equal, mine, theirs))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def depth(self) -> int:
+        """Levels, the labels' own included."""
+        return len(self.parents)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Nodes of each level."""
+        return tuple(len(parents) for parents in self.parents)
+
+    @property
+    def n_labels(self) -> int:
+        """Labels in the tree."""
+        return len(self.label_order)
+
+    @cached_property
+    def label_places(self) -> np.ndarray:
+        """The place of each label in the last level, int32: the inverse of `label_order`."""
+        places = np.empty(self.n_labels, np.int32)
+        places[self.label_order] = np.arange(self.n_labels, dtype=np.int32)
+        return places
+
+    def children_offsets(self, level: int) -> np.ndarray:
+        """Where the children of each node above begin in a level: node p has ``offsets[p]:offsets[p + 1]``, int64."""
+        above = self.sizes[level - 1] if level else 1
+        return np.searchsorted(self.parents[level], np.arange(above + 1))
+
+    def ancestors(self, level: int) -> np.ndarray:
+        """For each label (by its id) the node of a level that it hangs under, int32; itself at the last level."""
+        nodes = self.label_places
+        for parents in self.parents[:level:-1]:
+            nodes = parents[nodes]
+        return nodes
+
+    def aggregate(self, labels: Any) -> list[sparse.csr_array]:
+        """Documents x nodes for each level: what a document has below a node, its labels' values added up.
+
+        With values of 1 these are counts. The last matrix is `labels` with its columns in tree order.
+        """
+        lowest = canonical_csr(labels, "labels")
+        if lowest.shape[1] != self.n_labels:
+            raise DataError(f"the tree holds {self.n_labels:,} labels, the matrix has {lowest.shape[1]:,} columns")
+        found = [_with_columns(lowest, self.label_places, self.n_labels)]
+        found[0].sort_indices()
+        for level in range(self.depth - 1, 0, -1):
+            above = _with_columns(found[0], self.parents[level], self.sizes[level - 1])
+            above.has_sorted_indices = True  # parents never fall
+            above.sum_duplicates()
+            found.insert(0, above)
+        return found
+
+    # --- ways to make one ---
+
+    @classmethod
+    def flat(cls, n_labels: int) -> LabelTree:
+        """All labels under the root."""
+        return cls.from_bounds(np.arange(n_labels), [])
+
+    @classmethod
+    def balanced(
+        cls, label_features: Any, leaf_size: int = 100, branching: int = 16, seed: int = 0, max_iterations: int = 20
+    ) -> LabelTree:
+        """Groups of equal size by balanced spherical 2-means, then every `branching` neighbours under one node.
+
+        Parameters
+        ----------
+        label_features
+            [labels, features]: CSR, dense or `Blocks`, for example from `pifa`.
+        leaf_size
+            Labels under a lowest node at most; up to half of it may stay unused, because groups are halved.
+        branching
+            Children of the other nodes.
+        seed
+            Decides the first pair of labels of each split.
+        max_iterations
+            Rounds of each split at most.
+        """
+        from labelwise.codes.clustering import halve
+
+        _check_branching(branching)
+        order, edges = halve(label_features, leaf_size, seed, max_iterations)
+        levels = [edges]
+        while len(levels[0]) - 1 > branching:
+            levels.insert(0, np.append(levels[0][:-1:branching], len(order)))
+        return cls.from_bounds(order, levels)
+
+    @classmethod
+    def kway(
+        cls,
+        label_features: Any,
+        branching: int = 16,
+        leaf_size: int = 100,
+        seed: int = 0,
+        slack: float = 1.0,
+        max_iterations: int = 20,
+    ) -> LabelTree:
+        """Every node in `branching` clusters at once by spherical k-means: shallow trees, for a large `branching`.
+
+        Parameters are those of `balanced`, and `slack`: a cluster may hold so many times its equal share of labels.
+        """
+        from labelwise.codes.clustering import cluster
+
+        _check_branching(branching)
+        return cls.from_bounds(*cluster(label_features, branching, leaf_size, seed, slack, max_iterations))
+
+    @classmethod
+    def from_parents(cls, parents: Mapping[str, str | None], label_names: Sequence[str]) -> LabelTree:
+        """A hierarchy given by names: from each child to its parent (None or '' for a root).
+
+        Parameters
+        ----------
+        parents
+            Names may be labels, or groups of labels only. Several roots and branches of any depth are fine;
+            a name has one parent. `read_hierarchy` reads it from a file.
+        label_names
+            The label space: label j is called ``label_names[j]``.
+
+        Notes
+        -----
+        Labels that have children become leaves beside them, under the same node. Where branches are less deep than
+        others, nodes with a single child fill the levels. Names that lead to no label are left out. Labels that the
+        hierarchy does not know come under one extra node at the top.
+        """
+        from labelwise.codes.hierarchy import bounds_from_names
+
+        return cls.from_bounds(*bounds_from_names(parents, label_names))
+
+    @classmethod
+    def from_parent_ids(cls, parents: Any, label_parents: Any) -> LabelTree:
+        """The same by numbers: the parent of each node, and the node that each label hangs under; -1 for none."""
+        from labelwise.codes.hierarchy import bounds_from_ids
+
+        return cls.from_bounds(*bounds_from_ids(parents, label_parents))
+
+    @classmethod
+    def from_bounds(cls, label_order: np.ndarray, levels: Sequence[np.ndarray]) -> LabelTree:
+        """From the labels' order and, level by level from the top, the bounds of the nodes in it.
+
+        The labels' own level is added, and levels that tell nothing new are left out: those of one node, and those
+        whose nodes are the same as in the level below.
+        """
+        count = len(label_order)
+        if count == 0:
+            raise DataError("a label tree needs a label")
+        kept = [np.arange(count + 1)]
+        for bounds in reversed(levels):
+            if 2 < len(bounds) < len(kept[0]):
+                kept.insert(0, np.asarray(bounds, np.int64))
+        above, parents = np.array([0, count]), []
+        for bounds in kept:
+            parents.append((np.searchsorted(above, bounds[:-1], "right") - 1).astype(np.int32))
+            above = bounds
+        return cls(tuple(parents), np.asarray(label_order, np.int32))
+
+    # --- files ---
+
+    def to_tensors(self, prefix: str = "tree") -> dict[str, np.ndarray]:
+        """The tree as three tensors."""
+        return {
+            f"{prefix}.sizes": np.array(self.sizes, np.int64),
+            f"{prefix}.parents": np.concatenate(self.parents),
+            f"{prefix}.label_order": self.label_order,
+        }
+
+    @classmethod
+    def from_tensors(cls, prefix: str, tensors: Mapping[str, np.ndarray], path: Path) -> LabelTree:
+        """The tree from what `to_tensors` gave, checked in full: a kernel may trust every place afterwards."""
+        sizes, parents, label_order = (
+            stored(tensors, f"{prefix}.{part}", path) for part in ("sizes", "parents", "label_order")
+        )
+        sound = (
+            sizes.ndim == parents.ndim == label_order.ndim == 1
+            and sizes.dtype == np.int64
+            and 0 < len(sizes) <= MAX_LEVELS
+            and (sizes > 0).all()
+            and (sizes <= len(parents)).all()
+            and sizes.sum() == len(parents)
+        )
+        if not sound:
+            raise ModelFormatError(f"{path}: the levels of {prefix} are damaged")
+        levels = tuple(np.split(parents, np.cumsum(sizes)[:-1]))
+        fault = _fault(levels, label_order)
+        if fault is not None:
+            raise ModelFormatError(f"{path}: {prefix} is not a label tree: {fault}")
+        return cls(levels, label_order)
+
+
+def _check_branching(branching: int) -> None:
+    if branching < 2:
+        raise ConfigError(f"branching must be 2 children or more, got {branching}")
+
+
+def _with_columns(matrix: sparse.csr_array, columns: np.ndarray, count: int) -> sparse.csr_array:
+    """The matrix with other column numbers; values and row bounds are copied."""
+    indices = columns[matrix.indices].astype(matrix.indices.dtype, copy=False)
+    return sparse.csr_array((matrix.data.copy(), indices, matrix.indptr.copy()), shape=(matrix.shape[0], count))
+
+
+def _fault(parents: Sequence[np.ndarray], label_order: np.ndarray) -> str | None:
+    """What is wrong with a tree's arrays, or None."""
+    if not 0 < len(parents) <= MAX_LEVELS:
+        return f"it has {len(parents)} levels, 1 to {MAX_LEVELS} are possible"
+    above = 1
+    for level, own in enumerate(parents):
+        if own.ndim != 1 or own.dtype != np.int32 or len(own) == 0:
+            return f"level {level} is not a vector of int32"
+        steps = np.diff(own)
+        if own[0] != 0 or own[-1] != above - 1 or (steps < 0).any() or (steps > 1).any():
+            return f"the parents of level {level} do not count from 0 to {above - 1}"
+        above = len(own)
+    if label_order.ndim != 1 or label_order.dtype != np.int32 or len(label_order) != above:
+        return f"the order of labels is not a vector of {above} int32"
+    if label_order.min() < 0 or label_order.max() >= above or (np.bincount(label_order, minlength=above) != 1).any():
+        return "the order of labels does not hold every label once"
+    return None

@@ -1,0 +1,1 @@
+"""Features: how documents and labels become vectors."""

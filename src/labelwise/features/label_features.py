@@ -1,0 +1,158 @@
+"""PIFA: a label is the sum of the documents that carry it ("positive instance feature aggregation").
+
+Rows of the label matrix are brought to unit length first, so that a document with many labels counts less for each;
+then Z = Y^T X with its rows at unit length. Labels without documents, or with empty ones only, get an empty row.
+
+Cost: one pass over the features of all (document, label) pairs; memory for the result and one dense vector of all
+features a thread. `keep` cuts each row to its largest entries: a tree made from 500 a label is as good, and faster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from labelwise import parallel
+from labelwise.data.dataset import canonical_csr, canonical_features
+from labelwise.errors import ConfigError, DataError
+
+WORK_A_TASK = 8_000_000
+"""Features to add up in one task at most: bounds the task's buffers."""
+
+
+def pifa(features: Any, labels: Any, keep: int | None = None) -> Any:
+    """Features of each label from those of its documents.
+
+    Parameters
+    ----------
+    features
+        [documents, features]: CSR, dense, or both side by side as `Blocks`.
+    labels
+        CSR [documents, labels]; stored values weigh a document's labels against each other.
+    keep
+        Only the so many largest entries (by size) of each row of a CSR block; None keeps all. Dense blocks stay whole.
+
+    Returns
+    -------
+    The same kind as `features` with a row a label, columns sorted, rows of unit length or empty.
+    """
+    csr, dense = two_blocks(features)
+    by_label = _unit_rows(canonical_csr(labels, "labels")).T.tocsr()
+    n_labels, documents = by_label.shape
+    if csr.shape[0] != documents:
+        raise DataError(f"{csr.shape[0]:,} rows of features for {documents:,} rows of labels")
+    if keep is not None and keep < 1:
+        raise ConfigError(f"keep must be 1 or more features a label, or None for all; got {keep}")
+    work = np.concatenate([[0], np.cumsum(np.diff(csr.indptr)[by_label.indices], dtype=np.int64)])[by_label.indptr]
+    sums = _Sums(by_label, csr, dense, work, csr.shape[1] if keep is None else min(keep, csr.shape[1]))
+    parts = parallel.run_all(sums.of_range, _equal_work(work + dense.shape[1] * by_label.indptr))
+    counts = np.concatenate([part[0] for part in parts]) if parts else np.empty(0, np.int64)
+    new_dense = np.concatenate([part[3] for part in parts]) if parts else np.empty((0, dense.shape[1]), np.float32)
+    new_csr = _joined(counts, [part[1:3] for part in parts], (n_labels, csr.shape[1]))
+    if not np.isfinite(new_csr.data).all() or not np.isfinite(new_dense).all():
+        raise DataError("the features of a label's documents add up to infinity; scale the features down")
+    if isinstance(features, np.ndarray):
+        return new_dense
+    if sparse.issparse(features):
+        return new_csr
+    return replace(
+        features,
+        sparse=None if features.sparse is None else new_csr,
+        dense=None if features.dense is None else new_dense,
+    )
+
+
+def two_blocks(features: Any) -> tuple[sparse.csr_array, np.ndarray]:
+    """A CSR and a dense float32 block, both checked, from CSR, dense or `Blocks`; what is not there has no columns."""
+    if hasattr(features, "sparse") and hasattr(features, "dense"):
+        csr, dense = features.sparse, features.dense
+    else:
+        csr, dense = (features, None) if sparse.issparse(features) else (None, features)
+    given = [canonical_features(block) for block in (csr, dense) if block is not None]
+    if not given:
+        raise DataError("there are no features: neither a sparse nor a dense block")
+    rows = given[0].shape[0]
+    if given[-1].shape[0] != rows:
+        raise DataError(f"{rows:,} sparse rows of features, but {given[-1].shape[0]:,} dense ones")
+    new_csr = given[0] if csr is not None else sparse.csr_array((rows, 0), dtype=np.float32)
+    new_dense = given[-1] if dense is not None else np.empty((rows, 0), np.float32)
+    return new_csr, new_dense  # type: ignore[return-value]
+
+
+class _Sums:
+    """The kernel's inputs, and the sums of a range of labels from them."""
+
+    def __init__(
+        self, by_label: sparse.csr_array, csr: sparse.csr_array, dense: np.ndarray, work: np.ndarray, most: int
+    ) -> None:
+        self.arrays = (
+            read_only(by_label.indptr.astype(np.int64)),
+            read_only(unsigned(by_label.indices)),
+            read_only(by_label.data),
+            read_only(csr.indptr.astype(np.int64)),
+            read_only(unsigned(csr.indices)),
+            read_only(csr.data),
+            read_only(dense),
+        )
+        self.work, self.n_columns, self.most = work, csr.shape[1], most
+
+    def of_range(self, labels: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Entries a label, their columns and values, and the dense rows."""
+        from labelwise.kernels.label_features import sum_documents
+
+        first, last = labels
+        widths = np.minimum(np.diff(self.work[first : last + 1]), self.n_columns)
+        room = int(np.minimum(widths, self.most).sum() + widths.max(initial=0))
+        counts = np.empty(last - first, np.int64)
+        indices, data = np.empty(room, np.int32), np.empty(room, np.float32)
+        dense = np.zeros((last - first, self.arrays[-1].shape[1]), np.float32)
+        filled = sum_documents(*self.arrays, first, last, self.n_columns, self.most, counts, indices, data, dense)
+        return counts, indices[:filled].copy(), data[:filled].copy(), dense
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    """A contiguous view that cannot be written, so that kernels are compiled for one kind of array only."""
+    view = np.ascontiguousarray(array)[:]
+    view.flags.writeable = False
+    return view
+
+
+def unsigned(indices: np.ndarray) -> np.ndarray:
+    """Column numbers as uint32, which kernels index with at half the cost of signed ones."""
+    return indices.view(np.uint32) if indices.dtype == np.int32 else indices.astype(np.uint32)
+
+
+def _unit_rows(labels: sparse.csr_array) -> Any:
+    """The label matrix with its rows at unit length."""
+    documents = labels.shape[0]
+    rows = np.repeat(np.arange(documents), np.diff(labels.indptr))
+    lengths = np.sqrt(np.bincount(rows, np.square(labels.data, dtype=np.float64), documents))
+    values = (labels.data / lengths[rows]).astype(np.float32)
+    return sparse.csr_array((values, labels.indices, labels.indptr), shape=labels.shape)
+
+
+def _equal_work(work: np.ndarray) -> list[tuple[int, int]]:
+    """Ranges of labels with about the same work, given its running total; several a thread, none too large."""
+    parts = max(4 * parallel.threads(), int(work[-1]) // WORK_A_TASK)
+    edges = np.unique(np.searchsorted(work, np.linspace(0, work[-1], parts + 1)[1:-1]))
+    edges = np.unique(np.concatenate([[0], edges, [len(work) - 1]])).tolist()
+    return list(pairwise(edges))
+
+
+def _joined(counts: np.ndarray, parts: list[tuple[np.ndarray, np.ndarray]], shape: tuple[int, int]) -> Any:
+    """One CSR from the rows of all ranges; each range's arrays are let go once they are copied."""
+    indptr = np.concatenate([[0], np.cumsum(counts)])
+    if indptr[-1] <= np.iinfo(np.int32).max:
+        indptr = indptr.astype(np.int32)  # otherwise scipy makes the columns int64 too
+    indices, data = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32)
+    place = 0
+    while parts:
+        part_indices, part_data = parts.pop(0)
+        indices[place : place + len(part_indices)] = part_indices
+        data[place : place + len(part_data)] = part_data
+        place += len(part_indices)
+    return sparse.csr_array((data, indices, indptr), shape=shape)

@@ -1,0 +1,137 @@
+"""Texts cut into blocks of like size, each worked off by whichever thread is free, rows written to few large arrays.
+
+A thread's worker appends the rows of block after block to its arrays and notes which documents went where. Letters
+whose lower case a kernel cannot tell (see `kernels.words`) are dealt with here: Python lower-cases these texts first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeVar
+
+import numpy as np
+
+from labelwise.kernels.terms import DONE, NO_PAIRS
+from labelwise.parallel import run_stream
+from labelwise.progress import progress
+from labelwise.strings import Strings
+
+BLOCK_BYTES = 1 << 21
+ROOM = 1 << 20
+"""Entries in a worker's arrays: large enough for large memory pages."""
+PYTHON_RUN = 64
+"""Texts that are lower-cased by Python together."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows of the documents first to last - 1, in arrays[...][begin:end]."""
+
+    worker: Worker
+    first: int
+    last: int
+    begin: int
+    end: int
+    arrays: tuple[np.ndarray, ...]
+
+
+class Worker:
+    """What one thread works with. Subclasses say which arrays rows go to, and which kernel writes them."""
+
+    def __init__(self, texts: Strings, lowercase: bool, levels: int, row_ends: np.ndarray) -> None:
+        self.texts, self.lowercase, self.levels, self.row_ends = texts, lowercase, levels, row_ends
+        self.most = ROOM
+        self.arrays: tuple[np.ndarray, ...] = ()
+        self.size = self.used = 0
+
+    def new_arrays(self, size: int) -> tuple[np.ndarray, ...]:
+        """Arrays for so many entries."""
+        raise NotImplementedError
+
+    def run_kernel(self, texts: Strings, lowercase: bool, row_ends: np.ndarray) -> tuple[int, int]:
+        """Append rows to the arrays and move `used`; why the kernel stopped, and the texts done."""
+        raise NotImplementedError
+
+    def block(self, first: int, last: int) -> list[Piece]:
+        """Work off the documents first to last - 1; where their rows are."""
+        pieces: list[Piece] = []
+        begin = self.used
+
+        def close(row: int) -> None:
+            nonlocal first, begin
+            if row > first:
+                pieces.append(Piece(self, first, row, begin, self.used, self.arrays))
+            first, begin = row, self.used
+
+        def advance(texts: Strings, lowercase: bool, row: int, stop: int, shift: int) -> None:
+            nonlocal begin
+            while row < stop:
+                row_ends = self.row_ends[row + shift : stop + shift]
+                status, done = self.run_kernel(texts[row:stop], lowercase, row_ends)
+                row += done
+                if status == NO_PAIRS:
+                    close(row + shift)
+                    self._make_room(texts, row)
+                    begin = 0
+                elif status != DONE:
+                    until = min(row + PYTHON_RUN, stop)
+                    lowered = Strings.of(text.lower() for text in texts[row:until])
+                    advance(lowered, False, 0, len(lowered), row + shift)
+                    row = until
+
+        advance(self.texts, self.lowercase, first, last, 0)
+        close(last)
+        return pieces
+
+    def _make_room(self, texts: Strings, row: int) -> None:
+        """New arrays with room for at least this text (a word takes two bytes and a gap, and may grow by half)."""
+        needed = (int(texts.ends[row] - texts.starts[row]) // 2 + 1) * self.levels
+        self.size = max(needed, min(self.most, ROOM))
+        self.arrays, self.used = self.new_arrays(self.size), 0
+
+
+AnyWorker = TypeVar("AnyWorker", bound=Worker)
+
+
+def work_off(texts: Strings, new_worker: Callable[[], AnyWorker], what: str) -> tuple[list[AnyWorker], list[Piece]]:
+    """All blocks of the texts through workers, at most one a thread, with a progress bar called `what`.
+
+    Gives the workers and, in the documents' order, where they put which rows.
+    """
+    sizes = np.cumsum(texts.ends - texts.starts)
+    total = int(sizes[-1]) if len(sizes) else 0
+    bounds = _bounds(sizes, total)
+    workers: list[AnyWorker] = []
+    idle: list[AnyWorker] = []
+
+    def work(block: tuple[int, int]) -> list[Piece]:
+        try:
+            worker = idle.pop()
+        except IndexError:
+            worker = new_worker()
+            worker.most = (total // 2 + len(texts)) * worker.levels
+            workers.append(worker)
+        try:
+            return worker.block(*block)
+        finally:
+            idle.append(worker)
+
+    if len(bounds) <= 1:
+        return workers, [piece for block in bounds for piece in work(block)]
+    pieces: list[Piece] = []
+    with progress(what, float(total), "bytes") as step:
+        for (first, last), found in zip(bounds, run_stream(work, bounds), strict=True):
+            pieces += found
+            step(float(sizes[last - 1] - (sizes[first - 1] if first else 0)))
+    return workers, pieces
+
+
+def _bounds(sizes: np.ndarray, total: int) -> list[tuple[int, int]]:
+    """Documents in runs of about BLOCK_BYTES, by their sizes added up."""
+    if total <= BLOCK_BYTES:
+        return [(0, len(sizes))] if len(sizes) else []
+    marks = np.arange(BLOCK_BYTES, total, BLOCK_BYTES)
+    edges = np.unique([0, *(np.searchsorted(sizes, marks) + 1), len(sizes)])
+    return list(pairwise(edges[edges <= len(sizes)].tolist()))

@@ -1,0 +1,189 @@
+"""From counted terms to a vocabulary: count on all threads, leave out what is too rare or too common, put in order.
+
+Terms are ordered by their bytes, which is the order of code points. A blank sorts before every letter, so n-grams are
+in order when they are ordered by their first word, then by their second, and so on, with "a" before "a b": the words
+are sorted as text, everything longer as numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from labelwise.errors import DataError
+from labelwise.features.text_blocks import Piece, Worker, work_off
+from labelwise.kernels.term_rows import UNKNOWN, tally
+from labelwise.kernels.term_table import TermTable
+from labelwise.kernels.terms import ARENA
+from labelwise.strings import Strings
+
+
+@dataclass(frozen=True)
+class Counting:
+    """What to count: words in lower case or as they are, terms of min_words to max_words words.
+
+    `keep`: also which document has which terms. `occurrences`: also how often each term occurs.
+    """
+
+    lowercase: bool
+    min_words: int
+    max_words: int
+    keep: bool
+    occurrences: bool
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The terms of a collection and, for each document, which of them it has how often.
+
+    `frequency` is the number of documents with each term, `occurrences` how often it occurs in all (empty if nobody
+    asked). ``numbers[id(worker)]`` gives for a number in the worker's pieces the term's number in `table`.
+    """
+
+    table: TermTable
+    frequency: np.ndarray
+    occurrences: np.ndarray
+    pieces: list[Piece]
+    numbers: dict[int, np.ndarray]
+    row_ends: np.ndarray
+
+
+class _Counter(Worker):
+    """Counts with a table of its own."""
+
+    def __init__(self, texts: Strings, row_ends: np.ndarray, how: Counting) -> None:
+        super().__init__(texts, how.lowercase, how.max_words - how.min_words + 1, row_ends)
+        self.how = how
+        self.table = TermTable(how.max_words)
+        self.frequency = np.zeros(0, np.int32)
+        self.occurrences = np.zeros(0, np.int64)
+
+    def new_arrays(self, size: int) -> tuple[np.ndarray, ...]:
+        if not self.how.keep and self.size >= size and self.arrays:
+            return self.arrays
+        return (np.empty(size, np.uint64),)
+
+    def run_kernel(self, texts: Strings, lowercase: bool, row_ends: np.ndarray) -> tuple[int, int]:
+        pairs = self.arrays[0] if self.arrays else np.empty(0, np.uint64)
+        before = self.used
+        status, done, self.used = self.table.learn(texts, lowercase, self.how.min_words, pairs, before, row_ends)
+        if len(self.frequency) < len(self.table):
+            self.frequency = _longer(self.frequency, 2 * len(self.table))
+            if self.how.occurrences:
+                self.occurrences = _longer(self.occurrences, 2 * len(self.table))
+        tally(pairs[before : self.used], self.frequency, self.occurrences)
+        return status, done
+
+
+def _longer(array: np.ndarray, size: int) -> np.ndarray:
+    longer = np.zeros(size, array.dtype)
+    longer[: len(array)] = array
+    return longer
+
+
+def count(texts: Strings, how: Counting) -> Counted:
+    """Count the terms of all documents."""
+    row_ends = np.empty(len(texts), np.int64)
+    workers, pieces = work_off(texts, lambda: _Counter(texts, row_ends, how), "counting words")
+    workers = workers or [_Counter(texts, row_ends, how)]
+    table = workers[0].table
+    numbers = {id(workers[0]): np.arange(len(table))} | {id(w): table.adopt(w.table) for w in workers[1:]}
+    frequency = np.zeros(len(table), np.int32)
+    occurrences = np.zeros(len(table) if how.occurrences else 0, np.int64)
+    for worker in workers:
+        places = numbers[id(worker)]
+        frequency[places] += worker.frequency[: len(places)]
+        if how.occurrences:
+            occurrences[places] += worker.occurrences[: len(places)]
+        worker.arrays = ()
+    return Counted(table, frequency, occurrences, pieces if how.keep else [], numbers, row_ends)
+
+
+def column_order(table: TermTable, kept: np.ndarray) -> np.ndarray:
+    """For each term its place among the kept ones in the order of their bytes, or UNKNOWN."""
+    keys = table.nodes[: len(table)]
+    words = np.flatnonzero(keys < 0)
+    ordered = words[_word_order(table, words)]
+    rank = np.zeros(len(keys), np.int64)
+    rank[ordered] = np.arange(len(ordered))
+    parents, last_words = keys >> 32, keys & 0xFFFFFFFF
+    levels = _levels(keys, parents, table.max_words)
+    sizes = kept.astype(np.int64)  # of each term with all that continue it
+    for level in reversed(levels):
+        sizes += np.bincount(parents[level], sizes[level], len(keys)).astype(np.int64)
+    begins = np.zeros(len(keys), np.int64)
+    begins[ordered] = np.cumsum(sizes[ordered]) - sizes[ordered]
+    for level in levels:
+        level = level[sizes[level] > 0]
+        level = level[np.argsort(begins[parents[level]] * len(words) + rank[last_words[level]])]
+        before = np.cumsum(sizes[level]) - sizes[level]
+        parent = parents[level]
+        is_first = np.ones(len(level), bool)
+        is_first[1:] = parent[1:] != parent[:-1]
+        before -= before[is_first][np.cumsum(is_first) - 1]
+        begins[level] = begins[parent] + kept[parent] + before
+    return np.where(kept, begins, UNKNOWN).astype(np.int32)
+
+
+def _levels(keys: np.ndarray, parents: np.ndarray, max_words: int) -> list[np.ndarray]:
+    """The terms of two words, of three, and so on."""
+    level_of = (keys < 0).astype(np.int8)
+    rest = np.flatnonzero(keys >= 0)
+    levels = []
+    for level in range(2, max_words + 1):
+        is_level = level_of[parents[rest]] == level - 1
+        levels.append(rest[is_level])
+        level_of[levels[-1]] = level
+        rest = rest[~is_level]
+    return levels
+
+
+def _word_order(table: TermTable, words: np.ndarray) -> np.ndarray:
+    """The order of words by their bytes: by the first 16 as two numbers, the few that share them by Python."""
+    arena = np.concatenate([table.arena[: table.counts[ARENA]], np.zeros(16, np.uint8)])
+    starts = -1 - table.nodes[words]
+    ends = np.flatnonzero(arena[:-16] == 0)
+    eights = np.ndarray(len(arena) - 7, ">u8", arena, strides=(1,))
+    sizes = np.minimum(ends - starts, 16).astype(np.uint64)
+    first, second = (eights[starts + skip].astype(np.uint64) for skip in (0, 8))
+    cut = np.uint64(8) * (np.uint64(8) - np.minimum(sizes, np.uint64(8)))
+    first = first >> cut << cut
+    cut = np.uint64(8) * (np.uint64(16) - np.maximum(sizes, np.uint64(9)))
+    second = np.where(sizes > 8, second >> cut << cut, np.uint64(0))
+    order = np.lexsort((second, first))
+    first, second = first[order], second[order]
+    equal = np.zeros(len(order) + 1, bool)
+    equal[1:-1] = (first[1:] == first[:-1]) & (second[1:] == second[:-1])
+    edges = np.flatnonzero(equal[1:] != equal[:-1])  # where runs of equal beginnings begin, and their last places
+    view = arena.data
+    for begin, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        run = order[begin : last + 1].tolist()
+        order[begin : last + 1] = sorted(run, key=lambda word: bytes(view[starts[word] : ends[word]]))
+    return order
+
+
+def choose(frequency: np.ndarray, documents: int, min_df: float, max_df: float) -> np.ndarray:
+    """Which terms are in enough and not too many documents (int: a count, float: a share)."""
+    least, most = (limit if isinstance(limit, int) else limit * documents for limit in (min_df, max_df))
+    if not (frequency > 0).any():
+        raise DataError(
+            f"there are no words in the {documents:,} texts: a word has two or more letters, digits or underscores"
+        )
+    kept = (frequency > 0) & (frequency >= least) & (frequency <= most)
+    if not kept.any():
+        raise DataError(
+            f"no words are left: none of {(frequency > 0).sum():,} terms is in at least {least:g} and at most {most:g} "
+            f"of {documents:,} texts; lower min_df (now {min_df}) or raise max_df (now {max_df})"
+        )
+    return kept
+
+
+def most_frequent(columns: np.ndarray, occurrences: np.ndarray, limit: int) -> np.ndarray:
+    """Keep the columns of the `limit` terms that occur most often, of equals the first in order; renumbered."""
+    terms = np.flatnonzero(columns != UNKNOWN)
+    terms = terms[np.argsort(columns[terms])]
+    chosen = np.sort(np.argsort(-occurrences[terms], kind="stable")[:limit])
+    fewer = np.full(len(columns), UNKNOWN, np.int32)
+    fewer[terms[chosen]] = np.arange(len(chosen))
+    return fewer

@@ -1,0 +1,201 @@
+"""Training one level of a tree of linear classifiers, chunk by chunk on all threads.
+
+A chunk is the children of one node; its examples are the documents of the node, so that a label only has to be told
+apart from its siblings. The largest chunks go first to whichever thread is free. The result does not depend on the
+number of threads: every group of 16 siblings is a problem of its own with a seed of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from labelwise.codes.chunked import ChunkPart
+from labelwise.config import Config
+from labelwise.parallel import run_all
+from labelwise.progress import progress
+
+LANES = 16  # labels the solver handles at a time, as in kernels.lanes
+Positive = Annotated[float, Field(gt=0)]
+
+
+class SolverConfig(Config):
+    """How a linear classifier is trained."""
+
+    loss: Literal["squared_hinge", "hinge", "logistic"] = "squared_hinge"
+    """Loss of an example."""
+    cost_positive: Positive = 1.0
+    """Weight of the loss of positive examples against the penalty on weights (C)."""
+    cost_negative: Positive = 1.0
+    """The same for negative examples."""
+    bias: Annotated[float, Field(ge=0)] = 1.0
+    """Value of the constant feature every document has; 0 leaves it out."""
+    tolerance: Positive = 0.1
+    """Stop when no dual variable's gradient is further than this from where it should be."""
+    max_passes: Annotated[int, Field(ge=1)] = 100
+    """Stop after so many passes all the same."""
+    threshold: Annotated[float, Field(ge=0)] = 0.1
+    """Weights smaller than this are dropped."""
+    max_weights: Annotated[int, Field(ge=1)] | None = None
+    """Keep at most so many weights a label, the largest."""
+
+
+class Chunk:
+    """The children first..last of one node, and the documents to learn them from (None: all)."""
+
+    __slots__ = ("first", "last", "rows")
+
+    def __init__(self, first: int, last: int, rows: np.ndarray | None) -> None:
+        self.first, self.last, self.rows = first, last, rows
+
+
+class LevelTrainer:
+    """Trains the chunks of a level. Features are CSR (float32, int32); targets CSR with columns in tree order."""
+
+    def __init__(self, features: Any, targets: Any, solver: SolverConfig, weighted: bool, seed: int) -> None:
+        self.features, self.targets, self.solver = features, targets, solver
+        self.weighted, self.seed = weighted, seed
+        squares = np.add.reduceat(np.append(features.data * features.data, np.float32(0)), features.indptr[:-1])
+        squares[np.diff(features.indptr) == 0] = 0
+        self.norms = squares.astype(np.float32)
+        self._scratch = threading.local()
+
+    def train(
+        self,
+        chunks: Sequence[Chunk],
+        what: str,
+        done: Mapping[int, ChunkPart] | None = None,
+        finished: Callable[[int, ChunkPart], None] | None = None,
+    ) -> list[ChunkPart]:
+        """The trained chunks in order. `done` has those of an earlier try; `finished` hears of each new one."""
+        parts: dict[int, ChunkPart] = dict(done or {})
+        tasks = [
+            (place, piece, self._work(piece))
+            for place, chunk in enumerate(chunks)
+            if place not in parts
+            for piece in _pieces(chunk)
+        ]
+        tasks.sort(key=lambda task: -task[2])  # the largest first, so that no thread is left alone with one at the end
+        pieces: dict[int, list[tuple[int, ChunkPart]]] = {place: [] for place, _, _ in tasks}
+        missing = {place: len(_pieces(chunks[place])) for place in pieces}
+        lock = threading.Lock()
+        with progress(what, sum(task[2] for task in tasks)) as step:
+
+            def work(task: tuple[int, Chunk, float]) -> None:
+                place, piece, size = task
+                part = self._train_chunk(piece)
+                with lock:
+                    pieces[place].append((piece.first, part))
+                    step(size)
+                    whole = len(pieces[place]) == missing[place]
+                if whole:
+                    ordered = sorted(pieces.pop(place), key=lambda found: found[0])
+                    parts[place] = ChunkPart.side_by_side([part for _, part in ordered])
+                    if finished is not None:
+                        finished(place, parts[place])
+
+            run_all(work, tasks)
+        return [parts[place] for place in range(len(chunks))]
+
+    def _work(self, chunk: Chunk) -> float:
+        rows = self.features.shape[0] if chunk.rows is None else len(chunk.rows)
+        return rows * (1.0 + (chunk.last - chunk.first) // LANES)
+
+    def _train_chunk(self, chunk: Chunk) -> ChunkPart:
+        from labelwise.kernels import chunk_rows, dual_descent
+
+        solver = self.solver
+        rows, indptr, indices, values, norms, features = self._local(chunk)
+        count, n = len(features), len(rows)
+        weights = self._room("weights", (count, LANES), np.float32)
+        signs = self._room("signs", (n, LANES), np.int8)
+        plain = np.array([[solver.cost_negative, solver.cost_positive]], np.float32)
+        costs = self._room("costs", (n, LANES), np.float32) if self.weighted else plain
+        loss = ("squared_hinge", "hinge", "logistic").index(solver.loss)
+        kept, biases = [], []
+        row_counts = np.zeros(count, np.int64)
+        cuts = np.empty(LANES, np.float32)
+        for first in range(chunk.first, chunk.last, LANES):
+            width = min(LANES, chunk.last - first)
+            chunk_rows.lane_targets(
+                self.targets.indptr, self.targets.indices, self.targets.data, rows, first, width, signs, costs,
+                self.weighted, np.float32(solver.cost_positive), np.float32(solver.cost_negative),
+            )  # fmt: skip
+            weights[:] = 0
+            offsets = np.zeros(LANES, np.float32)
+            dual_descent.solve_lanes(
+                indptr, indices, values, norms, signs, costs, self.weighted, width, loss, np.float32(solver.bias),
+                np.float32(solver.tolerance), solver.max_passes, self.seed + first, weights, offsets,
+            )  # fmt: skip
+            cuts[:] = solver.threshold
+            if solver.max_weights is not None and solver.max_weights < count:
+                chunk_rows.strongest(weights, count, width, solver.max_weights, cuts)
+            before = int(row_counts.sum())
+            chunk_rows.count_kept(weights, count, width, cuts, row_counts)
+            here = int(row_counts.sum()) - before
+            group = (np.empty(here, np.int32), np.empty(here, np.uint16), np.empty(here, np.float32))
+            chunk_rows.take_kept(weights, count, width, cuts, first - chunk.first, *group)
+            kept.append(group)
+            biases.append(offsets[:width] * np.float32(solver.bias))
+        return _assembled(features, row_counts, kept, np.concatenate(biases))
+
+    def _local(self, chunk: Chunk) -> tuple[np.ndarray, ...]:
+        """The chunk's rows with its own feature numbers. The whole data needs no copy."""
+        from labelwise.kernels import chunk_rows
+
+        X = self.features
+        if chunk.rows is None:
+            every = np.arange(X.shape[0])
+            return (
+                every,
+                X.indptr.astype(np.int64),
+                X.indices,
+                X.data,
+                self.norms,
+                np.arange(X.shape[1], dtype=np.int32),
+            )
+        rows = chunk.rows
+        total = int((X.indptr[rows + 1] - X.indptr[rows]).sum())
+        numbers = self._room("numbers", (X.shape[1],), np.int32, fill=-1)
+        features = self._room("features", (X.shape[1],), np.int32)
+        indptr = np.empty(len(rows) + 1, np.int64)
+        indices = self._room("indices", (total,), np.int32)
+        values = self._room("values", (total,), np.float32)
+        count = chunk_rows.gather_rows(X.indptr, X.indices, X.data, rows, numbers, features, indptr, indices, values)
+        return rows, indptr, indices, values, self.norms[rows], features[:count].copy()
+
+    def _room(self, name: str, shape: tuple[int, ...], dtype: Any, fill: int | None = None) -> np.ndarray:
+        """Scratch memory of this thread, used again and again: fresh pages are dear."""
+        size = int(np.prod(shape))
+        held = getattr(self._scratch, name, None)
+        if held is None or len(held) < size:
+            held = np.empty(max(size, 2 * len(held) if held is not None else 0), dtype)
+            if fill is not None:
+                held[:] = fill
+            setattr(self._scratch, name, held)
+        return held[:size].reshape(shape)
+
+
+def _pieces(chunk: Chunk) -> list[Chunk]:
+    """A chunk over all documents shares them with nobody, so its groups of siblings can go to different threads."""
+    if chunk.rows is not None:
+        return [chunk]
+    return [Chunk(first, min(first + LANES, chunk.last), None) for first in range(chunk.first, chunk.last, LANES)]
+
+
+def _assembled(features: np.ndarray, row_counts: np.ndarray, kept: list, bias: np.ndarray) -> ChunkPart:
+    """The groups' kept weights side by side, feature by feature; features without any are left out."""
+    from labelwise.kernels.chunk_rows import place_kept
+
+    places = np.concatenate([[0], np.cumsum(row_counts)])
+    lanes = np.empty(int(places[-1]), np.uint16)
+    values = np.empty(int(places[-1]), np.float32)
+    next_places = places[:-1].copy()
+    for kept_features, kept_lanes, kept_values in kept:
+        place_kept(kept_features, kept_lanes, kept_values, next_places, lanes, values)
+    used = row_counts > 0
+    return ChunkPart(features[used], row_counts[used], lanes, values, bias)

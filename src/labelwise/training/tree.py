@@ -1,0 +1,115 @@
+"""Training a whole label tree: level by level from the top, each node's children against each other.
+
+What a node's children learn from: with `teacher` the documents that have a label below the node; with `matcher` the
+documents that the levels above send there by mistake as well, so that the level learns what it will really be shown.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+from scipy import sparse
+
+from labelwise.codes.beam import beam_search
+from labelwise.codes.chunked import ChunkedWeights, ChunkPart
+from labelwise.codes.tree import LabelTree
+from labelwise.training.chunks import Chunk, LevelTrainer, SolverConfig
+
+log = logging.getLogger("labelwise")
+
+Negatives = Literal["teacher", "matcher"]
+Saved = Callable[[int], tuple[Mapping[int, ChunkPart], Callable[[int, ChunkPart], None]]]
+
+
+def train_tree(
+    features: Any,
+    labels: Any,
+    tree: LabelTree,
+    solver: SolverConfig,
+    *,
+    negatives: Negatives = "teacher",
+    user_negatives: Any = None,
+    relevance: bool = False,
+    beam: int = 10,
+    post_processor: str = "l3_hinge",
+    seed: int = 0,
+    saved: Saved | None = None,
+) -> list[ChunkedWeights]:
+    """The weights of every level, top down.
+
+    Parameters
+    ----------
+    features, labels
+        CSR [documents, features] with sorted indices, CSR [documents, labels].
+    user_negatives
+        CSR [documents, labels]: further documents to learn a label's siblings from.
+    relevance
+        Weigh a positive example by the label's value (a node's by the sum of those below), rows scaled to sum 1 and
+        then to the number of the document's labels, so that costs keep their size.
+    saved
+        For a level: the chunks an earlier, stopped try has finished, and whom to tell of new ones.
+    """
+    targets = tree.aggregate(labels)
+    further = tree.aggregate(user_negatives) if user_negatives is not None else None
+    levels: list[ChunkedWeights] = []
+    for depth, target in enumerate(targets):
+        if relevance:
+            target = _scaled(target)
+        offsets = tree.children_offsets(depth)
+        chunks = _chunks(offsets, _seen_by(depth, targets, further, levels, features, negatives, beam, post_processor))
+        trainer = LevelTrainer(features, target, solver, relevance, seed)
+        done, finished = saved(depth) if saved is not None else ({}, None)
+        parts = trainer.train(chunks, f"level {depth + 1} of {len(targets)}", done, finished)
+        levels.append(ChunkedWeights.joined(parts, features.shape[1], offsets))
+        log.info("level %d of %d: %s nodes, %s weights", depth + 1, len(targets),
+                 f"{levels[-1].n_children:,}", f"{levels[-1].n_weights:,}")  # fmt: skip
+    return levels
+
+
+def _seen_by(
+    depth: int,
+    targets: list,
+    further: list | None,
+    levels: list,
+    features: Any,
+    negatives: Negatives,
+    beam: int,
+    post: str,
+) -> Any:
+    """CSC [documents, nodes above]: which documents each node's children learn from; None at the top (all)."""
+    if depth == 0:
+        return None
+    seen = targets[depth - 1]
+    if further is not None:
+        seen = seen + further[depth - 1]
+    if negatives == "matcher":
+        width = levels[-1].n_children
+        top = beam_search(features, levels, np.arange(width), beam, min(beam, width), post)
+        seen = seen + top.to_csr(width).astype(bool).astype(np.float32)
+    return sparse.csc_array(seen)
+
+
+def _chunks(offsets: np.ndarray, seen: Any) -> list[Chunk]:
+    if seen is None:
+        return [Chunk(0, int(offsets[-1]), None)]
+    return [
+        Chunk(
+            int(offsets[p]),
+            int(offsets[p + 1]),
+            np.sort(seen.indices[seen.indptr[p] : seen.indptr[p + 1]]).astype(np.int64),
+        )
+        for p in range(len(offsets) - 1)
+    ]
+
+
+def _scaled(target: Any) -> Any:
+    """Rows scaled so that their values average 1."""
+    counts = np.diff(target.indptr)
+    sums = np.asarray(target.sum(axis=1)).ravel()
+    factors = np.divide(counts, sums, out=np.ones(len(counts)), where=sums > 0)
+    scaled = target.copy()
+    scaled.data = (target.data * np.repeat(factors, counts)).astype(np.float32)
+    return scaled

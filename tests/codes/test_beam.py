@@ -1,0 +1,136 @@
+"""Beam search and stored weights against brute force."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from labelwise.codes.beam import POST_PROCESSORS, LabelChoice, beam_search
+from labelwise.codes.chunked import ChunkedWeights, ChunkPart
+from labelwise.errors import ConfigError, ModelFormatError
+from labelwise.parallel import using_threads
+
+
+def random_level(rng, n_features, offsets):
+    parts = []
+    for width in np.diff(offsets):
+        dense = np.where(rng.random((n_features, width)) < 0.4, rng.normal(size=(n_features, width)), 0)
+        rows, lanes = np.nonzero(dense)
+        features, counts = np.unique(rows, return_counts=True)
+        bias = rng.normal(size=width).astype(np.float32)
+        parts.append(ChunkPart(features.astype(np.int32), counts, lanes, dense[rows, lanes], bias))
+    return ChunkedWeights.joined(parts, n_features, np.asarray(offsets))
+
+
+def dense_weights(level):
+    weights = np.zeros((level.n_features, level.n_children))
+    rows = np.repeat(level.features, np.diff(level.row_offsets))
+    weights[rows, level.entry_children()] = level.values
+    return weights
+
+
+def transformed(margin, name):
+    plain = name.removeprefix("log_")
+    if plain.endswith("hinge"):
+        return -(np.maximum(0, 1 - margin) ** int(plain[1]))
+    return -np.logaddexp(0, -margin) if plain == "sigmoid" else margin
+
+
+def brute_force(X, levels, order, k, name):
+    """All labels scored by the definition, best k by (score, label id)."""
+    total = np.zeros((X.shape[0], 1))
+    for level in levels:
+        margin = X @ dense_weights(level) + level.bias
+        parents = np.repeat(np.arange(len(level.children_offsets) - 1), np.diff(level.children_offsets))
+        total = margin if name == "none" else total[:, parents] + transformed(margin, name)
+    scores = np.empty_like(total)
+    scores[:, order] = total
+    ids = np.lexsort((np.broadcast_to(np.arange(scores.shape[1]), scores.shape), -scores), axis=1)[:, :k]
+    return ids, np.take_along_axis(scores, ids, 1)
+
+
+def case(seed):
+    rng = np.random.default_rng(seed)
+    n_features = 30
+    levels = [
+        random_level(rng, n_features, [0, 3]),
+        random_level(rng, n_features, [0, 2, 5, 9]),
+        random_level(rng, n_features, [0, 4, 4, 10, 13, 20, 22, 25, 29, 40]),
+    ]
+    X = sparse.random_array((25, n_features), density=0.3, format="csr", rng=rng, dtype=np.float32)
+    X.data -= 0.5
+    X.sort_indices()
+    return X, levels, rng.permutation(40)
+
+
+@pytest.mark.parametrize("name", POST_PROCESSORS)
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=8)
+def test_a_beam_over_everything_equals_brute_force(name, seed):
+    X, levels, order = case(seed)
+    top = beam_search(X, levels, order, beam=50, k=7, post_processor=name)
+    ids, scores = brute_force(X.toarray(), levels, order, 7, name)
+    if POST_PROCESSORS[name][2]:
+        scores = np.exp(scores)
+    np.testing.assert_allclose(top.scores, scores, rtol=1e-3, atol=1e-4)
+    differ = top.ids != ids
+    assert np.isclose(scores[differ], top.scores[differ], rtol=1e-3, atol=1e-4).all()
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 5))
+@settings(max_examples=15)
+def test_a_document_gets_the_same_alone_and_in_company(seed, beam):
+    X, levels, order = case(seed)
+    many = beam_search(X, levels, order, beam, 5)
+    with using_threads(1):
+        for row in range(X.shape[0]):
+            one = beam_search(X[row : row + 1], levels, order, beam, 5)
+            np.testing.assert_array_equal(one.ids[0], many.ids[row])
+            np.testing.assert_array_equal(one.scores[0], many.scores[row])
+
+
+def test_labels_can_be_left_out_and_weighed():
+    X, levels, order = case(1)
+    allowed = np.zeros(40, bool)
+    allowed[[3, 17, 30]] = True
+    top = beam_search(X, levels, order, 10, 5, choice=LabelChoice(allowed=allowed))
+    assert set(top.ids[top.ids >= 0].tolist()) <= set(order[allowed].tolist())
+    assert ((top.ids >= 0).sum(1) == 3).all()
+    extra = np.zeros(40, np.float32)
+    extra[7] = 1000
+    assert (beam_search(X, levels, order, 50, 1, choice=LabelChoice(extra=extra)).ids == order[7]).all()
+
+
+@pytest.mark.parametrize(("precision", "error"), [("float16", 5e-3), ("int8", 0.1)])
+def test_fewer_bits_change_little(precision, error):
+    X, levels, order = case(2)
+    exact = beam_search(X, levels, order, 50, 40, "none")
+    rough = beam_search(X, [level.stored_as(precision) for level in levels], order, 50, 40, "none")
+    np.testing.assert_allclose(rough.to_csr(40).toarray(), exact.to_csr(40).toarray(), atol=error)
+
+
+def test_unknown_post_processors_are_refused():
+    X, levels, order = case(0)
+    with pytest.raises(ConfigError, match="did you mean 'l3_hinge'"):
+        beam_search(X, levels, order, 5, 5, "l3-hinge")
+
+
+def test_levels_come_back_from_tensors_and_damage_is_refused(tmp_path):
+    level = random_level(np.random.default_rng(0), 30, np.array([0, 4, 10]))
+    for stored in (level, level.stored_as("int8"), level.stored_as("float16")):
+        tensors = stored.to_tensors("x")
+        again = ChunkedWeights.from_tensors("x", tensors, 30, level.children_offsets, tmp_path)
+        np.testing.assert_array_equal(again.values, stored.values)
+        for name, change in {
+            "features": lambda a: np.where(np.arange(len(a)) == 3, 30, a).astype(a.dtype),
+            "lanes": lambda a: np.where(np.arange(len(a)) == 0, 7, a).astype(a.dtype),
+            "row_offsets": lambda a: a[::-1].copy(),
+            "chunk_offsets": lambda a: a + 1,
+            "bias": lambda a: np.full_like(a, np.nan),
+            "values": lambda a: a[:-1],
+            "scales": lambda a: np.ones(len(a) + 1, np.float32),
+        }.items():
+            damaged = {**tensors, f"x.{name}": change(tensors[f"x.{name}"])}
+            with pytest.raises(ModelFormatError):
+                ChunkedWeights.from_tensors("x", damaged, 30, level.children_offsets, tmp_path)

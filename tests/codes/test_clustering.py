@@ -1,0 +1,185 @@
+"""Clustering of labels: sizes, planted groups, odd inputs, and the same bits from any number of threads."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy import sparse
+
+from labelwise import parallel
+from labelwise.codes import clustering
+from labelwise.codes.clustering import cluster, halve
+from labelwise.errors import ConfigError, DataError
+
+
+def planted(groups, size, seed=0, width=12, noise=40):
+    """Labels whose features are mostly words of their group; shuffled. The features, and the group of each label."""
+    random = np.random.default_rng(seed)
+    of_label = random.permutation(np.repeat(np.arange(groups), size))
+    rows = np.zeros((groups * size, groups * width + noise), np.float32)
+    for label, group in enumerate(of_label):
+        rows[label, group * width + random.choice(width, 8, replace=False)] = random.uniform(0.5, 1, 8)
+        rows[label, groups * width + random.choice(noise, 3, replace=False)] = random.uniform(0, 0.5, 3)
+    return rows, of_label
+
+
+def random_rows(count, width=300, seed=0):
+    random = np.random.default_rng(seed)
+    return sparse.random_array((count, width), density=0.05, rng=random, format="csr", dtype=np.float32)
+
+
+def groups_of(order, edges):
+    return [set(order[begin:end].tolist()) for begin, end in pairwise(edges)]
+
+
+@st.composite
+def odd_features(draw):
+    """Few different rows, equal and empty ones among them, possibly without any column."""
+    width = draw(st.integers(0, 5))
+    different = draw(arrays(np.float32, (draw(st.integers(1, 6)), width), elements=st.sampled_from([0, 0, 1, 2, -1])))
+    picks = draw(st.lists(st.integers(0, len(different) - 1), min_size=1, max_size=70))
+    return draw(st.sampled_from([sparse.csr_array, np.asarray]))(different[picks])
+
+
+@given(odd_features(), st.integers(1, 20), st.integers(0, 5), st.integers(1, 4))
+def test_halving_gives_equal_groups_with_every_label_once(features, leaf_size, seed, most):
+    order, edges = halve(features, leaf_size, seed, most)
+    count = features.shape[0]
+    assert sorted(order.tolist()) == list(range(count))
+    sizes = np.diff(edges)
+    assert edges[0] == 0
+    assert edges[-1] == count
+    assert sizes.min() >= 1
+    assert sizes.max() <= leaf_size
+    assert sizes.max() - sizes.min() <= 1
+    depth = max(0, int(np.ceil(np.log2(count / leaf_size))))
+    assert len(sizes) == min(2**depth, count)
+
+
+@given(
+    odd_features(), st.integers(2, 6), st.integers(1, 20), st.integers(0, 5), st.sampled_from([1.0, 1.5, 3.0, 100.0])
+)
+def test_clusters_keep_their_bounds_with_every_label_once(features, branching, leaf_size, seed, slack):
+    order, layers = cluster(features, branching, leaf_size, seed, slack, max_iterations=3)
+    count = features.shape[0]
+    assert sorted(order.tolist()) == list(range(count))
+    above = np.array([0, count])
+    for edges in layers:
+        assert set(above) < set(edges)
+        for begin, end in pairwise(above):
+            sizes = np.diff(edges[(edges >= begin) & (edges <= end)])
+            if end - begin <= leaf_size:
+                assert sizes.tolist() == [end - begin]
+                continue
+            assert len(sizes) == min(branching, -(-(end - begin) // leaf_size))
+            share = (end - begin) / len(sizes)
+            assert sizes.max() <= np.ceil(share * min(slack, max(1, len(sizes) / 2)))
+            assert sizes.max() - sizes.min() <= 1 or slack > 1
+        above = edges
+    assert np.diff(above).max() <= leaf_size
+
+
+@pytest.mark.parametrize("kind", [sparse.csr_array, np.asarray])
+def test_planted_groups_are_found_by_halving(kind):
+    features, of_label = planted(8, 32)
+    order, edges = halve(kind(features), leaf_size=32)
+    assert [len(set(of_label[list(group)])) for group in groups_of(order, edges)] == [1] * 8
+
+
+@pytest.mark.parametrize("slack", [1.0, 2.0])
+def test_planted_groups_are_found_by_clustering(slack):
+    features, of_label = planted(8, 32)
+    order, layers = cluster(sparse.csr_array(features), branching=8, leaf_size=32, slack=slack)
+    groups = groups_of(order, layers[-1])
+    assert {len(set(of_label[list(group)])) for group in groups} == {1}
+    assert len(groups) == 8 or slack > 1
+
+
+def test_slack_lets_clusters_follow_groups_of_unequal_size():
+    features, of_label = planted(2, 60)
+    kept = np.concatenate([np.flatnonzero(of_label == 0)[:20], np.flatnonzero(of_label == 1)])
+    order, layers = cluster(features[kept], branching=4, leaf_size=20, slack=2.0)
+    groups = groups_of(order, layers[0])
+    assert all(len(set(of_label[kept][list(group)])) == 1 for group in groups)
+
+
+def test_halving_beats_chance_by_far():
+    """The similarity within groups that is to be maximised: the lengths of the groups' sums."""
+    features = planted(16, 20, noise=200)[0]
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
+
+    def within(order, edges):
+        return sum(np.linalg.norm(features[list(group)].sum(0)) for group in groups_of(order, edges))
+
+    order, edges = halve(features, 30)
+    assert within(order, edges) > 1.5 * within(np.random.default_rng(0).permutation(order), edges)
+
+
+WAYS = {
+    "halve": lambda features: halve(features, 20, seed=4)[0],
+    "cluster": lambda features: cluster(features, 5, 20, seed=4)[0],
+    "cluster with slack": lambda features: cluster(features, 5, 20, seed=4, slack=2.0)[0],
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_threads_and_the_way_work_is_shared_do_not_matter(way, monkeypatch):
+    features = random_rows(500)
+    found = []
+    for threads, shared in ((1, 10**9), (2, 10**9), (1, 0), (2, 0), (3, 4000)):
+        monkeypatch.setattr(clustering, "SHARED_WORK", shared)
+        monkeypatch.setattr(clustering, "SHARED_COMPARISONS", shared)
+        monkeypatch.setattr(clustering, "COLUMN_SAMPLE", 100 * threads)
+        with parallel.using_threads(threads):
+            found.append(WAYS[way](features).tolist())
+    assert all(order == found[0] for order in found)
+
+
+def test_a_dense_block_beside_a_sparse_one(monkeypatch):
+    """Columns of both blocks are shared between threads, and together they are the whole row."""
+    features = planted(4, 25)[0]
+    whole = halve(sparse.csr_array(features), 25)[0].tolist()
+    split = type("Blocks", (), {"sparse": sparse.csr_array(features[:, :30]), "dense": features[:, 30:]})()
+    for shared in (0, 10**9):
+        monkeypatch.setattr(clustering, "SHARED_WORK", shared)
+        with parallel.using_threads(3):
+            assert halve(split, 25)[0].tolist() == whole
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_seed_decides(way):
+    features = random_rows(200)
+    assert WAYS[way](features).tolist() == WAYS[way](features).tolist()
+    assert halve(features, 20, seed=0)[0].tolist() != halve(features, 20, seed=1)[0].tolist()
+    assert cluster(features, 5, 20, seed=0)[0].tolist() != cluster(features, 5, 20, seed=1)[0].tolist()
+
+
+@pytest.mark.parametrize("kind", [sparse.csr_array, np.asarray])
+def test_rows_are_used_at_unit_length(kind):
+    """Lengths that differ by powers of two change no bit of the unit rows."""
+    features = planted(4, 25)[0] * np.float32(3)
+    scales = np.exp2(np.random.default_rng(0).integers(-20, 20, len(features))).astype(np.float32)
+    scaled = features * scales[:, None]
+    assert halve(kind(scaled), 10)[0].tolist() == halve(kind(features), 10)[0].tolist()
+
+
+def test_what_is_refused():
+    features = random_rows(10)
+    for call in (lambda: halve(features, 0), lambda: cluster(features, 3, 0)):
+        with pytest.raises(ConfigError, match="leaf_size must be 1"):
+            call()
+    with pytest.raises(ConfigError, match="max_iterations must be 1"):
+        halve(features, 5, max_iterations=0)
+    with pytest.raises(ConfigError, match="branching must be 2"):
+        cluster(features, 1, 5)
+    with pytest.raises(ConfigError, match="slack must be 1"):
+        cluster(features, 3, 5, slack=0.9)
+    with pytest.raises(DataError, match="no label to group"):
+        halve(sparse.csr_array((0, 5), dtype=np.float32), 5)
+    with pytest.raises(DataError, match="NaN or infinity"):
+        halve(np.full((3, 2), np.inf), 1)

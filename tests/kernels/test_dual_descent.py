@@ -1,0 +1,108 @@
+"""The 16-lane solver against scikit-learn's LIBLINEAR, and its vector loops against plain NumPy."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numba import njit
+from scipy import sparse
+from sklearn.linear_model import LogisticRegression
+from sklearn.svm import LinearSVC
+
+from labelwise.kernels import dual_descent
+from labelwise.kernels.lanes import LANES, add_rows, dot_rows
+
+
+@njit
+def dot(indices, values, start, end, weights, out):
+    dot_rows(indices, values, start, end, weights, out)
+
+
+@njit
+def add(indices, values, start, end, weights, delta):
+    add_rows(indices, values, start, end, weights, delta)
+
+
+@given(st.integers(0, 30), st.integers(0, 5), st.integers(0, 2**32 - 1))
+def test_vector_loops_equal_numpy(count, start, seed):
+    rng = np.random.default_rng(seed)
+    weights = rng.normal(size=(20, LANES)).astype(np.float32)
+    indices = rng.integers(0, 20, start + count).astype(np.int32)
+    values = rng.normal(size=start + count).astype(np.float32)
+    out = rng.normal(size=LANES).astype(np.float32)
+    expected = out + values[start:].astype(np.float64) @ weights[indices[start:]].astype(np.float64)
+    dot(indices, values, start, start + count, weights, out)
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
+    delta = rng.normal(size=LANES).astype(np.float32)
+    changed = weights.astype(np.float64)
+    np.add.at(changed, indices[start:], values[start:, None].astype(np.float64) * delta)
+    add(indices, values, start, start + count, weights, delta)
+    np.testing.assert_allclose(weights, changed, rtol=1e-4, atol=1e-4)
+
+
+def problem(seed, n=120, d=40, width=5):
+    rng = np.random.default_rng(seed)
+    X = sparse.random_array((n, d), density=0.3, format="csr", rng=rng, dtype=np.float32)
+    X.data = rng.normal(size=X.nnz).astype(np.float32)
+    truth = rng.normal(size=(d, width))
+    signs = np.where(X @ truth + 0.5 * rng.normal(size=(n, width)) > 0.3, 1, -1)
+    return X, signs
+
+
+def solve(X, signs, loss, positive=1.0, negative=1.0, costs=None, bias=1.0, tolerance=1e-3):
+    n, width = signs.shape
+    padded = np.zeros((n, LANES), np.int8)
+    padded[:, :width] = signs
+    weighted = costs is not None
+    given = np.ones((n, LANES), np.float32) if weighted else np.array([[negative, positive]], np.float32)
+    if weighted:
+        given[:, :width] = costs
+    weights = np.zeros((X.shape[1], LANES), np.float32)
+    offsets = np.zeros(LANES, np.float32)
+    norms = np.asarray((X * X).sum(axis=1)).ravel().astype(np.float32)
+    passes = dual_descent.solve_lanes(
+        X.indptr.astype(np.int64), X.indices, X.data, norms, padded, given, weighted, width, loss, np.float32(bias),
+        np.float32(tolerance), 5000, 0, weights, offsets,
+    )  # fmt: skip
+    assert passes < 5000
+    assert (weights[:, width:] == 0).all()
+    return X @ weights[:, :width] + offsets[:width] * bias
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("loss", "name"), [(dual_descent.SQUARED_HINGE, "squared_hinge"), (dual_descent.HINGE, "hinge")]
+)
+def test_margins_are_those_of_liblinear(seed, loss, name):
+    X, signs = problem(seed)
+    found = solve(X, signs, loss, positive=2.0, negative=0.5)
+    for lane in range(signs.shape[1]):
+        peer = LinearSVC(loss=name, C=1.0, class_weight={1: 2.0, -1: 0.5}, tol=1e-8, max_iter=1_000_000, dual=True)
+        expected = peer.fit(X, signs[:, lane]).decision_function(X)
+        np.testing.assert_allclose(found[:, lane], expected, atol=0.02)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_logistic_margins_are_those_of_liblinear(seed):
+    X, signs = problem(seed)
+    found = solve(X, signs, dual_descent.LOGISTIC)
+    for lane in range(signs.shape[1]):
+        peer = LogisticRegression(solver="liblinear", C=1.0, tol=1e-8, max_iter=10_000)
+        np.testing.assert_allclose(found[:, lane], peer.fit(X, signs[:, lane]).decision_function(X), atol=0.02)
+
+
+def test_costs_of_single_examples():
+    X, signs = problem(7)
+    costs = np.random.default_rng(0).uniform(0.2, 3, signs.shape).astype(np.float32)
+    found = solve(X, signs, dual_descent.SQUARED_HINGE, costs=costs)
+    for lane in range(signs.shape[1]):
+        peer = LinearSVC(loss="squared_hinge", C=1.0, tol=1e-8, max_iter=1_000_000)
+        expected = peer.fit(X, signs[:, lane], sample_weight=costs[:, lane]).decision_function(X)
+        np.testing.assert_allclose(found[:, lane], expected, atol=0.02)
+
+
+def test_without_a_constant_feature():
+    X, signs = problem(3)
+    found = solve(X, signs, dual_descent.SQUARED_HINGE, bias=0.0)
+    peer = LinearSVC(loss="squared_hinge", fit_intercept=False, tol=1e-8, max_iter=1_000_000)
+    np.testing.assert_allclose(found[:, 0], peer.fit(X, signs[:, 0]).decision_function(X), atol=0.02)
