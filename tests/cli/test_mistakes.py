@@ -67,7 +67,7 @@ def test_what_is_typed_after_set(typed, value):
     [
         ("data: {path: x, text_column: t}\nmodel: {method: popularity}", "it belongs into the section options"),
         ("data: x\nmodel: {method: popularity}", "a section with keys of its own is needed, got 'x'"),
-        ("data: {path: x}\nmodel: {metod: popularity}", "`method` is missing (found: metod)"),
+        ("data: {path: x}\nmodel: {meth: popularity}", "`method` is missing (found: meth)"),
         ("data: {path: x}\nmodel: {method: popularity}\nevaluate: {metrics: [P@50]}", "set evaluate.k to that"),
         ("data: {path: books.csv}\nmodel: {method: popularity}", "give a single file as data.train"),
         ("data: {path: eurlex57}\nmodel: {method: popularity}", "did you mean the data set 'eurlex57k'?"),
