@@ -12,6 +12,7 @@ import pytest
 from scipy import sparse
 
 import labelwise as lw
+from labelwise.registry import METHODS
 from cli.commands import labelwise
 from conformance.planted import planted_texts
 
@@ -127,7 +128,8 @@ def test_config_show_and_schema(config):
     assert "bootstrap: 200" in shown
     assert labelwise("config", "show", "-", stdin=shown).out == shown
     schema = json.loads(labelwise("config", "schema").out)
-    assert schema["properties"]["model"]["anyOf"][0]["properties"]["method"] == {"const": "popularity"}
+    methods = [choice["properties"]["method"] for choice in schema["properties"]["model"]["anyOf"]]
+    assert methods == [{"const": name} for name in METHODS]
     assert "popularity" in labelwise("models").out
     assert "frequent" in labelwise("models", "popularity").out
     assert lw.__version__ in labelwise("--version").out

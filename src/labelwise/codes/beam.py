@@ -15,6 +15,7 @@ from labelwise.parallel import ranges, run_all, threads
 from labelwise.topk import NOTHING, TopK
 
 BLOCK = 2048
+LARGEST_LOG = 88.0  # beyond it e^x is no float32 any more; only labels weighed up by the user get there
 
 POST_PROCESSORS: dict[str, tuple[int, int, bool]] = {
     **{f"l{p}_hinge": (0, p, True) for p in (1, 2, 3, 4)},
@@ -82,7 +83,7 @@ def beam_search(
 
     run_all(work, ranges(n, threads() if n >= 8 * threads() else 1))
     if product:
-        np.exp(scores, out=scores, where=ids >= 0)
+        np.exp(np.minimum(scores, LARGEST_LOG), out=scores, where=ids >= 0)
     return TopK(ids, scores)
 
 
