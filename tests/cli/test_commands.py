@@ -12,9 +12,9 @@ import pytest
 from scipy import sparse
 
 import labelwise as lw
-from labelwise.registry import METHODS
 from cli.commands import labelwise
 from conformance.planted import planted_texts
+from labelwise.registry import METHODS
 
 
 @pytest.fixture
