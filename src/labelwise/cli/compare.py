@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labelwise.cli.train import ForceOption
+from labelwise.cli.options import ForceOption
 
 if TYPE_CHECKING:
     from labelwise.report.compare import Comparison, Kind

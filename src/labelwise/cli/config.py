@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from labelwise.cli.train import SetOption
+from labelwise.cli.options import SetOption
 
 app = typer.Typer(help="Look at configs.", no_args_is_help=True)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labelwise.cli.train import ForceOption
+from labelwise.cli.options import ForceOption
 
 if TYPE_CHECKING:
     from labelwise.data.dataset import Dataset

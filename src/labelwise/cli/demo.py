@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from labelwise.cli.train import ForceOption
+from labelwise.cli.options import ForceOption
 
 METHODS = ("popularity", "linear_tree")
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from labelwise.cli.train import ForceOption, SetOption
+from labelwise.cli.options import ForceOption, SetOption
 
 
 def predict_command(

@@ -1,0 +1,13 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Set a config field, e.g. model.beam=20. May be repeated."),
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace what is there already.")]
