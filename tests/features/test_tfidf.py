@@ -278,32 +278,33 @@ def damaged(**changes):
     model = Tfidf(TfidfConfig(ngrams=(1, 2))).fit(["aa bb", "cc", "bb cc"])
     tensors = model.state()
     if "terms" in changes:
-        tensors |= store.strings_to_tensors("tfidf.vocabulary", Strings.of(changes.pop("terms")))
-        tensors["tfidf.idf"] = np.ones(len(tensors["tfidf.vocabulary.ends"]))
-    return tensors | {key.replace("_", "."): value for key, value in changes.items()}
+        tensors |= store.strings_to_tensors("vocabulary", Strings.of(changes.pop("terms")))
+        tensors["idf"] = np.ones(len(tensors["vocabulary.ends"]))
+    return tensors | changes
 
 
 @pytest.mark.parametrize(
-    ("tensors", "message"),
+    ("changes", "message"),
     [
-        (damaged(tfidf_idf=np.ones(3)), "each of 5 terms"),
-        (damaged(tfidf_idf=np.ones(5, np.float32)), "finite weight"),
-        (damaged(tfidf_idf=np.array([1, 2, np.nan, 1, 1])), "finite weight"),
-        (damaged(tfidf_idf=np.ones((5, 1))), "finite weight"),
-        (damaged(terms=["aa", "bb", "aa"]), "twice"),
-        (damaged(terms=["aa", ""]), "not made of words"),
-        (damaged(terms=["aa", "a"]), "not made of words"),
-        (damaged(terms=["aa", "b b"]), "not made of words"),
-        (damaged(terms=["aa-bb"]), "not made of words"),
-        (damaged(terms=["aa\x00bb"]), "not made of words"),
-        (damaged(terms=["aa  bb"]), "not made of words"),
-        (damaged(terms=[" aa"]), "not made of words"),
-        (damaged(terms=["aa bb cc"]), "not made of words"),
-        (damaged(terms=["aa " * 1000]), "not made of words"),
-        ({}, "missing"),
+        ({"idf": np.ones(3)}, "each of 5 terms"),
+        ({"idf": np.ones(5, np.float32)}, "finite weight"),
+        ({"idf": np.array([1, 2, np.nan, 1, 1])}, "finite weight"),
+        ({"idf": np.ones((5, 1))}, "finite weight"),
+        ({"terms": ["aa", "bb", "aa"]}, "twice"),
+        ({"terms": ["aa", ""]}, "not made of words"),
+        ({"terms": ["aa", "a"]}, "not made of words"),
+        ({"terms": ["aa", "b b"]}, "not made of words"),
+        ({"terms": ["aa-bb"]}, "not made of words"),
+        ({"terms": ["aa\x00bb"]}, "not made of words"),
+        ({"terms": ["aa  bb"]}, "not made of words"),
+        ({"terms": [" aa"]}, "not made of words"),
+        ({"terms": ["aa bb cc"]}, "not made of words"),
+        ({"terms": ["aa " * 1000]}, "not made of words"),
+        (None, "missing"),
     ],
 )
-def test_damaged_state_is_refused(tensors, message):
+def test_damaged_state_is_refused(changes, message):
+    tensors = {} if changes is None else damaged(**changes)
     model = Tfidf(TfidfConfig(ngrams=(1, 2)))
     with pytest.raises(ModelFormatError, match=message) as caught:
         model.restore(tensors, Path("some/model"))
@@ -315,7 +316,7 @@ def test_damaged_state_is_refused(tensors, message):
 @given(st.lists(st.text(st.sampled_from("aB Σİ_-é\x00中") | st.characters(codec="utf-8"), max_size=12), max_size=8))
 def test_any_vocabulary_is_refused_or_works(terms):
     """A folder from a stranger may hold anything."""
-    tensors = store.strings_to_tensors("tfidf.vocabulary", Strings.of(terms)) | {"tfidf.idf": np.ones(len(terms))}
+    tensors = store.strings_to_tensors("vocabulary", Strings.of(terms)) | {"idf": np.ones(len(terms))}
     model = Tfidf(TfidfConfig(ngrams=(1, 2), lowercase=False))
     sound = len(set(terms)) == len(terms) and all(
         term in reference.terms_of(reference.words_of(term, False), 1, 2) for term in terms
@@ -416,6 +417,7 @@ def test_what_is_not_a_list_of_texts():
         ({"norm": "l1"}, "norm"),
         ({"hash_bits": 18}, "hash_bits learns nothing .* with idf"),
         ({"hash_bits": 18, "idf": False, "min_df": 2, "max_features": 9}, "with min_df, max_features"),
+        ({"hash_bits": 18, "idf": False, "max_df": 1}, "with max_df"),
         ({"hash_bits": 40, "idf": False}, "hash_bits"),
         ({"stop_words": "english"}, "stop_words: there is no such key"),
     ],
@@ -429,4 +431,4 @@ def test_configs_that_are_taken():
     config = validated(TfidfConfig, {"ngrams": [1, 2], "min_df": 0.5, "max_df": 7})
     assert (config.ngrams, config.min_df, config.max_df) == ((1, 2), 0.5, 7)
     assert isinstance(config.max_df, int)
-    assert validated(TfidfConfig, {"hash_bits": 18, "idf": False}).hash_bits == 18
+    assert validated(TfidfConfig, {"hash_bits": 18, "idf": False, "min_df": 1, "max_df": 1.0}).hash_bits == 18

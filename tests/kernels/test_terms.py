@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelwise.kernels import reference
+from labelwise.kernels import memory, reference
 from labelwise.kernels.term_rows import MOST_DIGITS, UNKNOWN, look_up, merge_equal, note_columns, sort_row, write_rows
-from labelwise.kernels.term_table import TermTable, cache_lines, read_only
+from labelwise.kernels.term_table import TermTable, read_only
 from labelwise.kernels.terms import DONE, NO_PAIRS
 from labelwise.kernels.words import CHUNK, MARGIN, NEEDS_PYTHON, cut, fold, folding_table, is_one_character
 from labelwise.strings import Strings
@@ -81,6 +81,18 @@ def test_lower_case_that_depends_on_neighbours_is_left_to_python():
     for text in ("ΟΔΟΣ", "x" * 100 + "İ", "aΣ"):
         assert fold_and_cut(text) == NEEDS_PYTHON
         assert fold_and_cut(text, lowercase=False) == reference.words_of(text, False)
+
+
+@given(st.lists(st.binary(max_size=5) | st.just(b" "), max_size=60).map(b"".join), st.booleans())
+def test_bytes_that_are_not_text_end_words(data, at_the_end):
+    """Nobody should hand these over, but then nothing may be read or written out of bounds."""
+    buffer = read_only(np.frombuffer(b"ab " + data + b" cd" + (b"" if at_the_end else b"\xe4" * 70), np.uint8))
+    scratch, edges = np.empty(2 * len(buffer) + MARGIN, np.uint8), np.empty(len(buffer) + MARGIN, np.int64)
+    size = fold(buffer, 0, 6 + len(data), folding_table(False), 0, scratch)
+    words = scratch[:size].tobytes().replace(b"\0", b" ").decode(errors="surrogatepass")
+    assert words.startswith("ab ")
+    assert words.endswith("d")
+    assert 2 * cut(scratch, size, edges) <= len(buffer)
 
 
 def test_chunk_is_what_the_vector_code_says():
@@ -167,8 +179,19 @@ def test_texts_as_terms():
     assert len(table.numbers_of(Strings.of([]))) == 0
 
 
-def test_tables_begin_at_a_cache_line():
-    assert all(cache_lines(size).ctypes.data % 64 == 0 for size in (2, 64, 1 << 12, 1 << 20))
+@pytest.mark.parametrize("size", [2, 64, 1 << 12, (1 << 20) + 3])
+def test_zeros_begin_at_a_cache_line(size):
+    array = memory.zeros(size, np.uint64)
+    assert (array.ctypes.data % 64, array.shape, array.dtype) == (0, (size,), np.uint64)
+    assert not array.any()
+    array[:] = 7
+    assert memory.empty(size, np.int32).shape == (size,)
+
+
+def test_large_arrays_without_large_pages(monkeypatch):
+    monkeypatch.delattr("mmap.MADV_HUGEPAGE", raising=False)
+    assert not memory.zeros(memory.LARGE, np.uint8).any()
+    assert memory.empty(memory.LARGE, np.float32).shape == (memory.LARGE,)
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------

@@ -6,9 +6,9 @@ whose lower case a kernel cannot tell (see `kernels.words`) are dealt with here:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -19,7 +19,7 @@ from labelwise.progress import progress
 from labelwise.strings import Strings
 
 BLOCK_BYTES = 1 << 21
-ROOM = 1 << 20
+ROOM = 1 << 21
 """Entries in a worker's arrays: large enough for large memory pages."""
 PYTHON_RUN = 64
 """Texts that are lower-cased by Python together."""
@@ -27,9 +27,9 @@ PYTHON_RUN = 64
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows of the documents first to last - 1, in arrays[...][begin:end]."""
+    """Rows of the documents first to last - 1, in arrays[...][begin:end] of a worker."""
 
-    worker: Worker
+    worker: int
     first: int
     last: int
     begin: int
@@ -42,9 +42,12 @@ class Worker:
 
     def __init__(self, texts: Strings, lowercase: bool, levels: int, row_ends: np.ndarray) -> None:
         self.texts, self.lowercase, self.levels, self.row_ends = texts, lowercase, levels, row_ends
+        self.number = 0
         self.most = ROOM
         self.arrays: tuple[np.ndarray, ...] = ()
         self.size = self.used = 0
+        self._pieces: list[Piece] = []
+        self._first = self._begin = 0  # of the piece that is being written
 
     def new_arrays(self, size: int) -> tuple[np.ndarray, ...]:
         """Arrays for so many entries."""
@@ -56,34 +59,33 @@ class Worker:
 
     def block(self, first: int, last: int) -> list[Piece]:
         """Work off the documents first to last - 1; where their rows are."""
-        pieces: list[Piece] = []
-        begin = self.used
-
-        def close(row: int) -> None:
-            nonlocal first, begin
-            if row > first:
-                pieces.append(Piece(self, first, row, begin, self.used, self.arrays))
-            first, begin = row, self.used
-
-        def advance(texts: Strings, lowercase: bool, row: int, stop: int, shift: int) -> None:
-            nonlocal begin
-            while row < stop:
-                row_ends = self.row_ends[row + shift : stop + shift]
-                status, done = self.run_kernel(texts[row:stop], lowercase, row_ends)
-                row += done
-                if status == NO_PAIRS:
-                    close(row + shift)
-                    self._make_room(texts, row)
-                    begin = 0
-                elif status != DONE:
-                    until = min(row + PYTHON_RUN, stop)
-                    lowered = Strings.of(text.lower() for text in texts[row:until])
-                    advance(lowered, False, 0, len(lowered), row + shift)
-                    row = until
-
-        advance(self.texts, self.lowercase, first, last, 0)
-        close(last)
+        self._first, self._begin = first, self.used
+        self._advance(self.texts, self.lowercase, first, last, 0)
+        self._close(last)
+        pieces, self._pieces = self._pieces, []
         return pieces
+
+    def _advance(self, texts: Strings, lowercase: bool, row: int, stop: int, shift: int) -> None:
+        """Work off texts[row:stop], which are the documents from row + shift on."""
+        while row < stop:
+            row_ends = self.row_ends[row + shift : stop + shift]
+            status, done = self.run_kernel(texts[row:stop], lowercase, row_ends)
+            row += done
+            if status == NO_PAIRS:
+                self._close(row + shift)
+                self._make_room(texts, row)
+                self._begin = 0
+            elif status != DONE:
+                until = min(row + PYTHON_RUN, stop)
+                lowered = Strings.of(text.lower() for text in texts[row:until])
+                self._advance(lowered, False, 0, len(lowered), row + shift)
+                row = until
+
+    def _close(self, row: int) -> None:
+        """End the piece before this document and begin another."""
+        if row > self._first:
+            self._pieces.append(Piece(self.number, self._first, row, self._begin, self.used, self.arrays))
+        self._first, self._begin = row, self.used
 
     def _make_room(self, texts: Strings, row: int) -> None:
         """New arrays with room for at least this text (a word takes two bytes and a gap, and may grow by half)."""
@@ -98,19 +100,21 @@ AnyWorker = TypeVar("AnyWorker", bound=Worker)
 def work_off(texts: Strings, new_worker: Callable[[], AnyWorker], what: str) -> tuple[list[AnyWorker], list[Piece]]:
     """All blocks of the texts through workers, at most one a thread, with a progress bar called `what`.
 
-    Gives the workers and, in the documents' order, where they put which rows.
+    Gives the workers by number and, in the documents' order, where they put which rows.
     """
     sizes = np.cumsum(texts.ends - texts.starts)
     total = int(sizes[-1]) if len(sizes) else 0
     bounds = _bounds(sizes, total)
     workers: list[AnyWorker] = []
     idle: list[AnyWorker] = []
+    numbers = itertools.count()
 
     def work(block: tuple[int, int]) -> list[Piece]:
         try:
             worker = idle.pop()
         except IndexError:
             worker = new_worker()
+            worker.number = next(numbers)
             worker.most = (total // 2 + len(texts)) * worker.levels
             workers.append(worker)
         try:
@@ -118,14 +122,15 @@ def work_off(texts: Strings, new_worker: Callable[[], AnyWorker], what: str) -> 
         finally:
             idle.append(worker)
 
-    if len(bounds) <= 1:
-        return workers, [piece for block in bounds for piece in work(block)]
     pieces: list[Piece] = []
+    if len(bounds) == 1:
+        pieces = work(bounds[0])
+        return workers, pieces
     with progress(what, float(total), "bytes") as step:
         for (first, last), found in zip(bounds, run_stream(work, bounds), strict=True):
             pieces += found
             step(float(sizes[last - 1] - (sizes[first - 1] if first else 0)))
-    return workers, pieces
+    return sorted(workers, key=lambda worker: worker.number), pieces
 
 
 def _bounds(sizes: np.ndarray, total: int) -> list[tuple[int, int]]:
@@ -134,4 +139,4 @@ def _bounds(sizes: np.ndarray, total: int) -> list[tuple[int, int]]:
         return [(0, len(sizes))] if len(sizes) else []
     marks = np.arange(BLOCK_BYTES, total, BLOCK_BYTES)
     edges = np.unique([0, *(np.searchsorted(sizes, marks) + 1), len(sizes)])
-    return list(pairwise(edges[edges <= len(sizes)].tolist()))
+    return list(itertools.pairwise(edges[edges <= len(sizes)].tolist()))

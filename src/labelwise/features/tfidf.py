@@ -23,7 +23,8 @@ from scipy import sparse
 from labelwise.config import Config
 from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFittedError
 from labelwise.features.text_blocks import Piece, Worker, work_off
-from labelwise.features.vocabulary import Counted, Counting, choose, column_order, count, most_frequent
+from labelwise.features.vocabulary import Counting, Counts, Terms, choose, column_order, count, most_frequent
+from labelwise.kernels import memory
 from labelwise.kernels.term_rows import UNKNOWN, count_kept, look_up, note_columns, write_rows
 from labelwise.kernels.term_table import TermTable, places, read_only
 from labelwise.kernels.words import folding_table
@@ -72,7 +73,7 @@ class TfidfConfig(Config):
         if self.hash_bits is not None:
             learned = [
                 name for name in ("min_df", "max_df", "max_features")
-                if getattr(self, name) != type(self).model_fields[name].default
+                if repr(getattr(self, name)) != repr(type(self).model_fields[name].default)  # 1 is not 1.0
             ]  # fmt: skip
             if self.idf or learned:
                 unfit = ", ".join((["idf"] if self.idf else []) + learned)
@@ -125,7 +126,7 @@ class Tfidf:
         """Learn the vocabulary and the terms' weights."""
         documents = _as_strings(texts)
         if self.config.hash_bits is None:
-            self._learn(self._count(documents, keep=False), len(documents))
+            self._learn(self._count(documents, keep=False)[0], len(documents))
         return self
 
     def fit_transform(self, texts: Strings | Iterable[str]) -> sparse.csr_array:
@@ -133,9 +134,11 @@ class Tfidf:
         documents = _as_strings(texts)
         if self.config.hash_bits is not None:
             return self.transform(documents)
-        counted = self._count(documents, keep=True)
-        columns = self._learn(counted, len(documents))
-        return self._write(counted, columns)
+        terms, counts = self._count(documents, keep=True)
+        columns = self._learn(terms, len(documents))
+        pruned = len(self.vocabulary_) < int(np.count_nonzero(terms.frequency))
+        del terms  # its table is large, and no longer needed
+        return self._write(counts, columns, pruned)
 
     def transform(self, texts: Strings | Iterable[str]) -> sparse.csr_array:
         """Rows of the texts: float32 [documents, terms]; terms that `fit` has not met are left out."""
@@ -160,24 +163,22 @@ class Tfidf:
         if self.config.hash_bits is not None:
             return {}
         self._check_fitted()
-        tensors = strings_to_tensors("tfidf.vocabulary", self.vocabulary_)
-        return tensors if self.idf_ is None else {**tensors, "tfidf.idf": self.idf_}
+        tensors = strings_to_tensors("vocabulary", self.vocabulary_)
+        return tensors if self.idf_ is None else {**tensors, "idf": self.idf_}
 
     def restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> Self:
         """Take back what `state` gave; everything is checked, `path` is named in errors."""
         if self.config.hash_bits is not None:
             return self
-        vocabulary = strings_from_tensors("tfidf.vocabulary", tensors, path)
+        vocabulary = strings_from_tensors("vocabulary", tensors, path)
         idf = None
         if self.config.idf:
-            idf = np.array(stored(tensors, "tfidf.idf", path))
+            idf = np.array(stored(tensors, "idf", path))
             if idf.dtype != np.float64 or idf.shape != (len(vocabulary),) or not np.isfinite(idf).all():
-                raise ModelFormatError(
-                    f"{path}: tfidf.idf is not a finite weight for each of {len(vocabulary):,} terms"
-                )
+                raise ModelFormatError(f"{path}: idf is not a finite weight for each of {len(vocabulary):,} terms")
         lookup = _build_lookup(vocabulary, self.config.ngrams[1])
         if lookup is None:
-            raise ModelFormatError(f"{path}: tfidf.vocabulary holds a term twice, or one that is not made of words")
+            raise ModelFormatError(f"{path}: vocabulary holds a term twice, or one that is not made of words")
         self.vocabulary_, self.idf_, self._lookup = vocabulary, idf, lookup
         return self
 
@@ -188,38 +189,37 @@ class Tfidf:
         if not hasattr(self, "vocabulary_"):
             raise NotFittedError("this Tfidf has not learned a vocabulary yet; call fit or fit_transform first")
 
-    def _count(self, documents: Strings, keep: bool) -> Counted:
+    def _count(self, documents: Strings, keep: bool) -> tuple[Terms, Counts]:
         config = self.config
         return count(documents, Counting(config.lowercase, *config.ngrams, keep, config.max_features is not None))
 
-    def _learn(self, counted: Counted, documents: int) -> np.ndarray:
+    def _learn(self, terms: Terms, documents: int) -> np.ndarray:
         """Set vocabulary and weights; the column of each counted term."""
         config = self.config
-        kept = choose(counted.frequency, documents, config.min_df, config.max_df)
-        columns = column_order(counted.table, kept)
+        kept = choose(terms.frequency, documents, config.min_df, config.max_df)
+        columns = column_order(terms.table, kept)
         if config.max_features is not None:
-            columns = most_frequent(columns, counted.occurrences, config.max_features)
-        terms = np.flatnonzero(columns != UNKNOWN)
-        ordered = np.empty(len(terms), np.int64)
-        ordered[columns[terms]] = terms
-        self.vocabulary_ = counted.table.spell(ordered)
-        self.idf_ = np.log((1 + documents) / (1 + counted.frequency[ordered])) + 1 if config.idf else None
+            columns = most_frequent(columns, terms.occurrences, config.max_features)
+        chosen = np.flatnonzero(columns != UNKNOWN)
+        ordered = np.empty(len(chosen), np.int64)
+        ordered[columns[chosen]] = chosen
+        self.vocabulary_ = terms.table.spell(ordered)
+        self.idf_ = np.log((1 + documents) / (1 + terms.frequency[ordered])) + 1 if config.idf else None
         self._lookup = None
         return columns
 
-    def _write(self, counted: Counted, columns: np.ndarray) -> sparse.csr_array:
+    def _write(self, counts: Counts, columns: np.ndarray, pruned: bool) -> sparse.csr_array:
         """The matrix from the counts, which are given back on the way."""
-        row_ends, pieces = counted.row_ends, counted.pieces
+        row_ends, pieces = counts.row_ends, counts.pieces
         sizes = np.zeros(len(row_ends) + 1, np.int64)
-        column_of = {worker: columns[numbers] for worker, numbers in counted.numbers.items()}
-        pruned = len(self.vocabulary_) < (counted.frequency > 0).sum()
+        columns_of = [columns[numbers] for numbers in counts.numbers]
 
         def measure(piece: Piece) -> None:
             sizes_here = sizes[piece.first + 1 : piece.last + 1]
             ends_here = row_ends[piece.first : piece.last]
             ends_here -= piece.begin
             if pruned and piece.arrays:
-                count_kept(piece.arrays[0][piece.begin : piece.end], ends_here, column_of[id(piece.worker)], sizes_here)
+                count_kept(piece.arrays[0][piece.begin : piece.end], ends_here, columns_of[piece.worker], sizes_here)
             else:
                 sizes_here[:] = np.diff(ends_here, prepend=0)
 
@@ -234,7 +234,7 @@ class Tfidf:
             if piece.arrays:
                 write_rows(
                     piece.arrays[0][piece.begin : piece.end], row_ends[piece.first : piece.last],
-                    column_of[id(piece.worker)], bits, weights, self.config.sublinear, self.config.norm is not None,
+                    columns_of[piece.worker], bits, weights, self.config.sublinear, self.config.norm is not None,
                     indptr[piece.first : piece.last], indices, values,
                 )  # fmt: skip
 
@@ -270,7 +270,7 @@ class _Reader(Worker):
         self.bits = max(1, (owner.n_features - 1).bit_length())
 
     def new_arrays(self, size: int) -> tuple[np.ndarray, ...]:
-        return np.empty(size, np.int32), np.empty(size, np.float32)
+        return memory.empty(size, np.int32), memory.empty(size, np.float32)
 
     def run_kernel(self, texts: Strings, lowercase: bool, row_ends: np.ndarray) -> tuple[int, int]:
         if not self.arrays:

@@ -13,6 +13,7 @@ import numpy as np
 
 from labelwise.errors import DataError
 from labelwise.features.text_blocks import Piece, Worker, work_off
+from labelwise.kernels import memory
 from labelwise.kernels.term_rows import UNKNOWN, tally
 from labelwise.kernels.term_table import TermTable
 from labelwise.kernels.terms import ARENA
@@ -34,18 +35,24 @@ class Counting:
 
 
 @dataclass(frozen=True)
-class Counted:
-    """The terms of a collection and, for each document, which of them it has how often.
-
-    `frequency` is the number of documents with each term, `occurrences` how often it occurs in all (empty if nobody
-    asked). ``numbers[id(worker)]`` gives for a number in the worker's pieces the term's number in `table`.
-    """
+class Terms:
+    """The terms of a collection: in how many documents each is, and how often it occurs (empty if nobody asked)."""
 
     table: TermTable
     frequency: np.ndarray
     occurrences: np.ndarray
+
+
+@dataclass(frozen=True)
+class Counts:
+    """For each document which terms it has how often: the workers' pieces.
+
+    ``numbers[piece.worker]`` gives for a number in a piece the term's number; ``row_ends[document]`` is the place after
+    a document's counts.
+    """
+
     pieces: list[Piece]
-    numbers: dict[int, np.ndarray]
+    numbers: list[np.ndarray]
     row_ends: np.ndarray
 
 
@@ -62,7 +69,7 @@ class _Counter(Worker):
     def new_arrays(self, size: int) -> tuple[np.ndarray, ...]:
         if not self.how.keep and self.size >= size and self.arrays:
             return self.arrays
-        return (np.empty(size, np.uint64),)
+        return (memory.empty(size, np.uint64),)
 
     def run_kernel(self, texts: Strings, lowercase: bool, row_ends: np.ndarray) -> tuple[int, int]:
         pairs = self.arrays[0] if self.arrays else np.empty(0, np.uint64)
@@ -82,22 +89,20 @@ def _longer(array: np.ndarray, size: int) -> np.ndarray:
     return longer
 
 
-def count(texts: Strings, how: Counting) -> Counted:
+def count(texts: Strings, how: Counting) -> tuple[Terms, Counts]:
     """Count the terms of all documents."""
     row_ends = np.empty(len(texts), np.int64)
     workers, pieces = work_off(texts, lambda: _Counter(texts, row_ends, how), "counting words")
     workers = workers or [_Counter(texts, row_ends, how)]
     table = workers[0].table
-    numbers = {id(workers[0]): np.arange(len(table))} | {id(w): table.adopt(w.table) for w in workers[1:]}
+    numbers = [np.arange(len(table)), *(table.adopt(worker.table) for worker in workers[1:])]
     frequency = np.zeros(len(table), np.int32)
     occurrences = np.zeros(len(table) if how.occurrences else 0, np.int64)
-    for worker in workers:
-        places = numbers[id(worker)]
+    for worker, places in zip(workers, numbers, strict=True):
         frequency[places] += worker.frequency[: len(places)]
         if how.occurrences:
             occurrences[places] += worker.occurrences[: len(places)]
-        worker.arrays = ()
-    return Counted(table, frequency, occurrences, pieces if how.keep else [], numbers, row_ends)
+    return Terms(table, frequency, occurrences), Counts(pieces if how.keep else [], numbers, row_ends)
 
 
 def column_order(table: TermTable, kept: np.ndarray) -> np.ndarray:

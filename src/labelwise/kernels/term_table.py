@@ -1,6 +1,6 @@
 """The table of terms that the kernels in `terms` fill: its arrays, and how they grow.
 
-Arrays are made here and not inside kernels because NumPy asks for large memory pages, which saves much of the time.
+Arrays are made here and not inside kernels so that they lie on large memory pages, which saves much of the time.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ import secrets
 import numpy as np
 
 from labelwise.errors import DataError
-from labelwise.kernels import terms
+from labelwise.kernels import memory, terms
 from labelwise.kernels.terms import ARENA, DONE, NO_ARENA, NO_GRAMS, NO_PAIRS, NO_WORDS, NODES, SLOT
 from labelwise.kernels.words import MARGIN, NEEDS_PYTHON, folding_table
+from labelwise.parallel import ranges, run_all, threads
 from labelwise.strings import Strings
+
+_MANY = 10_000
 
 
 class TermTable:
@@ -28,8 +31,8 @@ class TermTable:
     def __init__(self, max_words: int = 1) -> None:
         self.max_words = max_words
         self.seed = np.uint64(secrets.randbits(64))  # nobody can prepare texts whose words all collide
-        self.words = cache_lines(SLOT << 12)
-        self.grams = cache_lines(2 << 12 if max_words > 1 else 2)
+        self.words = memory.zeros(SLOT << 12, np.uint64)
+        self.grams = memory.zeros(2 << 12 if max_words > 1 else 2, np.uint64)
         self.nodes = np.empty(1 << 12, np.int64)
         self.arena = np.zeros(1 << 15, np.uint8)
         self.counts = np.zeros(3, np.int64)
@@ -80,7 +83,7 @@ class TermTable:
         """Learn each text as one term of at most `max_words` words; its number, or -1 for one that has none."""
         longest = int((texts.ends - texts.starts).max(initial=0))
         most = len(texts) * self.max_words * (self.max_words + 1) // 2 + self.max_words * (longest // 2 + 1)
-        pairs = np.zeros(most, np.uint64)
+        pairs = memory.empty(most, np.uint64)
         row_ends = np.empty(len(texts), np.int64)
         status, _, _ = self.learn(texts, False, 1, pairs, 0, row_ends)
         if status != DONE:  # texts of more words than were allowed for
@@ -91,11 +94,20 @@ class TermTable:
 
     def spell(self, numbers: np.ndarray) -> Strings:
         """The terms with these numbers, words joined by a blank."""
+        parts = ranges(len(numbers), threads() if len(numbers) > _MANY else 1)
         ends = np.empty(len(numbers), np.int64)
-        terms.spell(self.nodes, self.arena, numbers, ends, np.empty(0, np.uint8), False)
+
+        def write(buffer: np.ndarray, fill: bool) -> None:
+            def part(bounds: tuple[int, int]) -> None:
+                here = slice(*bounds)
+                terms.spell(self.nodes, self.arena, numbers[here], ends[here], buffer, fill)
+
+            run_all(part, parts)
+
+        write(np.empty(0, np.uint8), False)
         np.cumsum(ends, out=ends)
         buffer = np.empty(ends[-1] if len(ends) else 0, np.uint8)
-        terms.spell(self.nodes, self.arena, numbers, ends, buffer, True)
+        write(buffer, True)
         return Strings.packed(buffer, ends)
 
     def _make_scratch(self, longest: int) -> None:
@@ -107,11 +119,11 @@ class TermTable:
     def _grow(self, status: int, longest: int) -> None:
         """Double the array that was too small."""
         if status == NO_WORDS:
-            larger = cache_lines(2 * len(self.words))
+            larger = memory.zeros(2 * len(self.words), np.uint64)
             terms.place_words(self.words, larger)
             self.words = larger
         elif status == NO_GRAMS:
-            larger = cache_lines(2 * len(self.grams))
+            larger = memory.zeros(2 * len(self.grams), np.uint64)
             terms.place_grams(self.grams, self.seed, larger)
             self.grams = larger
         elif status == NO_ARENA:
@@ -122,15 +134,8 @@ class TermTable:
             raise DataError("there are more than a thousand million different terms; use shorter n-grams or hash_bits")
 
 
-def cache_lines(size: int) -> np.ndarray:
-    """Zeros that begin at a cache line, so that no slot of the table lies in two."""
-    raw = np.zeros(size + 8, np.uint64)
-    skip = -(raw.ctypes.data // 8) % 8
-    return raw[skip : skip + size]
-
-
 def _longer(array: np.ndarray, size: int) -> np.ndarray:
-    larger = np.empty(size, array.dtype)
+    larger = memory.empty(size, array.dtype)
     larger[: len(array)] = array
     return larger
 

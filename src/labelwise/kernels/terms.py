@@ -41,18 +41,23 @@ def mixed(first: np.uint64, second: np.uint64, seed: np.uint64) -> np.uint64:
 
 
 @inner
+def first_bytes(size: int) -> np.uint64:
+    """A mask of the first `size` of eight bytes, of all if there are more."""
+    return _ALL >> np.uint64(max(0, 64 - 8 * size))
+
+
+@inner
 def word_key(text: np.ndarray, begin: int, size: int, seed: np.uint64) -> tuple[np.uint64, np.uint64, np.uint64]:
     """What a word is looked up by: its first and second 8 bytes (hash and LONG if it has more), and a hash."""
     if size <= 16:
-        first = eight_bytes(text, begin) & (_ALL >> np.uint64(max(0, 64 - 8 * size)))
-        second = eight_bytes(text, begin + 8) & (_ALL >> np.uint64(128 - 8 * max(9, size)))
+        first = eight_bytes(text, begin) & first_bytes(size)
+        second = eight_bytes(text, begin + 8) & first_bytes(max(1, size - 8))
         if size <= 8:
             second = np.uint64(0)
     else:
         first = seed
         for place in range(0, size, 8):
-            piece = eight_bytes(text, begin + place) & (_ALL >> np.uint64(max(0, 64 - 8 * (size - place))))
-            first = mixed(first, piece, seed)
+            first = mixed(first, eight_bytes(text, begin + place) & first_bytes(size - place), seed)
         first |= np.uint64(1)
         second = LONG
     return first, second, mixed(first, second, seed)
@@ -82,10 +87,13 @@ def find_word(
 @inner
 def same_word(text: np.ndarray, begin: int, size: int, arena: np.ndarray, start: int) -> bool:
     """Whether the word that begins at arena[start] and ends before a 0 is text[begin : begin + size]."""
-    for place in range(size):
-        if text[begin + place] != arena[start + place]:
+    if start + size + 8 > len(arena) or arena[start + size] != 0:
+        return False
+    for place in range(0, size, 8):
+        unlike = eight_bytes(text, begin + place) ^ eight_bytes(arena, start + place)
+        if unlike & first_bytes(size - place) != 0:
             return False
-    return arena[start + size] == 0
+    return True
 
 
 @inner
@@ -143,7 +151,7 @@ def add_word(
         return NO_WORDS
     if counts[NODES] == len(nodes):
         return NO_NODES
-    if kept + size + 1 > len(arena):
+    if kept + size + 9 > len(arena):  # `same_word` reads eight bytes at a time
         return NO_ARENA
     for place in range(size):
         arena[kept + place] = text[begin + place]

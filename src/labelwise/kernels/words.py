@@ -149,21 +149,25 @@ def fold(buffer: np.ndarray, start: int, end: int, table: np.ndarray, lowercase:
             size += whole
             if others == 0 or place >= end:
                 continue
-        while place < end and (buffer[place] >= 0x80 or place > last_chunk):
+        # one by one while this character or the next is not ASCII, as in scripts that only share the blank
+        while place < end and (buffer[place] >= 0x80 or place > last_chunk or buffer[place + 1] >= 0x80):
             code = np.int64(buffer[place])
             if code < 0x80:
                 place += 1
-            elif code < 0xE0:
+            elif 0xC0 <= code < 0xE0 and place + 2 <= end:
                 code = (code & 0x1F) << 6 | (buffer[place + 1] & 0x3F)
                 place += 2
-            elif code < 0xF0:
+            elif 0xE0 <= code < 0xF0 and place + 3 <= end:
                 code = (code & 0x0F) << 12 | (buffer[place + 1] & 0x3F) << 6 | (buffer[place + 2] & 0x3F)
                 place += 3
-            else:
+            elif 0xF0 <= code < 0xF5 and place + 4 <= end:
                 code = (code & 0x07) << 18 | (buffer[place + 1] & 0x3F) << 12 | (buffer[place + 2] & 0x3F) << 6
                 code |= buffer[place + 3] & 0x3F
                 place += 4
-            code = np.int64(table[code])
+            else:
+                code = np.int64(0)  # not UTF-8: taken for something outside words
+                place += 1
+            code = np.int64(table[min(code, len(table) - 1)])
             if code < 0:
                 return NEEDS_PYTHON
             size = _append(text, size, code)
