@@ -84,14 +84,13 @@ def test_lower_case_that_depends_on_neighbours_is_left_to_python():
 
 
 @given(st.lists(st.binary(max_size=5) | st.just(b" "), max_size=60).map(b"".join), st.booleans())
-def test_bytes_that_are_not_text_end_words(data, at_the_end):
+def test_bytes_that_are_not_text_do_no_harm(data, at_the_end):
     """Nobody should hand these over, but then nothing may be read or written out of bounds."""
     buffer = read_only(np.frombuffer(b"ab " + data + b" cd" + (b"" if at_the_end else b"\xe4" * 70), np.uint8))
     scratch, edges = np.empty(2 * len(buffer) + MARGIN, np.uint8), np.empty(len(buffer) + MARGIN, np.int64)
     size = fold(buffer, 0, 6 + len(data), folding_table(False), 0, scratch)
-    words = scratch[:size].tobytes().replace(b"\0", b" ").decode(errors="surrogatepass")
+    words = scratch[:size].tobytes().replace(b"\0", b" ").decode(errors="replace")
     assert words.startswith("ab ")
-    assert words.endswith("d")
     assert 2 * cut(scratch, size, edges) <= len(buffer)
 
 
