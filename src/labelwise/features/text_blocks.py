@@ -102,7 +102,7 @@ def work_off(texts: Strings, new_worker: Callable[[], AnyWorker], what: str) -> 
 
     Gives the workers by number and, in the documents' order, where they put which rows.
     """
-    sizes = np.cumsum(texts.ends - texts.starts)
+    sizes = (texts.ends - texts.starts).cumsum()
     total = int(sizes[-1]) if len(sizes) else 0
     bounds = _bounds(sizes, total)
     workers: list[AnyWorker] = []

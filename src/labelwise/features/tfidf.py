@@ -303,6 +303,9 @@ def _build_lookup(vocabulary: Strings, max_words: int) -> _Lookup | None:
 def _as_strings(texts: Strings | Iterable[str]) -> Strings:
     if isinstance(texts, str):
         raise DataError("a list of texts is needed, got one text; put it into a list")
+    if type(texts) is list and len(texts) == 1 and type(texts[0]) is str and texts[0].isascii():
+        data = texts[0].encode()  # one question to a server: a third of the time would go into the general way
+        return Strings(np.frombuffer(data, np.uint8), np.zeros(1, np.int64), np.array([len(data)], np.int64))
     return Strings.of(texts)
 
 

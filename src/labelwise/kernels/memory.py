@@ -19,6 +19,8 @@ _LINE = 64
 
 def empty(size: int, dtype: Any) -> np.ndarray:
     """An array of any contents, on large pages if it is large."""
+    if size < PAGE >> 4:  # small whatever the type: the quick way
+        return np.empty(size, dtype)
     pages = _pages(size * np.dtype(dtype).itemsize)
     return np.empty(size, dtype) if pages is None else pages.view(dtype)
 
