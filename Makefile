@@ -25,11 +25,17 @@ types: $(VENV)/full.installed
 fuzz: $(VENV)/full.installed
 	LABELWISE_FUZZ_CASES=$(CASES) $(BIN)/python -m pytest -m fuzz -n 2 --timeout 7200
 
-# Speed and memory. PEERS names a Python that has the packages to compare with, if there is one.
+# Speed and memory. PEERS: one or more Pythons that have the packages to compare with, the first with omikuji, napkinxc and
+# scikit-learn. DATA: a folder with eurlex57k/ and yso-en/. What is missing is left out. See docs/benchmarks.md.
 bench: $(VENV)/full.installed
-	$(BIN)/python benchmarks/read_sparse.py $(if $(PEERS),--peers $(PEERS))
+	$(BIN)/python benchmarks/read_sparse.py $(if $(PEERS),--peers $(firstword $(PEERS)))
 	$(BIN)/python benchmarks/metrics_scale.py
-	$(if $(PEERS),$(BIN)/python benchmarks/metrics_peers.py --peers $(PEERS))
+	$(if $(PEERS),$(BIN)/python benchmarks/metrics_peers.py --peers $(firstword $(PEERS)))
+	$(if $(DATA),$(BIN)/python benchmarks/tfidf.py --data $(DATA)/eurlex57k)
+	$(if $(DATA),$(BIN)/python benchmarks/linear_tree.py --data $(DATA)/eurlex57k --peers $(PEERS))
+	$(if $(DATA),$(BIN)/python benchmarks/linear_tree_end_to_end.py --data $(DATA)/yso-en --peers $(PEERS))
+	$(if $(DATA),$(BIN)/python benchmarks/linear_tree_growth.py --data $(DATA)/yso-en)
+	$(if $(DATA),$(BIN)/python benchmarks/linear_tree_defaults.py --data $(DATA)/eurlex57k $(DATA)/yso-en)
 
 docs: $(VENV)/docs.installed
 	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build
@@ -45,8 +51,10 @@ $(VENV)/core.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --editable ".[report]"
 	touch $@
 
+# torch comes first and by its exact version: a range would bring gigabytes for graphics cards along
 $(VENV)/full.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) --editable ".[report]" --group dev
+	$(PIP) torch==2.13.0
+	$(PIP) --editable ".[report,nn,sweep]" --group dev
 	touch $(VENV)/core.installed $@
 
 $(VENV)/docs.installed: pyproject.toml constraints.txt | $(VENV)/bin/python

@@ -12,9 +12,11 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Dataset": "labelwise.data.dataset",
+    "LinearFlat": "labelwise.methods.linear_flat",
     "LinearTree": "labelwise.methods.linear_tree",
     "Popularity": "labelwise.methods.popularity",
     "Strings": "labelwise.strings",
+    "TextEncoder": "labelwise.methods.text_encoder",
     "TopK": "labelwise.topk",
     "dataset": "labelwise.data.catalogue",
     "evaluate": "labelwise.metrics.evaluate",
@@ -36,8 +38,10 @@ if TYPE_CHECKING:
     from labelwise.data.write import write as write
     from labelwise.data.write import write_splits as write_splits
     from labelwise.methods.base import load as load
+    from labelwise.methods.linear_flat import LinearFlat as LinearFlat
     from labelwise.methods.linear_tree import LinearTree as LinearTree
     from labelwise.methods.popularity import Popularity as Popularity
+    from labelwise.methods.text_encoder import TextEncoder as TextEncoder
     from labelwise.metrics.evaluate import evaluate as evaluate
     from labelwise.parallel import set_threads as set_threads
     from labelwise.strings import Strings as Strings

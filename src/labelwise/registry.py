@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from labelwise.methods.base import Method
 
 METHODS: dict[str, str] = {
+    "linear_flat": "labelwise.methods.linear_flat:LinearFlat",
     "linear_tree": "labelwise.methods.linear_tree:LinearTree",
     "popularity": "labelwise.methods.popularity:Popularity",
+    "text_encoder": "labelwise.methods.text_encoder:TextEncoder",
 }
 
 

@@ -57,7 +57,7 @@ class FolderWriter:
 
     def write_tensors(self, name: str, tensors: Mapping[str, np.ndarray]) -> None:
         """A safetensors file, written array by array without a copy of the whole."""
-        arrays = {key: np.ascontiguousarray(value) for key, value in tensors.items()}
+        arrays = {key: np.asarray(value, order="C") for key, value in tensors.items()}  # a single number stays one
         self._write(name, _safetensors_parts(arrays))
 
     def _write(self, name: str, parts: Any) -> None:
@@ -120,6 +120,40 @@ def new_folder(path: str | Path, kind: str, about: Mapping[str, Any], force: boo
         replace_folder(hidden, target)
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
+
+
+@contextmanager
+def changed_folder(path: str | Path, kind: str, about: Mapping[str, Any]) -> Iterator[FolderWriter]:
+    """Add files to a folder that is there, or replace some; `about` is added to its manifest.
+
+    The changed folder takes the old one's place when the block ends without an error. Files that stay are linked, not
+    copied, where the disk can.
+    """
+    target = Path(os.path.realpath(path))
+    before = Folder(target, kind, verify=False)
+    hidden = Path(tempfile.mkdtemp(prefix=f".{target.name}.new-", dir=target.parent))
+    try:
+        writer = FolderWriter(hidden)
+        yield writer
+        for item in target.iterdir():
+            if item.name != MANIFEST and item.name not in writer.files:
+                _link(item, hidden / item.name)
+        files = {**before.manifest["files"], **writer.files}
+        FolderWriter(hidden).write_json(MANIFEST, {**before.manifest, **about, "files": files})
+        hidden.chmod(target.stat().st_mode & 0o777)
+        replace_folder(hidden, target)
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _link(source: Path, target: Path) -> None:
+    if source.is_dir() and not source.is_symlink():
+        shutil.copytree(source, target, symlinks=True)
+        return
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        shutil.copyfile(source, target, follow_symlinks=False)
 
 
 def _is_ours(folder: Path) -> bool:
@@ -253,8 +287,8 @@ def map_tensors(path: str | Path) -> dict[str, np.ndarray]:
         raise ModelFormatError(f"{path}: the safetensors header is damaged")
     header.pop("__metadata__", None)
     begin = 8 + length
-    # an empty range cannot be mapped
-    mapped = np.memmap(path, np.uint8, "r", offset=begin) if size > begin else np.empty(0, np.uint8)
+    # an empty range cannot be mapped; a plain array, because every call of a kernel with a memmap costs 10 us more
+    mapped = np.asarray(np.memmap(path, np.uint8, "r", offset=begin)) if size > begin else np.empty(0, np.uint8)
     return {key: _tensor(path, key, entry, mapped) for key, entry in header.items()}
 
 
@@ -345,8 +379,9 @@ def csr_from_tensors(prefix: str, tensors: Mapping[str, np.ndarray], path: Path)
     )
     if not sound:
         raise ModelFormatError(f"{path}: the sparse matrix {prefix} is damaged")
-    parts: Any = (data, indices, indptr)
-    return sparse.csr_array(parts, shape=(int(shape[0]), int(shape[1])), copy=False)
+    matrix: Any = sparse.csr_array((int(shape[0]), int(shape[1])), dtype=data.dtype)
+    matrix.data, matrix.indices, matrix.indptr = data, indices, indptr  # given to the constructor, they would be copied
+    return matrix
 
 
 def stored(tensors: Mapping[str, np.ndarray], key: str, path: Path) -> np.ndarray:

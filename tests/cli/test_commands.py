@@ -185,7 +185,7 @@ def test_help_is_quick_and_pipes_may_close(config, tmp_path):
     begin = time.perf_counter()
     labelwise("--help")
     assert time.perf_counter() - begin < 20  # a hang, not a speed test
-    for command in ("train", "evaluate", "predict", "compare", "report", "models", "demo"):
+    for command in ("train", "evaluate", "predict", "explain", "calibrate", "compare", "report", "models", "demo"):
         assert "Usage" in labelwise(command, "--help").out
     process = subprocess.Popen(
         [sys.executable, "-m", "labelwise.cli.main", "config", "schema"], stdout=subprocess.PIPE, stderr=subprocess.PIPE

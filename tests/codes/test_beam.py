@@ -90,6 +90,24 @@ def test_a_document_gets_the_same_alone_and_in_company(seed, beam):
             np.testing.assert_array_equal(one.scores[0], many.scores[row])
 
 
+def test_scores_that_become_equal_are_ordered_by_label():
+    from labelwise.kernels.beam import from_logarithms
+
+    rng = np.random.default_rng(0)
+    logs = np.sort(-(rng.random((200, 8)) ** 6) * 1e-6, axis=1)[:, ::-1].astype(np.float32)
+    ids = np.argsort(rng.random((200, 8)), axis=1).astype(np.int32)
+    ids[::3, 5:], logs[::3, 5:] = -1, -np.inf
+    before = [set(row.tolist()) for row in ids]
+    wanted = np.exp(logs)
+    from_logarithms(ids, logs, 0, 200)
+    np.testing.assert_allclose(logs, wanted, rtol=1e-6)
+    equal = (logs[:, 1:] == logs[:, :-1]) & (ids[:, 1:] >= 0)
+    assert equal.any()
+    assert (ids[:, 1:] > ids[:, :-1])[equal].all()
+    assert (logs[:, 1:] <= logs[:, :-1]).all()
+    assert [set(row.tolist()) for row in ids] == before
+
+
 def test_labels_can_be_left_out_and_weighed():
     X, levels, order = case(1)
     allowed = np.zeros(40, bool)

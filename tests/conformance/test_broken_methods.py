@@ -175,6 +175,16 @@ class UnmapsQuietly(Centroid):
         super()._restore(copies, path)
 
 
+class RoundsProbabilities(Centroid):
+    def predict(self, documents, k=10):
+        top = super().predict(documents, k)
+        if self.calibration_ is None:
+            return top
+        scores = top.to_csr()
+        scores.data = np.maximum(np.round(scores.data, 1), np.float32(0.01))
+        return TopK.from_csr(scores, k, top.label_names)
+
+
 class TakesAnything(Centroid):
     def predict(self, documents, k=10):
         try:
@@ -214,6 +224,7 @@ BROKEN = {
     "unknown_parameters_are_refused": SwallowsUnknown,
     "inputs_are_left_alone": ScribblesOnInputs,
     "never_dense": Dense,
+    "calibration_keeps_the_ranking": RoundsProbabilities,
     "wrong_inputs_are_refused": TakesAnything,
     "damaged_folders_are_refused": Trusting,
     "strangers_cannot_run_code": Unpickles,

@@ -165,7 +165,9 @@ def fuzz_model(name: str, cases: int, rng: random.Random, tmp_path: Path) -> Cou
     kind = method_class(name)
     good = tmp_path / "good"
     data = planted_features(60, 12) if kind.inputs[0] == "features" else planted_texts(60, 12)
-    kind().fit(data).save(good)
+    model = kind().fit(data)
+    model.calibrate(data, k=5)
+    model.save(good)
     work = tmp_path / "work"
     for _ in range(cases):
         shutil.copytree(good, work)

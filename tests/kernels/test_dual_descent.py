@@ -61,7 +61,7 @@ def solve(X, signs, loss, positive=1.0, negative=1.0, costs=None, bias=1.0, tole
     offsets = np.zeros(LANES, np.float32)
     norms = np.asarray((X * X).sum(axis=1)).ravel().astype(np.float32)
     passes = dual_descent.solve_lanes(
-        X.indptr.astype(np.int64), X.indices, X.data, norms, padded, given, weighted, width, loss, np.float32(bias),
+        X.indptr[:-1].astype(np.int64), X.indptr[1:].astype(np.int64), X.indices, X.data, norms, padded, given, weighted, width, loss, np.float32(bias),
         np.float32(tolerance), 5000, 0, weights, offsets,
     )  # fmt: skip
     assert passes < 5000

@@ -9,6 +9,8 @@ import typer
 from labelwise.cli.options import ForceOption
 
 METHODS = ("popularity", "linear_tree")
+SHOWN = 3
+LETTERS = 200
 
 
 def demo_command(
@@ -17,17 +19,20 @@ def demo_command(
 ) -> None:
     """A corpus, a model, a table and a report from nothing.
 
-    Makes a corpus from the installed packages' documentation, trains on it, evaluates and reports.
+    Makes a corpus from the installed packages' documentation, trains on it, evaluates, reports, and shows some
+    predictions with the words that caused them.
 
     The documents are docstrings, the labels the parts of the module's path and the parameters' names. Nothing is
     downloaded and nothing found is imported.
     """
     from pathlib import Path
 
-    from labelwise.cli.sources import refuse_existing
+    from labelwise.cli.explanations import show_documents
+    from labelwise.cli.sources import open_model, refuse_existing
     from labelwise.cli.tables import show_results
     from labelwise.config import ConfigSource
     from labelwise.data.builders.pydocs import build_pydocs
+    from labelwise.data.read import read
     from labelwise.errors import ConfigError
     from labelwise.runs.config import run_config
     from labelwise.runs.folder import RunFolder
@@ -50,3 +55,8 @@ def demo_command(
         if force or not (run.path.exists() and run.finished):
             train(run_config(ConfigSource(values, "demo")), force)
         show_results(run.path)
+    test = read(corpus, split="test")
+    long_enough = [row for row, text in enumerate(test.texts or ()) if len(text) >= LETTERS]
+    shown = [long_enough[(2 * place + 1) * len(long_enough) // (2 * SHOWN)] for place in range(SHOWN)]
+    typer.echo(f"\n{METHODS[-1]} on {len(shown)} test documents, with the words that caused each label:")
+    show_documents(open_model(str(place / METHODS[-1])), test, shown)

@@ -22,7 +22,7 @@ def evaluate_command(
     """Evaluate a model on labelled documents.
 
     --set takes the fields of a config's evaluate section, e.g. --set metrics=[P@1,PSP@5] --set bootstrap=0,
-    and those of data.options, e.g. --set text_column=title.
+    and those of data.options, e.g. --set text_column=title. F1 goes by the calibrated threshold unless one is set.
     """
     from labelwise.atomic import replacing
     from labelwise.cli.sources import open_model, read_options, refuse_existing
@@ -52,3 +52,5 @@ def evaluate_command(
             file.write(text)
     rate = len(documents) / max(judgement.seconds["predict"], 1e-9)
     show_evaluation(f"{model} on {documents.name}: {len(documents):,} documents, {rate:,.0f} a second", evaluation)
+    if section.threshold is None and judgement.threshold is not None:
+        typer.echo(f"F1 with the threshold the model was calibrated to, {judgement.threshold:.4g}")

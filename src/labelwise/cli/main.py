@@ -16,7 +16,20 @@ from contextlib import suppress
 import typer
 
 from labelwise import __version__
-from labelwise.cli import compare, config, data, demo, evaluate, models, predict, report, train
+from labelwise.cli import (
+    calibrate,
+    compare,
+    config,
+    data,
+    demo,
+    encode,
+    evaluate,
+    explain,
+    models,
+    predict,
+    report,
+    train,
+)
 from labelwise.errors import LabelwiseError
 
 app = typer.Typer(
@@ -30,6 +43,9 @@ app = typer.Typer(
 app.command("train")(train.train_command)
 app.command("evaluate")(evaluate.evaluate_command)
 app.command("predict")(predict.predict_command)
+app.command("encode")(encode.encode_command)
+app.command("explain")(explain.explain_command)
+app.command("calibrate")(calibrate.calibrate_command)
 app.command("compare")(compare.compare_command)
 app.command("report")(report.report_command)
 app.command("models")(models.models_command)
@@ -58,6 +74,9 @@ def options(
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: run a command and exit with its code."""
+    os.environ.setdefault(
+        "OMP_WAIT_POLICY", "PASSIVE"
+    )  # threads of torch that spin halve the speed of a shared machine
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(encoding="utf-8")  # label names are UTF-8 wherever they go
     try:

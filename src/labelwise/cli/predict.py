@@ -16,7 +16,13 @@ def predict_command(
         str, typer.Option("--output", "-o", help="Where to write: .jsonl, .tsv or .npz; - is stdout.")
     ] = "-",
     k: Annotated[int, typer.Option(help="Labels a document at most.")] = 10,
-    threshold: Annotated[float | None, typer.Option(help="Leave out labels whose score is below this.")] = None,
+    threshold: Annotated[
+        str | None, typer.Option(help="Leave out labels whose score is below this. auto: the calibrated threshold.")
+    ] = None,
+    labels: Annotated[str | None, typer.Option(help="File of the only labels to choose from, one a line.")] = None,
+    label_weights: Annotated[
+        str | None, typer.Option(help="File of label<TAB>factor lines; scores are multiplied by the factors.")
+    ] = None,
     format: Annotated[
         str, typer.Option(help="Format of DOCUMENTS: text (one a line) or a data format. auto: by the name.")
     ] = "auto",
@@ -29,11 +35,13 @@ def predict_command(
 
     How a data file is read is set with --set, e.g. --set text_column=title; a run remembers how its own data was read.
     """
-    from labelwise.cli.sources import open_model, read_options
+    from labelwise.cli.sources import chosen_threshold, open_model, read_options
     from labelwise.config import ConfigSource
     from labelwise.runs.predict import Request, predict_file
 
     source = ConfigSource({}, "predict").override(overrides or [])
     options = read_options(model, documents, source.values, source)
-    request = Request(documents, format, split, options, k, threshold)
-    predict_file(open_model(model), request, output, to, force)
+    fitted = open_model(model)
+    limit = chosen_threshold(threshold, fitted)
+    request = Request(documents, format, split, options, k, limit, labels, label_weights)
+    predict_file(fitted, request, output, to, force)

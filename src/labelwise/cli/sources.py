@@ -18,28 +18,52 @@ if TYPE_CHECKING:
 def config_source(path: str) -> ConfigSource:
     """The config in a file, or on standard input for `-`."""
     if path == "-":
-        return ConfigSource.from_yaml(_stdin_text(), "stdin")
+        return ConfigSource.from_yaml(stdin_text("the config"), "stdin")
     return ConfigSource.from_file(path)
 
 
-def _stdin_text() -> str:
+def stdin_text(what: str) -> str:
+    """All of standard input."""
     try:
         return sys.stdin.read()
     except (AttributeError, ValueError, OSError) as error:
-        raise ConfigError(f"stdin: the config cannot be read: {error}") from None
+        raise ConfigError(f"stdin: {what} cannot be read: {error}") from None
 
 
 def open_model(path: str) -> Method:
     """The model in a model folder or in a run folder."""
     from labelwise.methods.base import load
+
+    return load(model_folder(path))
+
+
+def model_folder(path: str) -> Path:
+    """The model folder that is meant by a model folder or a run folder."""
     from labelwise.store import MANIFEST
 
     folder = Path(path)
     if not (folder / MANIFEST).exists() and (folder / "state.json").exists():
         if not (folder / "model" / MANIFEST).exists():
             raise ConfigError(f"{folder}: this run has no model yet; give its train command again to go on with it")
-        folder = folder / "model"
-    return load(folder)
+        return folder / "model"
+    return folder
+
+
+def chosen_threshold(given: str | None, model: Method) -> float | None:
+    """A threshold as typed: a number, or `auto` for the one that was found when the model was calibrated."""
+    if given is None:
+        return None
+    if given == "auto":
+        if model.threshold_ is None:
+            raise ConfigError(
+                "--threshold auto: this model is not calibrated; `labelwise calibrate MODEL DATA` does that, "
+                "or give a number"
+            )
+        return model.threshold_
+    try:
+        return float(given)
+    except ValueError:
+        raise ConfigError(f"--threshold: a number or auto is needed, got '{given}'") from None
 
 
 def read_options(model: str, documents: str, overrides: Mapping[str, Any], source: ConfigSource) -> ReadOptions:

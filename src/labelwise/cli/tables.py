@@ -66,6 +66,35 @@ def show_evaluation(title: str, evaluation: dict[str, Any], baseline: dict[str, 
         typer.echo(f"PSP with A {used['A']:g}, B {used['B']:g}, N {used['N']:,} training documents")
 
 
+def show_calibration(title: str, report: dict[str, Any]) -> None:
+    """What a calibration found: scores beside the share of right labels, and the threshold."""
+    before = report["before"] or [None] * len(report["after"])
+    rows = [
+        [
+            f"{after['low']:.1f} - {after['high']:.1f}",
+            *(["", ""] if first is None else [f"{first['pairs']:,}", percent(first["share"])]),
+            f"{after['pairs']:,}",
+            percent(after["share"]),
+        ]
+        for first, after in zip(before, report["after"], strict=True)
+    ]
+    columns = ["score", "labels before", "right, %", "labels after", "right, %"]
+    print_table(f"{title}: {report['n_documents']:,} documents", columns, rows)
+    was = "" if report["error_before"] is None else f" (before: {percent(report['error_before'])})"
+    typer.echo(f"calibration error {percent(report['error_after'])} %{was}")
+    typer.echo(_threshold_line(report))
+
+
+def _threshold_line(report: dict[str, Any]) -> str:
+    wanted = report["wanted_precision"]
+    chosen = "for the best micro-F1" if wanted is None else f"for precision {percent(wanted)} %"
+    missed = "" if report["reached"] else ", which is out of reach"
+    return (
+        f"scores are probabilities; threshold {report['threshold']:.4g} {chosen}{missed}: expect precision "
+        f"{percent(report['precision'])}, recall {percent(report['recall'])}, micro-F1 {percent(report['f1'])}"
+    )
+
+
 def show_results(run: Path) -> None:
     """What a run came to."""
     results = run / "results.json"
@@ -73,6 +102,8 @@ def show_results(run: Path) -> None:
         found = json.loads(results.read_text(encoding="utf-8"))
         baseline = (found.get("baseline") or {}).get("values")
         show_evaluation(f"{run}: {found['n_documents']:,} test documents", found["evaluation"], baseline)
+        if found.get("calibration"):
+            typer.echo(_threshold_line(found["calibration"]))
     typer.echo(f"model: {run / 'model'}")
     if (run / "report.html").exists():
         typer.echo(f"report: {run / 'report.html'}")

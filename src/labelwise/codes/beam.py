@@ -15,7 +15,7 @@ from labelwise.parallel import ranges, run_all, threads
 from labelwise.topk import NOTHING, TopK
 
 BLOCK = 2048
-LARGEST_LOG = 88.0  # beyond it e^x is no float32 any more; only labels weighed up by the user get there
+FEW = 16  # documents below which a second thread is not worth calling
 
 POST_PROCESSORS: dict[str, tuple[int, int, bool]] = {
     **{f"l{p}_hinge": (0, p, True) for p in (1, 2, 3, 4)},
@@ -35,6 +35,76 @@ class LabelChoice:
     extra: np.ndarray | None = None
 
 
+class TreeSearch:
+    """A tree made ready for searching: what every search needs is laid out once."""
+
+    def __init__(
+        self, levels: Sequence[ChunkedWeights], label_order: np.ndarray, post_processor: str = "l3_hinge"
+    ) -> None:
+        self._transform, self._power, self._product = _post_processor(post_processor)
+        self._levels = levels
+        self._arrays = [
+            (
+                level.children_offsets, level.chunk_offsets, level.features, level.row_offsets, level.lanes,
+                _stored(level), level.bias, level.scales, *level.directory, level.widest,
+            )
+            for level in levels
+        ]  # fmt: skip
+        self._sizes = [level.n_children for level in levels]
+        self._names = np.ascontiguousarray(label_order, np.int32)
+
+    def best(self, features: Any, beam: int, k: int, choice: LabelChoice | None = None) -> TopK:
+        """The best k labels of each row of a CSR matrix (float32, sorted int32 indices)."""
+        n = features.shape[0]
+        extra = _nothing(np.float32) if choice is None or choice.extra is None else choice.extra.astype(np.float32)
+        allowed = _allowed_by_level(self._levels, choice.allowed if choice else None)
+        ids = np.empty((n, k), np.int32)
+        scores = np.empty((n, k), np.float32)
+
+        def work(part: tuple[int, int]) -> None:
+            self._search(features, *part, beam, allowed, extra, ids, scores)
+
+        run_all(work, ranges(n, threads() if n >= FEW else 1))
+        return TopK(ids, scores)
+
+    def _search(
+        self,
+        features: Any,
+        begin: int,
+        end: int,
+        beam: int,
+        allowed: list[np.ndarray],
+        extra: np.ndarray,
+        ids: np.ndarray,
+        scores: np.ndarray,
+    ) -> None:
+        """Fill the rows begin..end of `ids` and `scores`."""
+        from labelwise.kernels.beam import expand, from_logarithms
+
+        indptr, indices, data = features.indptr, features.indices, features.data
+        position = _nothing(np.int32) if end - begin == 1 else np.full(features.shape[1], NOTHING, np.int32)
+        for first in range(begin, end, BLOCK):
+            last = min(first + BLOCK, end)
+            nodes = np.zeros((last - first, 1), np.int32)
+            kept = np.zeros((last - first, 1), np.float32)
+            for depth, (arrays, size) in enumerate(zip(self._arrays, self._sizes, strict=True)):
+                leaf = depth == len(self._sizes) - 1
+                keep = min(ids.shape[1] if leaf else beam, size)
+                out_nodes = np.empty((last - first, keep), np.int32)
+                out_scores = np.empty((last - first, keep), np.float32)
+                expand(
+                    indptr, indices, data, first, nodes, kept, *arrays, self._transform, self._power, allowed[depth],
+                    extra if leaf else _nothing(np.float32), self._names if leaf else _nothing(np.int32),
+                    keep, position, out_nodes, out_scores,
+                )  # fmt: skip
+                nodes, kept = out_nodes, out_scores
+            width = nodes.shape[1]
+            ids[first:last, :width], scores[first:last, :width] = nodes, kept
+            ids[first:last, width:], scores[first:last, width:] = NOTHING, -np.inf
+        if self._product:
+            from_logarithms(ids, scores, begin, end)
+
+
 def beam_search(
     features: Any,
     levels: Sequence[ChunkedWeights],
@@ -44,47 +114,8 @@ def beam_search(
     post_processor: str = "l3_hinge",
     choice: LabelChoice | None = None,
 ) -> TopK:
-    """The best k labels of each row of a CSR matrix (float32, sorted int32 indices)."""
-    transform, power, product = _post_processor(post_processor)
-    allowed = _allowed_by_level(levels, choice.allowed if choice else None)
-    extra = _nothing(np.float32) if choice is None or choice.extra is None else choice.extra.astype(np.float32)
-    n = features.shape[0]
-    ids = np.empty((n, k), np.int32)
-    scores = np.empty((n, k), np.float32)
-    decoded = [_decoded(level) for level in levels]
-    names = np.ascontiguousarray(label_order, np.int32)
-
-    def work(part: tuple[int, int]) -> None:
-        from labelwise.kernels.beam import expand
-
-        begin, end = part
-        alone = end - begin == 1
-        position = _nothing(np.int32) if alone else np.full(features.shape[1], -1, np.int32)
-        for first in range(begin, end, BLOCK):
-            last = min(first + BLOCK, end)
-            nodes = np.zeros((last - first, 1), np.int32)
-            kept = np.zeros((last - first, 1), np.float32)
-            for depth, (level, (values, codes, decode)) in enumerate(zip(levels, decoded, strict=True)):
-                leaf = depth == len(levels) - 1
-                keep = min(k if leaf else beam, level.n_children)
-                out_nodes = np.empty((last - first, keep), np.int32)
-                out_scores = np.empty((last - first, keep), np.float32)
-                expand(
-                    features.indptr, features.indices, features.data, first, nodes, kept,
-                    level.children_offsets, level.chunk_offsets, level.features, level.row_offsets, level.lanes,
-                    values, codes, decode, level.bias, level.scales, transform, power,
-                    allowed[depth], extra if leaf else _nothing(np.float32), names if leaf else _nothing(np.int32),
-                    keep, position, out_nodes, out_scores,
-                )  # fmt: skip
-                nodes, kept = out_nodes, out_scores
-            width = nodes.shape[1]
-            ids[first:last, :width], scores[first:last, :width] = nodes, kept
-            ids[first:last, width:], scores[first:last, width:] = NOTHING, -np.inf
-
-    run_all(work, ranges(n, threads() if n >= 8 * threads() else 1))
-    if product:
-        np.exp(np.minimum(scores, LARGEST_LOG), out=scores, where=ids >= 0)
-    return TopK(ids, scores)
+    """One search in a tree that is not kept ready."""
+    return TreeSearch(levels, label_order, post_processor).best(features, beam, k, choice)
 
 
 def _post_processor(name: str) -> tuple[int, int, bool]:
@@ -106,23 +137,9 @@ def _allowed_by_level(levels: Sequence[ChunkedWeights], allowed: np.ndarray | No
     return masks
 
 
-def _decoded(level: ChunkedWeights) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Values for the kernel: plain float32, or codes with a table of what they stand for."""
-    if level.values.dtype == np.float32:
-        return level.values, _nothing(np.uint8), _nothing(np.float32)
-    if level.values.dtype == np.int8:
-        return _nothing(np.float32), level.values.view(np.uint8), _int8_table()
-    return _nothing(np.float32), level.values.view(np.uint16), _half_table()
-
-
-@lru_cache
-def _half_table() -> np.ndarray:
-    return np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
-
-
-@lru_cache
-def _int8_table() -> np.ndarray:
-    return np.arange(256, dtype=np.uint8).view(np.int8).astype(np.float32)
+def _stored(level: ChunkedWeights) -> np.ndarray:
+    """Values for the kernel, which takes float16 by its bits."""
+    return level.values.view(np.uint16) if level.values.dtype == np.float16 else level.values
 
 
 @lru_cache

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from labelwise.data.blocks import Blocks
 from labelwise.data.label_space import check_distinct, places_of
 from labelwise.errors import DataError
 from labelwise.strings import Strings
 
-Features = sparse.csr_array | np.ndarray
+Features = sparse.csr_array | np.ndarray | Blocks
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +153,8 @@ class Dataset:
 def canonical_csr(given: Any, what: str) -> sparse.csr_array:
     """CSR in float32 with sorted, unique, in-range columns and no stored zeros. The input is never changed."""
     matrix: Any = given if sparse.issparse(given) else np.asarray(given)
+    if _is_canonical(matrix):
+        return matrix if isinstance(matrix, sparse.csr_array) else sparse.csr_array(matrix)
     if isinstance(matrix, np.ndarray) and (matrix.ndim != 2 or matrix.dtype.kind not in "biuf"):
         raise DataError(f"{what} must be a matrix of numbers, got {matrix.dtype} of shape {matrix.shape}")
     csr: Any = sparse.csr_array(matrix)
@@ -170,8 +173,22 @@ def canonical_csr(given: Any, what: str) -> sparse.csr_array:
     return csr
 
 
+def _is_canonical(matrix: Any) -> bool:
+    """Whether there is nothing to do; one pass without a copy, because single documents come this way too."""
+    if getattr(matrix, "format", None) != "csr" or matrix.dtype != np.float32:
+        return False
+    from labelwise.kernels.canonical import is_canonical
+
+    return is_canonical(matrix.indptr, matrix.indices, matrix.data, matrix.shape[1])
+
+
 def canonical_features(features: Any) -> Features:
-    """CSR as `canonical_csr` makes it, or a dense float32 matrix."""
+    """CSR as `canonical_csr` makes it, a dense float32 matrix, or both side by side."""
+    if isinstance(features, Blocks):
+        parts: list[Any] = [
+            None if block is None else canonical_features(block) for block in (features.sparse, features.dense)
+        ]
+        return Blocks(*parts)
     if sparse.issparse(features):
         return canonical_csr(features, "features")
     dense = np.asarray(features)

@@ -2,7 +2,7 @@
 
 Work is grouped by chunk: all documents that look into the same node come together. With many of them the chunk's
 features are laid out in a table once and every document looks its own up; with few (a single query) each document
-searches the chunk's sorted features. Both add the same products in the same order, so they agree to the last bit.
+goes through the chunk's directory. Both add the same products in the same order, so they agree to the last bit.
 """
 
 from __future__ import annotations
@@ -10,21 +10,28 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from labelwise.kernels.chunk_directory import look_up
+from labelwise.kernels.lanes import LANES, add_stretches, as_float
+from labelwise.kernels.prefetch import prefetch
+
 HINGE, SIGMOID, PLAIN = 0, 1, 2
 NOTHING = -1
+LARGEST_LOG = np.float32(88)  # beyond it e^x is no float32 any more; only labels weighed up by the user get there
 
 
 @njit(nogil=True, cache=True)
 def expand(
     indptr, indices, data, first_row, nodes, scores, children_offsets, chunk_offsets, features, row_offsets, lanes,
-    values, codes, decode, bias, scales, transform, power, allowed, extra, names, keep, position, out_nodes, out_scores,
+    values, bias, scales, shifts, directory_offsets, starts, widest, transform, power, allowed, extra, names,
+    keep, position, out_nodes, out_scores,
 ):  # fmt: skip
     """Look at the children of every document's kept nodes and keep the best `keep` of them.
 
     nodes, scores [documents, beam]: what is kept of the level above (NOTHING: empty); scores are logarithms unless
     the transform is PLAIN. allowed [children] leaves children out (empty: none), extra [children] is added to scores
     (empty: nothing), names [children] is what they are called in the result (empty: their number). `position`
-    [features] must hold -1 (empty: always search) and is left so. Of equal scores the lower name wins.
+    [features] must hold -1 (empty: never used) and is left so; shifts, directory_offsets and starts are the chunks'
+    directories, `widest` is the most children a chunk has. Of equal scores the lower name wins.
     """
     n, beam = nodes.shape
     pairs = np.empty(n * beam, np.int64)
@@ -39,10 +46,7 @@ def expand(
     order = np.argsort(parents[:count], kind="mergesort")
     out_nodes[:] = NOTHING
     out_scores[:] = -np.inf
-    widest = 0
-    for c in range(len(children_offsets) - 1):
-        widest = max(widest, children_offsets[c + 1] - children_offsets[c])
-    sums = np.empty(widest, np.float32)
+    sums = np.empty(widest + LANES, np.float32)  # whole blocks are added, the rest of the last is not looked at
     longest = 0
     for row in range(first_row, first_row + n):
         longest = max(longest, indptr[row + 1] - indptr[row])
@@ -70,10 +74,13 @@ def expand(
             sums[:width] = 0
             start, stop = indptr[row], indptr[row + 1]
             if tabled:
-                found = _look_up(start, stop, indices, data, position, hit_rows, hit_values)
+                found = _look_up_all(start, stop, indices, data, position, hit_rows, hit_values)
             else:
-                found = _search(start, stop, indices, data, low, high, features, hit_rows, hit_values)
-            _add(found, hit_rows, hit_values, row_offsets, lanes, values, codes, decode, sums)
+                found = look_up(
+                    start, stop, indices, data, low, features, shifts[chunk], directory_offsets[chunk], starts,
+                    hit_rows, hit_values,
+                )  # fmt: skip
+            _add(found, hit_rows, hit_values, row_offsets, lanes, values, width, sums)
             above = scores[i, pairs[order[p]] % beam]
             best_nodes, best_scores = out_nodes[i], out_scores[i]
             for lane in range(width):
@@ -93,7 +100,7 @@ def expand(
 
 
 @njit(nogil=True, cache=True)
-def _look_up(start, stop, indices, data, position, hit_rows, hit_values):
+def _look_up_all(start, stop, indices, data, position, hit_rows, hit_values):
     """The chunk's rows for the document's features, by table; without a branch, so that look-ups overlap."""
     found = 0
     for k in range(start, stop):
@@ -105,47 +112,30 @@ def _look_up(start, stop, indices, data, position, hit_rows, hit_values):
 
 
 @njit(nogil=True, cache=True)
-def _search(start, stop, indices, data, low, high, features, hit_rows, hit_values):
-    """The same by steps that double, then halve; both sides are sorted."""
-    found = 0
-    r = low
-    for k in range(start, stop):
-        wanted = indices[k]
-        step = 1
-        below = r
-        while r < high and features[r] < wanted:
-            below = r + 1
-            r += step
-            step *= 2
-        top = min(r, high)
-        while below < top:
-            middle = (below + top) // 2
-            if features[middle] < wanted:
-                below = middle + 1
-            else:
-                top = middle
-        r = below
-        if r >= high:
-            break
-        if features[r] == wanted:
-            hit_rows[found] = r
-            hit_values[found] = data[k]
-            found += 1
-    return found
-
-
-@njit(nogil=True, cache=True)
-def _add(found, hit_rows, hit_values, row_offsets, lanes, values, codes, decode, sums):
-    """Add the weights of the features found; stored codes are looked up, plain values taken as they are."""
-    coded = len(decode) > 0
+def _add(found, hit_rows, hit_values, row_offsets, lanes, values, width, sums):
+    """Add the weights of the features found. Rows with a weight for every child come first, as vectors."""
+    blocks = (width + LANES - 1) // LANES
+    last = len(values) - blocks * LANES
+    whole = 0
     for h in range(found):
+        prefetch(row_offsets, hit_rows[h])
+    for h in range(
+        found
+    ):  # whole rows to the front, without a branch; where they start takes the place of their number
         r, x = hit_rows[h], hit_values[h]
-        if coded:
-            for e in range(row_offsets[r], row_offsets[r + 1]):
-                sums[lanes[e]] += x * decode[codes[e]]
-        else:
-            for e in range(row_offsets[r], row_offsets[r + 1]):
-                sums[lanes[e]] += x * values[e]
+        begin = row_offsets[r]
+        is_whole = row_offsets[r + 1] - begin == width and begin <= last
+        hit_rows[h], hit_values[h] = hit_rows[whole], hit_values[whole]
+        hit_rows[whole], hit_values[whole] = begin if is_whole else r, x
+        whole += is_whole
+        prefetch(values, begin)
+        prefetch(lanes, begin)
+    for block in range(blocks):
+        add_stretches(values, hit_rows, hit_values, whole, block, sums)
+    for h in range(whole, found):
+        r, x = hit_rows[h], hit_values[h]
+        for e in range(row_offsets[r], row_offsets[r + 1]):
+            sums[lanes[e]] += x * as_float(values[e])
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -181,3 +171,21 @@ def _keep(nodes, scores, keep, node, score):
         place -= 1
     nodes[place] = node
     scores[place] = score
+
+
+@njit(nogil=True, cache=True)
+def from_logarithms(ids, scores, begin, end):
+    """e to the scores of some rows; where that makes two scores equal, the lower id comes first again."""
+    for i in range(begin, end):
+        for place in range(ids.shape[1]):
+            node = ids[i, place]
+            if node == NOTHING:
+                break
+            score = np.exp(min(scores[i, place], LARGEST_LOG))
+            to = place
+            while to > 0 and scores[i, to - 1] == score and ids[i, to - 1] > node:
+                ids[i, to] = ids[i, to - 1]
+                scores[i, to] = scores[i, to - 1]
+                to -= 1
+            ids[i, to] = node
+            scores[i, to] = score

@@ -104,3 +104,20 @@ def place_kept(features, lanes, values, next_places, out_lanes, out_values):
         out_lanes[place] = lanes[i]
         out_values[place] = values[i]
         next_places[features[i]] = place + 1
+
+
+@njit(nogil=True, cache=True)
+def fill_rows(row_offsets, lanes, values, whole, new_offsets, new_lanes, new_values):
+    """Copy rows to their new places; those that become whole get every lane. `new_values` must hold zeros."""
+    for r in range(len(whole)):
+        place = new_offsets[r]
+        if whole[r]:
+            for lane in range(new_offsets[r + 1] - place):
+                new_lanes[place + lane] = lane
+            for e in range(row_offsets[r], row_offsets[r + 1]):
+                new_values[place + lanes[e]] = values[e]
+        else:
+            for e in range(row_offsets[r], row_offsets[r + 1]):
+                new_lanes[place] = lanes[e]
+                new_values[place] = values[e]
+                place += 1

@@ -21,7 +21,8 @@ _STILL = np.float32(0.2)  # and below this share the weights are not even touche
 
 @njit(nogil=True, cache=True, fastmath=True)
 def solve_lanes(
-    indptr,
+    starts,
+    ends,
     indices,
     values,
     norms,
@@ -39,8 +40,9 @@ def solve_lanes(
 ):
     """Fill weights [features, 16] and offsets [16] (both zero at the start); returns the passes made.
 
-    signs [rows, 16] is +1 or -1. costs is the C of each example [rows, 16] when `weighted`, otherwise [1, 2] with that
-    of negative and of positive examples. Lanes from `width` on stay zero.
+    Row i has the entries starts[i]..ends[i] of `indices` and `values`. signs [rows, 16] is +1 or -1. costs is the C of
+    each example [rows, 16] when `weighted`, otherwise [1, 2] with that of negative and of positive examples. Lanes from
+    `width` on stay zero.
     """
     n = len(norms)
     duals = np.zeros((n, LANES), np.float32)
@@ -56,7 +58,7 @@ def solve_lanes(
         place = 0
         while place < active:
             row = order[place]
-            start, end = indptr[row], indptr[row + 1]
+            start, end = starts[row], ends[row]
             for b in range(LANES):
                 margins[b] = offsets[b] * bias
             dot_rows(indices, values, start, end, weights, margins)

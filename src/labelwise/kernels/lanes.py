@@ -1,4 +1,4 @@
-"""Sixteen numbers at a time: the two loops in which the linear trainer spends its life, as explicit vector code.
+"""Sixteen numbers at a time: the loops in which linear training and prediction spend their lives, as vector code.
 
 Weights are stored as rows of 16 floats, one cache line, one number for each of 16 sibling labels. Numba's own
 vectoriser treats an inner loop of 16 as a loop with set-up and tests around it (23 ns a non-zero); writing the vector
@@ -75,6 +75,71 @@ def add_rows(_context: Any, indices: Any, values: Any, start: Any, end: Any, wei
     return signature, build
 
 
+@intrinsic
+def add_stretches(_context: Any, stored: Any, starts: Any, factors: Any, count: Any, block: Any, sums: Any) -> Any:
+    """Add factors[h] * stored[starts[h] + 16 * block : starts[h] + 16 * block + 16] for h in 0..count to that block.
+
+    `stored` is float32, int8, or the bits of float16 as uint16. Nothing is checked: both arrays must reach that far.
+    """
+    signature = types.void(stored, starts, factors, types.int64, types.int64, sums)
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source, places, scales, target = (
+            context.make_array(signature.args[i])(context, builder, arguments[i]).data for i in (0, 1, 2, 5)
+        )
+        kind = ir.VectorType(source.type.pointee, LANES)
+        first = builder.mul(arguments[4], ir.Constant(_LONG, LANES))
+        source = builder.gep(source, [first])
+        target = builder.bitcast(builder.gep(target, [first]), _VECTOR.as_pointer())
+        total = cgutils.alloca_once(builder, _VECTOR)
+        builder.store(builder.load(target, align=4), total)
+        with cgutils.for_range(builder, arguments[3]) as loop:
+            place = builder.gep(source, [builder.load(builder.gep(places, [loop.index]))])
+            numbers = builder.load(builder.bitcast(place, kind.as_pointer()), align=1)
+            scale = _in_all_lanes(builder, builder.load(builder.gep(scales, [loop.index])))
+            product = builder.fmul(scale, _as_floats(builder, numbers, stored.dtype, _VECTOR), flags=_FAST)
+            builder.store(builder.fadd(product, builder.load(total), flags=_FAST), total)
+        builder.store(builder.load(total), target, align=4)
+        return context.get_dummy_value()
+
+    return signature, build
+
+
+@intrinsic
+def as_float(_context: Any, stored: Any) -> Any:
+    """One stored number as float32: float32, int8, or the bits of float16 as uint16."""
+
+    def build(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return _as_floats(builder, arguments[0], stored, ir.FloatType())
+
+    return types.float32(stored), build
+
+
+def _as_floats(builder: Any, numbers: Any, dtype: Any, result: Any) -> Any:
+    """Numbers (or a vector of them) as float32."""
+    if dtype == types.float32:
+        return numbers
+    if dtype == types.int8:
+        return builder.sitofp(numbers, result)
+    vector = isinstance(result, ir.VectorType)
+    whole = ir.VectorType(ir.IntType(32), LANES) if vector else ir.IntType(32)
+
+    def constant(kind: Any, value: Any) -> Any:
+        return ir.Constant(kind, [value] * LANES if vector else value)
+
+    # sign and the rest go to their places in a float32; multiplying puts the exponent right, for denormals as well
+    bits = builder.zext(numbers, whole)
+    sign = builder.shl(builder.and_(bits, constant(whole, 0x8000)), constant(whole, 16))
+    rest = builder.shl(builder.and_(bits, constant(whole, 0x7FFF)), constant(whole, 13))
+    return builder.fmul(builder.bitcast(builder.or_(sign, rest), result), constant(result, 2.0**112))
+
+
+def _in_all_lanes(builder: Any, number: Any) -> Any:
+    undefined = ir.Constant(_VECTOR, ir.Undefined)
+    first = builder.insert_element(undefined, number, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES))
+
+
 def _rows(context: Any, builder: Any, signature: Any, arguments: Any) -> tuple[Any, Any, Any]:
     """What both loops use: the place of row indices[k], values[k] in all lanes, and the place of the last argument."""
     indices, values, weights, last = (
@@ -87,10 +152,6 @@ def _rows(context: Any, builder: Any, signature: Any, arguments: Any) -> tuple[A
         return builder.gep(vectors, [builder.sext(index, _LONG) if index.type.width < 64 else index])
 
     def scaled(k: Any) -> Any:
-        undefined = ir.Constant(_VECTOR, ir.Undefined)
-        first = builder.insert_element(
-            undefined, builder.load(builder.gep(values, [k])), ir.Constant(ir.IntType(32), 0)
-        )
-        return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES))
+        return _in_all_lanes(builder, builder.load(builder.gep(values, [k])))
 
     return row, scaled, builder.bitcast(last, _VECTOR.as_pointer())

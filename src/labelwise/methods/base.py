@@ -1,15 +1,16 @@
 """The contract of every method: fit, predict, save, load, in scikit-learn's manners.
 
 A method is a subclass with a nested ``Config``, a ``name`` and four hooks: `_fit`, `_predict`, `_state`, `_restore`.
-Everything else (checking inputs, names of labels, folders on disk, parameters) is here, so that it is the same for all.
+Everything else (checking inputs, names of labels, probabilities, folders on disk, parameters) is here, so that it is
+the same for all. A method that can say why it predicts a label has a fifth hook, `_explain`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -19,15 +20,25 @@ from labelwise.config import validated
 from labelwise.data.dataset import Dataset
 from labelwise.data.label_space import check_distinct
 from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFittedError
-from labelwise.methods.inputs import as_dataset, as_inputs
+from labelwise.methods.calibration import Calibration
+from labelwise.methods.inputs import Documents, as_dataset, as_inputs
+from labelwise.methods.label_wishes import LabelWishes, label_wishes
+from labelwise.progress import progress
 from labelwise.registry import method_class
 from labelwise.strings import Strings
 from labelwise.topk import NOTHING, TopK
 
+if TYPE_CHECKING:
+    from labelwise.codes.explain import LabelPath
+    from labelwise.methods.explanation import Explanation
+    from labelwise.methods.threshold import CalibrationReport
+
 LABELS_FILE = "labels.safetensors"
 STATE_FILE = "state.safetensors"
 CONFIG_FILE = "config.json"
+CALIBRATION_FILE = "calibration.safetensors"
 MAX_PLACES = 100_000
+AT_ONCE = 16_384
 
 
 def _no_log(**_numbers: Any) -> None:
@@ -49,7 +60,8 @@ class Method:
 
     Parameters are the fields of the nested `Config`, given by keyword and checked at once. After `fit` or `load`:
     ``label_names_``, ``label_texts_`` (or None), ``label_counts_`` (training documents a label), ``n_documents_`` and
-    ``n_features_in_`` (None when the model reads texts).
+    ``n_features_in_`` (None when the model reads texts). After `calibrate`: ``calibration_`` and ``threshold_``, both
+    None before; setting ``calibration_`` to None brings the plain scores back.
     """
 
     name: ClassVar[str]
@@ -57,6 +69,11 @@ class Method:
     """What a document may be given as, the preferred kind first."""
     learns: ClassVar[bool] = True
     """False for baselines that do not look at the document."""
+    same_on_any_threads: ClassVar[bool] = True
+    """False where the last bits of what is learned depend on the number of threads, as with torch."""
+
+    chooses_labels: ClassVar[bool] = False
+    """Whether predictions can be kept to some labels, and labels weighed."""
 
     Config: ClassVar[type[BaseConfig]] = BaseConfig
     """The parameters; a method replaces it by a nested class."""
@@ -67,6 +84,7 @@ class Method:
     n_documents_: int
     n_features_in_: int | None
     input_: str
+    calibration_: Calibration | None = None
 
     def __init__(self, **params: Any) -> None:
         self._params: dict[str, Any] = {}
@@ -135,6 +153,7 @@ class Method:
         kind = self._kind_of(dataset)
         held_out = valid.align(dataset.label_names) if valid is not None else None
         self._fit(dataset, kind, held_out, context or FitContext())
+        self.calibration_ = None
         self.input_ = kind
         self.n_features_in_ = dataset.features.shape[1] if kind == "features" else None  # type: ignore[union-attr]
         self.label_names_ = dataset.label_names
@@ -143,17 +162,27 @@ class Method:
         self.n_documents_ = len(dataset)
         return self
 
-    def predict(self, documents: Any, k: int = 10) -> TopK:
+    def predict(self, documents: Any, k: int = 10, *, labels: Any = None, label_weights: Any = None) -> TopK:
         """The k best labels of each document, best first, equal scores to the lower label id.
 
         `documents` is a Dataset, a list of texts, one text, or a feature matrix. There are always k places; where the
-        model has fewer labels to offer they stay empty.
+        model has fewer labels to offer they stay empty. Of a calibrated model the scores are probabilities.
+
+        `labels` (names, numbers or a mask) are the only ones to choose from; `label_weights` (a mapping or a vector)
+        are what scores are multiplied by, before they become probabilities. Methods with `chooses_labels` can do that.
         """
+        top = self._scored(documents, k, labels, label_weights)
+        return top if self.calibration_ is None else self.calibration_.apply(top)
+
+    def _scored(self, documents: Any, k: int, labels: Any = None, label_weights: Any = None) -> TopK:
+        """What `predict` gives before calibration."""
         self._check_fitted()
         if not isinstance(k, int | np.integer) or isinstance(k, bool) or not 1 <= k <= MAX_PLACES:
             raise ConfigError(f"k must be a whole number from 1 to {MAX_PLACES:,}, got {k!r}")
-        dataset = as_inputs(documents, self.input_, self.n_features_in_, self.label_names_)
-        top = self._predict(dataset, min(int(k), len(self.label_names_)))
+        dataset = as_inputs(documents, self.input_, self.n_features_in_)
+        most = min(int(k), len(self.label_names_))
+        wishes = label_wishes(labels, label_weights, self.label_names_)
+        top = self._predict(dataset, most) if wishes is None else self._predict_chosen(dataset, most, wishes)
         missing = int(k) - top.k
         ids, scores = top.ids, top.scores
         if missing:
@@ -167,6 +196,72 @@ class Method:
 
         dataset = as_dataset(data, labels)
         return evaluate(self.predict(dataset, k=1), dataset, metrics=["P@1"])["P@1"]
+
+    # --- probabilities and explanations ---
+
+    def calibrate(
+        self, data: Any, labels: Any = None, *, k: int = 20, precision: float | None = None
+    ) -> CalibrationReport:
+        """Learn to turn scores into probabilities, and choose a threshold; the ranking of labels stays as it is.
+
+        Parameters
+        ----------
+        data, labels
+            Held-out documents with their labels, as in `fit`. Neither training nor test documents.
+        k
+            Predicted labels of each document to learn from.
+        precision
+            Choose the threshold so that this share of the labels above it is right. None: for the best micro-F1.
+
+        Returns
+        -------
+        CalibrationReport
+            Threshold, what to expect at it, and how far scores were and are from the truth; `print` sums it up.
+        """
+        from labelwise.methods.threshold import calibrate
+
+        self._check_fitted()
+        dataset = as_dataset(data, labels).align(self.label_names_)
+        if len(dataset) == 0:
+            raise DataError(f"{dataset.name}: there is no document to calibrate on")
+        parts = []
+        with progress("calibrating", len(dataset)) as step:
+            for begin in range(0, len(dataset), AT_ONCE):
+                part = dataset.take(slice(begin, begin + AT_ONCE))
+                parts.append(self._scored(part, k))
+                step(len(part))
+        self.calibration_, report = calibrate(TopK.concatenate(parts), dataset, precision)
+        return report
+
+    @property
+    def threshold_(self) -> float | None:
+        """The probability from which on a label is worth giving out; None before `calibrate`."""
+        return None if self.calibration_ is None else self.calibration_.threshold
+
+    def explain(
+        self, document: Any, labels: Sequence[str] | None = None, k: int = 5, terms: int | None = 10
+    ) -> list[Explanation]:
+        """Why one document gets its labels: the path in each tree, and the words that speak for and against.
+
+        Parameters
+        ----------
+        document
+            A text, a row of features, or a Dataset with one document.
+        labels
+            Names of labels to explain, predicted or not. None: the best k.
+        k
+            Labels to explain when none are named.
+        terms
+            Words to list for each label, the weightiest; None lists all.
+        """
+        from labelwise.methods.explanation import explanations
+
+        return explanations(self, document, labels, k, terms)
+
+    def encode(self, documents: Any) -> np.ndarray:
+        """One vector for each document, float32 [documents, width], from a method that makes some."""
+        self._check_fitted()
+        return self._encode(as_inputs(documents, self.input_, self.n_features_in_))
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "label_names_"):
@@ -186,9 +281,13 @@ class Method:
         """Learn; `kind` says which of the data set's texts, features or paths to use."""
         raise NotImplementedError
 
-    def _predict(self, data: Dataset, k: int) -> TopK:
+    def _predict(self, data: Documents, k: int) -> TopK:
         """The best k labels; k is never above the number of labels."""
         raise NotImplementedError
+
+    def _predict_chosen(self, data: Documents, k: int, wishes: LabelWishes) -> TopK:
+        """The same with labels left out or weighed, for methods with `chooses_labels`."""
+        raise ConfigError(f"{self.name} cannot leave out or weigh labels; linear_tree and linear_flat can")
 
     def _state(self) -> dict[str, np.ndarray]:
         """What was learned, as named arrays."""
@@ -197,6 +296,18 @@ class Method:
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
         """Take back what `_state` gave. The arrays may come from a stranger: check all that a kernel relies on."""
         raise NotImplementedError
+
+    def _explain(self, data: Documents, labels: np.ndarray) -> list[list[LabelPath]]:
+        """For each tree the paths of some labels (ids), for a data set of one document."""
+        raise ConfigError(f"{self.name} cannot explain its predictions; methods with a tree of classifiers can")
+
+    def _encode(self, data: Documents) -> np.ndarray:
+        """The documents' vectors."""
+        raise ConfigError(f"{self.name} makes no vectors of documents; text_encoder does")
+
+    def _feature_names(self, columns: np.ndarray) -> list[str] | None:
+        """What some features are called, where the model knows."""
+        return None
 
     # --- files ---
 
@@ -209,6 +320,7 @@ class Method:
             "n_labels": len(self.label_names_),
             "n_documents": self.n_documents_,
             "n_features": self.n_features_in_,
+            "calibrated": self.calibration_ is not None,
         }
         labels = store.strings_to_tensors("names", self.label_names_)
         labels["counts"] = self.label_counts_.astype(np.int64)
@@ -218,6 +330,16 @@ class Method:
             folder.write_json(CONFIG_FILE, self.config.model_dump(mode="json"))
             folder.write_tensors(LABELS_FILE, labels)
             folder.write_tensors(STATE_FILE, self._state())
+            if self.calibration_ is not None:
+                folder.write_tensors(CALIBRATION_FILE, self.calibration_.to_tensors())
+
+    def save_calibration(self, path: str | Path) -> None:
+        """Put the calibration into a folder this model was saved to, without writing the rest again."""
+        self._check_fitted()
+        if self.calibration_ is None:
+            raise NotFittedError(f"this {type(self).__name__} is not calibrated: call calibrate first")
+        with store.changed_folder(path, "model", {"calibrated": True}) as folder:
+            folder.write_tensors(CALIBRATION_FILE, self.calibration_.to_tensors())
 
     @classmethod
     def _from_folder(cls, folder: store.Folder) -> Self:
@@ -232,6 +354,12 @@ class Method:
             raise ModelFormatError(f"{folder.path / CONFIG_FILE}: {error}") from None
         model._restore_labels(folder)
         model._restore(folder.tensors(STATE_FILE), folder.path / STATE_FILE)
+        calibrated = folder.manifest.get("calibrated", False)
+        if calibrated is not (CALIBRATION_FILE in folder.manifest["files"]):
+            raise ModelFormatError(f"{folder.path / store.MANIFEST}: it does not tell whether the model is calibrated")
+        if calibrated:
+            path = folder.path / CALIBRATION_FILE
+            model.calibration_ = Calibration.from_tensors(folder.tensors(CALIBRATION_FILE), path)
         return model
 
     def _restore_labels(self, folder: store.Folder) -> None:
@@ -251,7 +379,7 @@ class Method:
             and (counts >= 0).all()
             and (counts <= n_documents).all()
             and manifest.get("input") in self.inputs
-            and (type(n_features) is int and n_features >= 0 if manifest["input"] == "features" else True)
+            and (type(n_features) is int and 0 <= n_features < 1 << 31 if manifest["input"] == "features" else True)
         )
         if not sound:
             raise ModelFormatError(f"{path}: the labels do not fit the manifest")

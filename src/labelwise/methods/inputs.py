@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from labelwise.data.dataset import Dataset, canonical_features, labels_from_lists
+from labelwise.data.blocks import Blocks
+from labelwise.data.dataset import Dataset, Features, canonical_features, labels_from_lists
 from labelwise.errors import DataError
 from labelwise.strings import Strings
 
@@ -30,12 +32,32 @@ def as_dataset(data: Any, labels: Any) -> Dataset:
     return Dataset(labels, names, **{kind: documents})  # type: ignore[arg-type]
 
 
-def as_inputs(documents: Any, kind: str, n_features: int | None, label_names: Strings) -> Dataset:
-    """Documents to predict for, of the kind the model was trained on, in the model's label space."""
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """Documents to predict for: a `Dataset` without labels, and without the time it takes to make one."""
+
+    texts: Strings | None = None
+    features: Features | None = None
+    paths: Strings | None = None
+
+    def __len__(self) -> int:
+        if self.features is not None:
+            return self.features.shape[0]
+        return len(self.texts if self.texts is not None else self.paths or ())
+
+    def take(self, rows: Any) -> Documents:
+        """Some of the documents, as `Dataset.take`."""
+        parts: Any = (None if part is None else part[rows] for part in (self.texts, self.features, self.paths))
+        return Documents(*parts)
+
+
+def as_inputs(documents: Any, kind: str, n_features: int | None) -> Documents:
+    """Documents to predict for, of the kind the model was trained on."""
     if isinstance(documents, Dataset):
         value = getattr(documents, kind)
         if value is None and len(documents):
             raise DataError(f"{documents.name}: the model was trained on {kind}, the data has none")
+        value = _nothing(kind, n_features) if value is None else value
     else:
         found, value = _documents(documents)
         if found != kind:
@@ -44,9 +66,7 @@ def as_inputs(documents: Any, kind: str, n_features: int | None, label_names: St
             value = _nothing(kind, n_features)
     if kind == "features":
         value = _as_wide_as_the_model(value, n_features)
-    rows = value.shape[0] if kind == "features" else len(value)
-    empty: Any = sparse.csr_array((rows, len(label_names)), dtype=np.float32)
-    return Dataset(empty, label_names, **{kind: value})
+    return Documents(**{kind: value})
 
 
 def _documents(data: Any) -> tuple[str, Any]:
@@ -55,7 +75,7 @@ def _documents(data: Any) -> tuple[str, Any]:
         return "texts", Strings.of([data])
     if isinstance(data, Strings):
         return "texts", data
-    if sparse.issparse(data):
+    if sparse.issparse(data) or isinstance(data, Blocks):
         return "features", canonical_features(data)
     if isinstance(data, np.ndarray) and data.dtype.kind in "biuf":
         return "features", canonical_features(data)
@@ -75,7 +95,7 @@ def _as_wide_as_the_model(features: Any, n_features: int | None) -> Any:
     columns = features.shape[1]
     if n_features is None or columns == n_features:
         return features
-    if columns > n_features or isinstance(features, np.ndarray):
+    if columns > n_features or not sparse.issparse(features):
         raise DataError(f"the model was trained on {n_features:,} features, the documents have {columns:,}")
     return widened(features, n_features)
 

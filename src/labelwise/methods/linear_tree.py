@@ -12,48 +12,42 @@ weights may be kept in 16 or 8 bits, and several trees are averaged.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
-from pathlib import Path
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field
-from scipy import sparse
+from pydantic import Field, model_validator
 
-from labelwise.codes.beam import POST_PROCESSORS, beam_search
-from labelwise.codes.chunked import ChunkedWeights
+from labelwise.codes.hierarchy import read_hierarchy
 from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
-from labelwise.errors import ModelFormatError
 from labelwise.features.label_features import pifa
-from labelwise.features.tfidf import Tfidf, TfidfConfig
-from labelwise.methods.base import FitContext, Method
-from labelwise.store import stored
-from labelwise.topk import TopK
+from labelwise.features.tfidf import TfidfConfig
+from labelwise.methods.base import FitContext
+from labelwise.methods.given_negatives import read_negatives
+from labelwise.methods.linear_base import LinearMethod, Memory, PostProcessor, Precision
+from labelwise.store import csr_to_tensors
 from labelwise.training.chunks import SolverConfig
-from labelwise.training.tree import train_tree
-
-log = logging.getLogger("labelwise")
-
-Tree = tuple[LabelTree, list[ChunkedWeights]]
-PostProcessor = Literal[tuple(POST_PROCESSORS)]  # type: ignore[valid-type]
+from labelwise.training.memory_estimate import check_memory, clustering_need
 
 
-class LinearTree(Method):
+class LinearTree(LinearMethod):
     """A tree of linear classifiers over TF-IDF or your own features: fast on a CPU, for any number of labels."""
 
     name = "linear_tree"
-    inputs = ("features", "texts")
 
     class Config(BaseConfig):
         """Parameters."""
 
         tfidf: TfidfConfig = TfidfConfig()
         """How texts become features (not used when the data has features)."""
+        tree: Literal["balanced", "kway", "hierarchy"] = "balanced"
+        """How labels come under nodes: halved again and again, clustered `branching`-ways at once, or as you say."""
+        hierarchy: str | None = None
+        """With `tree: hierarchy`, a file of child<TAB>parent lines; children may be labels or groups of them."""
         trees: Annotated[int, Field(ge=1)] = 3
-        """Trees whose scores are averaged; each clusters the labels from another seed."""
+        """Trees whose scores are averaged; each clusters the labels from another seed. A hierarchy is one tree."""
         leaf_size: Annotated[int, Field(ge=1)] = 100
         """Labels a leaf cluster holds at most."""
         branching: Annotated[int, Field(ge=2)] = 16
@@ -62,97 +56,69 @@ class LinearTree(Method):
         """Features that describe a label when labels are clustered, the largest; null takes all."""
         solver: SolverConfig = SolverConfig()
         """How the classifiers are trained."""
-        negatives: Literal["teacher", "matcher"] = "teacher"
-        """What a node learns from: the documents of its labels, or also those sent to it by mistake."""
+        negatives: Literal["teacher", "matcher", "user", "matcher+user"] = "teacher"
+        """What a node learns from: the documents of its labels; also those sent to it by mistake; also your own."""
+        user_negatives: str | None = None
+        """With `user`: a sparse .npz [documents, labels], or data of the same documents with labels not theirs."""
         relevance: bool = False
         """Weigh positive examples by the labels' values in the data."""
         beam: Annotated[int, Field(ge=1)] = 10
         """Nodes kept at each level in prediction."""
         post_processor: PostProcessor = "l3_hinge"
         """How a node's margin becomes a score that is combined with its parent's."""
-        precision: Literal["float32", "float16", "int8"] = "float32"
+        precision: Precision = "float32"
         """How weights are kept."""
+        memory: Memory = "check"
+        """Refuse to train what does not fit in memory: `check`, `ignore`, or a limit of your own in GB."""
         seed: int = 0
         """Seed of clustering and training."""
 
-    tfidf_: Tfidf | None
-    trees_: list[Tree]
+        @model_validator(mode="after")
+        def _files_go_with_their_use(self) -> LinearTree.Config:
+            if (self.tree == "hierarchy") != (self.hierarchy is not None):
+                raise ValueError("`tree: hierarchy` and the file `hierarchy` go together")
+            if ("user" in self.negatives) != (self.user_negatives is not None):
+                raise ValueError("`negatives` with `user` and the file `user_negatives` go together")
+            return self
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
         config = self.config
-        self.tfidf_ = Tfidf(config.tfidf) if kind == "texts" else None
-        features = self.tfidf_.fit_transform(data.texts or ()) if self.tfidf_ else _as_csr(data.features)
-        described = pifa(features, data.labels, keep=config.label_features)
-        self.trees_ = []
-        for number in range(config.trees):
-            seed = config.seed + 1009 * number
-            tree = self._make_tree(described, seed)
-            levels = train_tree(
-                features, data.labels, tree, config.solver,
-                negatives=config.negatives, relevance=config.relevance, beam=config.beam,
-                post_processor=config.post_processor, seed=seed,
-            )  # fmt: skip
-            self.trees_.append((tree, [level.stored_as(config.precision) for level in levels]))
+        own_tree, own_negatives = None, None  # files first: a mistake in them should not cost the time of TF-IDF
+        given: dict[str, np.ndarray] = {}
+        if config.tree == "hierarchy":
+            own_tree = LabelTree.from_parents(read_hierarchy(config.hierarchy), data.label_names)
+            given |= own_tree.to_tensors("hierarchy")
+        if "user" in config.negatives:
+            own_negatives = read_negatives(config.user_negatives, data)
+            given |= csr_to_tensors("negatives", own_negatives)
+        features = self._features(data, kind, fit=True)
+        describing = features if kind == "texts" else data.features  # dense ones describe labels whole
+        self._learn(
+            features,
+            data,
+            _Clusters(describing, data.labels, config).make if own_tree is None else lambda _seed: own_tree,
+            context,
+            trees=config.trees if own_tree is None else 1,
+            negatives="matcher" if "matcher" in config.negatives else "teacher",
+            user_negatives=own_negatives,
+            beam=config.beam,
+            given=given,
+        )
 
-    def _make_tree(self, described: Any, seed: int) -> LabelTree:
+
+class _Clusters:
+    """Trees made by clustering. Labels are described for the first one, which a resumed run may not need."""
+
+    def __init__(self, features: Any, labels: Any, config: Any) -> None:
+        self.features, self.labels, self.config = features, labels, config
+
+    @cached_property
+    def described(self) -> Any:
+        need = clustering_need(self.features, self.labels, self.config.label_features)
+        check_memory(need, self.config.memory, tell=False)
+        return pifa(self.features, self.labels, keep=self.config.label_features)
+
+    def make(self, seed: int) -> LabelTree:
         config = self.config
-        return LabelTree.balanced(described, leaf_size=config.leaf_size, branching=config.branching, seed=seed)
-
-    def _predict(self, data: Dataset, k: int) -> TopK:
-        features = self.tfidf_.transform(data.texts or ()) if self.tfidf_ else _as_csr(data.features)
-        config = self.config
-        each = k if len(self.trees_) == 1 else min(max(2 * k, 20), len(self.label_names_))
-        tops = [
-            beam_search(features, levels, tree.label_order, config.beam, each, config.post_processor)
-            for tree, levels in self.trees_
-        ]
-        return tops[0] if len(tops) == 1 else _averaged(tops, k, len(self.label_names_))
-
-    def _state(self) -> dict[str, np.ndarray]:
-        state = {"trees": np.array([len(self.trees_)], np.int64)}
-        if self.tfidf_ is not None:
-            state |= {f"tfidf.{key}": value for key, value in self.tfidf_.state().items()}
-        for number, (tree, levels) in enumerate(self.trees_):
-            state |= tree.to_tensors(f"tree{number}")
-            for depth, level in enumerate(levels):
-                state |= level.to_tensors(f"tree{number}.level{depth}")
-        return state
-
-    def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
-        count = stored(tensors, "trees", path)
-        if count.shape != (1,) or count.dtype != np.int64 or not 1 <= count[0] <= 10_000:
-            raise ModelFormatError(f"{path}: the number of trees is damaged")
-        self.tfidf_ = None
-        if self.input_ == "texts":
-            self.tfidf_ = Tfidf(self.config.tfidf)
-            prefix = "tfidf."
-            self.tfidf_.restore({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}, path)
-        n_features = self.tfidf_.n_features if self.tfidf_ else int(self.n_features_in_ or 0)
-        self.trees_ = []
-        for number in range(int(count[0])):
-            tree = LabelTree.from_tensors(f"tree{number}", tensors, path)
-            if len(tree.label_order) != len(self.label_names_):
-                raise ModelFormatError(
-                    f"{path}: tree {number} has {len(tree.label_order):,} labels, not {len(self.label_names_):,}"
-                )
-            levels = [
-                ChunkedWeights.from_tensors(
-                    f"tree{number}.level{depth}", tensors, n_features, tree.children_offsets(depth), path
-                )
-                for depth in range(tree.depth)
-            ]
-            self.trees_.append((tree, levels))
-
-
-def _as_csr(features: Any) -> Any:
-    """Features for the kernels: CSR with sorted int32 columns."""
-    csr = sparse.csr_array(features)
-    if csr.indices.dtype != np.int32:
-        csr.indices = csr.indices.astype(np.int32)
-    return csr
-
-
-def _averaged(tops: list[TopK], k: int, n_labels: int) -> TopK:
-    """The mean score over trees; a label that a tree does not offer has 0 there."""
-    total = sum((top.to_csr(n_labels) for top in tops[1:]), tops[0].to_csr(n_labels))
-    return TopK.from_csr(total / len(tops), k)
+        make = LabelTree.kway if config.tree == "kway" else LabelTree.balanced
+        return make(self.described, leaf_size=config.leaf_size, branching=config.branching, seed=seed)

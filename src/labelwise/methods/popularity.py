@@ -15,6 +15,7 @@ from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ModelFormatError
 from labelwise.methods.base import FitContext, Method
+from labelwise.methods.inputs import Documents
 from labelwise.store import stored
 from labelwise.topk import TopK
 
@@ -35,7 +36,7 @@ class Popularity(Method):
         self.frequencies_ = (data.label_counts() / len(data)).astype(np.float32)
         self._rank()
 
-    def _predict(self, data: Dataset, k: int) -> TopK:
+    def _predict(self, data: Documents, k: int) -> TopK:
         best = self._best[:k]
         shape = (len(data), k)
         return TopK(np.broadcast_to(best, shape), np.broadcast_to(self.frequencies_[best], shape))

@@ -112,7 +112,10 @@ def report_values(run: Run) -> dict[str, Any]:
         "scores": sections.score_table(results) if results else None,
         "groups": sections.group_table(results) if results else {"rows": []},
         **(sections.data_table(results) if results else {"data_rows": [], "data_parts": []}),
-        "charts": {name: charts.get(name) for name in ("scores", "groups", "contribution", "frequencies")},
+        "calibration": sections.calibration_table(results.calibration) if results and results.calibration else None,
+        "charts": {
+            name: charts.get(name) for name in ("scores", "groups", "contribution", "reliability", "frequencies")
+        },
         "learning": [chart for name, chart in charts.items() if name.startswith("learning-")],
         "examples": sections.example_cards(run.examples),
         "label_table": sections.label_table(run.labels) if run.labels else None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from labelwise.data.files import write_stream
 from labelwise.errors import ConfigError, DataError, did_you_mean
 from labelwise.report.drawing import INK, KINDS, MUTED, PAPER, SERIES, Chart, legend_below, look, thinned
-from labelwise.report.run_files import Curve, Evaluation, Group, Results, Run, read_run
+from labelwise.report.run_files import Calibration, Curve, Evaluation, Group, Results, Run, read_run
 from labelwise.report.wording import bar_percent, cut, family_and_k, in_reading_order, number, percent, words
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def run_charts(run: Run) -> list[Chart]:
     if run.results is not None:
         evaluation = run.results.evaluation
         charts += [scores_chart(run.results), recall_chart(evaluation.groups), contribution_chart(evaluation)]
-        charts.append(frequency_chart(run.results.frequency_curve))
+        charts += [reliability_chart(run.results.calibration), frequency_chart(run.results.frequency_curve)]
     return [chart for chart in charts if chart is not None] + learning_charts(run.metrics)
 
 
@@ -203,6 +203,39 @@ def contribution_chart(evaluation: Evaluation) -> Chart | None:
         f"{group.name}: " + ", ".join(f"{percent(group.contribution.get(k))} of P@{k}" for k in ks) for group in groups
     )
     return Chart("contribution", "Where the correct predictions come from", f"Percentage points, {told}.", draw)
+
+
+# --- probabilities ------------------------------------------------------------------------------------
+
+
+def reliability_chart(calibration: Calibration | None) -> Chart | None:
+    """The share of right labels over their mean score, before and after calibration; the diagonal is perfect."""
+    if calibration is None:
+        return None
+    lines: dict[str, Points] = {
+        name: [(100 * one.mean, 100 * one.share) for one in bins if one.mean is not None and one.share is not None]
+        for name, bins in (("before", calibration.before), ("after", calibration.after))
+    }
+    if not lines["after"]:
+        return None
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        axes.plot([0, 100], [0, 100], color=MUTED, linewidth=1, linestyle=(0, (4, 3)), label="perfect")
+        for place, (name, points) in zip((1, 0), lines.items(), strict=True):
+            if points:
+                axes.plot(*zip(*points, strict=True), label=f"{name} calibration", **look(place))
+        axes.axvline(100 * calibration.threshold, color=INK, linewidth=1, linestyle=":", label="threshold")
+        axes.set_xlabel("mean score, %")
+        axes.set_ylabel("right labels, %")
+        legend_below(figure, axes, 4.8)
+
+    told = "; ".join(
+        f"{name}: " + ", ".join(f"{right:.0f} right at {score:.0f}" for score, right in points)
+        for name, points in lines.items()
+        if points
+    )
+    return Chart("reliability", "Probabilities against the truth", f"In per cent, {told}.", draw)
 
 
 # --- label frequencies --------------------------------------------------------------------------------

@@ -94,6 +94,32 @@ class Baseline(_Part):
     values: dict[str, float | None]
 
 
+class Reliability(_Part):
+    """Predicted labels with scores of one range: how many, their mean score, and the share that was right."""
+
+    low: float
+    high: float
+    pairs: int = 0
+    mean: float | None = None
+    share: float | None = None
+
+
+class Calibration(_Part):
+    """What the calibration found on held-out documents."""
+
+    n_documents: int | None = None
+    wanted_precision: float | None = None
+    reached: bool = True
+    threshold: float
+    precision: float | None = None
+    recall: float | None = None
+    f1: float | None = None
+    error_before: float | None = None
+    error_after: float | None = None
+    before: tuple[Reliability, ...] = ()
+    after: tuple[Reliability, ...] = ()
+
+
 class Results(_Part):
     """results.json"""
 
@@ -106,6 +132,7 @@ class Results(_Part):
     data: dict[str, Any] = {}
     frequency_curve: Curve | None = None
     baseline: Baseline | None = None
+    calibration: Calibration | None = None
 
 
 class Machine(_Part):

@@ -10,6 +10,7 @@ from labelwise.report.drawing import thinned
 from labelwise.report.run_files import (
     CONFIG,
     LABELS,
+    Calibration,
     Evaluation,
     Example,
     LabelTable,
@@ -161,6 +162,31 @@ def data_table(results: Results) -> dict[str, Any]:
 def _fact(key: str, value: Any) -> str:
     is_share = key in _SHARES and isinstance(value, int | float) and math.isfinite(value)
     return percent(value) if is_share else number(value)
+
+
+def calibration_table(calibration: Calibration) -> dict[str, Any]:
+    """Ranges of scores with the share of right labels before and after, and the threshold in a sentence."""
+    before = {(one.low, one.high): one for one in calibration.before}
+    rows = []
+    for one in calibration.after[:MAX_ROWS]:
+        first = before.get((one.low, one.high))
+        cells = [number(first.pairs), percent(first.share, 1)] if first else [NOTHING, NOTHING]
+        cells += [number(one.pairs), percent(one.share, 1)]
+        rows.append({"name": f"{100 * one.low:.0f} {NOTHING} {100 * one.high:.0f}", "cells": cells})
+    wanted = calibration.wanted_precision
+    purpose = "for the best micro-F1" if wanted is None else f"for a precision of {percent(wanted, 1)} %"
+    missed = "" if calibration.reached else " (out of reach; the nearest was taken)"
+    documents = "held-out" if calibration.n_documents is None else f"{number(calibration.n_documents)} held-out"
+    return {
+        "rows": rows,
+        "lines": [
+            f"Scores are probabilities, learned from {documents} documents. The threshold {purpose}{missed} is "
+            f"{calibration.threshold:.4g}; there, expect precision {percent(calibration.precision)} %, recall "
+            f"{percent(calibration.recall)} %, micro-F1 {percent(calibration.f1)} %.",
+            f"Calibration error {percent(calibration.error_after)} %, before {percent(calibration.error_before)} %. "
+            "All figures come from documents that did not teach them.",
+        ],
+    }
 
 
 def example_cards(examples: Sequence[Example]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -85,12 +85,35 @@ class EvaluateSection(Config):
             deepest = max((metric.k or 0 for metric in metrics), default=0)
             if deepest > self.k:
                 raise ValueError(f"@{deepest} needs {deepest} predicted labels a document; set evaluate.k to that")
-            check_threshold(self.threshold, [metric.name for metric in metrics if metric.needs_threshold])
+            check_threshold(self.threshold, [])  # whether it may be missing depends on the calibration
             propensity_constants(self.propensity)
             check_boundaries(self.groups)
         except ConfigError as error:
             raise ValueError(str(error)) from None
         return self
+
+    def check_threshold(self, calibrated: bool) -> None:
+        """Refuse metrics that need a threshold when there is none, neither given nor from a calibration."""
+        if self.threshold is None and not calibrated and self.metrics is not None:
+            needing = [metric.name for metric in parse_metrics(self.metrics) if metric.needs_threshold]
+            if needing:
+                raise ConfigError(
+                    f"{needing[0]} needs a threshold, the score from which on a label is predicted: set "
+                    "evaluate.threshold, or calibrate the model, which chooses one"
+                )
+
+
+class CalibrateSection(Config):
+    """Turn scores into probabilities, and choose the threshold from which on labels are given out."""
+
+    enabled: bool | Literal["auto"] = "auto"
+    """auto: when there are held-out documents to learn it from, a valid part or a `fraction`."""
+    fraction: Fraction | None = None
+    """Hold out this share of the training documents for it. Not given: the valid part is used."""
+    precision: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Choose the threshold so that this share of the labels above it is right. Not given: for the best micro-F1."""
+    k: Annotated[int, Field(ge=1, le=100_000)] = 20
+    """Predicted labels a document to learn from."""
 
 
 class RunSection(Config):
@@ -110,6 +133,7 @@ class RunConfig(Config):
     data: DataSection
     model: dict[str, Any]
     """`method` and the parameters of that method."""
+    calibrate: CalibrateSection = CalibrateSection()
     evaluate: EvaluateSection = EvaluateSection()
     run: RunSection = RunSection()
 
@@ -122,6 +146,14 @@ class RunConfig(Config):
         if not isinstance(model["method"], str):
             raise ValueError(f"`method` must be one of {', '.join(method_names())}, got {model['method']!r}")
         return model
+
+    @model_validator(mode="after")
+    def _has_threshold(self) -> RunConfig:
+        try:
+            self.evaluate.check_threshold(calibrated=self.calibrate.enabled is not False)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return self
 
     def make_method(self) -> Method:
         """A fresh, unfitted method."""

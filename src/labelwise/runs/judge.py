@@ -32,11 +32,18 @@ class Judgement:
     top: TopK
     evaluation: Evaluation
     seconds: dict[str, float]
+    threshold: float | None
+    """What F1 without @k went by."""
     score: Callable[[TopK], Evaluation]
 
 
 def judge(model: Method, test: Dataset, section: EvaluateSection, folder: Path | None = None) -> Judgement:
-    """Predict and score; with a folder, labels.tsv and examples.jsonl are written there."""
+    """Predict and score; with a folder, labels.tsv and examples.jsonl are written there.
+
+    F1 without @k goes by the section's threshold, or by the model's own if none is given.
+    """
+    threshold = model.threshold_ if section.threshold is None else section.threshold
+    section.check_threshold(calibrated=threshold is not None)
     test = _in_space_of(model, test)
     counts = np.zeros(test.n_labels, np.int64)
     counts[: len(model.label_counts_)] = model.label_counts_
@@ -49,7 +56,7 @@ def judge(model: Method, test: Dataset, section: EvaluateSection, folder: Path |
             train=counts,
             train_documents=model.n_documents_,
             propensity=section.propensity,
-            threshold=section.threshold,
+            threshold=threshold,
             groups=section.groups,
             bootstrap=section.bootstrap,
         )
@@ -62,7 +69,7 @@ def judge(model: Method, test: Dataset, section: EvaluateSection, folder: Path |
     if folder is not None:
         write_label_table(folder / files.LABELS, top, test, train=counts, k=min(5, top.k))
         write_examples(folder / files.EXAMPLES, top, test, counts, section.examples)
-    return Judgement(top, evaluation, seconds, score)
+    return Judgement(top, evaluation, seconds, threshold, score)
 
 
 def _predicted(model: Method, test: Dataset, k: int) -> TopK:

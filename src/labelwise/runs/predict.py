@@ -18,7 +18,9 @@ from labelwise.data.options import ReadOptions
 from labelwise.data.stream import open_stream
 from labelwise.errors import ConfigError, DataError
 from labelwise.methods.base import Method
+from labelwise.methods.label_wishes import LabelWishes, label_wishes
 from labelwise.progress import progress
+from labelwise.runs.label_files import read_label_list, read_label_weights
 from labelwise.runs.load_data import read_part
 from labelwise.strings import Strings
 from labelwise.topk import TopK
@@ -43,6 +45,10 @@ class Request:
     options: ReadOptions = field(default_factory=ReadOptions)
     k: int = 10
     threshold: float | None = None
+    labels: str | None = None
+    """File of the only labels to choose from, one a line."""
+    label_weights: str | None = None
+    """File of label<TAB>factor lines: what scores are multiplied by."""
 
 
 def predict_file(model: Method, request: Request, output: str, to: str | None, force: bool) -> None:
@@ -56,8 +62,8 @@ def predict_file(model: Method, request: Request, output: str, to: str | None, f
         )
     if kind == "npz" and output == "-":
         raise ConfigError("npz is written to a file: give one with -o")
-    batches = _text_batches(request, model) if _is_text(request) else _data_batches(request)
-    tops = _predicted(model, batches, request.k, request.threshold)
+    batches = _text_batches(request, model) if is_text(request) else _data_batches(request)
+    tops = _predicted(model, batches, request.k, request.threshold, _wishes(model, request))
     with _target(output, force, binary=kind == "npz") as file:
         if kind == "npz":
             _write_npz(file, tops, len(model.label_names_))
@@ -68,7 +74,8 @@ def predict_file(model: Method, request: Request, output: str, to: str | None, f
                 file.flush()
 
 
-def _is_text(request: Request) -> bool:
+def is_text(request: Request) -> bool:
+    """Whether the documents are plain text, one a line."""
     if request.documents == "-":
         if request.format not in ("auto", "text"):
             raise ConfigError("standard input is read as texts, one a line; other formats need a file")
@@ -85,15 +92,16 @@ def _text_batches(request: Request, model: Method) -> Iterator[Batch]:
         raise DataError(f"the model was trained on {model.input_}: give a data file and name its --format")
     name = "stdin" if request.documents == "-" else request.documents
     count = 0
-    with _opened(request.documents) as stream, progress("predicting") as step:
+    with opened(request.documents) as stream, progress("predicting") as step:
         for lines in _line_batches(stream):
-            texts = [_decoded(line, name, count + place + 1) for place, line in enumerate(lines)]
+            texts = [decoded(line, name, count + place + 1) for place, line in enumerate(lines)]
             yield [str(count + place) for place in range(len(texts))], Strings.of(texts)
             step(len(texts))
             count += len(texts)
 
 
-def _opened(documents: str) -> Any:
+def opened(documents: str) -> Any:
+    """The bytes of a file, unpacked, or of standard input."""
     if documents == "-":
         if sys.stdin is None:
             raise DataError("standard input is closed: give a file", "stdin")
@@ -112,7 +120,8 @@ def _line_batches(stream: Any) -> Iterator[list[bytes]]:
         yield [rest]
 
 
-def _decoded(line: bytes, name: str, number: int) -> str:
+def decoded(line: bytes, name: str, number: int) -> str:
+    """A line as text, or an error that names it."""
     try:
         return line.removesuffix(b"\r").decode()
     except UnicodeDecodeError as error:
@@ -129,11 +138,18 @@ def _data_batches(request: Request) -> Iterator[Batch]:
             step(len(part))
 
 
+def _wishes(model: Method, request: Request) -> LabelWishes:
+    """What the request's files say about labels, checked before anything is written."""
+    labels = read_label_list(request.labels) if request.labels is not None else None
+    weights = read_label_weights(request.label_weights) if request.label_weights is not None else None
+    return label_wishes(labels, weights, model.label_names_) or LabelWishes()
+
+
 def _predicted(
-    model: Method, batches: Iterable[Batch], k: int, threshold: float | None
+    model: Method, batches: Iterable[Batch], k: int, threshold: float | None, wishes: LabelWishes
 ) -> Iterator[tuple[list[str], TopK]]:
     for ids, batch in batches:
-        top = model.predict(batch, k)
+        top = model.predict(batch, k, labels=wishes.allowed, label_weights=wishes.weights)
         yield ids, top if threshold is None else top.above(threshold)
 
 

@@ -1,19 +1,22 @@
-"""A run from config to report: read, fit, evaluate, report. Each stage is kept once it is done.
+"""A run from config to report: read, fit, calibrate, evaluate, report. Each stage is kept once it is done.
 
 `labelwise train` and the sweeps call `train`; a run that was stopped goes on with the first stage that is missing.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from labelwise.data.dataset import Dataset
 from labelwise.data.stats import statistics
-from labelwise.errors import MissingDependencyError
+from labelwise.errors import ConfigError, MissingDependencyError
 from labelwise.methods.base import FitContext, Method, load
 from labelwise.methods.popularity import Popularity
 from labelwise.parallel import using_threads
@@ -32,9 +35,11 @@ def train(config: RunConfig, force: bool = False) -> RunFolder:
     run = RunFolder(str(config.run.folder))
     with using_threads(config.run.threads), run.opened(config, force):
         with _timed(run, "read"):
-            data = load_run_data(config.data)
+            data, held_out = _with_held_out(config, load_run_data(config.data))
         log.info("train: %r", data.train)
         model = _fitted(config, run, data)
+        if held_out is not None:
+            _calibrated(config, run, held_out, model)
         if data.test is not None:
             _evaluated(config, run, data.train, data.test, model)
         else:
@@ -57,6 +62,40 @@ def _fitted(config: RunConfig, run: RunFolder, data: RunData) -> Method:
         model.fit(data.train, valid=data.valid, context=context)
     model.save(folder)
     return model
+
+
+def _with_held_out(config: RunConfig, data: RunData) -> tuple[RunData, Dataset | None]:
+    """The data without what is held out for calibration, and that; faults are found before anything is trained."""
+    section, held_out = config.calibrate, None
+    if section.enabled is not False:
+        held_out = data.valid
+        if section.fraction is not None:
+            train, held_out = data.train.split(section.fraction, config.data.split_seed + 2)
+            data = replace(data, train=train)
+        if held_out is None and section.enabled is True:
+            raise ConfigError(
+                "calibrate.enabled needs held-out documents, and the data has no valid part; "
+                "calibrate.fraction=0.1 or data.valid_fraction=0.1 sets some of the training documents aside"
+            )
+    if data.test is not None:
+        config.evaluate.check_threshold(calibrated=held_out is not None)
+    return data, held_out
+
+
+def _calibrated(config: RunConfig, run: RunFolder, held_out: Dataset, model: Method) -> None:
+    if model.calibration_ is not None and (run / files.CALIBRATION).exists():
+        log.info("the model of this run is calibrated already")
+        return
+    with _timed(run, "calibrate"):
+        report = model.calibrate(held_out, k=config.calibrate.k, precision=config.calibrate.precision)
+        run.write_json(files.CALIBRATION, report.to_dict())
+        model.save_calibration(run / files.MODEL)
+    log.log(logging.INFO if report.reached else logging.WARNING, "%s", report)
+
+
+def _calibration(run: RunFolder) -> dict[str, Any] | None:
+    path = run / files.CALIBRATION
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 def _evaluated(config: RunConfig, run: RunFolder, train: Dataset, test: Dataset, model: Method) -> None:
@@ -83,6 +122,7 @@ def _evaluated(config: RunConfig, run: RunFolder, train: Dataset, test: Dataset,
         "data": {"train": train_statistics.to_dict(), "test": statistics(test).to_dict()},
         "frequency_curve": train_statistics.frequency_curve(),
         "baseline": baseline,
+        "calibration": _calibration(run),
     }
     run.record("evaluate", split="test", **judgement.evaluation.values)
     run.write_json(files.RESULTS, results)
@@ -114,8 +154,10 @@ def _timed(run: RunFolder, stage: str) -> Iterator[None]:
 
 def _seconds(run: RunFolder) -> dict[str, float]:
     """Seconds of the last reading, and of all tries at fitting: what a stopped run did is not done again."""
-    spent = {stage: [e["seconds"] for e in run.records() if e.get("stage") == stage] for stage in ("read", "fit")}
-    return {"read": sum(spent["read"][-1:]), "fit": sum(spent["fit"])}
+    stages = ("read", "fit", "calibrate")
+    spent = {stage: [e["seconds"] for e in run.records() if e.get("stage") == stage] for stage in stages}
+    calibrate = {"calibrate": spent["calibrate"][-1]} if spent["calibrate"] else {}
+    return {"read": sum(spent["read"][-1:]), "fit": sum(spent["fit"]), **calibrate}
 
 
 def _peak(run: RunFolder) -> int | None:

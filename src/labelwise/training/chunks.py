@@ -16,9 +16,12 @@ from pydantic import Field
 
 from labelwise.codes.chunked import ChunkPart
 from labelwise.config import Config
+from labelwise.kernels import memory
 from labelwise.parallel import run_all
 from labelwise.progress import progress
 
+UNCOPIED = 0.15
+"""Share of all entries from which a chunk is not worth a copy of its rows."""
 LANES = 16  # labels the solver handles at a time, as in kernels.lanes
 Positive = Annotated[float, Field(gt=0)]
 
@@ -56,12 +59,11 @@ class Chunk:
 class LevelTrainer:
     """Trains the chunks of a level. Features are CSR (float32, int32); targets CSR with columns in tree order."""
 
-    def __init__(self, features: Any, targets: Any, solver: SolverConfig, weighted: bool, seed: int) -> None:
-        self.features, self.targets, self.solver = features, targets, solver
+    def __init__(
+        self, features: Any, norms: np.ndarray, targets: Any, solver: SolverConfig, weighted: bool, seed: int
+    ) -> None:
+        self.features, self.norms, self.targets, self.solver = features, norms, targets, solver
         self.weighted, self.seed = weighted, seed
-        squares = np.add.reduceat(np.append(features.data * features.data, np.float32(0)), features.indptr[:-1])
-        squares[np.diff(features.indptr) == 0] = 0
-        self.norms = squares.astype(np.float32)
         self._scratch = threading.local()
 
     def train(
@@ -71,35 +73,28 @@ class LevelTrainer:
         done: Mapping[int, ChunkPart] | None = None,
         finished: Callable[[int, ChunkPart], None] | None = None,
     ) -> list[ChunkPart]:
-        """The trained chunks in order. `done` has those of an earlier try; `finished` hears of each new one."""
-        parts: dict[int, ChunkPart] = dict(done or {})
-        tasks = [
-            (place, piece, self._work(piece))
-            for place, chunk in enumerate(chunks)
-            if place not in parts
-            for piece in _pieces(chunk)
-        ]
-        tasks.sort(key=lambda task: -task[2])  # the largest first, so that no thread is left alone with one at the end
-        pieces: dict[int, list[tuple[int, ChunkPart]]] = {place: [] for place, _, _ in tasks}
-        missing = {place: len(_pieces(chunks[place])) for place in pieces}
-        lock = threading.Lock()
-        with progress(what, sum(task[2] for task in tasks)) as step:
+        """The trained chunks in order.
 
-            def work(task: tuple[int, Chunk, float]) -> None:
-                place, piece, size = task
+        `done` has what an earlier try finished (see `pieces_of`) by its first child; `finished` hears of what is new.
+        """
+        parts: dict[int, ChunkPart] = dict(done or {})
+        pieces = [piece for chunk in chunks for piece in pieces_of(chunk)]
+        tasks = [(piece, self._work(piece)) for piece in pieces if piece.first not in parts]
+        tasks.sort(key=lambda task: -task[1])  # the largest first, so that no thread is left alone with one at the end
+        lock = threading.Lock()
+        with progress(what, sum(size for _, size in tasks)) as step:
+
+            def work(task: tuple[Chunk, float]) -> None:
+                piece, size = task
                 part = self._train_chunk(piece)
                 with lock:
-                    pieces[place].append((piece.first, part))
+                    parts[piece.first] = part
                     step(size)
-                    whole = len(pieces[place]) == missing[place]
-                if whole:
-                    ordered = sorted(pieces.pop(place), key=lambda found: found[0])
-                    parts[place] = ChunkPart.side_by_side([part for _, part in ordered])
-                    if finished is not None:
-                        finished(place, parts[place])
+                if finished is not None:
+                    finished(piece.first, part)
 
             run_all(work, tasks)
-        return [parts[place] for place in range(len(chunks))]
+        return [ChunkPart.side_by_side([parts.pop(piece.first) for piece in pieces_of(chunk)]) for chunk in chunks]
 
     def _work(self, chunk: Chunk) -> float:
         rows = self.features.shape[0] if chunk.rows is None else len(chunk.rows)
@@ -109,7 +104,7 @@ class LevelTrainer:
         from labelwise.kernels import chunk_rows, dual_descent
 
         solver = self.solver
-        rows, indptr, indices, values, norms, features = self._local(chunk)
+        rows, starts, ends, indices, values, norms, features = self._local(chunk)
         count, n = len(features), len(rows)
         weights = self._room("weights", (count, LANES), np.float32)
         signs = self._room("signs", (n, LANES), np.int8)
@@ -117,8 +112,9 @@ class LevelTrainer:
         costs = self._room("costs", (n, LANES), np.float32) if self.weighted else plain
         loss = ("squared_hinge", "hinge", "logistic").index(solver.loss)
         kept, biases = [], []
-        row_counts = np.zeros(count, np.int64)
+        row_counts = np.zeros(count, np.int32)
         cuts = np.empty(LANES, np.float32)
+        lane_type = np.uint16 if chunk.last - chunk.first <= 1 << 16 else np.uint32
         for first in range(chunk.first, chunk.last, LANES):
             width = min(LANES, chunk.last - first)
             chunk_rows.lane_targets(
@@ -128,7 +124,7 @@ class LevelTrainer:
             weights[:] = 0
             offsets = np.zeros(LANES, np.float32)
             dual_descent.solve_lanes(
-                indptr, indices, values, norms, signs, costs, self.weighted, width, loss, np.float32(solver.bias),
+                starts, ends, indices, values, norms, signs, costs, self.weighted, width, loss, np.float32(solver.bias),
                 np.float32(solver.tolerance), solver.max_passes, self.seed + first, weights, offsets,
             )  # fmt: skip
             cuts[:] = solver.threshold
@@ -137,54 +133,61 @@ class LevelTrainer:
             before = int(row_counts.sum())
             chunk_rows.count_kept(weights, count, width, cuts, row_counts)
             here = int(row_counts.sum()) - before
-            group = (np.empty(here, np.int32), np.empty(here, np.uint16), np.empty(here, np.float32))
+            group = (np.empty(here, np.int32), np.empty(here, lane_type), np.empty(here, np.float32))
             chunk_rows.take_kept(weights, count, width, cuts, first - chunk.first, *group)
             kept.append(group)
             biases.append(offsets[:width] * np.float32(solver.bias))
         return _assembled(features, row_counts, kept, np.concatenate(biases))
 
     def _local(self, chunk: Chunk) -> tuple[np.ndarray, ...]:
-        """The chunk's rows with its own feature numbers. The whole data needs no copy."""
+        """The chunk's rows with its own feature numbers; chunks with much of the data use it as it is, uncopied."""
         from labelwise.kernels import chunk_rows
 
         X = self.features
-        if chunk.rows is None:
-            every = np.arange(X.shape[0])
-            return (
-                every,
-                X.indptr.astype(np.int64),
-                X.indices,
-                X.data,
-                self.norms,
-                np.arange(X.shape[1], dtype=np.int32),
-            )
-        rows = chunk.rows
-        total = int((X.indptr[rows + 1] - X.indptr[rows]).sum())
+        rows = np.arange(X.shape[0]) if chunk.rows is None else chunk.rows.astype(np.int64)
+        starts, ends = X.indptr[rows].astype(np.int64), X.indptr[rows + 1].astype(np.int64)
+        total = int((ends - starts).sum())
+        if total >= UNCOPIED * X.nnz:
+            return rows, starts, ends, X.indices, X.data, self.norms[rows], np.arange(X.shape[1], dtype=np.int32)
         numbers = self._room("numbers", (X.shape[1],), np.int32, fill=-1)
         features = self._room("features", (X.shape[1],), np.int32)
         indptr = np.empty(len(rows) + 1, np.int64)
         indices = self._room("indices", (total,), np.int32)
         values = self._room("values", (total,), np.float32)
         count = chunk_rows.gather_rows(X.indptr, X.indices, X.data, rows, numbers, features, indptr, indices, values)
-        return rows, indptr, indices, values, self.norms[rows], features[:count].copy()
+        return rows, indptr[:-1], indptr[1:], indices, values, self.norms[rows], features[:count].copy()
 
     def _room(self, name: str, shape: tuple[int, ...], dtype: Any, fill: int | None = None) -> np.ndarray:
         """Scratch memory of this thread, used again and again: fresh pages are dear."""
         size = int(np.prod(shape))
         held = getattr(self._scratch, name, None)
         if held is None or len(held) < size:
-            held = np.empty(max(size, 2 * len(held) if held is not None else 0), dtype)
+            held = None
+            setattr(self._scratch, name, None)  # gone before the larger one comes
+            held = memory.empty(size, dtype)  # goes back to the system with the level
             if fill is not None:
                 held[:] = fill
             setattr(self._scratch, name, held)
         return held[:size].reshape(shape)
 
 
-def _pieces(chunk: Chunk) -> list[Chunk]:
-    """A chunk over all documents shares them with nobody, so its groups of siblings can go to different threads."""
+def pieces_of(chunk: Chunk) -> list[Chunk]:
+    """What is trained as one: a chunk, or 16 siblings of one over all documents, which needs no copy of them."""
     if chunk.rows is not None:
         return [chunk]
     return [Chunk(first, min(first + LANES, chunk.last), None) for first in range(chunk.first, chunk.last, LANES)]
+
+
+def squared_norms(features: Any, block: int = 1 << 12) -> np.ndarray:
+    """The squared length of each row of a CSR matrix, float32; some rows at a time, to need little memory."""
+    found = np.zeros(features.shape[0], np.float32)
+    for first in range(0, len(found), block):
+        bounds = features.indptr[first : first + block + 1]
+        data = features.data[bounds[0] : bounds[-1]]
+        filled = np.flatnonzero(np.diff(bounds))
+        if len(filled):
+            found[first + filled] = np.add.reduceat(data * data, (bounds[:-1] - bounds[0])[filled])
+    return found
 
 
 def _assembled(features: np.ndarray, row_counts: np.ndarray, kept: list, bias: np.ndarray) -> ChunkPart:
@@ -192,7 +195,7 @@ def _assembled(features: np.ndarray, row_counts: np.ndarray, kept: list, bias: n
     from labelwise.kernels.chunk_rows import place_kept
 
     places = np.concatenate([[0], np.cumsum(row_counts)])
-    lanes = np.empty(int(places[-1]), np.uint16)
+    lanes = np.empty(int(places[-1]), kept[0][1].dtype)
     values = np.empty(int(places[-1]), np.float32)
     next_places = places[:-1].copy()
     for kept_features, kept_lanes, kept_values in kept:

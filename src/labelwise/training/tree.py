@@ -7,7 +7,7 @@ documents that the levels above send there by mistake as well, so that the level
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -16,12 +16,12 @@ from scipy import sparse
 from labelwise.codes.beam import beam_search
 from labelwise.codes.chunked import ChunkedWeights, ChunkPart
 from labelwise.codes.tree import LabelTree
-from labelwise.training.chunks import Chunk, LevelTrainer, SolverConfig
+from labelwise.training.chunk_shards import ChunkShards
+from labelwise.training.chunks import Chunk, LevelTrainer, SolverConfig, pieces_of, squared_norms
 
 log = logging.getLogger("labelwise")
 
 Negatives = Literal["teacher", "matcher"]
-Saved = Callable[[int], tuple[Mapping[int, ChunkPart], Callable[[int, ChunkPart], None]]]
 
 
 def train_tree(
@@ -36,7 +36,8 @@ def train_tree(
     beam: int = 10,
     post_processor: str = "l3_hinge",
     seed: int = 0,
-    saved: Saved | None = None,
+    shards: ChunkShards | None = None,
+    number: int = 0,
 ) -> list[ChunkedWeights]:
     """The weights of every level, top down.
 
@@ -49,9 +50,10 @@ def train_tree(
     relevance
         Weigh a positive example by the label's value (a node's by the sum of those below), rows scaled to sum 1 and
         then to the number of the document's labels, so that costs keep their size.
-    saved
-        For a level: the chunks an earlier, stopped try has finished, and whom to tell of new ones.
+    shards, number
+        Where finished chunks are kept, those of an earlier, stopped try too, and the tree's number among them.
     """
+    norms = squared_norms(features)
     targets = tree.aggregate(labels)
     further = tree.aggregate(user_negatives) if user_negatives is not None else None
     levels: list[ChunkedWeights] = []
@@ -60,13 +62,22 @@ def train_tree(
             target = _scaled(target)
         offsets = tree.children_offsets(depth)
         chunks = _chunks(offsets, _seen_by(depth, targets, further, levels, features, negatives, beam, post_processor))
-        trainer = LevelTrainer(features, target, solver, relevance, seed)
-        done, finished = saved(depth) if saved is not None else ({}, None)
-        parts = trainer.train(chunks, f"level {depth + 1} of {len(targets)}", done, finished)
-        levels.append(ChunkedWeights.joined(parts, features.shape[1], offsets))
+        trainer = LevelTrainer(features, norms, target, solver, relevance, seed)
+        what = f"level {depth + 1} of {len(targets)}"
+        if shards is None:
+            parts = trainer.train(chunks, what)
+        else:
+            widths = {piece.first: piece.last - piece.first for chunk in chunks for piece in pieces_of(chunk)}
+            done = shards.level(number, depth, widths, features.shape[1])
+            parts = trainer.train(chunks, what, done, partial(_keep, shards, number, depth))
+        levels.append(ChunkedWeights.joined(parts, features.shape[1], offsets).filled())
         log.info("level %d of %d: %s nodes, %s weights", depth + 1, len(targets),
                  f"{levels[-1].n_children:,}", f"{levels[-1].n_weights:,}")  # fmt: skip
     return levels
+
+
+def _keep(shards: ChunkShards, number: int, depth: int, first: int, part: ChunkPart) -> None:
+    shards.add((number, depth, first), part)
 
 
 def _seen_by(
@@ -96,11 +107,7 @@ def _chunks(offsets: np.ndarray, seen: Any) -> list[Chunk]:
     if seen is None:
         return [Chunk(0, int(offsets[-1]), None)]
     return [
-        Chunk(
-            int(offsets[p]),
-            int(offsets[p + 1]),
-            np.sort(seen.indices[seen.indptr[p] : seen.indptr[p + 1]]).astype(np.int64),
-        )
+        Chunk(int(offsets[p]), int(offsets[p + 1]), seen.indices[seen.indptr[p] : seen.indptr[p + 1]])
         for p in range(len(offsets) - 1)
     ]
 

@@ -319,7 +319,7 @@ def _records(dataset: Dataset) -> Iterator[dict[str, Any]]:
         record["labels"] = dict(zip(labels, values[here], strict=True)) if rated else labels
         if isinstance(features, np.ndarray):
             record[FEATURES] = features[row].tolist()
-        elif features is not None:
+        elif isinstance(features, sparse.csr_array):
             record[FEATURES] = _sparse_row(features, row)
         yield record
 

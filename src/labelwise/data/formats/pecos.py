@@ -114,9 +114,9 @@ def _unlabelled(texts: Strings | None, features: Features | None, files: _Files,
 
 
 def _rows(part: Strings | Features | None) -> int | None:
-    if isinstance(part, sparse.csr_array):
-        return len(part.indptr) - 1
-    return None if part is None else len(part)
+    if part is None:
+        return None
+    return len(part) if isinstance(part, Strings) else part.shape[0]
 
 
 def _load_features(path: Path) -> Features:
@@ -141,7 +141,7 @@ def write(dataset: Dataset, path: Path) -> None:
     if isinstance(dataset.features, np.ndarray):
         with write_stream(folder / f"X.{split}.npy") as file:
             np.save(file, dataset.features, allow_pickle=False)
-    elif dataset.features is not None:
+    elif isinstance(dataset.features, sparse.csr_array):
         _save_matrix(dataset.features, folder / f"X.{split}.npz")
     _save_matrix(dataset.labels, folder / f"Y.{split}.npz")
 

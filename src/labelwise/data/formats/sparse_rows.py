@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 
+from labelwise.data.blocks import Blocks
 from labelwise.data.dataset import Dataset
 from labelwise.data.stream import write_stream
 from labelwise.errors import DataError
@@ -85,7 +86,7 @@ def sparse_features(dataset: Dataset, path: Path, format_name: str) -> sparse.cs
             return sparse.csr_array((0, 0), dtype=np.float32)
         raise DataError(f"the format {format_name} needs features, which {dataset.name} does not have", path)
     features = dataset.features
-    return sparse.csr_array(features) if isinstance(features, np.ndarray) else features
+    return features.to_csr() if isinstance(features, Blocks) else sparse.csr_array(features)
 
 
 def write_lines(

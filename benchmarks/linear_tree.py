@@ -1,0 +1,164 @@
+"""linear_tree beside PECOS's XR-Linear, omikuji and napkinXC: training, prediction, memory, size and scores.
+
+    python benchmarks/linear_tree.py --data FOLDER --peers PYTHON [PYTHON ...] [--repeats 3] [--only SIDE ...]
+
+FOLDER holds a train and a test part with texts. The peers' interpreters are looked through for their packages; a
+package that none has is named in the table. All sides get the same features (our TF-IDF of single words, made once) and
+the same number of threads, and run in turn, each in a process of its own, `--repeats` times. Medians go to
+benchmarks/results/linear_tree.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from peers import driving
+from peers.driving import METRICS, Side
+
+RESULTS = Path(__file__).parent / "results" / "linear_tree.md"
+SIDES = (
+    Side("labelwise", "run_labelwise.py", "labelwise"),
+    Side("PECOS XR-Linear", "run_pecos.py", "pecos.xmc.xlinear.model", against="labelwise"),
+    Side("napkinXC", "run_napkinxc.py", "napkinxc", against="labelwise"),
+    Side("labelwise, 3 trees", "run_labelwise.py", "labelwise", trees=3),
+    Side("omikuji, 3 trees", "run_omikuji.py", "omikuji", trees=3, against="labelwise, 3 trees"),
+)
+ABOUT = """\
+All sides: the same TF-IDF of single words, {threads} threads, beam 10, the 10 best labels, each run in a process of its
+own. Training is from features and labels in memory to a trained model, the tree included, files not. Our kernels are
+compiled before the clock starts, on 500 documents; the first use on a machine takes about a minute longer, once. Trees
+are as PECOS makes them by default: 16 children a node, at most 100 labels a leaf; omikuji and napkinXC have their own
+defaults. PECOS predicts with its predict-only C++ model. napkinXC searches exactly, as is its default. omikuji's Python
+package predicts one document a call, so as many Python threads call it. Peak memory is the whole process while it
+trains; `above` is without what it held before (features, labels, libraries). In brackets: labelwise is so many times as
+fast, or as small, as the peer; omikuji stands beside our 3 trees, the others beside our single one."""
+
+
+def figures(side: Side, runs: list[dict]) -> dict[str, float]:
+    """Medians of a side's runs; training per tree as well."""
+    median = {key: statistics.median(run[key] for run in runs) for key in runs[0] if key != "versions"}
+    return median | {"tree": median["train"] / side.trees, "tree cpu": median["train cpu"] / side.trees}
+
+
+ROWS = (
+    ("training, a tree (s)", "tree", 1, ".2f"),
+    ("training, a tree (CPU s)", "tree cpu", 1, ".2f"),
+    ("batch prediction (s)", "predict", 1, ".3f"),
+    ("batch prediction (CPU s)", "predict cpu", 1, ".3f"),
+    ("one document, median (ms)", "single", 1e3, ".3f"),
+    ("one document, 95th percentile (ms)", "single p95", 1e3, ".3f"),
+    ("peak memory of training (MB)", "peak", 1e-6, ",.0f"),
+    ("peak memory of training, above (MB)", "peak above", 1e-6, ",.0f"),
+    ("model on disk (MB)", "bytes", 1e-6, ",.1f"),
+)
+
+
+def table(sides: list[Side], found: dict[str, dict[str, float]], scores: dict[str, dict[str, float]]) -> list[str]:
+    """One row a measure, one column a side, ratios in brackets."""
+    lines = ["| | " + " | ".join(side.name for side in sides) + " |", "|---|" + "---|" * len(sides)]
+    for title, key, unit, shape in ROWS:
+        cells = []
+        for side in sides:
+            value = found[side.name][key]
+            ratio = ""
+            if side.against in found:
+                ratio = f" ({value / found[side.against][key]:.1f})"
+            cells.append(f"{value * unit:{shape}}{ratio}")
+        lines.append(f"| {title} | " + " | ".join(cells) + " |")
+    for metric in METRICS:
+        lines.append(f"| {metric} | " + " | ".join(f"{scores[side.name][metric]:.2f}" for side in sides) + " |")
+    return lines
+
+
+def page(given, sides: list[Side], missing: list[str], runs: dict[str, list[dict]], scores, loads: list[str]) -> str:
+    """The results as a Markdown page."""
+    found = {side.name: figures(side, runs[side.name]) for side in sides}
+    versions = {name: text for side in sides for name, text in runs[side.name][0]["versions"].items()}
+    folder = Path(given.data).name
+    command = f"python benchmarks/linear_tree.py --data {folder} --peers PYTHON ... --repeats {given.repeats}"
+    lines = [
+        "# Linear label trees",
+        "",
+        f"{driving.machine()}; {', '.join(f'{name} {text}' for name, text in sorted(versions.items()))}. "
+        f"{folder}, medians of {given.repeats} runs in turn, made by `{command}`.",
+        "",
+        ABOUT.format(threads=given.threads),
+        "",
+        *table(sides, found, scores),
+        "",
+    ]
+    if missing:
+        lines += [f"Not measured, as no interpreter given had it: {', '.join(missing)}.", ""]
+    sentences = []
+    for side in sides:
+        if side.against in found:
+            ratio = {key: found[side.name][key] / found[side.against][key] for _, key, _, _ in ROWS}
+            sentences.append(
+                f"- {side.name}: labelwise trains a tree {ratio['tree']:.1f} times as fast "
+                f"({ratio['tree cpu']:.1f} in CPU time), predicts a batch {ratio['predict']:.1f} times as fast and one "
+                f"document {ratio['single']:.1f} times as fast, and its peak memory is {1 / ratio['peak']:.2f} of the "
+                f"peer's."
+            )
+    spread = ", ".join(
+        f"{side.name} {min(times):.2f} to {max(times):.2f}"
+        for side in sides
+        if (times := [run["train"] / side.trees for run in runs[side.name]])
+    )
+    lines += [*sentences, "", f"Training of a tree, fastest and slowest run (s): {spread}.", ""]
+    lines += ["Other work on the machine, each time before the sides ran: " + "; ".join(loads) + ".", ""]
+    lines += ["TF-IDF beside scikit-learn's is in [tfidf.md](tfidf.md).", ""]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Make the features, measure in turn, judge, write the table."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--data", required=True, help="folder with train and test texts")
+    options.add_argument("--peers", nargs="*", default=[], help="Pythons that have the peers' packages")
+    options.add_argument("--repeats", type=int, default=3)
+    options.add_argument("--threads", type=int, default=2)
+    options.add_argument("--only", nargs="*", help=f"sides to run, of: {'; '.join(side.name for side in SIDES)}")
+    options.add_argument("--cache", type=Path, help="folder that keeps the features from one call to the next")
+    options.add_argument("--results", type=Path, default=RESULTS)
+    options.add_argument("--make", type=Path, help=argparse.SUPPRESS)
+    given = options.parse_args()
+    if given.make:
+        driving.make_features(given.data, given.make)
+        return
+    pythons = {
+        side.name: sys.executable if side.package == "labelwise" else driving.python_with(side.package, given.peers)
+        for side in SIDES
+        if not given.only or side.name in given.only
+    }
+    sides = [side for side in SIDES if pythons.get(side.name)]
+    missing = [name for name, python in pythons.items() if python is None]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = given.cache or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / "train.txt").exists():  # in a process of its own: a child begins with its parent's peak memory
+            subprocess.run([sys.executable, __file__, "--data", given.data, "--make", str(folder)], check=True)
+        runs: dict[str, list[dict]] = {side.name: [] for side in sides}
+        loads = []
+        for repeat in range(given.repeats):
+            loads.append(f"{driving.busy_cores():.2f} cores busy, load {os.getloadavg()[0]:.1f}")
+            print(f"repeat {repeat + 1}: {loads[-1]}", flush=True)
+            for side in sides:
+                keep = Path(temporary) / f"{side.name}.npz"
+                found = driving.measure(side, pythons[side.name], folder, given.threads, keep)
+                runs[side.name].append(found)
+                print(side.name, {k: round(v, 4) for k, v in found.items() if k != "versions"}, flush=True)
+        scores = {side.name: driving.judge(folder, Path(temporary) / f"{side.name}.npz") for side in sides}
+    text = page(given, sides, missing, runs, scores, loads)
+    given.results.parent.mkdir(exist_ok=True)
+    given.results.write_text(text, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""labelwise calibrate MODEL DATA"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from labelwise.cli.options import ForceOption, SetOption
+
+
+def calibrate_command(
+    model: Annotated[str, typer.Argument(help="Model folder or run folder.")],
+    data: Annotated[str, typer.Argument(help="Labelled documents the model has not learned from, nor is judged on.")],
+    split: Annotated[str, typer.Option(help="Part to use when DATA is a folder.")] = "valid",
+    precision: Annotated[
+        float | None, typer.Option(help="Precision wanted at the threshold. Not given: the best micro-F1.")
+    ] = None,
+    k: Annotated[int, typer.Option("-k", "--k", help="Predicted labels a document to learn from.")] = 20,
+    format: Annotated[str, typer.Option(help="Format of the data.")] = "auto",
+    overrides: SetOption = None,
+    force: ForceOption = False,
+) -> None:
+    """Turn a model's scores into probabilities and choose a threshold.
+
+    The ranking of labels stays as it is. What is learned goes into the model folder: predict then gives probabilities,
+    and predict --threshold auto only the labels worth giving out.
+    """
+    from labelwise.cli.sources import model_folder, open_model, read_options
+    from labelwise.cli.tables import show_calibration
+    from labelwise.config import ConfigSource
+    from labelwise.errors import DataError
+    from labelwise.runs.load_data import read_part
+
+    source = ConfigSource({}, "calibrate").override(overrides or [])
+    options = read_options(model, data, source.values, source)
+    fitted = open_model(model)
+    if fitted.calibration_ is not None and not force:
+        raise DataError(f"{model_folder(model)} is calibrated already; --force does it anew")
+    report = fitted.calibrate(read_part(data, format, split, options), k=k, precision=precision)
+    fitted.save_calibration(model_folder(model))
+    show_calibration(model, report.to_dict())

@@ -1,0 +1,52 @@
+"""labelwise encode MODEL TEXTS -o X.emb.npy"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from labelwise.cli.options import ForceOption, SetOption
+
+
+def encode_command(
+    model: Annotated[
+        str, typer.Argument(help="Model folder, run folder, or a pretrained encoder (folder or hub name).")
+    ],
+    documents: Annotated[str, typer.Argument(help="Texts, one a line, or a data file or folder; - is stdin.")],
+    output: Annotated[str, typer.Option("--output", "-o", help="Where to write: a .npy file.")],
+    dtype: Annotated[str, typer.Option(help="float32 or float16.")] = "float32",
+    format: Annotated[
+        str, typer.Option(help="Format of DOCUMENTS: text (one a line) or a data format. auto: by the name.")
+    ] = "auto",
+    split: Annotated[str, typer.Option(help="Part to use when DOCUMENTS is a folder.")] = "test",
+    overrides: SetOption = None,
+    force: ForceOption = False,
+) -> None:
+    """Write the vectors of documents; the same command goes on after it was stopped.
+
+    --set says how a data file is read (text_column=title) and, for a pretrained encoder, how it is used
+    (encoder.pooling=first, encoder.max_length=512; the default is the mean of 128 tokens).
+    """
+    from labelwise.cli.sources import model_folder, read_options
+    from labelwise.config import ConfigSource, validated
+    from labelwise.encoders.config import EncoderConfig
+    from labelwise.errors import ConfigError
+    from labelwise.runs.encode import encode_file, plain_encoder, trained_encoder
+    from labelwise.runs.predict import Request
+    from labelwise.store import MANIFEST
+
+    source = ConfigSource({}, "encode").override(overrides or [])
+    settings = source.values.pop("encoder", {})
+    options = read_options(model, documents, source.values, source)
+    folder = model_folder(model)
+    if (folder / MANIFEST).exists():
+        if settings:
+            raise ConfigError("--set encoder...: a trained model knows how it reads texts; leave it out")
+        encoder = trained_encoder(folder)
+    else:
+        if not isinstance(settings, dict):
+            raise ConfigError("--set encoder: name a setting, for example encoder.pooling=first")
+        given = {"pooling": "mean", **settings, "model": model}
+        encoder = plain_encoder(validated(EncoderConfig, given, source, ("encoder",)))
+    encode_file(encoder, Request(documents, format, split, options), output, dtype, force)

@@ -1,0 +1,71 @@
+"""labelwise explain MODEL [TEXT]"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from labelwise.cli.options import SetOption
+
+if TYPE_CHECKING:
+    from labelwise.config import ConfigSource
+    from labelwise.data.dataset import Dataset
+
+
+def explain_command(
+    model: Annotated[str, typer.Argument(help="Model folder or run folder.")],
+    text: Annotated[str | None, typer.Argument(help="The text itself; - reads it from stdin.")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option("--label", "-l", help="Explain this label, predicted or not. May be repeated.")
+    ] = None,
+    k: Annotated[int, typer.Option("-k", "--k", help="Explain so many of the best labels.")] = 3,
+    terms: Annotated[int, typer.Option(help="Words to show a label.")] = 10,
+    data: Annotated[str | None, typer.Option(help="Take the document from this data file, folder or data set.")] = None,
+    document: Annotated[str, typer.Option(help="With --data: the document's own id, or its number from 0.")] = "0",
+    split: Annotated[str, typer.Option(help="Part to use when the data is a folder.")] = "test",
+    format: Annotated[str, typer.Option(help="Format of the data.")] = "auto",
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    overrides: SetOption = None,
+) -> None:
+    """Show why a document gets its labels: words and path.
+
+    For each label the words that speak for and against it, and the nodes of each tree on the way to it.
+    """
+    import json
+
+    from labelwise.cli.explanations import show_explanation
+    from labelwise.cli.sources import open_model, stdin_text
+    from labelwise.config import ConfigSource
+    from labelwise.errors import ConfigError
+
+    if text is not None and data is not None:
+        raise ConfigError("give a TEXT or a document of --data, not both")
+    source = ConfigSource({}, "explain").override(overrides or [])
+    fitted = open_model(model)
+    given: Any = stdin_text("the text") if text in (None, "-") else text
+    if data is not None:
+        given = _document(model, data, document, split, format, source)
+    explanations = fitted.explain(given, label or None, k=k, terms=terms)
+    if json_output:
+        typer.echo(json.dumps([one.to_dict() for one in explanations], indent=1, ensure_ascii=False))
+        return
+    for place, one in enumerate(explanations):
+        if place:
+            typer.echo("")
+        show_explanation(one)
+
+
+def _document(model: str, data: str, document: str, split: str, format: str, source: ConfigSource) -> Dataset:
+    from labelwise.cli.sources import read_options
+    from labelwise.errors import DataError
+    from labelwise.runs.load_data import read_part
+
+    options = read_options(model, data, source.values, source)
+    part = read_part(data, format, split, options, labels=False)
+    row = part.ids.positions.get(document) if part.ids is not None else None
+    if row is None and document.isdecimal() and int(document) < len(part):
+        row = int(document)
+    if row is None:
+        raise DataError(f"{part.name}: there is no document '{document}'; numbers go from 0 to {len(part) - 1:,}")
+    return part.take(slice(row, row + 1))

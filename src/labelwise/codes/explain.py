@@ -1,0 +1,145 @@
+"""Why a tree of linear classifiers gives a label its score: the nodes on the way and the weights at its end.
+
+Works on the stored weights as they are (32, 16 or 8 bits) and costs one walk down the tree a label; whether the beam
+came by is asked of the beam search itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from labelwise.codes.beam import POST_PROCESSORS, beam_search
+from labelwise.codes.chunked import ChunkedWeights
+from labelwise.codes.tree import LabelTree
+
+
+@dataclass(frozen=True)
+class NodeStep:
+    """One node on the way to a label."""
+
+    node: int
+    """Its place in its level."""
+    labels: np.ndarray
+    """The labels below it (their ids); at the last step the label itself."""
+    margin: float
+    """What its classifier says: the weighted features and the bias."""
+    bias: float
+    score: float
+    """The margin after the post-processor, of this node alone."""
+    total: float
+    """The score of the way so far."""
+    kept: bool
+    """Whether the beam search came here; a label's own step: whether it was looked at."""
+
+
+@dataclass(frozen=True)
+class LabelPath:
+    """The way to one label in one tree, and the document's features that its own classifier has weights for."""
+
+    label: int
+    steps: tuple[NodeStep, ...]
+    features: np.ndarray
+    values: np.ndarray
+    weights: np.ndarray
+    given: float
+    """What the tree gives the label: the last step's total, but 0 where scores are products and no beam came by."""
+
+    @property
+    def reached(self) -> bool:
+        """Whether the beam search looked at the label."""
+        return self.steps[-1].kept
+
+
+def explain_labels(
+    row: Any,
+    tree: LabelTree,
+    levels: Sequence[ChunkedWeights],
+    labels: Iterable[int],
+    beam: int,
+    post_processor: str = "l3_hinge",
+) -> list[LabelPath]:
+    """The paths of some labels for one document (a CSR matrix of one row, sorted int32 indices)."""
+    kept = [set(nodes.tolist()) for nodes in _kept_nodes(row, levels, beam, post_processor)]
+    return [_path(row, tree, levels, int(label), kept, post_processor) for label in labels]
+
+
+def _kept_nodes(row: Any, levels: Sequence[ChunkedWeights], beam: int, post_processor: str) -> list[np.ndarray]:
+    """The nodes of each inner level that the beam keeps, found by searches that end at that level."""
+    return [
+        beam_search(row, levels[:end], np.arange(levels[end - 1].n_children), beam, beam, post_processor).ids[0]
+        for end in range(1, len(levels))
+    ]
+
+
+def _path(
+    row: Any,
+    tree: LabelTree,
+    levels: Sequence[ChunkedWeights],
+    label: int,
+    kept: Sequence[set[int]],
+    post_processor: str,
+) -> LabelPath:
+    nodes = [int(tree.label_places[label])]
+    for parents in tree.parents[:0:-1]:
+        nodes.insert(0, int(parents[nodes[0]]))
+    steps: list[NodeStep] = []
+    weights, sums, there, parent = np.empty(0), 0.0, True, 0
+    product = POST_PROCESSORS[post_processor][2]
+    for depth, (level, node) in enumerate(zip(levels, nodes, strict=True)):
+        weights = node_weights(level, parent, node, row.indices)
+        bias = float(level.bias[node])
+        margin = float(weights @ row.data.astype(np.float64)) + bias
+        logarithm, plain = _transformed(margin, post_processor)
+        sums = logarithm if plain else sums + logarithm
+        leaf = depth == len(levels) - 1
+        there = there and (leaf or node in kept[depth])
+        steps.append(
+            NodeStep(
+                node,
+                tree.label_order[slice(*_places_below(tree, depth, node))],
+                margin,
+                bias,
+                float(np.exp(logarithm)) if product else logarithm,
+                float(np.exp(sums)) if product else sums,
+                there,
+            )
+        )
+        parent = node
+    used = weights != 0
+    given = steps[-1].total if there or not product else 0.0
+    return LabelPath(label, tuple(steps), row.indices[used], row.data[used].astype(np.float64), weights[used], given)
+
+
+def node_weights(level: ChunkedWeights, chunk: int, node: int, features: np.ndarray) -> np.ndarray:
+    """The weights that a node's classifier gives to some features, 0 where it has none; float64."""
+    low, high = level.chunk_offsets[chunk : chunk + 2]
+    rows = low + np.searchsorted(level.features[low:high], features)
+    found = np.flatnonzero((rows < high) & (np.append(level.features[low:high], -1)[rows - low] == features))
+    weights = np.zeros(len(features))
+    lane = node - level.children_offsets[chunk]
+    for place in found.tolist():
+        begin, end = level.row_offsets[rows[place] : rows[place] + 2]
+        entry = begin + np.flatnonzero(level.lanes[begin:end] == lane)
+        weights[place] = level.values[entry].astype(np.float64).sum()
+    return weights * float(level.scales[node]) if len(level.scales) else weights
+
+
+def _transformed(margin: float, post_processor: str) -> tuple[float, bool]:
+    """What a node adds to the logarithm of a path's score, or the score itself and True."""
+    if post_processor.endswith("hinge"):
+        return -(max(1.0 - margin, 0.0) ** POST_PROCESSORS[post_processor][1]), False
+    if post_processor.endswith("sigmoid"):
+        return -float(np.logaddexp(0.0, -margin)), False
+    return margin, True
+
+
+def _places_below(tree: LabelTree, depth: int, node: int) -> tuple[int, int]:
+    """The range of the labels' level below a node."""
+    begin, end = node, node + 1
+    for parents in tree.parents[depth + 1 :]:
+        begin, end = np.searchsorted(parents, (begin, end)).tolist()
+    return begin, end

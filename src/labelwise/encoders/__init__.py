@@ -1,0 +1,1 @@
+"""Encoders: from a document to a vector."""

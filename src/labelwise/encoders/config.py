@@ -1,0 +1,44 @@
+"""Which pretrained encoder to use and how; free of torch, so that configs can be checked without it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from labelwise.config import Config
+
+TINY = "tiny"
+"""A model name that stands for a small BERT with random weights, for tests and for trying things without weights."""
+
+
+class EncoderConfig(Config):
+    """A text encoder: weights, length of texts and how token vectors become one vector."""
+
+    model: str = "distilbert/distilbert-base-uncased"
+    """Folder with weights, or a name on the Hugging Face hub; `tiny` is a small BERT with random weights."""
+    architecture: dict[str, Any] | None = None
+    """Random weights instead: the settings of any transformers config, `model_type` among them."""
+    vocabulary: Annotated[int, Field(ge=16)] = 8000
+    """Words the tokenizer knows that is made from the training texts when weights are random."""
+    max_length: Annotated[int, Field(ge=4)] = 128
+    """Tokens the encoder reads at once, special ones included."""
+    long_texts: Literal["head", "head_tail", "windows"] = "head"
+    """What is read of a longer text: its start, its start and its end, or several stretches (their vectors are
+    averaged)."""
+    windows: Annotated[int, Field(ge=1)] = 4
+    """Stretches of a long text that are read at most, with `long_texts: windows`."""
+    pooling: Literal["first", "mean", "last"] = "first"
+    """The vector of a text: that of its first token (BERT's [CLS]), the mean, or the last token (XLNet, decoders)."""
+    layers: Annotated[int, Field(ge=1)] = 1
+    """Last layers whose pooled vectors are put side by side (LightXML takes 5 of 12)."""
+    frozen: bool = False
+    """Train only the head; every text is then encoded once."""
+    gradient_checkpointing: bool = False
+    """Compute activations anew in the backward pass: about a third slower, much less memory."""
+
+    @model_validator(mode="after")
+    def _check_architecture(self) -> Self:
+        if self.architecture is not None and not isinstance(self.architecture.get("model_type"), str):
+            raise ValueError("architecture needs a model_type, for example {model_type: distilbert, n_layers: 2}")
+        return self

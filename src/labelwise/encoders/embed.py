@@ -1,0 +1,48 @@
+"""Vectors of many texts: batches of texts of like length, given back in the order of the texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelwise.encoders.tokens import Tokens
+from labelwise.encoders.transformer import TransformerEncoder
+from labelwise.progress import progress
+from labelwise.strings import Strings
+
+TOKENS_AT_ONCE = 8192
+"""Tokens, padding counted, that go through the encoder together."""
+
+
+def batches_by_length(lengths: np.ndarray, tokens_at_once: int = TOKENS_AT_ONCE) -> Iterator[np.ndarray]:
+    """Documents in batches of like length; every document is in exactly one."""
+    order = np.argsort(lengths, kind="stable")
+    begin = 0
+    while begin < len(order):
+        next_ones = lengths[order[begin : begin + tokens_at_once]]
+        rising = next_ones * np.arange(1, len(next_ones) + 1)
+        size = max(1, int(np.searchsorted(rising, tokens_at_once, side="right")))
+        yield order[begin : begin + size]
+        begin += size
+
+
+@torch.inference_mode()
+def vectors_in_batches(encoder: TransformerEncoder, tokens: Tokens, what: str) -> Iterator[tuple[np.ndarray, Tensor]]:
+    """Batches of documents with their vectors [documents, width], in order of length."""
+    encoder.eval()
+    with progress(what, len(tokens)) as step:
+        for documents in batches_by_length(tokens.lengths):
+            yield documents, encoder(*encoder.tensors(tokens.batch(documents))).float()
+            step(len(documents))
+
+
+def encode_texts(encoder: TransformerEncoder, texts: Strings, what: str = "encoding") -> np.ndarray:
+    """One vector for each text, as float32 [texts, width]."""
+    tokens = encoder.tokenizer.encode(texts, encoder.config)
+    vectors = np.empty((len(tokens), encoder.width), np.float32)
+    for documents, found in vectors_in_batches(encoder, tokens, what):
+        vectors[documents] = found.cpu().numpy()
+    return vectors

@@ -1,0 +1,210 @@
+"""Texts as numbers: a fast tokenizer, and the tokens of all texts in one flat buffer.
+
+Texts are tokenised once, before training. A token takes 4 bytes and a text 16 more; lists of Python integers would take
+ten times that. Special tokens are not kept: they are put around each stretch when a batch is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labelwise.encoders.config import EncoderConfig
+from labelwise.errors import ConfigError, MissingDependencyError, ModelFormatError
+from labelwise.progress import progress
+from labelwise.store import stored
+from labelwise.strings import Strings
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+CHUNK = 1024
+"""Texts tokenised at a time."""
+BYTES_A_TOKEN = 8
+"""Bytes of a long text that are tried first for every token wanted of it."""
+MARGIN = 8
+"""Tokens before a cut that are not trusted: a tokenizer may merge across it."""
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """Some documents, padded to the longest of them: ``ids`` and ``mask`` of shape [stretches, length]."""
+
+    ids: np.ndarray
+    mask: np.ndarray
+    documents: np.ndarray
+    """The document each stretch belongs to, counted from 0 within the batch."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens of many texts. Stretch s is ``ids[starts[s]:starts[s + 1]]``; document d owns the stretches from
+    ``stretches[d]`` to ``stretches[d + 1]``, one unless long texts are read in windows."""
+
+    ids: np.ndarray
+    starts: np.ndarray
+    stretches: np.ndarray
+    prefix: tuple[int, ...]
+    suffix: tuple[int, ...]
+    pad: int
+
+    def __len__(self) -> int:
+        return len(self.stretches) - 1
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each document's longest stretch, special ones included: what padding goes by."""
+        sizes = np.diff(self.starts)
+        longest = np.maximum.reduceat(sizes, self.stretches[:-1]) if len(self) else sizes
+        return longest + len(self.prefix) + len(self.suffix)
+
+    def batch(self, documents: np.ndarray) -> TokenBatch:
+        """The given documents as padded arrays."""
+        counts = self.stretches[documents + 1] - self.stretches[documents]
+        owners = np.repeat(np.arange(len(documents)), counts)
+        within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+        rows = np.repeat(self.stretches[documents], counts) + within
+        begins, ends = self.starts[rows], self.starts[rows + 1]
+        before, after = len(self.prefix), len(self.suffix)
+        lengths = ends - begins + before + after
+        ids = np.full((len(rows), int(lengths.max(initial=0))), self.pad, np.int64)
+        ids[:, :before] = self.prefix
+        for row, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
+            place = before + end - begin
+            ids[row, before:place] = self.ids[begin:end]
+            ids[row, place : place + after] = self.suffix
+        return TokenBatch(ids, np.arange(ids.shape[1]) < lengths[:, None], owners)
+
+
+class TextTokenizer:
+    """A tokenizer of the `tokenizers` library, what it puts around a text, and the id it pads with."""
+
+    def __init__(self, backend: Tokenizer, pad: int) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self.backend = backend
+        self.pad = pad
+        probe = backend.encode("a")
+        plain = np.flatnonzero(np.array(probe.special_tokens_mask) == 0)
+        first, last = (int(plain[0]), int(plain[-1])) if len(plain) else (len(probe.ids), len(probe.ids) - 1)
+        self.prefix: tuple[int, ...] = tuple(probe.ids[:first])
+        self.suffix: tuple[int, ...] = tuple(probe.ids[last + 1 :])
+
+    @classmethod
+    def trained(cls, texts: Sequence[str], vocabulary: int) -> TextTokenizer:
+        """A tokenizer that knows the most frequent words of the given texts, for encoders with random weights.
+
+        Whole words and not pieces of them: the library's trainers for pieces give another numbering at every run.
+        """
+        try:
+            from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+        except ImportError:
+            raise MissingDependencyError("tokenizers", "nn", "a text encoder") from None
+        backend = Tokenizer(models.WordLevel(unk_token="[UNK]"))
+        backend.normalizer = normalizers.BertNormalizer(lowercase=True)
+        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        trainer = trainers.WordLevelTrainer(vocab_size=vocabulary, special_tokens=list(SPECIAL), show_progress=False)
+        backend.train_from_iterator(texts, trainer, length=len(texts))
+        backend.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", special_tokens=[(name, SPECIAL.index(name)) for name in ("[CLS]", "[SEP]")]
+        )
+        return cls(backend, pad=0)
+
+    @property
+    def size(self) -> int:
+        """One more than the largest id."""
+        return max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+    def words(self, ids: Sequence[int]) -> list[str]:
+        """The tokens behind ids, as text."""
+        return [self.backend.id_to_token(int(i)) or "" for i in ids]
+
+    def encode(self, texts: Strings, config: EncoderConfig) -> Tokens:
+        """Tokenise texts, keeping of each what the encoder is going to read."""
+        room = config.max_length - len(self.prefix) - len(self.suffix)
+        if room < 1:
+            raise ConfigError(f"encoder.max_length: {config.max_length} leaves no room between the special tokens")
+        wanted = room * (config.windows if config.long_texts == "windows" else 1)
+        parts: list[np.ndarray] = []
+        sizes: list[int] = []
+        nothing = [] if self.prefix or self.suffix else [self.pad]  # an encoder cannot read a text without any token
+        with progress("tokenising", len(texts)) as step:
+            for begin in range(0, len(texts), CHUNK):
+                chunk = texts[begin : begin + CHUNK]
+                kept: list[int] = []
+                for ids in self._ids(chunk, None if config.long_texts == "head_tail" else wanted):
+                    ids = _head_and_tail(ids, room) if config.long_texts == "head_tail" else ids[:wanted]
+                    ids = ids or nothing
+                    kept += ids
+                    sizes.append(len(ids))
+                parts.append(np.array(kept, np.int32))
+                step(len(chunk))
+        flat = np.concatenate(parts) if parts else np.empty(0, np.int32)
+        starts, stretches = _cut(np.array(sizes, np.int64), room)
+        return Tokens(flat, starts, stretches, self.prefix, self.suffix, self.pad)
+
+    def _ids(self, texts: Strings, wanted: int | None) -> Iterator[list[int]]:
+        """Token ids of each text, at least the first `wanted` of them (all if None)."""
+        limit = None if wanted is None else (wanted + MARGIN) * BYTES_A_TOKEN
+        given = [_start_of(texts, place, limit) for place in range(len(texts))]
+        found = self.backend.encode_batch_fast([text for text, _ in given], add_special_tokens=False)
+        for place, (_, whole) in enumerate(given):
+            ids = found[place].ids
+            if not whole and wanted is not None and len(ids) < wanted + MARGIN:
+                ids = self.backend.encode(texts[place], add_special_tokens=False).ids
+            yield ids
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The tokenizer as arrays."""
+        text = np.frombuffer(self.backend.to_str().encode(), np.uint8)
+        return {"tokenizer": text, "pad": np.array([self.pad], np.int64)}
+
+    @classmethod
+    def restored(cls, tensors: Mapping[str, np.ndarray], path: Path) -> TextTokenizer:
+        """Take back what `state` gave; only data is read, nothing is run."""
+        from tokenizers import Tokenizer
+
+        text, pad = stored(tensors, "tokenizer", path), stored(tensors, "pad", path)
+        if text.dtype != np.uint8 or text.ndim != 1 or pad.dtype != np.int64 or pad.shape != (1,) or pad[0] < 0:
+            raise ModelFormatError(f"{path}: the tokenizer is damaged")
+        try:
+            return cls(Tokenizer.from_str(text.tobytes().decode()), int(pad[0]))
+        except Exception as error:  # the Rust library raises bare Exceptions
+            raise ModelFormatError(f"{path}: the tokenizer cannot be read: {error}") from None
+
+
+def _start_of(texts: Strings, place: int, limit: int | None) -> tuple[str, bool]:
+    """A text, or its start up to a blank near the limit when it is much longer; and whether it is whole."""
+    begin, end = int(texts.starts[place]), int(texts.ends[place])
+    if limit is None or end - begin <= 2 * limit:
+        return texts[place], True
+    head = texts.buffer[begin : begin + limit].tobytes()
+    blank = head.rfind(b" ")
+    return (head[:blank].decode(), False) if blank > 0 else (texts[place], True)
+
+
+def _head_and_tail(ids: list[int], room: int) -> list[int]:
+    """The start and the end of a long text, half of the room each."""
+    if len(ids) <= room:
+        return ids
+    tail = room // 2
+    return ids[: room - tail] + ids[len(ids) - tail :]
+
+
+def _cut(sizes: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cut documents of these sizes into stretches of at most `room` tokens: starts of stretches, and of documents."""
+    counts = np.maximum(-(-sizes // room), 1)
+    stretches = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    within = np.arange(stretches[-1]) - np.repeat(stretches[:-1], counts)
+    lengths = np.minimum(np.repeat(sizes, counts) - within * room, room)
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), stretches
+
+
+def state_of(prefix: str, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """The arrays whose name begins with the prefix, without it."""
+    return {key.removeprefix(prefix): value for key, value in arrays.items() if key.startswith(prefix)}

@@ -1,0 +1,274 @@
+"""Any text transformer as an encoder: weights from a folder, a hub name, a saved model, or drawn at random.
+
+Only safetensors are read and no code that comes with weights is ever run. One forward pass gives one vector a document:
+the first, last or mean token vector of the last layer, or of the last few layers side by side; stretches of one long
+document are averaged.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from labelwise.encoders.config import TINY, EncoderConfig
+from labelwise.encoders.tokens import TextTokenizer, TokenBatch, state_of
+from labelwise.errors import ConfigError, MissingDependencyError, ModelFormatError
+from labelwise.store import stored
+from labelwise.strings import Strings
+
+try:
+    import transformers
+except ImportError:
+    raise MissingDependencyError("transformers", "nn", "a text encoder") from None
+
+TINY_ARCHITECTURE = {
+    "model_type": "bert", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
+    "max_position_embeddings": 512, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+    "initializer_range": 0.1,
+}  # fmt: skip
+SHIFTED_POSITIONS = ("roberta", "camembert", "mpnet", "longformer")
+"""Families that count positions from the padding id on, so that two of them are never used."""
+NOT_DATA = ("auto_map", "attn_implementation", "experts_implementation", "quantization_config", "dtype", "torch_dtype")
+"""Settings that name code to fetch or hardware to have; a saved model does without."""
+
+
+class TransformerEncoder(nn.Module):
+    """A transformer, its tokenizer, and the pooling of token vectors into one vector a document."""
+
+    def __init__(self, backbone: Any, tokenizer: TextTokenizer, config: EncoderConfig) -> None:
+        super().__init__()
+        if getattr(backbone, "pooler", None) is not None:
+            backbone.pooler = None  # we pool ourselves, and it would be trained for nothing
+        self.backbone = backbone
+        self.tokenizer = tokenizer
+        self.config = config
+        self._check()
+        if config.gradient_checkpointing:
+            backbone.gradient_checkpointing_enable({"use_reentrant": False})
+
+    def _check(self) -> None:
+        settings, config = self.backbone.config, self.config
+        if settings.is_encoder_decoder:
+            raise ConfigError(
+                f"encoder.model: {settings.model_type} is an encoder with a decoder; take a plain encoder"
+            )
+        limit = getattr(settings, "max_position_embeddings", None)
+        limit = limit if limit and limit > 0 else None  # XLNet says -1
+        if limit and any(word in settings.model_type for word in SHIFTED_POSITIONS):
+            limit -= 2
+        if limit and config.max_length > limit:
+            raise ConfigError(f"encoder.max_length: this model reads at most {limit} tokens, got {config.max_length}")
+        if config.layers > settings.num_hidden_layers:
+            raise ConfigError(
+                f"encoder.layers: this model has {settings.num_hidden_layers} layers, got {config.layers}"
+            )
+        known = self.backbone.get_input_embeddings().num_embeddings
+        if self.tokenizer.size > known or self.tokenizer.pad >= known:
+            raise ConfigError(
+                f"encoder.model: the tokenizer has {self.tokenizer.size:,} tokens, the weights know {known:,}; "
+                "tokenizer and weights must come from the same model"
+            )
+
+    @property
+    def width(self) -> int:
+        """Length of a document's vector."""
+        return int(self.backbone.config.hidden_size) * self.config.layers
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.backbone.parameters()).device
+
+    def forward(self, ids: Tensor, mask: Tensor, documents: Tensor) -> Tensor:
+        """Vectors [documents, width] of padded stretches [stretches, length]."""
+        several = self.config.layers > 1
+        output = self.backbone(input_ids=ids, attention_mask=mask.long(), output_hidden_states=several)
+        states = output.hidden_states[-self.config.layers :] if several else (output.last_hidden_state,)
+        pooled = torch.cat([self._pooled(state, mask) for state in states], dim=-1)
+        count = int(documents[-1]) + 1 if len(documents) else 0
+        if count == len(pooled):
+            return pooled
+        sums = pooled.new_zeros(count, pooled.shape[1]).index_add(0, documents, pooled)
+        return sums / torch.bincount(documents, minlength=count).unsqueeze(1)
+
+    def _pooled(self, states: Tensor, mask: Tensor) -> Tensor:
+        if self.config.pooling == "first":
+            return states[:, 0]
+        if self.config.pooling == "last":
+            return states[torch.arange(len(states), device=states.device), mask.sum(1) - 1]
+        weights = mask.unsqueeze(-1).to(states.dtype)
+        return (states * weights).sum(1) / weights.sum(1)
+
+    def tensors(self, batch: TokenBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """A batch of tokens as the arguments of `forward`, on the encoder's device."""
+        found = (torch.from_numpy(part) for part in (batch.ids, batch.mask, batch.documents))
+        ids, mask, documents = (part.to(self.device, non_blocking=True) for part in found)
+        return ids, mask, documents
+
+    @torch.no_grad()
+    def attentions(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Attention weights [layers, stretches, heads, length, length]; slow, for looking at a few documents."""
+        before = self.backbone.config._attn_implementation
+        self.backbone.set_attn_implementation("eager")
+        try:
+            found = self.backbone(input_ids=ids, attention_mask=mask.long(), output_attentions=True).attentions
+        finally:
+            self.backbone.set_attn_implementation(before)
+        return torch.stack(found)
+
+    # --- files ---
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Settings, tokenizer and weights as arrays."""
+        text = json.dumps(_plain(json.loads(self.backbone.config.to_json_string(use_diff=False))))
+        weights = {f"weights.{key}": as_array(value) for key, value in self.backbone.state_dict().items()}
+        return {"config": np.frombuffer(text.encode(), np.uint8), **self.tokenizer.state(), **weights}
+
+    @classmethod
+    def restored(cls, tensors: Mapping[str, np.ndarray], config: EncoderConfig, path: Path) -> TransformerEncoder:
+        """Take back what `state` gave. Weights stay where they are, mapped from the file."""
+        tokenizer = TextTokenizer.restored(tensors, path)
+        text = stored(tensors, "config", path)
+        try:
+            settings = json.loads(text.tobytes())
+            with _quiet():
+                from accelerate import init_empty_weights
+
+                with init_empty_weights():
+                    backbone = _architecture(settings)
+            model = cls(backbone, tokenizer, config)
+            _take_weights(backbone, state_of("weights.", tensors), path)
+        except ModelFormatError:
+            raise
+        except (ConfigError, ValueError, TypeError, RuntimeError) as error:
+            raise ModelFormatError(f"{path}: the settings of the encoder are damaged: {error}") from None
+        return model.eval()
+
+
+def as_array(tensor: Tensor) -> np.ndarray:
+    """A weight as a NumPy array that NumPy has a type for."""
+    tensor = tensor.detach().cpu()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def as_tensor(array: np.ndarray) -> Tensor:
+    """A stored array as a tensor over the same memory; nobody writes to it, although torch fears so."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
+def _take_weights(backbone: Any, arrays: Mapping[str, np.ndarray], path: Path) -> None:
+    for name, expected in backbone.state_dict().items():
+        found = stored(arrays, name, path)
+        if found.shape != tuple(expected.shape) or found.dtype.kind != as_kind(expected):
+            raise ModelFormatError(f"{path}: the weight {name} has another shape than the settings say")
+    backbone.load_state_dict({key: as_tensor(value) for key, value in arrays.items()}, strict=True, assign=True)
+
+
+def as_kind(tensor: Tensor) -> str:
+    """NumPy's letter for a tensor's kind of numbers."""
+    return "f" if tensor.dtype.is_floating_point else "b" if tensor.dtype == torch.bool else "i"
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings without those that could fetch code, or that speak of the place they came from."""
+    return {key: value for key, value in settings.items() if key not in NOT_DATA and not key.startswith("_")}
+
+
+def _architecture(settings: Mapping[str, Any]) -> Any:
+    """A transformer with the given settings and random weights (or none, inside `init_empty_weights`)."""
+    try:
+        return transformers.AutoModel.from_config(transformers.AutoConfig.for_model(**_plain(settings)))
+    except Exception as error:  # settings can break a constructor in any way
+        raise ConfigError(f"encoder.architecture: {' '.join(str(error).split())[:300]}") from None
+
+
+# --- where an encoder comes from ---------------------------------------------------------------------------------
+
+
+def open_encoder(config: EncoderConfig, texts: Strings, seed: int) -> TransformerEncoder:
+    """The encoder a config asks for. Random weights come with a tokenizer made from the texts."""
+    if config.architecture is not None or config.model == TINY:
+        tokenizer = TextTokenizer.trained(texts, config.vocabulary)
+        settings = {**(config.architecture or TINY_ARCHITECTURE), "vocab_size": tokenizer.size}
+        settings.setdefault("pad_token_id", tokenizer.pad)
+        with _quiet(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return TransformerEncoder(_architecture(settings), tokenizer, config)
+    return _pretrained(config)
+
+
+def _pretrained(config: EncoderConfig) -> TransformerEncoder:
+    source, local = _place(config.model)
+    try:
+        with _quiet():
+            settings = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
+            settings._attn_implementation = None  # torch's own where the model can, never a kernel that files name
+            tokenizer: Any = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+            backbone = transformers.AutoModel.from_pretrained(
+                source, config=settings, use_safetensors=True, trust_remote_code=False, dtype=torch.float32
+            )
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        raise ConfigError(f"encoder.model: {_why(source, local, error)}") from None
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise ConfigError(f"encoder.model: {source} has no fast tokenizer (tokenizer.json)")
+    pads = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+    pad = next(int(value) for value in pads if value is not None)
+    return TransformerEncoder(backbone, TextTokenizer(backend, pad), config)
+
+
+def _place(model: str) -> tuple[str, bool]:
+    """A folder if there is one, else the name for the hub; and which of the two it is."""
+    folder = Path(os.path.expanduser(model))
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise ConfigError(
+                f"encoder.model: {folder} has no config.json; the folder of a transformers model is needed"
+            )
+        return str(folder), True
+    if folder.exists() or folder.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1:
+        raise ConfigError(f"encoder.model: {model} is not a folder; give a folder with weights or a hub name")
+    return model, False
+
+
+def _why(source: str, local: bool, error: Exception) -> str:
+    """What went wrong when weights were opened, and what to do about it."""
+    said = " ".join(str(error).split())
+    if "trust_remote_code" in said or "custom code" in said:
+        return (
+            f"{source} comes with code of its own, which labelwise does not run; take a model that transformers knows"
+        )
+    if "safetensors" in said or "model.safetensors" in said:
+        return f"{source} has no weights in safetensors; weights in pickle files (.bin, .pt) are not read"
+    if not local:
+        return (
+            f"{source} is neither a folder nor could it be had from the Hugging Face hub (no network, or no such "
+            f"model); give the folder of a model on disk. The hub said: {said[:200]}"
+        )
+    return f"{source} cannot be opened: {said[:300]}"
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the bars and notices of transformers: ours say what is worth saying."""
+    logging = transformers.utils.logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()

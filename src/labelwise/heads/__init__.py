@@ -1,0 +1,1 @@
+"""Heads: from a document's vector to scores of labels, and the losses that train them."""

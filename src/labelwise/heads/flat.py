@@ -1,0 +1,188 @@
+"""One linear output a label, for any number of labels: memory beside the weights is bounded by batch x block.
+
+Training: the loss is taken block by block of labels. Each block's scores become their slopes at once, the slopes become
+gradients, and the scores are dropped, so that documents x labels never exist. This is the whole backward pass of the
+head; autograd only sees its result. Prediction: the best k of each block are merged with the best k so far.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from labelwise.heads.config import HeadConfig
+from labelwise.heads.losses import ScoreLoss, best_constants, label_shares, make_loss
+from labelwise.topk import NOTHING
+
+START_SPREAD = 0.02
+"""Standard deviation of the first weights."""
+SCORES_AT_ONCE = 1 << 20
+"""Scores that exist at a time in prediction: few enough for a processor's cache."""
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The labels of a batch of documents as pairs, sorted by label."""
+
+    documents: Tensor
+    labels: Tensor
+
+    @classmethod
+    def of_rows(cls, labels: Any, rows: np.ndarray) -> Targets:
+        """The labels of some rows of a CSR matrix."""
+        picked = labels[rows]
+        documents = np.repeat(np.arange(len(rows)), np.diff(picked.indptr))
+        order = np.argsort(picked.indices, kind="stable")
+        return cls(torch.from_numpy(documents[order]), torch.from_numpy(picked.indices[order].astype(np.int64)))
+
+    def to(self, device: torch.device) -> Targets:
+        """The same on another device."""
+        return Targets(self.documents.to(device), self.labels.to(device))
+
+
+class FlatHead(nn.Module):
+    """Scores of all labels from a document's vector, in blocks of labels."""
+
+    def __init__(self, width: int, n_labels: int, config: HeadConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.loss_function = make_loss(config.loss)
+        self.dropout = nn.Dropout(config.dropout)
+        self.weight = nn.Parameter(torch.empty(n_labels, width))
+        self.bias = nn.Parameter(torch.zeros(n_labels))
+
+    @torch.no_grad()
+    def start(self, counts: np.ndarray, n_documents: int, seed: int) -> FlatHead:
+        """Draw the first weights, and set biases from how often each label occurs."""
+        self.weight.normal_(0, START_SPREAD, generator=torch.Generator().manual_seed(seed))
+        if self.config.bias == "prior":
+            constants = best_constants(self.loss_function, label_shares(counts, n_documents))
+            self.bias.copy_(torch.from_numpy(constants))
+        return self
+
+    @property
+    def n_labels(self) -> int:
+        """Labels that get a score."""
+        return len(self.bias)
+
+    def loss(self, vectors: Tensor, targets: Targets) -> Tensor:
+        """The mean loss of the documents."""
+        scale = 1.0 / max(len(vectors), 1)
+        if self.config.loss.reduction == "mean":
+            scale /= self.n_labels
+        found: Any = _BlockedLoss.apply(
+            self.dropout(vectors), self.weight, self.bias, targets, self.loss_function, scale, self.config.block
+        )
+        return found
+
+    @torch.no_grad()
+    def best(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """The k best labels of each document: their ids and scores, best first, equal scores to the lower id.
+
+        A score that is not a number is no label: a head that has diverged leaves its places empty.
+        """
+        rows = max(1, SCORES_AT_ONCE // self.config.block)
+        found = [self._best_of_few(vectors[begin : begin + rows], k) for begin in range(0, len(vectors), rows)]
+        if not found:
+            return torch.empty(0, k, dtype=torch.long, device=vectors.device), vectors.new_empty(0, k)
+        return torch.cat([ids for ids, _ in found]), torch.cat([best for _, best in found])
+
+    def _best_of_few(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        best = vectors.new_full((len(vectors), k), -torch.inf)
+        ids = torch.full((len(vectors), k), NOTHING, device=vectors.device)
+        for begin in range(0, self.n_labels, self.config.block):
+            end = min(begin + self.config.block, self.n_labels)
+            scores = torch.addmm(self.bias[begin:end], vectors, self.weight[begin:end].T)
+            # most documents find nothing better in most blocks; equal scores stay with the earlier block
+            better = torch.nonzero(scores.amax(1) > best[:, -1]).squeeze(1)
+            if len(better) == 0:
+                continue
+            offered, places = exact_topk(scores[better], min(k, end - begin))
+            merged = torch.cat([best[better], offered], 1)
+            order = torch.sort(merged, dim=1, descending=True, stable=True).indices[:, :k]
+            best[better] = merged.gather(1, order)
+            ids[better] = torch.cat([ids[better], places + begin], 1).gather(1, order)
+        return ids, best
+
+
+def exact_topk(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """`torch.topk` with a rule for equal scores: the lower place comes first, and stays in when not all fit."""
+    best, places = scores.topk(k, dim=1)
+    places, by_place = places.sort(dim=1)
+    best, by_score = best.gather(1, by_place).sort(dim=1, descending=True, stable=True)
+    places = places.gather(1, by_score)
+    crowded = torch.nonzero((scores >= best[:, -1:]).sum(1) > k).squeeze(1)
+    if len(crowded):
+        best[crowded], places[crowded] = (
+            part[:, :k] for part in torch.sort(scores[crowded], dim=1, descending=True, stable=True)
+        )
+    return best, places
+
+
+class _BlockedLoss(torch.autograd.Function):
+    """Sum over documents and labels of a loss, times `scale`, with all gradients worked out in the forward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        vectors: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        targets: Targets,
+        loss: ScoreLoss,
+        scale: float,
+        block: int,
+    ) -> Tensor:
+        device = vectors.device.type
+        low_precision = torch.is_autocast_enabled(device)
+        kind = torch.get_autocast_dtype(device) if low_precision else weight.dtype
+        wide = torch.float32 if low_precision else weight.dtype
+        learning = any(ctx.needs_input_grad[:3])
+        with torch.autocast(device, enabled=False):
+            given = vectors.to(kind)
+            scaled = given * scale
+            total = torch.zeros((), dtype=torch.float64, device=vectors.device)
+            slope_vectors = torch.zeros_like(vectors, dtype=wide)
+            slope_weight, slope_bias = (torch.empty_like(part) if learning else part for part in (weight, bias))
+            edges = _edges(targets.labels, len(bias), block)
+            for begin, end, first, last in edges:
+                part = weight[begin:end].to(kind)
+                scores = torch.addmm(bias[begin:end].to(kind), given, part.T).to(wide)
+                places = targets.documents[first:last], targets.labels[first:last] - begin
+                value_there, slope_there = loss.positive(scores[places])
+                values, slopes = loss.negative(scores)
+                del scores
+                values[places], slopes[places] = value_there, slope_there
+                total += values.sum()
+                del values
+                if learning:
+                    slopes = slopes.to(kind)
+                    slope_vectors += slopes @ part
+                    slope_weight[begin:end] = slopes.T @ scaled
+                    slope_bias[begin:end] = slopes.sum(0, dtype=wide)
+        if learning:
+            ctx.slopes = ((slope_vectors.mul_(scale)).to(vectors.dtype), slope_weight, slope_bias.mul_(scale))
+        return (total * scale).to(wide)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:  # type: ignore[bad-override]
+        slopes, ctx.slopes = ctx.slopes, None  # handed over, not copied
+        (outer,) = grad_outputs
+        if float(outer) != 1.0:
+            slopes = tuple(slope.mul_(outer) for slope in slopes)
+        wanted = zip(slopes, ctx.needs_input_grad, strict=False)
+        return *(slope if needed else None for slope, needed in wanted), None, None, None, None
+
+
+def _edges(labels: Tensor, n_labels: int, block: int) -> list[tuple[int, int, int, int]]:
+    """Blocks of labels, and where the targets of each begin and end."""
+    begins = list(range(0, n_labels, block))
+    ends = [*begins[1:], n_labels]
+    cuts = torch.searchsorted(labels, torch.tensor([*begins, n_labels], device=labels.device)).tolist()
+    return list(zip(begins, ends, cuts[:-1], cuts[1:], strict=True))

@@ -1,0 +1,125 @@
+"""Losses of one score a label, each as two functions of the score: for labels a document has, and for the others.
+
+Nearly all labels are of the second kind, so a block of scores is put through `negative` and the few entries of labels
+that a document has are then replaced by `positive`: there is never a dense array of targets. A function gives value and
+slope together, since training needs both and they share most of their work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from labelwise.heads.config import LossConfig
+
+Part = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class ScoreLoss:
+    """A loss as value and slope of a score, for labels a document has (`positive`) and has not (`negative`)."""
+
+    positive: Part
+    negative: Part
+
+
+def make_loss(config: LossConfig) -> ScoreLoss:
+    """The loss a config asks for."""
+    if config.name == "bce":
+        return ScoreLoss(_bce_positive, _bce_negative)
+    if config.name == "squared_hinge":
+        return ScoreLoss(_hinge_positive, _hinge_negative)
+    if config.name == "focal":
+        return ScoreLoss(_focal_positive(config.focus), _focal_negative(config.focus))
+    return ScoreLoss(_focal_positive(config.focus_positive), _shifted_negative(config.focus_negative, config.shift))
+
+
+def _bce_positive(scores: Tensor) -> tuple[Tensor, Tensor]:
+    return functional.softplus(-scores), torch.sigmoid(scores) - 1
+
+
+def _bce_negative(scores: Tensor) -> tuple[Tensor, Tensor]:
+    return functional.softplus(scores), torch.sigmoid(scores)
+
+
+def _hinge_positive(scores: Tensor) -> tuple[Tensor, Tensor]:
+    gap = (1 - scores).clamp_min(0)
+    return gap * gap, -2 * gap
+
+
+def _hinge_negative(scores: Tensor) -> tuple[Tensor, Tensor]:
+    gap = (1 + scores).clamp_min(0)
+    return gap * gap, 2 * gap
+
+
+def _focal_positive(focus: float) -> Part:
+    def part(scores: Tensor) -> tuple[Tensor, Tensor]:
+        cost = functional.softplus(-scores)  # -log p
+        missing = torch.sigmoid(-scores)  # 1 - p
+        weight = missing**focus
+        return weight * cost, -weight * (focus * (1 - missing) * cost + missing)
+
+    return part
+
+
+def _focal_negative(focus: float) -> Part:
+    mirrored = _focal_positive(focus)
+
+    def part(scores: Tensor) -> tuple[Tensor, Tensor]:
+        value, slope = mirrored(-scores)
+        return value, -slope
+
+    return part
+
+
+def _shifted_negative(focus: float, shift: float) -> Part:
+    """Focal on a probability lowered by `shift`: (p - shift)^focus * -log(1 - p + shift)."""
+    if shift == 0:
+        return _focal_negative(focus)
+
+    def part(scores: Tensor) -> tuple[Tensor, Tensor]:
+        probability = torch.sigmoid(scores)
+        lowered = (probability - shift).clamp_min(0)
+        cost = -torch.log1p(-lowered)
+        weight = lowered**focus
+        steepness = weight / (1 - lowered)
+        if focus:
+            steepness = steepness + focus * lowered ** (focus - 1) * cost
+        slope = torch.where(lowered > 0, steepness * probability * (1 - probability), 0.0)
+        return weight * cost, slope
+
+    return part
+
+
+def label_shares(counts: np.ndarray, n_documents: int) -> np.ndarray:
+    """The share of documents with each label, kept off 0 and 1 by half a document."""
+    return (np.asarray(counts, np.float64) + 0.5) / (n_documents + 1.0)
+
+
+def best_constants(loss: ScoreLoss, shares: np.ndarray) -> np.ndarray:
+    """For each label the score that is best for all documents alike, found by bisection of the slope."""
+    share = torch.from_numpy(np.asarray(shares, np.float64))
+    low, high = torch.full_like(share, -30.0), torch.full_like(share, 30.0)
+    for _ in range(60):
+        middle = (low + high) / 2
+        rising = share * loss.positive(middle)[1] + (1 - share) * loss.negative(middle)[1] > 0
+        low, high = torch.where(rising, low, middle), torch.where(rising, middle, high)
+    return ((low + high) / 2).numpy()
+
+
+def constant_loss(loss: ScoreLoss, constants: np.ndarray, labels: np.ndarray, n_documents: int) -> float:
+    """The loss a document, summed over labels, when every document gets the same scores.
+
+    `labels` are the labels of all documents, one after the other. With `best_constants` this is the floor that no model
+    gets below without looking at the documents; for cross-entropy it is the entropy of the label marginals.
+    """
+    scores = torch.from_numpy(np.asarray(constants, np.float64))
+    absent, present = loss.negative(scores)[0], loss.positive(scores)[0]
+    counts = torch.from_numpy(np.bincount(labels, minlength=len(constants)).astype(np.float64))
+    total = (counts * present + (n_documents - counts) * absent).sum()
+    return float(total) / max(n_documents, 1)

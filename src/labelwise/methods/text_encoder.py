@@ -1,0 +1,219 @@
+"""Text encoder with one output a label: a pretrained transformer, fine-tuned with a loss on all labels at once.
+
+Known from the DistilBERT + BCE baselines of extreme classification and from LightXML's way of pooling several layers
+(Jiang et al., AAAI 2021). The encoder reads up to `max_length` tokens, its token vectors become one vector, and a
+linear head scores every label.
+
+Cost: training is documents x tokens x weights of the encoder, prediction a third of that; the head adds documents x
+labels x width to both. Memory: the weights four times (weights, gradients, two moments) and batch x block beside them;
+documents x labels never exist. Good up to some hundred thousand labels; beyond, a tree or digits are cheaper.
+What we do differently: biases start at each label's log-odds and the loss is summed over labels, so that training does
+not begin with the long plateau on which many such runs die; a monitor tells collapsed runs from slow ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from labelwise.config import Config as BaseConfig
+from labelwise.data.dataset import Dataset
+from labelwise.encoders.config import EncoderConfig
+from labelwise.errors import ConfigError, MissingDependencyError, ModelFormatError
+from labelwise.heads.config import HeadConfig
+from labelwise.methods.base import FitContext, Method
+from labelwise.methods.inputs import Documents
+from labelwise.store import stored
+from labelwise.strings import Strings
+from labelwise.topk import TopK
+from labelwise.training.settings import OptimiserConfig, ScheduleConfig, TrainingConfig
+from labelwise.training.verdicts import MonitorConfig
+
+if TYPE_CHECKING:
+    from labelwise.training.encoder_head import EncoderHead, Part
+    from labelwise.training.watching import History
+
+MOST_VALID = 2000
+"""Documents held out at most when a share of the training documents is: more would only cost time."""
+RECIPE = TrainingConfig(
+    epochs=5,
+    optimiser=OptimiserConfig(name="adamw", rate=5e-5, head_factor=20.0),
+    schedule=ScheduleConfig(kind="linear", warmup=0.1),
+)
+
+
+class TextEncoder(Method):
+    """A pretrained text encoder with one output a label, fine-tuned: for short texts and labels with meaning."""
+
+    name = "text_encoder"
+    inputs = ("texts",)
+    same_on_any_threads = False
+
+    class Config(BaseConfig):
+        """Parameters."""
+
+        encoder: EncoderConfig = EncoderConfig()
+        """The pretrained encoder and how it reads texts."""
+        head: HeadConfig = HeadConfig()
+        """Outputs and loss."""
+        training: TrainingConfig = RECIPE
+        """How both are trained."""
+        valid_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
+        """Share of the training documents held out to choose the best weights when the data has no valid part; at
+        most 2,000 documents."""
+        monitor: MonitorConfig = MonitorConfig()
+        """Watches for collapse while it trains."""
+
+    network_: EncoderHead
+    history_: History | None
+
+    # --- fit ---
+
+    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
+        _check_torch()
+        from labelwise.encoders.transformer import open_encoder
+        from labelwise.heads.flat import FlatHead
+        from labelwise.training.encoder_head import EncoderHead
+        from labelwise.training.machine import torch_threads
+
+        config = self.config
+        train, held_out = self._parts(data, valid)
+        with torch_threads():
+            encoder = open_encoder(config.encoder, train.texts or Strings.of(()), config.training.seed)
+            head = FlatHead(encoder.width, data.n_labels, config.head)
+            head.start(train.label_counts(), len(train), config.training.seed)
+            self.network_ = EncoderHead(encoder, head).to(_device())
+            self.history_ = self._train(train, held_out, context)
+        self._stored: dict[str, np.ndarray] | None = None
+
+    def _parts(self, data: Dataset, valid: Dataset | None) -> tuple[Dataset, Dataset | None]:
+        """Training and held-out documents. A validation part that was given is used whole."""
+        share = min(self.config.valid_fraction, MOST_VALID / len(data))
+        if valid is not None or round(share * len(data)) in (0, len(data)):
+            return data, valid
+        return data.split(share, self.config.training.seed)
+
+    def _train(self, train: Dataset, valid: Dataset | None, context: FitContext) -> History:
+        from labelwise.training.encoder_head import EncoderFitting
+        from labelwise.training.loop import train as train_loop
+
+        config, training = self.config, self._training(valid)
+        parts = [None if part is None else self._part(part) for part in (train, valid)]
+        frozen = config.encoder.frozen
+        module: Any = self.network_.head if frozen else self.network_
+        fitting = EncoderFitting(module, parts[0], parts[1], training)  # type: ignore[bad-argument-type]
+        watchers = []
+        if config.monitor.enabled:
+            from labelwise.training.collapse import CollapseMonitor
+
+            watchers.append(CollapseMonitor(fitting, config.monitor))
+        identity = fitting.train.identity() + config.head.model_dump_json() + config.encoder.model_dump_json()
+        return train_loop(
+            fitting,
+            training,
+            context=context,
+            head=("",) if frozen else ("head.",),
+            watchers=watchers,
+            identity=identity,
+        )
+
+    def _training(self, valid: Dataset | None) -> TrainingConfig:
+        """The training config; without held-out documents there is nothing to validate and no best to find."""
+        training: TrainingConfig = self.config.training
+        if valid is not None or training.metric == "loss":
+            return training
+        if training.early_stopping is not None:
+            raise ConfigError(
+                "training.early_stopping: there are no held-out documents to stop by; give a valid part, set "
+                "valid_fraction, or set training.metric to loss"
+            )
+        return training.model_copy(update={"validate_every": None})
+
+    def _part(self, data: Dataset) -> Part:
+        """Documents as the loop wants them: tokens, or vectors when the encoder is frozen."""
+        from labelwise.encoders.embed import encode_texts
+        from labelwise.training.encoder_head import Part
+
+        encoder, texts = self.network_.encoder, data.texts or Strings.of(())
+        if self.config.encoder.frozen:
+            return Part(encode_texts(encoder, texts), data.labels)
+        return Part(encoder.tokenizer.encode(texts, self.config.encoder), data.labels)
+
+    # --- predict ---
+
+    def _predict(self, data: Documents, k: int) -> TopK:
+        from labelwise.training.machine import torch_threads
+
+        texts = data.texts or Strings.of(())
+        with torch_threads():
+            network = self._placed()
+            tokens = network.encoder.tokenizer.encode(texts, self.config.encoder)
+            return network.best(tokens, k, "predicting")
+
+    def _encode(self, data: Documents) -> np.ndarray:
+        from labelwise.encoders.embed import encode_texts
+        from labelwise.training.machine import torch_threads
+
+        with torch_threads():
+            return encode_texts(self._placed().encoder, data.texts or Strings.of(()))
+
+    def _placed(self) -> EncoderHead:
+        """The network where it computes."""
+        self.network_ = self.network_.to(_device())
+        return self.network_.eval()
+
+    # --- files ---
+
+    def _state(self) -> dict[str, np.ndarray]:
+        if self._stored is not None:
+            return self._stored
+        from labelwise.encoders.transformer import as_array
+
+        state = {f"encoder.{key}": value for key, value in self.network_.encoder.state().items()}
+        head = self.network_.head
+        return {**state, "head.weight": as_array(head.weight), "head.bias": as_array(head.bias)}
+
+    def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
+        _check_torch()
+        import torch
+        from torch import nn
+
+        from labelwise.encoders.tokens import state_of
+        from labelwise.encoders.transformer import TransformerEncoder, as_tensor
+        from labelwise.heads.flat import FlatHead
+        from labelwise.training.encoder_head import EncoderHead
+
+        encoder = TransformerEncoder.restored(state_of("encoder.", tensors), self.config.encoder, path)
+        weight, bias = stored(tensors, "head.weight", path), stored(tensors, "head.bias", path)
+        count = len(self.label_names_)
+        if (
+            weight.shape != (count, encoder.width)
+            or bias.shape != (count,)
+            or {weight.dtype, bias.dtype} != {np.dtype(np.float32)}
+        ):
+            raise ModelFormatError(f"{path}: the head does not fit {count:,} labels and vectors of {encoder.width}")
+        with torch.device("meta"):
+            head = FlatHead(encoder.width, count, self.config.head)
+        head.weight, head.bias = (nn.Parameter(as_tensor(part), requires_grad=False) for part in (weight, bias))
+        self.network_ = EncoderHead(encoder, head).eval()
+        self.network_.requires_grad_(False)
+        self.history_ = None
+        self._stored = dict(tensors)
+
+
+def _device() -> Any:
+    import torch
+
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _check_torch() -> None:
+    try:
+        import torch  # noqa: F401
+        import transformers  # noqa: F401
+    except ImportError as error:
+        raise MissingDependencyError(str(error.name), "nn", "text_encoder") from None

@@ -1,0 +1,46 @@
+"""Files about labels that go with a prediction: a list of those allowed, and factors for some."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from labelwise.errors import DataError
+from labelwise.strings import Strings
+
+
+def read_label_list(path: str | Path) -> list[str]:
+    """Labels, one a line; blank lines are passed over."""
+    labels = [line for _, line in _lines(path)]
+    if not labels:
+        raise DataError("the file is empty; the names of labels are needed, one a line", path)
+    return labels
+
+
+def read_label_weights(path: str | Path) -> dict[str, float]:
+    """Factors by label, from lines of label<TAB>factor."""
+    weights: dict[str, float] = {}
+    for number, line in _lines(path):
+        label, tab, text = line.rpartition("\t")
+        try:
+            factor = float(text) if tab else None
+        except ValueError:
+            factor = None
+        if factor is None or not label:
+            raise DataError(f"{line[:80]!r} is not label<TAB>factor", path, number)
+        if weights.get(label, factor) != factor:
+            raise DataError(f"'{label}' stands here with another factor than before", path, number)
+        weights[label] = factor
+    if not weights:
+        raise DataError("the file is empty; lines of label<TAB>factor are needed", path)
+    return weights
+
+
+def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
+    """The lines that say something, with their numbers."""
+    from labelwise.data.stream import line_bounds, text_blocks
+
+    for block in text_blocks(Path(path)):
+        for number, line in enumerate(Strings(block.data, *line_bounds(block.data)), block.first_line):
+            if line.strip():
+                yield number, line.strip("\r")

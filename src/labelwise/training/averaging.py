@@ -1,0 +1,86 @@
+"""Averages of the weights along the way: a moving average (EMA) or the plain mean from some epoch on (SWA).
+
+Buffers (batch-norm statistics) are not averaged; they stay those of the last step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from labelwise.training.settings import AveragingConfig
+
+
+class Averaging:
+    """The averaged copies of some parameters. Nothing is held before the first state has been taken in.
+
+    Parameters
+    ----------
+    config
+        Which average.
+    parameters
+        By name; their averages are made beside them.
+    """
+
+    def __init__(self, config: AveragingConfig, parameters: Mapping[str, Tensor]) -> None:
+        self.config = config
+        self.parameters = dict(parameters)
+        self.averages: list[Tensor] = []
+        self.count = 0
+
+    def due(self, step: int, total_steps: int, epochs_done: int, epoch_ended: bool) -> bool:
+        """Whether the weights after this step (counted from 1) are to be taken in."""
+        if self.config.kind == "none":
+            return False
+        if self.config.kind == "ema":
+            return True
+        start = 0.5 if self.config.start is None else self.config.start
+        begun = step >= start * total_steps if start < 1 else epochs_done >= start
+        return begun and (epoch_ended if self.config.every is None else step % self.config.every == 0)
+
+    @torch.no_grad()
+    def take_in(self) -> None:
+        """Add the present weights to the average."""
+        now = list(self.parameters.values())
+        self.count += 1
+        if not self.averages:
+            self.averages = [parameter.detach().clone() for parameter in now]
+            return
+        if self.config.kind == "swa":
+            weight = 1 / self.count
+        else:
+            decay = 0.999 if self.config.decay is None else self.config.decay
+            weight = 1 - min(decay, self.count / (9 + self.count))
+        torch._foreach_lerp_(self.averages, now, weight)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """The averages stand in the module inside the block; without any, the weights stay."""
+        self.swap()
+        try:
+            yield
+        finally:
+            self.swap()
+
+    @torch.no_grad()
+    def swap(self) -> None:
+        """Averages and weights change places."""
+        for average, parameter in zip(self.averages, self._held(), strict=True):
+            kept = parameter.detach().clone()
+            parameter.copy_(average)
+            average.copy_(kept)
+
+    def _held(self) -> Sequence[Tensor]:
+        return list(self.parameters.values()) if self.averages else []
+
+    def state(self) -> dict[str, Tensor]:
+        """The averages by parameter name."""
+        return dict(zip(self.parameters, self.averages, strict=True)) if self.averages else {}
+
+    def restore(self, state: Mapping[str, Tensor], count: int) -> None:
+        """Take back what `state` gave, and how many states were in it."""
+        self.count = count
+        self.averages = [state[name].to(p.device, copy=True) for name, p in self.parameters.items()] if state else []

@@ -1,0 +1,105 @@
+"""Batches of documents of similar length, so that a batch is hardly longer than its texts. Does not import torch.
+
+The order is a function of (seed, epoch) alone: a resumed run asks again and gets the same batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from labelwise.errors import ConfigError
+from labelwise.training.settings import TrainingConfig
+
+POOL_BATCHES = 64
+
+
+def length_batches(
+    lengths: np.ndarray,
+    batch_size: int | None = None,
+    tokens_per_batch: int | None = None,
+    *,
+    seed: int,
+    epoch: int,
+    pool_batches: int = POOL_BATCHES,
+) -> list[np.ndarray]:
+    """Cut documents into batches of similar length; every document is in exactly one.
+
+    Documents are shuffled and cut into pools, each pool is sorted by length and cut into batches, and the batches are
+    shuffled. The padding of a pool is at most one batch of its longest minus its shortest document.
+
+    Parameters
+    ----------
+    lengths
+        Tokens of each document.
+    batch_size
+        Documents in a batch, at most.
+    tokens_per_batch
+        Longest document times documents of a batch, at most; a longer document is a batch of its own.
+    seed, epoch
+        Decide the order; the same pair always gives the same batches.
+    pool_batches
+        Batches in a pool: more pad less and mix less.
+    """
+    lengths = np.asarray(lengths)
+    if batch_size is None and tokens_per_batch is None:
+        raise ConfigError("batches need a batch_size, a tokens_per_batch or both")
+    random = np.random.default_rng([seed % 2**64, epoch])
+    order = random.permutation(len(lengths))
+    if tokens_per_batch is None:
+        pool = pool_batches * int(batch_size or 1)
+    else:
+        typical = max(1, int(tokens_per_batch // max(1.0, float(lengths.mean()) if len(lengths) else 1.0)))
+        pool = pool_batches * min(typical, batch_size or typical)
+    batches: list[np.ndarray] = []
+    for begin in range(0, len(order), pool):
+        some = order[begin : begin + pool]
+        some = some[np.argsort(lengths[some], kind="stable")]
+        batches += _cut(some, lengths[some], batch_size, tokens_per_batch)
+    return [batches[place] for place in random.permutation(len(batches))]
+
+
+def training_batches(lengths: np.ndarray, config: TrainingConfig, epoch: int) -> list[np.ndarray]:
+    """The batches of an epoch as the training config wants them."""
+    return length_batches(lengths, config.batch_size, config.tokens_per_batch, seed=config.seed, epoch=epoch)
+
+
+def _cut(documents: np.ndarray, lengths: np.ndarray, batch_size: int | None, tokens: int | None) -> list[np.ndarray]:
+    """Neighbours into batches; lengths rise, so the last document of a batch is its longest."""
+    most = len(documents) if batch_size is None else batch_size
+    batches, begin = [], 0
+    while begin < len(documents):
+        end = min(begin + most, len(documents))
+        if tokens is not None:
+            padded = lengths[begin:end] * np.arange(1, end - begin + 1)
+            end = begin + max(1, int(np.searchsorted(padded, tokens, side="right")))
+        batches.append(documents[begin:end])
+        begin = end
+    return batches
+
+
+def pad_rows(
+    values: np.ndarray, offsets: np.ndarray, rows: Sequence[int] | np.ndarray, *, fill: int = 0, multiple: int = 1
+) -> tuple[np.ndarray, np.ndarray]:
+    """Some rows of a ragged array side by side, as wide as the longest of them.
+
+    Row i is ``values[offsets[i]:offsets[i + 1]]``. The width is rounded up to `multiple` (8 suits some GPUs).
+
+    Returns
+    -------
+    padded
+        [rows, width] of the values' type; `fill` after the end of a row.
+    mask
+        [rows, width], True where there is a value.
+    """
+    rows = np.asarray(rows)
+    begins = offsets[rows]
+    lengths = offsets[rows + 1] - begins
+    width = int(lengths.max()) if len(lengths) else 0
+    width += -width % multiple
+    places = np.arange(width)
+    mask = places < lengths[:, None]
+    padded = np.full(mask.shape, fill, values.dtype)
+    padded[mask] = values[(begins[:, None] + places)[mask]]
+    return padded, mask

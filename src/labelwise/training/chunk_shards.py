@@ -1,0 +1,189 @@
+"""Finished chunks of a training that is not finished, on disk: whoever is killed goes on from there.
+
+Chunks are gathered and written together as a *shard*, a small folder of our own store that appears whole or not at
+all. A shard carries the fingerprint of the training (parameters and data); those of another one, or damaged ones, are
+passed over. Writing takes a small share of the time: the next shard waits until its cost has been earned.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labelwise import __version__, store
+from labelwise.codes.chunked import ChunkPart
+from labelwise.codes.tree import LabelTree
+from labelwise.errors import ModelFormatError
+
+log = logging.getLogger("labelwise")
+
+LONGEST_LOSS = 1.0
+"""Seconds of work a kill may cost, if writing is cheap."""
+SHARE = 0.01
+"""Share of the time that may be spent on writing."""
+LARGEST = 64 << 20
+"""Bytes gathered at most before they are written."""
+CHUNKS_FILE, TREE_FILE = "chunks.safetensors", "tree.safetensors"
+_ARRAYS = {"features": "i", "row_counts": "i", "lanes": "u", "values": "f", "bias": "f"}  # and the kind of each type
+
+Key = tuple[int, int, int]
+"""Number of the tree, level in it, and the chunk's first child."""
+
+
+def fingerprint(parameters: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
+    """What tells this training from any other: our version, all parameters, and the bytes of the data."""
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(json.dumps([__version__, parameters], sort_keys=True).encode())
+    for name, array in arrays.items():
+        digest.update(f"{name}{array.dtype.str}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+class ChunkShards:
+    """The finished chunks and trees of one training. Use it in a `with` block, so that an error loses nothing."""
+
+    def __init__(self, folder: Path, training: str) -> None:
+        self.folder, self.training = folder, training
+        self.number = 0
+        self._parts: dict[Key, ChunkPart] = {}
+        self._trees: dict[int, LabelTree] = {}
+        self._waiting: dict[Key, ChunkPart] = {}
+        self._bytes = 0
+        self._lock, self._writing = threading.Lock(), threading.Lock()
+        self._due = time.monotonic() + LONGEST_LOSS
+        self._broken = False
+
+    def __enter__(self) -> ChunkShards:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for path in self.folder.glob(".*.new-*"):
+            shutil.rmtree(path, ignore_errors=True)  # what a kill left half written
+        for path in sorted(self.folder.iterdir()):
+            self._read(path)
+        if self._parts or self._trees:
+            log.info("going on after %s chunks finished before", f"{len(self._parts):,}")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_details: object) -> None:
+        if kind is not None:  # otherwise the whole model is saved next
+            self._write()
+
+    def tree(self, number: int) -> LabelTree | None:
+        """A tree that was made before."""
+        return self._trees.get(number)
+
+    def keep_tree(self, number: int, tree: LabelTree) -> None:
+        """Write a new tree at once: all its chunks hang on it."""
+        self._new_folder("tree", {"tree": number}, TREE_FILE, tree.to_tensors())
+
+    def level(self, tree: int, depth: int, widths: Mapping[int, int], n_features: int) -> dict[int, ChunkPart]:
+        """The level's finished chunks by first child; `widths` are the children of each chunk that can be."""
+        found = {}
+        for (of_tree, of_level, first), part in self._parts.items():
+            if (of_tree, of_level) != (tree, depth):
+                continue
+            if first in widths and _sound(part, widths[first], n_features):
+                found[first] = part
+            else:
+                log.warning("%s: a chunk of level %d does not fit and is trained anew", self.folder, depth + 1)
+        return found
+
+    def add(self, key: Key, part: ChunkPart) -> None:
+        """A chunk is finished. Any thread may call it; one of them writes now and then, the others go on."""
+        with self._lock:
+            self._waiting[key] = part
+            self._bytes += sum(getattr(part, name).nbytes for name in _ARRAYS)
+            due = self._bytes >= LARGEST or time.monotonic() >= self._due
+        if due and self._writing.acquire(blocking=False):
+            try:
+                self._write()
+            finally:
+                self._writing.release()
+
+    def _write(self) -> None:
+        with self._lock:
+            parts, self._waiting, self._bytes = self._waiting, {}, 0
+        if not parts:
+            return
+        begin = time.monotonic()
+        self._new_folder("chunks", {}, CHUNKS_FILE, _to_tensors(parts))
+        end = time.monotonic()
+        self._due = end + max(LONGEST_LOSS, (end - begin) / SHARE)
+
+    def _new_folder(self, kind: str, about: Mapping[str, Any], name: str, tensors: Mapping[str, np.ndarray]) -> None:
+        """A shard under the next free number. A full disk ends the saving, not the training."""
+        if self._broken:
+            return
+        path = self.folder / f"{kind}-{self.number:06d}"
+        self.number += 1
+        try:
+            with store.new_folder(path, kind, {"training": self.training, **about}) as folder:
+                folder.write_tensors(name, tensors)
+        except OSError as error:
+            self._broken = True
+            log.warning("%s: finished work cannot be kept (%s); training goes on", path, error.strerror or error)
+
+    def _read(self, path: Path) -> None:
+        kind, _, number = path.name.partition("-")
+        if number.isdigit():
+            self.number = max(self.number, int(number) + 1)
+        try:
+            folder = store.Folder(path, kind)
+            if folder.manifest.get("training") != self.training:
+                log.info("%s is of another training and is not used", path)
+            elif kind == "tree":
+                tree = LabelTree.from_tensors("tree", folder.tensors(TREE_FILE), path)
+                self._trees[int(folder.manifest.get("tree", -1))] = tree
+            else:
+                self._parts |= _from_tensors(folder.tensors(CHUNKS_FILE), path)
+        except (ModelFormatError, OSError) as error:
+            log.warning("%s; it is not used", error)
+
+
+def _to_tensors(parts: Mapping[Key, ChunkPart]) -> dict[str, np.ndarray]:
+    """All parts end to end, with the sizes of each."""
+    tensors = {"keys": np.array(list(parts), np.int64)}
+    for name in _ARRAYS:
+        arrays = [getattr(part, name) for part in parts.values()]
+        tensors[name] = np.concatenate(arrays)
+        tensors[f"{name}.sizes"] = np.array([len(array) for array in arrays], np.int64)
+    return tensors
+
+
+def _from_tensors(tensors: Mapping[str, np.ndarray], path: Path) -> dict[Key, ChunkPart]:
+    keys = store.stored(tensors, "keys", path)
+    pieces = []
+    for name in _ARRAYS:
+        array, sizes = store.stored(tensors, name, path), store.stored(tensors, f"{name}.sizes", path)
+        if array.ndim != 1 or sizes.shape != (len(keys),) or (sizes < 0).any() or sizes.sum() != len(array):
+            raise ModelFormatError(f"{path}: the sizes of {name} are damaged")
+        pieces.append(np.split(array, np.cumsum(sizes)[:-1]))
+    if keys.ndim != 2 or keys.shape[1] != 3:
+        raise ModelFormatError(f"{path}: the keys are damaged")
+    found = zip(keys.tolist(), zip(*pieces, strict=True), strict=True)
+    return {(tree, level, first): ChunkPart(*arrays) for (tree, level, first), arrays in found}
+
+
+def _sound(part: ChunkPart, width: int, n_features: int) -> bool:
+    """Whether a part can be what training made: kernels will walk it without looking."""
+    return bool(
+        all(getattr(part, name).dtype.kind == kind for name, kind in _ARRAYS.items())
+        and len(part.features) == len(part.row_counts)
+        and len(part.lanes) == len(part.values) == part.row_counts.sum()
+        and len(part.bias) == width
+        and (part.row_counts > 0).all()
+        and (np.diff(part.features) > 0).all()
+        and (len(part.features) == 0 or (part.features[0] >= 0 and part.features[-1] < n_features))
+        and (part.lanes < width).all()
+        and np.isfinite(part.values).all()
+        and np.isfinite(part.bias).all()
+    )

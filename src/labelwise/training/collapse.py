@@ -1,0 +1,201 @@
+"""The collapse monitor: looks at the same few documents at every validation and says in words how the training does.
+
+Between two looks it samples gradients and weights every few steps, to tell how large steps are and whether an
+optimiser's eps or L2 term drowns the gradient.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from labelwise.heads.flat import Targets
+from labelwise.heads.losses import best_constants, constant_loss, label_shares
+from labelwise.training.encoder_head import EncoderFitting
+from labelwise.training.settings import OptimiserConfig
+from labelwise.training.torch_defaults import torch_defaults
+from labelwise.training.verdicts import MonitorConfig, Reading, Verdict, judge
+from labelwise.training.watching import Watcher
+
+log = logging.getLogger("labelwise")
+
+LOOK_EVERY = 10
+"""Steps between two looks at gradients."""
+ENTRIES = 256
+"""Entries of each weight matrix that are looked at."""
+LOOKED_AT = 16
+"""Documents of the probe whose attention is looked at."""
+
+
+class CollapseMonitor(Watcher):
+    """Judges a training after every validation; `readings` and `verdict` tell what it saw."""
+
+    def __init__(self, fitting: EncoderFitting, config: MonitorConfig) -> None:
+        self.fitting, self.config = fitting, config
+        self.verdict: Verdict | None = None
+        self.in_a_row = 0
+        self.steps = StepSampler(fitting.module, fitting.config.optimiser)
+        rows = np.random.default_rng(fitting.config.seed).permutation(len(fitting.train))[: config.probe]
+        self.rows = rows[np.argsort(fitting.lengths[rows], kind="stable")]
+        self.floor = self._floor()
+        self.readings = [self._look()]  # later readings are compared with the start
+
+    def _floor(self) -> float:
+        head, labels = self.fitting.head, self.fitting.train.labels
+        counts = np.bincount(labels.indices, minlength=head.n_labels)
+        constants = best_constants(head.loss_function, label_shares(counts, len(self.fitting.train)))
+        floor = constant_loss(head.loss_function, constants, labels[self.rows].indices, len(self.rows))
+        return floor / head.n_labels if head.config.loss.reduction == "mean" else floor
+
+    # --- the hooks of the loop ---
+
+    def after_step(self, step: int, loss: Tensor) -> str | None:
+        """Sample gradients and weights."""
+        self.steps.look(step)
+        return None
+
+    def after_epoch(self, numbers: dict[str, Any]) -> str | None:
+        """Look at the probe and judge; a reason to stop if the config wants it."""
+        self.readings.append(self._look())
+        before = self.verdict
+        self.verdict = judge(self.readings)
+        same = before is not None and before.name == self.verdict.name
+        self.in_a_row = self.in_a_row + 1 if same else 1
+        seen = self.readings[-1].to_dict()
+        numbers |= {
+            "probe_loss": seen.pop("loss", math.nan),
+            **seen,
+            "verdict": self.verdict.name,
+            "why": str(self.verdict),
+        }
+        if not same:
+            log.info("monitor: %s", self.verdict)
+        if self.verdict.name in self.config.stop_on and self.in_a_row >= self.config.patience:
+            return str(self.verdict)
+        return None
+
+    def state(self) -> dict[str, Any]:
+        """What was seen so far."""
+        return {"readings": [reading.to_dict() for reading in self.readings], "in_a_row": self.in_a_row}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state` gave."""
+        self.readings = [Reading.from_dict(values) for values in state["readings"]]
+        self.in_a_row = int(state["in_a_row"])
+        self.verdict = judge(self.readings) if len(self.readings) > 1 else None
+
+    # --- looking ---
+
+    @torch.inference_mode()
+    def _look(self) -> Reading:
+        module, head = self.fitting.module, self.fitting.head
+        was_training = module.training
+        module.eval()
+        try:
+            device = head.weight.device
+            documents, labels, *inputs = (part.to(device) for part in self.fitting.load(self.rows))
+            vectors = self.fitting.vectors(inputs).float()
+            loss = float(head.loss(vectors, Targets(documents, labels)))
+            first = head.best(vectors, 1)[0][:, 0].cpu().numpy()
+            entropy = self._attention_entropy(inputs)
+        finally:
+            module.train(was_training)
+        counts = np.unique(first, return_counts=True)[1]
+        cosine, rank = spread(vectors)
+        seen = (loss, self.floor, cosine, rank, len(counts), float(counts.max() / counts.sum()), entropy)
+        return Reading(*seen, **self.steps.summary())
+
+    def _attention_entropy(self, inputs: list[Tensor]) -> tuple[float, ...]:
+        if self.fitting.encoder is None or not self.config.attention:
+            return ()
+        ids, mask = (part[-LOOKED_AT:] for part in inputs[:2])
+        return attention_entropy(self.fitting.encoder.attentions(ids, mask), mask)
+
+
+def spread(vectors: Tensor) -> tuple[float, float]:
+    """Mean cosine between two different vectors, and the effective rank of all."""
+    count = len(vectors)
+    if count < 2 or not bool(torch.isfinite(vectors).all()):
+        return math.nan, math.nan
+    unit = nn.functional.normalize(vectors.double(), dim=1)
+    cosine = (float(unit.sum(0).square().sum()) - count) / (count * (count - 1))
+    shares = torch.linalg.svdvals(unit).square() / count
+    entropy = -(shares * shares.clamp_min(1e-30).log()).sum()
+    return cosine, math.exp(float(entropy))
+
+
+def attention_entropy(weights: Tensor, mask: Tensor) -> tuple[float, ...]:
+    """For each layer the entropy of attention over ln(tokens), the mean of heads and tokens.
+
+    `weights` is [layers, documents, heads, tokens, tokens]. Documents of one token have no choice and are left out.
+    """
+    lengths = mask.sum(1)
+    entropy = -(weights * weights.clamp_min(1e-30).log()).sum(-1).mean(2)  # [layers, documents, tokens]
+    relative = entropy / lengths.clamp_min(2).log()[None, :, None]
+    counted = (mask & (lengths > 1).unsqueeze(1)).unsqueeze(0).to(relative.dtype)
+    means = (relative * counted).sum((1, 2)) / counted.sum().clamp_min(1)
+    return tuple(round(float(mean), 6) for mean in means)
+
+
+class StepSampler:
+    """How large steps, gradients, eps and L2 terms are, from a few entries of each weight matrix."""
+
+    def __init__(self, module: nn.Module, optimiser: OptimiserConfig) -> None:
+        embeddings = {p for part in module.modules() if isinstance(part, nn.Embedding) for p in part.parameters()}
+        self.module = module
+        self.matrices = [p for p in module.parameters() if p.requires_grad and p.ndim == 2 and p not in embeddings]
+        self.places = [torch.arange(0, p.numel(), max(1, p.numel() // ENTRIES)) for p in self.matrices]
+        defaults = torch_defaults(optimiser.name)
+        eps = optimiser.eps if optimiser.eps is not None else defaults.get("eps")
+        self.eps = None if eps is None else math.sqrt(eps) if optimiser.name == "adadelta" else float(eps)
+        decay = defaults["weight_decay"] if optimiser.weight_decay is None else optimiser.weight_decay
+        self.pull = 0.0 if optimiser.name == "adamw" else float(decay)
+        self.before: list[Tensor] | None = None
+        self.seen: list[dict[str, float]] = []
+
+    def look(self, step: int) -> None:
+        """After a step: keep the weights of the step before the one that is measured, then measure."""
+        if step % LOOK_EVERY == LOOK_EVERY - 1 or (step == 1 and not self.seen):
+            self.before = self._weights()
+        elif self.before is not None:
+            self.seen.append(self._measured(self.before))
+            self.before = None
+
+    def _weights(self) -> list[Tensor]:
+        return [p.detach().view(-1)[at.to(p.device)].double() for p, at in zip(self.matrices, self.places, strict=True)]
+
+    def _measured(self, before: list[Tensor]) -> dict[str, float]:
+        updates, gradients, pulls = [], [], []
+        for parameter, places, old in zip(self.matrices, self.places, before, strict=True):
+            if parameter.grad is None or parameter.grad.is_sparse:
+                continue
+            new = parameter.detach().view(-1)[places.to(parameter.device)].double()
+            slope = parameter.grad.view(-1)[places.to(parameter.device)].double()
+            updates.append(_size(new - old) / max(_size(old), 1e-30))
+            gradients.append(_size(slope))
+            pulls.append(self.pull * _size(old) / max(gradients[-1], 1e-30))
+        if not updates:
+            return {}
+        slopes = [p.grad.float().norm() for p in self.module.parameters() if p.grad is not None]
+        found = {"gradient": float(torch.stack(slopes).norm()), "update_ratio": float(np.median(updates))}
+        if self.eps is not None:
+            found["gradient_over_eps"] = float(np.median(gradients)) / self.eps
+        if self.pull:
+            found["pull_over_gradient"] = float(np.median(pulls))
+        return found
+
+    def summary(self) -> dict[str, float]:
+        """The median of what was measured since the last summary."""
+        seen, self.seen = [found for found in self.seen if found], []
+        keys = seen[0] if seen else {}
+        return {key: float(np.median([found[key] for found in seen])) for key in keys}
+
+
+def _size(values: Tensor) -> float:
+    return float(values.square().mean().sqrt())

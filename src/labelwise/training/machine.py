@@ -1,0 +1,139 @@
+"""Devices and ranks through Accelerate: one process or several under torchrun, CPU or GPU.
+
+What Accelerate does here: finds the device, joins the ranks, averages their gradients, sends numbers around. Steps,
+gradient accumulation and precision are the loop's own: bf16 needs no loss scaling, and Accelerate would fix one
+precision for the whole life of the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedDataParallelKwargs, broadcast_object_list, send_to_device
+from torch import Tensor, nn
+
+from labelwise.errors import ConfigError
+from labelwise.parallel import threads
+
+Loss = Callable[[Any], Tensor]
+
+
+@contextmanager
+def torch_threads() -> Iterator[None]:
+    """Torch computes with as many threads as the rest of the toolkit inside the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads())
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class _LossModule(nn.Module):
+    """The loss as a module, for the wrapper that averages gradients: it must see the forward pass from outside."""
+
+    def __init__(self, module: nn.Module, loss: Loss) -> None:
+        super().__init__()
+        self.module, self.loss = module, loss
+
+    def forward(self, batch: Any) -> Tensor:
+        return self.loss(batch)
+
+
+class Machine:
+    """The device and the ranks of this training."""
+
+    def __init__(self, precision: str) -> None:
+        unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # poolers that no loss looks at
+        self.accelerator = Accelerator(kwargs_handlers=[unused])
+        self.device = self.accelerator.device
+        self.ranks: int = self.accelerator.num_processes
+        self.rank: int = self.accelerator.process_index
+        self.first: bool = self.rank == 0
+        self.half = _wants_half(precision, self.device)
+        self._wrapped: nn.Module | None = None
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The precision of forward passes."""
+        # said also for float32: Accelerate may have been started with another precision
+        if not self.half and self.accelerator.mixed_precision == "no":
+            return nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.half)
+
+    def loss_function(self, module: nn.Module, loss: Loss) -> Loss:
+        """The loss to call in training: in the right precision, with gradients averaged over ranks."""
+
+        def in_precision(batch: Any) -> Tensor:
+            with self.autocast():
+                return loss(batch)
+
+        plain = isinstance(self.autocast(), nullcontext)
+        function = loss if plain else in_precision
+        if self.ranks == 1:
+            return function
+        self._wrapped = self.accelerator.prepare_model(_LossModule(module, function))
+        return self._wrapped
+
+    def alone(self) -> AbstractContextManager[Any]:
+        """Gradients stay on their rank inside: for all but the last batch of a step."""
+        return nullcontext() if self._wrapped is None else self.accelerator.no_sync(self._wrapped)
+
+    def placed(self, batch: Any) -> Any:
+        """A batch on the device."""
+        return batch if self.device.type == "cpu" else send_to_device(batch, self.device, non_blocking=True)
+
+    def windows(self, items: Sequence[Any], accumulate: int) -> list[list[Any]]:
+        """The batches of each step of an epoch for this rank.
+
+        Ranks take turns. Where batches do not suffice for all ranks at the end, the epoch's first ones are used again.
+        """
+        count = -(-len(items) // self.ranks)
+        mine = [items[(turn * self.ranks + self.rank) % len(items)] for turn in range(count)]
+        return [mine[begin : begin + accumulate] for begin in range(0, count, accumulate)]
+
+    def agreed(self, *flags: bool) -> tuple[bool, ...]:
+        """What the first rank says, on all ranks."""
+        if self.ranks == 1:
+            return flags
+        said = torch.tensor([flag and self.first for flag in flags], dtype=torch.int32, device=self.device)
+        return tuple(bool(flag) for flag in self._reduced(said, "sum"))
+
+    def mean(self, value: Tensor) -> float:
+        """A number averaged over ranks."""
+        return float(value) if self.ranks == 1 else float(self._reduced(value.reshape(1).float(), "mean"))
+
+    def _reduced(self, value: Tensor, how: str) -> Tensor:
+        reduced: Any = self.accelerator.reduce(value, how)
+        return reduced
+
+    def from_first(self, make: Callable[[], Any]) -> Any:
+        """What the first rank makes, on all ranks; the others wait."""
+        if self.ranks == 1:
+            return make()
+        box = [make() if self.first else None]
+        broadcast_object_list(box)
+        return box[0]
+
+    def every_rank(self, tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+        """Equally shaped tensors of every rank, on all ranks."""
+        if self.ranks == 1:
+            return [tensors]
+        gathered: dict[str, Any] = {
+            name: self.accelerator.gather(tensor[None].to(self.device)) for name, tensor in tensors.items()
+        }
+        return [{name: every[rank].cpu() for name, every in gathered.items()} for rank in range(self.ranks)]
+
+    def wait(self) -> None:
+        """Until all ranks are here."""
+        self.accelerator.wait_for_everyone()
+
+
+def _wants_half(precision: str, device: torch.device) -> bool:
+    able = device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
+    if precision == "bf16" and not able:
+        raise ConfigError("training.precision: this GPU has no bf16; use float32")
+    return precision == "bf16" or (precision == "auto" and device.type == "cuda" and able)

@@ -1,0 +1,191 @@
+"""Updates of only those rows of a table that a batch has touched: for output layers and embeddings of millions of rows.
+
+Moments are dense tables, but a step reads and writes the touched rows alone, so that its cost does not grow with the
+table. The formulas are those of torch's dense optimisers; a row that is not touched rests: its moments neither fade nor
+move it (as in torch's SparseAdam). Decay is the exception. Where it is a plain factor of the weights (adamw, and sgd
+without momentum) the factors a row has missed are kept as one running sum and are applied when the row is next touched,
+or by `catch_up`. Where decay goes through the gradient (the other optimisers) only touched rows feel it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from labelwise.training.torch_defaults import torch_defaults
+
+
+def row_gradient(parameter: Tensor, rows: Tensor, values: Tensor) -> None:
+    """Add (rows, values) to the gradient of a table: what a loss that does its own backward pass hands over.
+
+    A row may stand several times; its values are summed.
+    """
+    gradient = torch.sparse_coo_tensor(rows[None], values, parameter.shape, check_invariants=False)
+    parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+
+
+class RowOptimiser(Optimizer):
+    """Any of our optimisers, row by row.
+
+    Parameters
+    ----------
+    params
+        Parameters or groups with ``lr`` and ``weight_decay``.
+    name
+        ``adam``, ``amsgrad``, ``adamw``, ``adagrad``, ``adadelta`` or ``sgd``.
+    settings
+        In torch's words (``betas``, ``eps``, ``momentum`` ...); what is missing has torch's default.
+    """
+
+    def __init__(self, params: Any, name: str, settings: dict[str, Any] | None = None) -> None:
+        super().__init__(params, {**torch_defaults(name), **(settings or {})})
+        self.name = name
+        self.rule: Callable[..., Tensor] = _RULES[name]
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Update the touched rows. A dense gradient touches all. There is no use for a closure."""
+        if closure is not None:
+            raise TypeError("a closure is not used here")
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, group)
+
+    def _update(self, parameter: Tensor, group: dict[str, Any]) -> None:
+        gradient = parameter.grad
+        state = self.state[parameter]
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.float32)
+        state["step"] += 1
+        rows = None
+        if gradient is not None and gradient.is_sparse:
+            gradient = gradient.coalesce()
+            rows, gradient = gradient._indices()[0], gradient._values()
+        if self._fades(group):
+            self._fade(parameter, group, rows)
+        weights = _take(parameter, rows)
+        if group["weight_decay"] and not self._fades(group):
+            gradient = gradient + group["weight_decay"] * weights
+        tables = _Tables(state, parameter, rows)
+        weights -= self.rule(gradient, tables, group, int(state["step"]))
+        _put(parameter, rows, weights)
+
+    # --- decay that was put off ---
+
+    def _fades(self, group: dict[str, Any]) -> bool:
+        """Whether decay is a plain factor of the weights."""
+        if not group["weight_decay"]:
+            return False
+        return self.name == "adamw" or (self.name == "sgd" and not group["momentum"])
+
+    def _fade(self, parameter: Tensor, group: dict[str, Any], rows: Tensor | None) -> None:
+        """Count this step's decay for all rows, and apply all that the touched ones have missed."""
+        state = self.state[parameter]
+        if "faded" not in state:
+            state["fading"] = torch.zeros((), dtype=torch.float64)  # sum of the logarithms of all factors so far
+            state["faded"] = torch.zeros(len(parameter), dtype=torch.float64, device=parameter.device)
+        pull = min(group["lr"] * group["weight_decay"], 1 - 1e-9)  # a pull of 1 or more would only jump over zero
+        state["fading"] += math.log1p(-pull)
+        self._apply_fading(parameter, rows)
+
+    def _apply_fading(self, parameter: Tensor, rows: Tensor | None) -> None:
+        state = self.state[parameter]
+        missed = torch.exp(float(state["fading"]) - _take(state["faded"], rows)).to(parameter.dtype)
+        weights = _take(parameter, rows)
+        weights *= missed.reshape(-1, *[1] * (parameter.ndim - 1))
+        _put(parameter, rows, weights)
+        if rows is None:
+            state["faded"].fill_(float(state["fading"]))
+        else:
+            state["faded"].index_fill_(0, rows, float(state["fading"]))
+
+    @torch.no_grad()
+    def catch_up(self, parameter: Tensor | None = None, rows: Tensor | None = None) -> None:
+        """Apply the decay that rows have missed: to all tables, or to some rows of one before they are read."""
+        chosen = list(self.state) if parameter is None else [parameter]
+        for one in chosen:
+            if "faded" in self.state[one]:
+                self._apply_fading(one, rows)
+
+
+def _take(table: Tensor, rows: Tensor | None) -> Tensor:
+    """A copy of some rows, or the table itself."""
+    return table.detach() if rows is None else table.detach().index_select(0, rows)
+
+
+def _put(table: Tensor, rows: Tensor | None, values: Tensor) -> None:
+    if rows is not None:
+        table.detach().index_copy_(0, rows, values)
+
+
+class _Tables:
+    """The moments of the touched rows."""
+
+    def __init__(self, state: dict[str, Any], parameter: Tensor, rows: Tensor | None) -> None:
+        self.state, self.parameter, self.rows = state, parameter, rows
+
+    def change(self, name: str, change: Callable[[Tensor], Tensor], start: float = 0.0) -> Tensor:
+        """Read the rows of a table (made when first needed), change them in place, write and return them."""
+        if name not in self.state:
+            self.state[name] = torch.full_like(self.parameter, start, memory_format=torch.preserve_format)
+        values = change(_take(self.state[name], self.rows))
+        _put(self.state[name], self.rows, values)
+        return values
+
+
+# --- the rules: what is taken off the weights, with torch's formulas ---
+
+
+def _adam(gradient: Tensor, tables: _Tables, group: dict[str, Any], step: int) -> Tensor:
+    beta1, beta2 = group["betas"]
+    first = tables.change("exp_avg", lambda m: m.lerp_(gradient, 1 - beta1))
+    second = tables.change("exp_avg_sq", lambda v: v.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2))
+    if group["amsgrad"]:
+        now = second
+        second = tables.change("max_exp_avg_sq", lambda most: torch.maximum(most, now, out=most))
+    denominator = (second.sqrt() / math.sqrt(1 - beta2**step)).add_(group["eps"])
+    return first / denominator * (group["lr"] / (1 - beta1**step))
+
+
+def _adagrad(gradient: Tensor, tables: _Tables, group: dict[str, Any], step: int) -> Tensor:
+    start = group["initial_accumulator_value"]
+    total = tables.change("sum", lambda s: s.addcmul_(gradient, gradient), start)
+    rate = group["lr"] / (1 + (step - 1) * group["lr_decay"])
+    return rate * gradient / total.sqrt().add_(group["eps"])
+
+
+def _adadelta(gradient: Tensor, tables: _Tables, group: dict[str, Any], step: int) -> Tensor:
+    rho, eps = group["rho"], group["eps"]
+    squares = tables.change("square_avg", lambda s: s.mul_(rho).addcmul_(gradient, gradient, value=1 - rho))
+    moved: list[Tensor] = []
+
+    def remember(moves: Tensor) -> Tensor:
+        moved.append(moves.add(eps).sqrt_().div_(squares.add(eps).sqrt_()).mul_(gradient))
+        return moves.mul_(rho).addcmul_(moved[0], moved[0], value=1 - rho)
+
+    tables.change("acc_delta", remember)
+    return group["lr"] * moved[0]
+
+
+def _sgd(gradient: Tensor, tables: _Tables, group: dict[str, Any], step: int) -> Tensor:
+    momentum = group["momentum"]
+    if not momentum:
+        return group["lr"] * gradient
+    velocity = tables.change("momentum_buffer", lambda v: v.mul_(momentum).add_(gradient))
+    return group["lr"] * (gradient + momentum * velocity if group["nesterov"] else velocity)
+
+
+_RULES: dict[str, Callable[..., Tensor]] = {
+    "adam": _adam,
+    "amsgrad": _adam,
+    "adamw": _adam,
+    "adagrad": _adagrad,
+    "adadelta": _adadelta,
+    "sgd": _sgd,
+}

@@ -1,0 +1,104 @@
+"""Those who look on while a model trains, and what is left to tell when it has: watchers, history, log lines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from labelwise.errors import MissingDependencyError
+
+
+class Watcher:
+    """Base of what looks on. A hook may return a reason to stop. With several ranks only the first has watchers."""
+
+    def after_step(self, step: int, loss: Tensor) -> str | None:
+        """After a step (counted from 1); the gradients are still there. To read `loss` costs a wait on a GPU."""
+
+    def after_epoch(self, numbers: dict[str, Any]) -> str | None:
+        """After every validation, or every epoch without one; in eval mode, with averaged weights if there are any.
+
+        `numbers` has step, epoch, loss, rate and what was validated. What is added to it is logged too.
+        """
+
+    def state(self) -> dict[str, Any]:
+        """What has to be remembered over an interruption, as JSON."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state` gave."""
+
+
+@dataclass
+class Best:
+    """The best validation so far."""
+
+    metric: str
+    value: float
+    step: int
+
+
+@dataclass
+class History:
+    """What a training leaves beside the weights."""
+
+    records: list[dict[str, Any]] = field(default_factory=list)
+    """The numbers of every validation (or epoch), in order."""
+    steps: int = 0
+    """Steps taken."""
+    epochs: int = 0
+    """Whole epochs done."""
+    seconds: float = 0.0
+    """Time in the loop, that before an interruption counted."""
+    best: Best | None = None
+    """The best validation."""
+    stopped: str = ""
+    """Why it ended: `finished`, `early stopping`, `time budget`, `diverged`, or a watcher's words."""
+
+
+class Journal:
+    """Sends numbers to metrics.jsonl and, if asked for, to TensorBoard."""
+
+    def __init__(self, log: Callable[..., None] | None, part: str, folder: str | None, resumed_at: int) -> None:
+        self.log, self.part = log, part
+        self.writer = _tensorboard(folder, resumed_at) if folder is not None else None
+
+    def write(self, step: int, **numbers: Any) -> None:
+        """Log the numbers of a step. JSON knows no infinity: what is not finite becomes null."""
+        if self.log is not None:
+            self.log(part=self.part, step=step, **{key: finite(value) for key, value in numbers.items()})
+        if self.writer is not None:
+            for key, value in numbers.items():
+                if isinstance(value, int | float):
+                    self.writer.add_scalar(f"{self.part}/{key}", value, step)
+
+    def close(self) -> None:
+        """Finish TensorBoard's file."""
+        if self.writer is not None:
+            self.writer.close()
+
+
+def check_tensorboard() -> None:
+    """An error that says what to install, before any work is done."""
+    _summary_writer()
+
+
+def _summary_writer() -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise MissingDependencyError("tensorboard", "tensorboard", "training.tensorboard") from None
+    return SummaryWriter
+
+
+def _tensorboard(folder: str, resumed_at: int) -> Any:
+    # what an interrupted run wrote beyond its checkpoint is written again
+    return _summary_writer()(folder, purge_step=resumed_at + 1 if resumed_at else None)
+
+
+def finite(value: Any) -> Any:
+    """The value, or None for a number that JSON does not know."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,169 @@
+"""`labelwise encode`: vectors into a file, and the same file after a kill."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import labelwise as lw
+from cli.commands import labelwise
+from conformance.planted import planted
+from labelwise.cli.main import main
+from labelwise.runs import encode as encoding
+from labelwise.runs.encode import DocumentEncoder, encode_file
+from labelwise.runs.predict import Request
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "model"
+    data = planted("texts", n_documents=120)
+    lw.TextEncoder(encoder={"model": "tiny"}, training={"epochs": 1}).fit(data).save(folder)
+    return folder
+
+
+@pytest.fixture
+def texts(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(planted("texts", n_documents=50, seed=4).texts) + "\n")
+    return path
+
+
+def main_quietly(*arguments):
+    """The command in this process."""
+    with pytest.raises(SystemExit) as stop:
+        main(list(map(str, arguments)))
+    assert stop.value.code in (0, None)
+
+
+def test_texts_and_data_files_of_a_trained_model(model, texts, tmp_path):
+    out = tmp_path / "x.emb.npy"
+    main_quietly("encode", model, texts, "-o", out)
+    expected = lw.load(model).encode(list(planted("texts", n_documents=50, seed=4).texts))
+    np.testing.assert_array_equal(np.load(out), expected)
+    lw.write(planted("texts", n_documents=50, seed=4), tmp_path / "data.jsonl")
+    main_quietly("encode", model, tmp_path / "data.jsonl", "-o", out, "--dtype", "float16", "--force")
+    np.testing.assert_array_equal(np.load(out), expected.astype(np.float16))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.jsonl", "texts.txt", "x.emb.npy"]
+
+
+def mistake(capsys, *arguments):
+    """What the command says of a mistake; in this process, because to import torch takes seconds."""
+    with pytest.raises(SystemExit) as stop:
+        main(["encode", *map(str, arguments)])
+    assert stop.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_mistakes(model, texts, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("os.dup2", lambda *_: None)  # the command closes standard output at its end
+    out = tmp_path / "x.npy"
+    assert ".npy" in mistake(capsys, model, texts, "-o", tmp_path / "x.csv")
+    assert "float16" in mistake(capsys, model, texts, "-o", out, "--dtype", "int8")
+    assert "trained model" in mistake(capsys, model, texts, "-o", out, "--set", "encoder.pooling=mean")
+    assert "no such folder" in mistake(capsys, model, texts, "-o", tmp_path / "no" / "x.npy")
+    lw.Popularity().fit(planted("texts")).save(tmp_path / "popularity")
+    assert "makes no vectors" in mistake(capsys, tmp_path / "popularity", texts, "-o", out)
+    assert "not a folder" in mistake(capsys, tmp_path / "nothing", texts, "-o", out)
+    assert "pooling" in mistake(capsys, tmp_path, texts, "-o", out, "--set", "encoder.poling=first")
+    assert not out.exists()
+    out.write_bytes(b"")
+    assert "exists" in mistake(capsys, model, texts, "-o", out)
+
+
+def test_a_pretrained_encoder_as_it_comes(tmp_path, texts):
+    transformers = pytest.importorskip("transformers")
+    from labelwise.encoders.config import EncoderConfig
+    from labelwise.encoders.embed import encode_texts
+    from labelwise.encoders.transformer import open_encoder
+    from labelwise.strings import Strings
+
+    lines = Strings.of(texts.read_text().splitlines())
+    encoder = open_encoder(EncoderConfig(model="tiny", pooling="first", max_length=16), lines, seed=0)
+    folder = tmp_path / "encoder"
+    encoder.backbone.save_pretrained(folder)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=encoder.tokenizer.backend, pad_token="[PAD]").save_pretrained(
+        folder
+    )
+    out = tmp_path / "x.npy"
+    main_quietly("encode", folder, texts, "-o", out, "--set", "encoder.pooling=first", "--set", "encoder.max_length=16")
+    np.testing.assert_allclose(np.load(out), encode_texts(encoder, lines), rtol=1e-5, atol=1e-6)
+
+
+class Fail(Exception):
+    """What stops an encoder."""
+
+
+def counting(calls, stop_at=None):
+    """An encoder whose vectors are lengths of texts; it notes the texts it was asked for."""
+
+    def encode(texts):
+        if stop_at is not None and len(calls) == stop_at:
+            raise Fail
+        calls.append(list(texts))
+        return np.array([[len(text), 1.0] for text in texts], np.float32).reshape(-1, 2)
+
+    return DocumentEncoder(encode, "counting")
+
+
+def test_goes_on_where_it_was(tmp_path, monkeypatch):
+    monkeypatch.setattr(encoding, "BATCH", 10)
+    source, out = tmp_path / "lines.txt", tmp_path / "x.npy"
+    source.write_text("\n".join("x" * number for number in range(45)))
+    first, second = [], []
+    with pytest.raises(Fail):
+        encode_file(counting(first, stop_at=3), Request(str(source)), str(out), "float32", force=False)
+    assert not out.exists()
+    encode_file(counting(second), Request(str(source)), str(out), "float32", force=False)
+    assert [len(texts) for texts in second] == [10, 5]
+    np.testing.assert_array_equal(np.load(out)[:, 0], np.arange(45))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lines.txt", "x.npy"]
+
+
+def test_begins_anew_for_other_texts_or_damaged_notes(tmp_path, monkeypatch):
+    monkeypatch.setattr(encoding, "BATCH", 10)
+    source, out = tmp_path / "lines.txt", tmp_path / "x.npy"
+    for damage in ("texts", "note", "rows"):
+        source.write_text("\n".join("x" * number for number in range(45)))
+        with pytest.raises(Fail):
+            encode_file(counting([], stop_at=2), Request(str(source)), str(out), "float32", force=False)
+        if damage == "texts":
+            source.write_text("\n".join("y" * (number + 1) for number in range(45)))
+        else:
+            (tmp_path / (".x.npy.part" + (".json" if damage == "note" else ""))).write_bytes(b"{nonsense")
+        calls = []
+        encode_file(counting(calls), Request(str(source)), str(out), "float32", force=False)
+        assert len(calls) == 5
+        np.testing.assert_array_equal(np.load(out)[:, 0], np.arange(45) + (damage == "texts"))
+        out.unlink()
+
+
+def test_no_documents_give_an_empty_file(tmp_path):
+    source, out = tmp_path / "lines.txt", tmp_path / "x.npy"
+    source.write_text("")
+    encode_file(counting([]), Request(str(source)), str(out), "float32", force=False)
+    assert np.load(out).shape == (0, 2)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
+def test_a_killed_command_ends_in_the_same_file(model, tmp_path):
+    source, out, whole = tmp_path / "lines.txt", tmp_path / "x.npy", tmp_path / "whole.npy"
+    texts = list(planted("texts", n_documents=500, seed=4).texts)
+    source.write_text("\n".join(texts * 40))
+    command = [sys.executable, "-m", "labelwise.cli.main", "encode", str(model), str(source), "-o", str(out)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    limit = time.monotonic() + 120
+    while not (tmp_path / ".x.npy.part.json").exists():
+        assert process.poll() is None, process.stderr.read().decode()
+        assert time.monotonic() < limit
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not out.exists()
+    assert "going on after" in labelwise(*command[3:]).err
+    labelwise("encode", model, source, "-o", whole)
+    assert out.read_bytes() == whole.read_bytes()

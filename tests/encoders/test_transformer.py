@@ -1,0 +1,220 @@
+"""Encoders: from folders, from settings, from a saved state; pooling; and what is refused."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from labelwise.encoders.config import EncoderConfig
+from labelwise.encoders.embed import batches_by_length, encode_texts
+from labelwise.encoders.transformer import TransformerEncoder, open_encoder
+from labelwise.errors import ConfigError, ModelFormatError
+from labelwise.strings import Strings
+
+TEXTS = Strings.of([f"word{n} " * (1 + n % 7) + f"and {'tail ' * (n % 5)}" for n in range(40)])
+BERT = {
+    "model_type": "bert", "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32,
+}  # fmt: skip
+FAMILIES = {
+    "bert": BERT,
+    "distilbert": {"model_type": "distilbert", "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32},
+    "roberta": {**BERT, "model_type": "roberta"},
+    "mpnet": {**BERT, "model_type": "mpnet"},
+    "xlnet": {"model_type": "xlnet", "d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 32},
+    "electra": {**BERT, "model_type": "electra", "embedding_size": 16},
+}
+
+
+def opened(texts=TEXTS, **settings):
+    return open_encoder(EncoderConfig(**{"architecture": BERT, "max_length": 16, **settings}), texts, seed=0).eval()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A pretrained model on disk, as transformers writes it."""
+    encoder = opened()
+    place = tmp_path / "encoder"
+    encoder.backbone.save_pretrained(place)
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=encoder.tokenizer.backend, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]"
+    )
+    fast.save_pretrained(place)
+    return place
+
+
+def token_vectors(encoder, text):
+    """The states of all layers for one text, straight from transformers."""
+    ids = torch.tensor([encoder.tokenizer.backend.encode(text).ids[:16]])
+    with torch.no_grad():
+        return [s[0] for s in encoder.backbone(input_ids=ids, output_hidden_states=True).hidden_states]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_saved_and_restored_without_a_network(family):
+    encoder = opened(architecture=FAMILIES[family], pooling="last" if family == "xlnet" else "first")
+    vectors = encode_texts(encoder, TEXTS)
+    state = encoder.state()
+    again = TransformerEncoder.restored(state, encoder.config, Path("state"))
+    np.testing.assert_array_equal(encode_texts(again, TEXTS), vectors)
+    assert vectors.shape == (40, 16)
+    assert vectors.std(0).min() > 0
+
+
+def test_random_weights_follow_the_seed():
+    config = EncoderConfig(architecture=BERT)
+    one, same, other = (open_encoder(config, TEXTS, seed).state() for seed in (1, 1, 2))
+    name = "weights.encoder.layer.0.attention.self.query.weight"
+    np.testing.assert_array_equal(one[name], same[name])
+    assert (one[name] != other[name]).any()
+
+
+def test_a_folder_is_opened_with_its_own_weights_and_tokenizer(folder):
+    encoder = open_encoder(EncoderConfig(model=str(folder), max_length=16), Strings.of(["other", "texts"]), 5).eval()
+    np.testing.assert_array_equal(encode_texts(encoder, TEXTS), encode_texts(opened(), TEXTS))
+
+
+def test_pooling_by_hand():
+    text = TEXTS[6]
+    for pooling, expected in (
+        ("first", lambda states: states[-1][0]),
+        ("last", lambda states: states[-1][-1]),
+        ("mean", lambda states: states[-1].mean(0)),
+    ):
+        encoder = opened(pooling=pooling)
+        found = encode_texts(encoder, TEXTS)[6]  # in a batch with longer and shorter ones
+        np.testing.assert_allclose(found, expected(token_vectors(encoder, text)), rtol=1e-4, atol=1e-5)
+    encoder = opened(layers=2)
+    assert encoder.width == 32
+    states = token_vectors(encoder, text)
+    np.testing.assert_allclose(
+        encode_texts(encoder, TEXTS)[6], torch.cat([states[-2][0], states[-1][0]]), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_windows_are_averaged():
+    encoder = opened(max_length=6, long_texts="windows", windows=3)
+    text = " ".join(f"word{n}" for n in range(10))
+    pieces = Strings.of([" ".join(f"word{n}" for n in range(b, min(b + 4, 10))) for b in (0, 4, 8)])
+    found = encode_texts(encoder, Strings.of(["word1", text, "word2 word3"]))[1]
+    np.testing.assert_allclose(found, encode_texts(encoder, pieces).mean(0), rtol=1e-4, atol=1e-5)
+
+
+def test_attention_of_padded_documents_adds_up_to_one():
+    encoder = opened()
+    tokens = encoder.tokenizer.encode(TEXTS, encoder.config)
+    ids, mask, _ = encoder.tensors(tokens.batch(np.arange(5)))
+    before = encode_texts(encoder, TEXTS)
+    weights = encoder.attentions(ids, mask)
+    assert weights.shape == (3, 5, 2, ids.shape[1], ids.shape[1])
+    torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
+    assert float((weights * ~mask[None, :, None, None, :]).max()) == 0
+    np.testing.assert_array_equal(encode_texts(encoder, TEXTS), before)
+
+
+def test_gradient_checkpointing_gives_the_same_gradients():
+    gradients = []
+    for checkpointing in (False, True):
+        still = {**BERT, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        encoder = opened(gradient_checkpointing=checkpointing, architecture=still)
+        tokens = encoder.tokenizer.encode(TEXTS, encoder.config)
+        encoder.train()(*encoder.tensors(tokens.batch(np.arange(6)))).square().sum().backward()
+        gradients.append(encoder.backbone.encoder.layer[0].attention.self.query.weight.grad)
+    torch.testing.assert_close(*gradients)
+
+
+def test_batches_by_length_hold_every_document_once():
+    lengths = np.random.default_rng(0).integers(1, 50, 333)
+    batches = list(batches_by_length(lengths, 200))
+    assert sorted(np.concatenate(batches).tolist()) == list(range(333))
+    assert all(lengths[batch].max() * len(batch) <= 200 for batch in batches)
+    assert next(batches_by_length(np.array([500]), 200)).tolist() == [0]
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"architecture": {"model_type": "no_such_model"}}, "encoder.architecture"),
+        ({"architecture": {**BERT, "hidden_size": 15}}, "multiple"),
+        ({"architecture": {**BERT, "hidden_size": "wide"}}, "hidden_size"),
+        ({"architecture": {"model_type": "t5"}}, "decoder"),
+        ({"max_length": 1000}, "at most 512 tokens"),
+        ({"architecture": {**BERT, "model_type": "roberta", "max_position_embeddings": 66}, "max_length": 65}, "64"),
+        ({"layers": 4}, "has 3 layers"),
+        ({"model": "/no/such/folder", "architecture": None}, "not a folder"),
+        ({"model": "nobody/no-such-model", "architecture": None}, "Hugging Face hub"),
+    ],
+)
+def test_bad_settings_are_refused_with_a_reason(settings, words, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ConfigError, match=words):
+        opened(**settings)
+
+
+def test_folders_without_safetensors_or_with_code_are_refused(folder, tmp_path):
+    config = EncoderConfig(model=str(folder), max_length=16)
+    state = open_encoder(config, TEXTS, 0).backbone.state_dict()
+    (folder / "model.safetensors").unlink()
+    torch.save(state, folder / "pytorch_model.bin")
+    with pytest.raises(ConfigError, match="safetensors"):
+        open_encoder(config, TEXTS, 0)
+    marker = tmp_path / "ran"
+    (folder / "evil.py").write_text(f"open({str(marker)!r}, 'w')")
+    settings = json.loads((folder / "config.json").read_text())
+    settings |= {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}}
+    (folder / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(ConfigError, match="code of its own"):
+        open_encoder(config, TEXTS, 0)
+    assert not marker.exists()
+    (folder / "config.json").unlink()
+    with pytest.raises(ConfigError, match=r"no config\.json"):
+        open_encoder(config, TEXTS, 0)
+
+
+def test_tokenizer_and_weights_of_different_models_are_refused():
+    big = opened(Strings.of([f"w{n}" for n in range(500)]))
+    with pytest.raises(ConfigError, match="same model"):
+        TransformerEncoder(opened().backbone, big.tokenizer, EncoderConfig(max_length=16))
+
+
+def with_settings(state, **changes):
+    settings = {**json.loads(state["config"].tobytes()), **changes}
+    return {**state, "config": np.frombuffer(json.dumps(settings).encode(), np.uint8)}
+
+
+def test_damaged_states_are_refused():
+    encoder = opened()
+    good = encoder.state()
+    name = "weights.encoder.layer.0.attention.self.query.weight"
+    damaged = [
+        {**good, "config": np.frombuffer(b"{", np.uint8)},
+        {**good, "config": np.frombuffer(b"[]", np.uint8)},
+        with_settings(good, model_type="no_such_model"),
+        with_settings(good, hidden_size=32),
+        with_settings(good, vocab_size=10**9),
+        with_settings(good, num_hidden_layers=2),
+        with_settings(good, num_hidden_layers=-1),
+        {key: value for key, value in good.items() if key != name},
+        {**good, name: good[name].astype(np.int64)},
+        {**good, name: good[name][:5]},
+        {**good, "weights.unknown": good[name]},
+    ]
+    for state in damaged:
+        with pytest.raises(ModelFormatError, match="state"):
+            TransformerEncoder.restored(state, encoder.config, Path("state"))
+
+
+def test_a_state_cannot_name_code():
+    encoder = opened()
+    state = with_settings(
+        encoder.state(), auto_map={"AutoModel": "evil--evil.Model"}, _attn_implementation="evil/kernel",
+        attn_implementation="evil/kernel", quantization_config={"quant_method": "evil"},
+    )  # fmt: skip
+    again = TransformerEncoder.restored(state, encoder.config, Path("state"))
+    assert again.backbone.config._attn_implementation in ("sdpa", "eager")
+    np.testing.assert_array_equal(encode_texts(again, TEXTS), encode_texts(encoder, TEXTS))

@@ -1,0 +1,136 @@
+"""The flat head: losses and gradients of torch's own, whatever the blocks; the best labels of a full sort."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+from torch.nn import functional
+
+from labelwise.heads.config import HeadConfig, LossConfig
+from labelwise.heads.flat import FlatHead, Targets, exact_topk
+
+DOCUMENTS, WIDTH, LABELS = 9, 6, 29
+
+
+@pytest.fixture
+def labels():
+    rng = np.random.default_rng(0)
+    dense = (rng.random((DOCUMENTS, LABELS)) < 0.15).astype(np.float32)
+    dense[3] = 0  # a document without labels
+    return sparse.csr_array(dense)
+
+
+def make_head(labels, seed=0, **settings):
+    head = FlatHead(WIDTH, labels.shape[1], HeadConfig(**{"dropout": 0.0, **settings}))
+    head.start(np.asarray(labels.sum(0)).ravel(), labels.shape[0], seed)
+    with torch.no_grad():
+        head.weight *= 30
+    return head
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("block", [1, 4, 29, 100])
+def test_loss_and_gradients_are_those_of_torch(labels, reduction, block):
+    head = make_head(labels, loss=LossConfig(reduction=reduction), block=block)
+    vectors = torch.randn(DOCUMENTS, WIDTH, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    loss = head.loss(vectors, Targets.of_rows(labels, np.arange(DOCUMENTS)))
+    (2.5 * loss).backward()
+    mine = [vectors.grad, head.weight.grad, head.bias.grad]
+
+    plain = [part.detach().clone().requires_grad_() for part in (vectors, head.weight, head.bias)]
+    scores = plain[0] @ plain[1].T + plain[2]
+    each = functional.binary_cross_entropy_with_logits(scores, torch.tensor(labels.toarray()), reduction="none")
+    expected = each.mean() if reduction == "mean" else each.sum(1).mean()
+    (2.5 * expected).backward()
+    torch.testing.assert_close(loss, expected)
+    for found, part in zip(mine, plain, strict=True):
+        torch.testing.assert_close(found, part.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["squared_hinge", "focal", "asymmetric"])
+def test_gradients_of_other_losses_by_differences(labels, name):
+    head = make_head(labels, loss=LossConfig(name=name), block=7).double()
+    targets = Targets.of_rows(labels, np.arange(DOCUMENTS))
+    vectors = torch.randn(DOCUMENTS, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    loss = head.loss(vectors.requires_grad_(), targets)
+    loss.backward()
+    rng = np.random.default_rng(3)
+    for part, slope in ((head.weight, head.weight.grad), (head.bias, head.bias.grad), (vectors, vectors.grad)):
+        direction = torch.from_numpy(rng.normal(size=part.shape))
+        with torch.no_grad():
+            moved = []
+            for step in (1e-3, -2e-3):
+                part += step * direction
+                moved.append(float(head.loss(vectors, targets)))
+            part += 1e-3 * direction
+        assert (moved[0] - moved[1]) / 2e-3 == pytest.approx(float((slope * direction).sum()), rel=2e-3)
+
+
+def test_gradients_add_up_over_batches(labels):
+    head = make_head(labels, block=5)
+    vectors = torch.randn(DOCUMENTS, WIDTH)
+    whole = torch.autograd.grad(head.loss(vectors, Targets.of_rows(labels, np.arange(DOCUMENTS))), head.weight)[0]
+    for rows in (np.arange(4), np.arange(4, DOCUMENTS)):
+        (head.loss(vectors[rows], Targets.of_rows(labels, rows)) * len(rows) / DOCUMENTS).backward()
+    torch.testing.assert_close(head.weight.grad, whole, rtol=1e-4, atol=1e-6)
+
+
+def test_nothing_is_worked_out_for_a_frozen_head(labels):
+    head = make_head(labels).requires_grad_(False)
+    vectors = torch.randn(DOCUMENTS, WIDTH, requires_grad=True)
+    head.loss(vectors, Targets.of_rows(labels, np.arange(DOCUMENTS))).backward()
+    assert vectors.grad is not None
+    assert head.weight.grad is None
+
+
+def test_bfloat16_autocast_gives_nearly_the_same(labels):
+    head, targets = make_head(labels), Targets.of_rows(labels, np.arange(DOCUMENTS))
+    vectors = torch.randn(DOCUMENTS, WIDTH, requires_grad=True)
+    exact = head.loss(vectors, targets)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = head.loss(vectors, targets)
+    rough.backward()
+    assert rough.item() == pytest.approx(exact.item(), rel=0.02)
+    assert vectors.grad.dtype == head.weight.grad.dtype == torch.float32
+
+
+def test_biases_start_at_the_log_odds():
+    counts = np.array([0, 3, 40])
+    head = FlatHead(WIDTH, 3, HeadConfig()).start(counts, 100, seed=0)
+    shares = (counts + 0.5) / 101
+    np.testing.assert_allclose(head.bias.detach().numpy(), np.log(shares / (1 - shares)), rtol=1e-5)
+    zero = FlatHead(WIDTH, 3, HeadConfig(bias="zero")).start(counts, 100, seed=0)
+    assert (zero.bias == 0).all()
+    torch.testing.assert_close(zero.weight, head.weight)
+
+
+@pytest.mark.parametrize("block", [1, 3, 10, 29, 50])
+@pytest.mark.parametrize("k", [1, 5, 29])
+def test_the_best_labels_are_those_of_a_full_sort(labels, block, k):
+    head = make_head(labels, block=block)
+    with torch.no_grad():
+        head.weight.round_()  # many equal scores
+        head.bias.zero_()
+    vectors = torch.randint(-1, 2, (40, WIDTH), generator=torch.Generator().manual_seed(4)).float()
+    ids, scores = head.best(vectors, k)
+    full = (vectors @ head.weight.T + head.bias).detach()
+    for row, mine, best in zip(full.tolist(), ids.tolist(), scores.tolist(), strict=True):
+        order = sorted(range(LABELS), key=lambda label: (-row[label], label))[:k]
+        assert mine == order
+        assert best == [row[label] for label in order]
+
+
+def test_exact_topk_keeps_the_lower_place_of_equals():
+    best, places = exact_topk(torch.tensor([[1.0, 2.0, 2.0, 2.0], [0.0, 0.0, 0.0, 0.0]]), 2)
+    assert places.tolist() == [[1, 2], [0, 1]]
+    assert best.tolist() == [[2.0, 2.0], [0.0, 0.0]]
+
+
+def test_a_head_that_has_diverged_leaves_its_places_empty(labels):
+    head = make_head(labels, block=10)
+    vectors = torch.randn(3, WIDTH)
+    vectors[1] = torch.nan
+    ids, scores = head.best(vectors, 4)
+    assert (ids[1] == -1).all()
+    assert torch.isneginf(scores[1]).all()
+    assert (ids[[0, 2]] >= 0).all()

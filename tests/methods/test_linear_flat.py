@@ -1,0 +1,58 @@
+"""One-versus-rest against scikit-learn's LinearSVC, which is LIBLINEAR."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.svm import LinearSVC
+
+import labelwise as lw
+from conformance.planted import planted
+
+EXACT = {"tolerance": 1e-5, "max_passes": 5000, "threshold": 0}
+
+
+def decision_values(model, features):
+    return model.predict(features, k=len(model.label_names_)).to_csr().toarray()
+
+
+def problem():
+    data = planted("features", n_documents=250, n_labels=40)
+    features = sparse.csr_array(data.features, dtype=np.float32)
+    features.data /= np.repeat(sparse.linalg.norm(features, axis=1), np.diff(features.indptr)).astype(np.float32)
+    features.indices, features.indptr = features.indices.astype(np.int32), features.indptr.astype(np.int32)
+    return features, data.labels[:, np.flatnonzero(data.label_counts() > 1)]
+
+
+@pytest.mark.parametrize("loss", ["squared_hinge", "hinge"])
+@pytest.mark.parametrize(("positive", "negative", "bias"), [(1.0, 1.0, 1.0), (3.0, 0.5, 2.0), (0.7, 0.7, 0.0)])
+def test_decision_values_are_those_of_linear_svc(loss, positive, negative, bias):
+    features, labels = problem()
+    solver = {**EXACT, "loss": loss, "cost_positive": positive, "cost_negative": negative, "bias": bias}
+    model = lw.LinearFlat(solver=solver, post_processor="none").fit(features, labels)
+    found = decision_values(model, features)
+    for label in range(labels.shape[1]):
+        peer = LinearSVC(
+            loss=loss, C=1.0, class_weight={1: positive, 0: negative}, dual=True, tol=1e-7, max_iter=1_000_000,
+            fit_intercept=bias > 0, intercept_scaling=bias or 1.0,
+        )  # fmt: skip
+        target = labels[:, [label]].toarray().ravel() > 0
+        np.testing.assert_allclose(
+            found[:, label], peer.fit(features, target.astype(int)).decision_function(features), atol=2e-3
+        )
+
+
+def test_no_label_is_lost_on_the_way():
+    """Every label of every document has a place when all are asked for, whatever the number of groups of 16."""
+    data = planted("features", n_labels=47)
+    top = lw.LinearFlat().fit(data).predict(data, k=47)
+    assert (np.sort(top.ids, axis=1) == np.arange(47)).all()
+
+
+def test_few_weights_are_kept_where_few_are_wanted():
+    data = planted("features")
+    levels = lw.LinearFlat(solver={"max_weights": 3}).fit(data).trees_[0][1]
+    assert len(levels) == 1
+    children = levels[0].entry_children()[levels[0].values != 0]
+    assert np.bincount(children).max() <= 4  # more only where weights are equal
+    whole = lw.LinearFlat(solver={"threshold": 0}).fit(data).trees_[0][1][0]
+    assert whole.n_weights > 10 * levels[0].n_weights

@@ -1,0 +1,154 @@
+"""What is special to the text encoder: its settings, resume, validation, frozen encoders, vectors."""
+
+import numpy as np
+import pytest
+
+import labelwise as lw
+from conformance.planted import planted
+from labelwise.errors import ConfigError
+from labelwise.methods.base import FitContext
+from labelwise.parallel import using_threads
+from labelwise.training.settings import TrainingConfig
+
+TINY = {"model": "tiny", "max_length": 32, "pooling": "mean"}
+QUICK = {"epochs": 4, "optimiser": {"rate": 0.01, "head_factor": 3}}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    with using_threads(1):
+        yield
+
+
+def made(training=None, encoder=None, **settings):
+    return lw.TextEncoder(encoder={**TINY, **(encoder or {})}, training={**QUICK, **(training or {})}, **settings)
+
+
+def precision(model, test):
+    return lw.evaluate(model.predict(test, k=3), test, metrics=["P@1"])["P@1"]
+
+
+def same(a, b):
+    np.testing.assert_array_equal(a.ids, b.ids)
+    np.testing.assert_array_equal(a.scores, b.scores)
+
+
+class Stop(Exception):
+    """What a killed training raises."""
+
+
+def test_a_stopped_fit_goes_on_to_the_same_model(tmp_path):
+    data = planted("texts", n_documents=300)
+    settings = {"checkpoint_every": {"steps": 7}, "log_every": 5}
+    whole = made(settings, head={"dropout": 0.3}).fit(data).predict(data, k=5)
+
+    def log(**numbers):
+        if numbers.get("step") == 20:
+            raise Stop
+
+    model = made(settings, head={"dropout": 0.3})
+    with pytest.raises(Stop):
+        model.fit(data, context=FitContext(tmp_path, log))
+    steps = []
+    model.fit(data, context=FitContext(tmp_path, lambda **numbers: steps.append(numbers["step"])))
+    assert min(steps) > 10, "it began anew"
+    same(model.predict(data, k=5), whole)
+
+
+def test_checkpoints_of_other_documents_are_not_taken_up(tmp_path):
+    one, other = planted("texts", n_documents=200), planted("texts", n_documents=200, seed=3)
+    made({"epochs": 1}).fit(one, context=FitContext(tmp_path))
+    resumed = made({"epochs": 1}).fit(other, context=FitContext(tmp_path))
+    same(resumed.predict(other, k=3), made({"epochs": 1}).fit(other).predict(other, k=3))
+
+
+def test_validation_is_on_held_out_documents_and_the_best_weights_are_kept():
+    train, valid = planted("texts", n_documents=500).split(0.3, seed=2)
+    model = made(valid_fraction=0.0).fit(train, valid=valid)
+    records = model.history_.records
+    assert {"P@1", "P@3", "P@5", "nDCG@5", "valid_loss"} <= set(records[-1])
+    best = max(record["P@1"] for record in records)
+    assert model.history_.best.value == best == pytest.approx(precision(model, valid))
+    held = made(valid_fraction=0.2).fit(train)
+    assert "P@1" in held.history_.records[0]
+    assert "P@1" not in made(valid_fraction=0.0).fit(train).history_.records[0]
+
+
+def test_validation_knows_labels_that_training_has_not():
+    train = planted("texts", n_documents=200)
+    valid = lw.Dataset([[1, 0], [0, 1]], ["L0", "never seen"], texts=["word0x1 word0x2", "something else"])
+    model = made({"epochs": 1}).fit(train, valid=valid)
+    assert 0 <= model.history_.records[0]["P@1"] <= 0.5
+
+
+def test_early_stopping_needs_something_to_stop_by():
+    data = planted("texts", n_documents=100)
+    with pytest.raises(ConfigError, match="held-out"):
+        made({"early_stopping": {"patience": 1}}, valid_fraction=0.0).fit(data)
+    model = made({"early_stopping": {"patience": 1}, "metric": "loss", "epochs": 2}, valid_fraction=0.0).fit(data)
+    assert model.history_.steps > 0
+
+
+def test_a_frozen_encoder_trains_only_the_head():
+    train, test = planted("texts", n_documents=500).split(0.3, seed=1)
+    longer, shorter = (
+        {"epochs": epochs, "optimiser": {"rate": 0.01, "head_factor": 10}, "clip": None} for epochs in (15, 1)
+    )
+    model = made(longer, {"frozen": True}, valid_fraction=0.1).fit(train)
+    before = made(shorter, {"frozen": True}, valid_fraction=0.1).fit(train)
+    np.testing.assert_array_equal(model.encode(test), before.encode(test))
+    floor = precision(lw.Popularity().fit(train), test)
+    assert precision(model, test) > floor + 0.1
+    assert model.history_.records[-1]["verdict"] == "healthy"
+
+
+def test_encode_gives_the_vectors_that_predict_uses():
+    data = planted("texts", n_documents=150)
+    model = made({"epochs": 1}).fit(data)
+    vectors = model.encode(data)
+    assert vectors.shape == (150, 32)
+    assert vectors.dtype == np.float32
+    head = model.network_.head
+    scores = vectors @ head.weight.detach().numpy().T + head.bias.detach().numpy()
+    top = model.predict(data, k=1)
+    np.testing.assert_array_equal(top.ids[:, 0], scores.argmax(1))
+    np.testing.assert_allclose(top.scores[:, 0], 1 / (1 + np.exp(-scores.max(1))), rtol=1e-4)
+    assert model.encode(["one text"]).shape == (1, 32)
+    with pytest.raises(ConfigError, match="makes no vectors"):
+        lw.Popularity().fit(data).encode(data)
+
+
+def test_a_loaded_model_encodes_the_same(tmp_path):
+    data = planted("texts", n_documents=100)
+    model = made({"epochs": 1}, {"layers": 2, "long_texts": "windows", "max_length": 8}).fit(data)
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(lw.load(tmp_path / "model").encode(data), model.encode(data))
+
+
+@pytest.mark.parametrize("loss", ["bce", "squared_hinge", "focal", "asymmetric"])
+def test_every_loss_learns(loss):
+    train, test = planted("texts", n_documents=600).split(0.3, seed=1)
+    model = made({"epochs": 6}, head={"loss": {"name": loss}}, valid_fraction=0.0).fit(train)
+    assert precision(model, test) > precision(lw.Popularity().fit(train), test) + 0.2
+
+
+def test_blocks_of_labels_change_nothing_but_memory():
+    data = planted("texts", n_documents=200)
+    whole = made({"epochs": 2}).fit(data).predict(data, k=5)
+    blocks = made({"epochs": 2}, head={"block": 7}).fit(data).predict(data, k=5)
+    np.testing.assert_allclose(blocks.scores, whole.scores, rtol=1e-3, atol=1e-4)
+
+
+def test_scores_that_saturate_are_in_the_order_of_ids():
+    from labelwise.training.encoder_head import in_order
+
+    top = in_order(np.array([[5, 2, 9]]), np.array([[1.0, 1.0, 0.5]], np.float32))
+    assert top.ids.tolist() == [[2, 5, 9]]
+
+
+def test_the_recipe_is_a_training_config():
+    assert isinstance(lw.TextEncoder().config.training, TrainingConfig)
+    with pytest.raises(ConfigError, match=r"training\.optimiser\.rte"):
+        lw.TextEncoder(training={"optimiser": {"rte": 1}})
+    with pytest.raises(ConfigError, match="model_type"):
+        lw.TextEncoder(encoder={"architecture": {"hidden_size": 8}})

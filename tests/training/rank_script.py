@@ -1,0 +1,71 @@
+"""One rank of a training under torchrun: FOLDER. The first rank writes what came out to FOLDER/result.json."""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from tiny_fitting import TinyFitting, same_weights, weights_of
+
+from labelwise.methods.base import FitContext
+from labelwise.parallel import set_threads
+from labelwise.training.loop import train
+from labelwise.training.settings import TrainingConfig
+
+COMMON = {"epochs": 3, "batch_size": 8, "metric": "valid_loss", "checkpoint_every": {"steps": 2}, "restore_best": False}
+
+
+class Broken(Exception):
+    pass
+
+
+class Breaking(TinyFitting):
+    """Breaks off on every rank at the same step."""
+
+    left = 10**9
+
+    def loss(self, batch):
+        self.left -= 1
+        if self.left < 0:
+            raise Broken
+        return super().loss(batch)
+
+
+def trained(folder, left=10**9, sparse=False, dropout=0.3):
+    config = TrainingConfig.model_validate(COMMON)
+    fitting = Breaking(config, sparse=sparse, dropout=dropout, batch_norm=False)
+    fitting.left = left
+    try:
+        history = train(fitting, config, context=FitContext(folder))
+    except Broken:
+        return None, fitting
+    return history, fitting
+
+
+def main(folder):
+    set_threads(1)
+    history, whole = trained(None)
+    rank = torch.distributed.get_rank()
+    trained(folder / "kept", left=5)
+    again, resumed = trained(folder / "kept")
+    _, even = trained(None, dropout=0.0)
+    _, rows = trained(None, sparse=True, dropout=0.0)
+    mine = torch.cat([p.detach().flatten() for p in whole.module.parameters()])
+    every = [torch.empty_like(mine) for _ in range(torch.distributed.get_world_size())]
+    torch.distributed.all_gather(every, mine)
+    if rank == 0:
+        result = {
+            "steps": history.steps,
+            "ranks_agree": all(torch.equal(mine, other) for other in every),
+            "resumed": same_weights(weights_of(whole.module), weights_of(resumed.module)),
+            "records": again.records == history.records,
+            "files": sorted(path.name for path in (folder / "kept" / "train").iterdir()),
+            "weights": {name: tensor.tolist() for name, tensor in weights_of(even.module).items()},
+            "row_weights": {name: tensor.tolist() for name, tensor in weights_of(rows.module).items()},
+        }
+        (folder / "result.json").write_text(json.dumps(result))
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,246 @@
+"""A training that was stopped anywhere goes on to the very weights of one that never was."""
+
+import json
+import logging
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny_fitting import TinyFitting, _one_thread, same_weights, weights_of  # noqa: F401
+
+from labelwise.methods.base import FitContext
+from labelwise.training.checkpoint import fingerprint
+from labelwise.training.loop import train
+from labelwise.training.settings import TrainingConfig
+from labelwise.training.watching import Watcher
+
+HERE = Path(__file__).parent
+OPTIMISERS = {
+    "adagrad": {"name": "adagrad", "rate_decay": 0.01},
+    "adadelta": {"name": "adadelta"},
+    "adam": {"name": "adam", "weight_decay": 0.01},
+    "amsgrad": {"name": "amsgrad"},
+    "adamw": {"name": "adamw", "rate": 0.01, "head_factor": 3},
+    "sgd": {"name": "sgd", "rate": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
+    "plain sgd": {"name": "sgd", "rate": 0.1, "weight_decay": 0.1},
+}
+VARIANTS = {
+    "accumulate": {"accumulate": 3},
+    "ema": {"averaging": {"kind": "ema", "decay": 0.9}, "schedule": {"kind": "cosine", "warmup": 5}},
+    "swa": {"averaging": {"kind": "swa", "start": 1, "every": 2}, "restore_best": False, "validate_every": 4},
+    "sparse": {"schedule": {"kind": "linear", "warmup": 0.3}, "early_stopping": {"patience": 2}},
+}
+
+
+class Stop(Exception):
+    pass
+
+
+class StopAfter(Watcher):
+    """Breaks off after some steps of this try, and remembers over interruptions all steps it has seen."""
+
+    def __init__(self, steps):
+        self.left = steps
+        self.seen = []
+
+    def after_step(self, step, loss):
+        self.seen.append(step)
+        self.left -= 1
+        if self.left == 0:
+            raise Stop
+
+    def state(self):
+        return {"seen": self.seen}
+
+    def restore(self, state):
+        self.seen = list(state["seen"])
+
+
+def run(config, folder, stop_after=10**9, sparse=False, identity="", seed=0):
+    fitting = TinyFitting(config, sparse=sparse, seed=seed)
+    watcher = StopAfter(stop_after)
+    history = train(
+        fitting,
+        config,
+        context=FitContext(folder),
+        head=("head.",),
+        watchers=[watcher],
+        identity=identity,
+    )
+    return weights_of(fitting.module), history, watcher
+
+
+def without_time(history):
+    return (history.records, history.steps, history.epochs, history.best, history.stopped)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("optimiser", OPTIMISERS)
+def test_every_optimiser_resumes_exactly(optimiser, variant, tmp_path):
+    common = {"epochs": 5, "batch_size": 7, "log_every": 4, "metric": "valid_loss", "checkpoint_every": {"steps": 3}}
+    config = TrainingConfig.model_validate({"optimiser": OPTIMISERS[optimiser], **common, **VARIANTS[variant]})
+    sparse = variant == "sparse"
+    whole, history, _ = run(config, None, sparse=sparse)
+    steps = history.steps
+    assert steps > 11
+    for stop_after in (5, 4, 5):  # at step 5, at 7 (from the checkpoint at 3), and at 11: past a best and an average
+        with pytest.raises(Stop):
+            run(config, tmp_path, stop_after, sparse)
+    resumed, again, watcher = run(config, tmp_path, sparse=sparse)
+    assert watcher.seen == list(range(1, steps + 1))
+    assert same_weights(whole, resumed)
+    assert without_time(again) == without_time(history)
+    assert [path.name for path in (tmp_path / "train").iterdir()] == ["final"]
+
+
+def test_the_seed_matters(tmp_path):
+    """Otherwise equal weights would prove little."""
+    config = TrainingConfig(epochs=2, batch_size=7)
+    other = config.model_copy(update={"seed": 1})
+    assert not same_weights(run(config, None)[0], run(other, None)[0])
+
+
+def test_killed_at_any_moment(tmp_path):
+    """SIGKILL, wherever it falls: in a step, in a checkpoint, in a validation."""
+    values = {
+        "epochs": 3,
+        "batch_size": 7,
+        "metric": "valid_loss",
+        "checkpoint_every": {"steps": 1},
+        "optimiser": {"name": "adamw", "rate": 0.01},
+        "averaging": {"kind": "ema"},
+    }
+    result = tmp_path / "weights.npz"
+    command = [sys.executable, str(HERE / "train_script.py"), json.dumps(values), str(tmp_path / "kept"), str(result)]
+    for last_step, delay in ((5, 0.013), (11, 0.0)):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            for line in process.stdout:
+                if int(line) >= last_step:
+                    time.sleep(delay)
+                    process.send_signal(signal.SIGKILL)
+                    break
+        assert process.returncode == -signal.SIGKILL
+        assert not result.exists()
+    subprocess.run(command, check=True, capture_output=True)
+    whole, history, _ = run(TrainingConfig.model_validate(values), None)
+    assert history.steps == 21
+    stored = np.load(result)
+    assert set(stored.files) == set(whole)
+    assert all(np.array_equal(stored[name], whole[name].numpy()) for name in whole)
+
+
+CONFIG = TrainingConfig.model_validate(
+    {"epochs": 4, "batch_size": 7, "metric": "valid_loss", "checkpoint_every": {"steps": 3}}
+)
+
+
+def stopped(folder, after=8, **options):
+    with pytest.raises(Stop):
+        run(CONFIG, folder, after, **options)
+    (last,) = (folder / "train").glob("last-*")
+    return last
+
+
+def test_finished_stage_is_not_trained_again(tmp_path):
+    whole, history, _ = run(CONFIG, tmp_path)
+    again, same, watcher = run(CONFIG, tmp_path)
+    assert same_weights(whole, again)
+    assert same == history
+    assert watcher.seen == []
+
+
+def test_last_and_best_are_kept(tmp_path):
+    stopped(tmp_path)
+    kinds = sorted(path.name.split("-")[0] for path in (tmp_path / "train").iterdir())
+    assert kinds == ["best", "last"]
+    assert not [path for path in tmp_path.rglob("*") if path.suffix not in ("", ".json", ".safetensors")]
+
+
+@pytest.mark.parametrize("file", ["tensors.safetensors", "state.json"])
+def test_damaged_checkpoint_is_passed_over(file, tmp_path, caplog):
+    whole, _, _ = run(CONFIG, None)
+    last = stopped(tmp_path)
+    content = bytearray((last / file).read_bytes())
+    content[-2] ^= 1
+    (last / file).write_bytes(bytes(content))
+    with caplog.at_level(logging.WARNING, "labelwise"):
+        weights, _, watcher = run(CONFIG, tmp_path)
+    assert "passed over" in caplog.text
+    assert file in caplog.text
+    assert watcher.seen[0] == 1
+    assert same_weights(weights, whole)
+
+
+def test_missing_best_weights_are_no_end(tmp_path, caplog):
+    stopped(tmp_path, after=11)
+    (best,) = (tmp_path / "train").glob("best-*")
+    (best / "tensors.safetensors").unlink()
+    _, history, _ = run(CONFIG, tmp_path)
+    assert "passed over" in caplog.text
+    assert history.best is not None
+
+
+@pytest.mark.parametrize("change", ["identity", "config", "frozen"])
+def test_checkpoints_of_another_training_are_not_mixed_in(change, tmp_path, caplog):
+    stopped(tmp_path)
+    config, identity = CONFIG, ""
+    fitting = TinyFitting(config)
+    if change == "identity":
+        identity = fingerprint("other data", np.arange(3))
+    elif change == "config":
+        config = TrainingConfig.model_validate({**CONFIG.model_dump(), "clip": 0.5})
+    else:
+        fitting.module.words.requires_grad_(False)
+    watcher = StopAfter(10**9)
+    train(fitting, config, context=FitContext(tmp_path), watchers=[watcher], identity=identity, head=("head.",))
+    assert watcher.seen[0] == 1
+    assert "other settings, parameters or data" in caplog.text
+
+
+def test_settings_that_change_no_weight_may_change(tmp_path):
+    whole, _, _ = run(CONFIG, None)
+    stopped(tmp_path)
+    other = TrainingConfig.model_validate({**CONFIG.model_dump(), "checkpoint_every": {"steps": 5}, "load_ahead": 2})
+    weights, _, watcher = run(other, tmp_path)
+    assert watcher.seen == list(range(1, 29))
+    assert same_weights(weights, whole)
+
+
+def test_rest_of_a_kill_is_cleared_away(tmp_path):
+    whole, _, _ = run(CONFIG, None)
+    stopped(tmp_path)
+    (tmp_path / "train" / ".last-0000000009.new-abc").mkdir()
+    (tmp_path / "train" / "best-0000000099").mkdir()
+    with pytest.raises(Stop):
+        run(CONFIG, tmp_path, 1)
+    names = [path.name for path in (tmp_path / "train").iterdir()]
+    assert not [name for name in names if name.startswith(".") or name.endswith("99")]
+    assert same_weights(run(CONFIG, tmp_path)[0], whole)
+
+
+def test_a_half_precision_model_is_kept_bit_for_bit(tmp_path):
+    class Half(TinyFitting):
+        def loss(self, batch):
+            ids, mask, labels = batch
+            return super().loss((ids, mask.bfloat16(), labels.bfloat16()))
+
+        def validate(self):
+            return {}
+
+    def half(folder, stop_after):
+        fitting = Half(CONFIG)
+        fitting.module.bfloat16()
+        train(fitting, CONFIG, context=FitContext(folder), watchers=[StopAfter(stop_after)])
+        return weights_of(fitting.module)
+
+    whole = half(None, 10**9)
+    with pytest.raises(Stop):
+        half(tmp_path, 8)
+    resumed = half(tmp_path, 10**9)
+    assert resumed["head.weight"].dtype == torch.bfloat16
+    assert same_weights(whole, resumed)

@@ -1,0 +1,113 @@
+"""Free memory as the system tells it, and what training is thought to need."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from labelwise.codes.tree import LabelTree
+from labelwise.parallel import using_threads
+from labelwise.training.chunks import SolverConfig
+from labelwise.training.free_memory import free_memory
+from labelwise.training.memory_estimate import MemoryNeed, clustering_need, training_need
+
+GB = 1 << 30
+
+
+def system(root, files):
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+MEMINFO = f"MemTotal: {64 * GB // 1024} kB\nMemFree: 5 kB\nMemAvailable:   {32 * GB // 1024} kB\n"
+STAT = f"anon 5\ninactive_file {GB}\nactive_file 7\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, None),
+        ({"proc/meminfo": MEMINFO}, 32 * GB),
+        ({"proc/meminfo": "nonsense\n"}, None),
+        # a container, version 2: files held in memory can be given up
+        (
+            {
+                "proc/meminfo": MEMINFO,
+                "proc/self/cgroup": "0::/\n",
+                "sys/fs/cgroup/memory.max": f"{8 * GB}\n",
+                "sys/fs/cgroup/memory.current": f"{3 * GB}\n",
+                "sys/fs/cgroup/memory.stat": STAT,
+            },
+            6 * GB,
+        ),
+        # no limit of its own, but one above it
+        (
+            {
+                "proc/meminfo": MEMINFO,
+                "proc/self/cgroup": "0::/jobs/one\n",
+                "sys/fs/cgroup/jobs/one/memory.max": "max\n",
+                "sys/fs/cgroup/jobs/one/memory.current": "5\n",
+                "sys/fs/cgroup/jobs/memory.max": f"{4 * GB}\n",
+                "sys/fs/cgroup/jobs/memory.current": f"{4 * GB + 10}\n",
+            },
+            0,
+        ),
+        # version 1
+        (
+            {
+                "proc/meminfo": MEMINFO,
+                "proc/self/cgroup": "5:cpu:/x\n4:memory,other:/box\n0::/y\n",
+                "sys/fs/cgroup/memory/box/memory.limit_in_bytes": f"{2 * GB}\n",
+                "sys/fs/cgroup/memory/box/memory.usage_in_bytes": f"{GB}\n",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+                "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{50 * GB}\n",
+            },
+            GB,
+        ),
+    ],
+)
+def test_free_memory_is_the_least_that_anybody_allows(tmp_path, files, expected):
+    assert free_memory(system(tmp_path, files)) == expected
+
+
+def problem(n=3000, n_features=5000, n_labels=400):
+    rng = np.random.default_rng(0)
+    features = sparse.random_array((n, n_features), density=0.01, format="csr", rng=rng, dtype=np.float32)
+    labels = sparse.csr_array((np.ones(n, np.float32), (np.arange(n), rng.integers(0, n_labels, n))), (n, n_labels))
+    bounds = np.linspace(0, n_labels, 9).astype(int)
+    return features, labels, LabelTree.from_bounds(np.arange(n_labels), [bounds])
+
+
+def need(solver=None, **options) -> MemoryNeed:
+    with using_threads(options.pop("threads", 2)):
+        return training_need(*problem(), SolverConfig(**(solver or {})), **options)
+
+
+def test_what_takes_more_is_thought_to_take_more():
+    plain = need()
+    assert need(threads=4).threads > 1.5 * plain.threads
+    assert need(weighted=True).total > plain.total
+    assert need(matched=10).targets > plain.targets
+    assert need(trees=5).weights > 3 * plain.weights
+    assert need(trees=5, precision="float16").weights < need(trees=5).weights
+    assert need({"threshold": 0}).weights > plain.weights > need({"threshold": 2.0}).weights
+    assert need({"max_weights": 3}).weights < plain.weights
+
+
+def test_the_bound_holds_when_everything_is_kept():
+    """With a threshold of 0 no weight is lost, so their number is known."""
+    from labelwise.training.tree import train_tree
+
+    features, labels, tree = problem()
+    solver = SolverConfig(threshold=0, max_passes=3)
+    kept = sum(level.n_weights for level in train_tree(features, labels, tree, solver))
+    assert kept * 5 <= need({"threshold": 0}).weights <= 100 * kept
+
+
+def test_describing_labels_is_bounded_by_what_is_kept_of_each():
+    features, labels, _ = problem()
+    whole, few = clustering_need(features, labels, None), clustering_need(features, labels, 5)
+    assert few.label_features <= 3 * 8 * 5 * 400
+    assert whole.label_features > 10 * few.label_features
+    assert clustering_need(features.toarray(), labels, 5).label_features == 3 * 4 * 5000 * 400

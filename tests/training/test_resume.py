@@ -1,0 +1,230 @@
+"""Training that is killed goes on with what was finished, and ends where an undisturbed one ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import labelwise as lw
+from conformance.planted import planted
+from labelwise.codes.chunked import ChunkPart
+from labelwise.methods.base import FitContext
+from labelwise.parallel import using_threads
+from labelwise.store import Folder
+from labelwise.training import chunk_shards
+from labelwise.training.chunk_shards import ChunkShards, fingerprint
+from labelwise.training.chunks import LevelTrainer
+
+PATIENCE = 120
+SLOW = {"trees": 2, "leaf_size": 10, "branching": 4, "solver": {"tolerance": 1e-30, "max_passes": 20_000}}
+
+
+def keys_in(checkpoints: Path) -> list[tuple[int, int, int]]:
+    """The chunks in all shards, those that stand in several of them several times."""
+    found = []
+    for path in sorted(checkpoints.glob("chunks-*")):
+        found += map(tuple, Folder(path, "chunks").tensors("chunks.safetensors")["keys"].tolist())
+    return found
+
+
+def start(config: Path) -> subprocess.Popen:
+    command = [sys.executable, "-m", "labelwise.cli.main", "train", str(config)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def kill_when(process: subprocess.Popen, ready) -> None:
+    """SIGKILL as soon as `ready()`; the process must not come to its end before."""
+    limit = time.monotonic() + PATIENCE
+    while not ready():
+        assert process.poll() is None, process.stderr.read().decode()
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
+def test_a_killed_run_goes_on_and_predicts_the_same(tmp_path):
+    data = planted("texts", n_documents=700, n_labels=150)
+    lw.write(data, tmp_path / "data.jsonl")
+    data = lw.read(tmp_path / "data.jsonl")
+    run = tmp_path / "run"
+    config = {
+        "data": {"train": str(tmp_path / "data.jsonl")},
+        "model": {"method": "linear_tree", **SLOW},
+        "run": {"folder": str(run), "report": False, "threads": 1},
+    }
+    (tmp_path / "run.yml").write_text(json.dumps(config))
+    before: list = []
+    for _ in range(2):  # killed twice, each time with more chunks finished than before
+        kill_when(start(tmp_path / "run.yml"), lambda: len(list((run / "checkpoints").glob("chunks-*"))) > len(before))
+        assert not (run / "model").exists()
+        before.append(keys_in(run / "checkpoints"))
+    assert len(before[1]) > len(before[0]) > 0
+    assert len(set(before[1])) == len(before[1]), "a chunk was trained twice"
+    last = start(tmp_path / "run.yml")
+    assert last.wait(PATIENCE) == 0, last.stderr.read().decode()
+    assert f"after {len(before[1])} chunks" in (run / "log.txt").read_text()
+    assert not (run / "checkpoints").exists()
+    expected = lw.LinearTree(**SLOW).fit(data).predict(data, k=10)
+    same(lw.load(run / "model").predict(data, k=10), expected)
+
+
+class Interrupted(Exception):
+    """What a training that is stopped raises."""
+
+
+def count_chunks(monkeypatch, stop_after=None) -> list:
+    """The first child of every chunk trained from now on; with `stop_after` the next one fails."""
+    trained = []
+    plain = LevelTrainer._train_chunk
+
+    def counted(self, chunk):
+        if stop_after is not None and len(trained) == stop_after:
+            raise Interrupted
+        trained.append(chunk.first)
+        return plain(self, chunk)
+
+    monkeypatch.setattr(LevelTrainer, "_train_chunk", counted)
+    return trained
+
+
+def interrupted_fit(method, data, folder, after):
+    with pytest.MonkeyPatch.context() as patch:
+        count_chunks(patch, after)
+        with pytest.raises(Interrupted):
+            method.fit(data, context=FitContext(folder))
+
+
+def same(a, b):
+    np.testing.assert_array_equal(a.ids, b.ids)
+    np.testing.assert_array_equal(a.scores, b.scores)
+
+
+def part_with(features) -> ChunkPart:
+    """One label's weights: 1 for each of the features."""
+    count = len(features)
+    return ChunkPart(
+        np.array(features, np.int32), np.ones(count, np.int32), np.zeros(count, np.uint16),
+        np.ones(count, np.float32), np.zeros(1, np.float32),
+    )  # fmt: skip
+
+
+SMALL = {"trees": 2, "leaf_size": 10, "branching": 4}
+
+
+@pytest.mark.parametrize("method", [lambda: lw.LinearTree(**SMALL), lambda: lw.LinearFlat(precision="int8")])
+@pytest.mark.parametrize("after", [0, 1, 4, 9])
+def test_only_what_is_missing_is_trained(monkeypatch, tmp_path, method, after):
+    data = planted("features", n_labels=160)
+    with using_threads(1):
+        every = count_chunks(monkeypatch)
+        expected = method().fit(data).predict(data, k=5)
+        total = len(every)
+        interrupted_fit(method(), data, tmp_path / "work", after)
+        rest = count_chunks(monkeypatch)
+        found = method().fit(data, context=FitContext(tmp_path / "work")).predict(data, k=5)
+    assert len(rest) == total - after
+    same(found, expected)
+
+
+@pytest.mark.parametrize("change", ["parameter", "feature", "label", "method"])
+def test_work_of_another_training_is_not_used(monkeypatch, tmp_path, caplog, change):
+    data = planted("features", n_labels=160)
+    folder = tmp_path / "work"
+    interrupted_fit(lw.LinearTree(**SMALL), data, folder, 5)
+    method = lw.LinearTree(**SMALL)
+    features, labels = data.features.copy(), data.labels.copy()
+    if change == "parameter":
+        method = lw.LinearTree(**SMALL, solver={"cost_positive": 2.0})
+    elif change == "feature":
+        features.data[7] += 1
+    elif change == "label":
+        labels.data[3] = 0.5
+    else:
+        method = lw.LinearFlat()
+    expected = method.fit(features, labels).predict(features, k=5)
+    trained = count_chunks(monkeypatch)
+    with caplog.at_level("INFO"):
+        found = method.fit(features, labels, context=FitContext(folder)).predict(features, k=5)
+    assert "another training" in caplog.text
+    assert len(trained) >= 10
+    same(found, expected)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "no manifest", "empty", "a file", "half written"])
+def test_damaged_shards_are_passed_over(tmp_path, caplog, damage):
+    data = planted("features", n_labels=160)
+    folder = tmp_path / "work"
+    interrupted_fit(lw.LinearTree(**SMALL), data, folder, 5)
+    (shard,) = folder.glob("chunks-*")
+    file = shard / "chunks.safetensors"
+    content = file.read_bytes()
+    if damage == "cut":
+        file.write_bytes(content[: len(content) // 2])
+    elif damage == "flip":
+        file.write_bytes(content[:-5] + bytes([content[-5] ^ 1]) + content[-4:])
+    elif damage == "no manifest":
+        (shard / "manifest.json").unlink()
+    elif damage == "empty":
+        file.write_bytes(b"")
+    elif damage == "a file":
+        (folder / "chunks-000007").write_text("nothing of ours")
+    else:
+        (folder / ".chunks-000009.new-x1").mkdir()
+    with caplog.at_level("WARNING"):
+        found = lw.LinearTree(**SMALL).fit(data, context=FitContext(folder)).predict(data, k=5)
+    same(found, lw.LinearTree(**SMALL).fit(data).predict(data, k=5))
+    assert ("not used" in caplog.text) == (damage != "half written")
+    assert not list(folder.glob(".*"))
+
+
+def test_a_shard_that_lies_is_not_believed(tmp_path, caplog):
+    """The hashes agree, but a feature number points outside: it must not reach a kernel."""
+    with pytest.raises(Interrupted), ChunkShards(tmp_path, "x") as shards:
+        shards.add((0, 0, 0), part_with([0, 99]))
+        raise Interrupted
+    with ChunkShards(tmp_path, "x") as shards:
+        assert set(shards.level(0, 0, {0: 1}, n_features=100)) == {0}
+        assert shards.level(0, 0, {0: 1}, n_features=99) == {}
+        assert shards.level(0, 0, {0: 2}, n_features=100) == {}
+        assert shards.level(0, 0, {16: 1}, n_features=100) == {}
+        assert shards.level(0, 1, {0: 1}, n_features=100) == {}
+        assert shards.level(1, 0, {0: 1}, n_features=100) == {}
+
+
+def test_chunks_are_written_together(tmp_path, monkeypatch):
+    with ChunkShards(tmp_path, "x") as shards:
+        for first in range(1000):
+            shards.add((0, 0, first), part_with([0]))
+        assert list(tmp_path.iterdir()) == []
+        monkeypatch.setattr(chunk_shards, "LARGEST", 10_000)
+        shards.add((0, 0, 1000), part_with([0]))
+        assert len(keys_in(tmp_path)) == 1001
+        assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_full_disk_does_not_stop_training(tmp_path, monkeypatch, caplog):
+    def full(*_arguments):
+        raise OSError(28, "No space left on device")
+
+    data = planted("features", n_labels=160)
+    expected = lw.LinearTree(**SMALL).fit(data).predict(data, k=5)
+    monkeypatch.setattr(chunk_shards.store.FolderWriter, "write_tensors", full)
+    monkeypatch.setattr(chunk_shards, "LARGEST", 1)
+    same(lw.LinearTree(**SMALL).fit(data, context=FitContext(tmp_path / "work")).predict(data, k=5), expected)
+    assert caplog.text.count("No space left") == 1
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_fingerprints_tell_types_and_shapes_apart():
+    base = {"a": np.zeros(4, np.int32)}
+    others = [{"a": np.zeros(4, np.float32)}, {"a": np.zeros((2, 2), np.int32)}, {"b": np.zeros(4, np.int32)}, {}]
+    assert len({fingerprint({}, arrays) for arrays in (base, *others)}) == 5
+    assert fingerprint({"x": 1, "y": 2}, base) == fingerprint({"y": 2, "x": 1}, base) != fingerprint({"x": 1}, base)
