@@ -98,7 +98,7 @@ def test_scores_that_become_equal_are_ordered_by_label():
     ids = np.argsort(rng.random((200, 8)), axis=1).astype(np.int32)
     ids[::3, 5:], logs[::3, 5:] = -1, -np.inf
     before = [set(row.tolist()) for row in ids]
-    wanted = np.exp(logs)
+    wanted = np.where(ids >= 0, np.exp(logs), -np.inf)
     from_logarithms(ids, logs, 0, 200)
     np.testing.assert_allclose(logs, wanted, rtol=1e-6)
     equal = (logs[:, 1:] == logs[:, :-1]) & (ids[:, 1:] >= 0)

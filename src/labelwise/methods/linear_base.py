@@ -23,7 +23,7 @@ from labelwise.data.blocks import Blocks
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ModelFormatError
 from labelwise.features.feature_order import FeatureOrder
-from labelwise.features.tfidf import Tfidf
+from labelwise.features.tfidf import Tfidf, TfidfConfig
 from labelwise.methods.base import FitContext, Method
 from labelwise.methods.inputs import Documents
 from labelwise.methods.label_wishes import LabelWishes
@@ -43,6 +43,13 @@ WIDE_BEAM, SEARCHED_IN_FULL = 100, 1000
 """Nodes a level, and labels of a tree, that are looked at if a user allows only so few labels."""
 NOT_LEARNED = ("memory",)
 """Parameters that change nothing in the model."""
+
+
+class LinearTfidf(TfidfConfig):
+    """TF-IDF as linear classifiers like it best."""
+
+    sublinear: bool = True
+    """Count a term that occurs n times as 1 + ln(n)."""
 
 
 class LinearMethod(Method):

@@ -14,9 +14,8 @@ from __future__ import annotations
 from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
-from labelwise.features.tfidf import TfidfConfig
 from labelwise.methods.base import FitContext
-from labelwise.methods.linear_base import LinearMethod, Memory, PostProcessor, Precision
+from labelwise.methods.linear_base import LinearMethod, LinearTfidf, Memory, PostProcessor, Precision
 from labelwise.training.chunks import SolverConfig
 
 
@@ -28,7 +27,7 @@ class LinearFlat(LinearMethod):
     class Config(BaseConfig):
         """Parameters."""
 
-        tfidf: TfidfConfig = TfidfConfig()
+        tfidf: LinearTfidf = LinearTfidf()
         """How texts become features (not used when the data has features)."""
         solver: SolverConfig = SolverConfig()
         """How the classifiers are trained."""

@@ -23,10 +23,9 @@ from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.features.label_features import pifa
-from labelwise.features.tfidf import TfidfConfig
 from labelwise.methods.base import FitContext
 from labelwise.methods.given_negatives import read_negatives
-from labelwise.methods.linear_base import LinearMethod, Memory, PostProcessor, Precision
+from labelwise.methods.linear_base import LinearMethod, LinearTfidf, Memory, PostProcessor, Precision
 from labelwise.store import csr_to_tensors
 from labelwise.training.chunks import SolverConfig
 from labelwise.training.memory_estimate import check_memory, clustering_need
@@ -40,7 +39,7 @@ class LinearTree(LinearMethod):
     class Config(BaseConfig):
         """Parameters."""
 
-        tfidf: TfidfConfig = TfidfConfig()
+        tfidf: LinearTfidf = LinearTfidf()
         """How texts become features (not used when the data has features)."""
         tree: Literal["balanced", "kway", "hierarchy"] = "balanced"
         """How labels come under nodes: halved again and again, clustered `branching`-ways at once, or as you say."""
