@@ -31,7 +31,7 @@ RESULTS = Path(__file__).parent / "results" / "text_encoder.md"
 BATCH = 32
 METRICS = ["P@1", "P@3", "P@5"]
 SIDES = ("plain loop", "labelwise", "frozen + linear")
-OURS = {"rate": 1e-4, "head_factor": 20.0}
+OURS = {"rate": 1e-4, "head_factor": 100.0}
 FROZEN = {"rate": 1e-2}
 FROZEN_EPOCHS = 20
 

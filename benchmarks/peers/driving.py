@@ -7,13 +7,13 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -77,13 +77,13 @@ def run(command: Sequence[str], limit: float | None = None, threads: int = 2) ->
     return Ended(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, text, fault)
 
 
-def measure(side: Side, python: str, folder: Path, threads: int, keep: Path) -> dict[str, object]:
-    """One run of a side; its predictions are kept in a file."""
+def measure(side: Side, python: str, folder: Path, threads: int, minutes: float, keep: Path) -> dict[str, Any] | str:
+    """One run of a side, or what went wrong; its predictions are kept in a file."""
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         command = [python, str(HERE / side.script), str(folder), scratch]
-        ended = run([*command, "--threads", str(threads), "--trees", str(side.trees)], threads=threads)
+        ended = run([*command, "--threads", str(threads), "--trees", str(side.trees)], minutes * 60, threads)
         if ended.fault:
-            sys.exit(f"{side.name} {ended.fault}\n{ended.output}")
+            return ended.fault
         shutil.copy(Path(scratch) / "predictions.npz", keep)
     return json.loads(ended.output.splitlines()[-1])
 

@@ -41,7 +41,7 @@ MOST_VALID = 2000
 """Documents held out at most when a share of the training documents is: more would only cost time."""
 RECIPE = TrainingConfig(
     epochs=5,
-    optimiser=OptimiserConfig(name="adamw", rate=5e-5, head_factor=20.0),
+    optimiser=OptimiserConfig(name="adamw", rate=5e-5, head_factor=100.0),
     schedule=ScheduleConfig(kind="linear", warmup=0.1),
 )
 

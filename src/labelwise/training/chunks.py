@@ -20,7 +20,7 @@ from labelwise.kernels import memory
 from labelwise.parallel import run_all
 from labelwise.progress import progress
 
-UNCOPIED = 0.15
+UNCOPIED = 0.05
 """Share of all entries from which a chunk is not worth a copy of its rows."""
 LANES = 16  # labels the solver handles at a time, as in kernels.lanes
 Positive = Annotated[float, Field(gt=0)]
