@@ -64,7 +64,10 @@ class TreeSearch:
         def work(part: tuple[int, int]) -> None:
             self._search(features, *part, beam, allowed, extra, ids, scores)
 
-        run_all(work, ranges(n, threads() if n >= FEW else 1))
+        if n < FEW:
+            work((0, n))
+        else:
+            run_all(work, ranges(n, threads()))
         return TopK(ids, scores)
 
     def _search(

@@ -65,7 +65,10 @@ class FeatureOrder:
         from labelwise.kernels.renumber import renumber_rows
 
         matrix = features.indptr, features.indices, features.data, self.places
-        parts = ranges(features.shape[0], 4 * threads() if features.shape[0] > FEW else 1)
+        if features.shape[0] <= FEW:
+            renumber_rows(*matrix, 0, features.shape[0], out_indices, out_data)
+            return
+        parts = ranges(features.shape[0], 4 * threads())
         run_all(lambda part: renumber_rows(*matrix, *part, out_indices, out_data), parts)
 
     @classmethod

@@ -130,6 +130,9 @@ def _add(found, hit_rows, hit_values, row_offsets, lanes, values, width, sums):
         whole += is_whole
         prefetch(values, begin)
         prefetch(lanes, begin)
+        if is_whole:
+            for block in range(1, blocks):
+                prefetch(values, begin + block * LANES)
     for block in range(blocks):
         add_stretches(values, hit_rows, hit_values, whole, block, sums)
     for h in range(whole, found):

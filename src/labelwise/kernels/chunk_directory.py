@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from numba import njit
 
+from labelwise.kernels.prefetch import prefetch
+
 
 @njit(nogil=True, cache=True)
 def directory_shape(chunk_offsets, n_features, shifts, offsets):
@@ -42,6 +44,10 @@ def fill_directory(chunk_offsets, features, shifts, offsets, first, last, starts
 def look_up(begin, end, indices, data, low, features, shift, offset, starts, hit_rows, hit_values):
     """The chunk's rows of a document's features with the document's values; returns how many were found."""
     found = 0
+    for k in range(begin, end):
+        prefetch(starts, offset + (indices[k] >> shift))
+    for k in range(begin, end):
+        prefetch(features, low + starts[offset + (indices[k] >> shift)])
     for k in range(begin, end):
         wanted = indices[k]
         place = offset + (wanted >> shift)
