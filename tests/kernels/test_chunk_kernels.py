@@ -169,5 +169,6 @@ def messed_up(rng, X):
 @settings(max_examples=80)
 def test_only_sound_matrices_pass(seed):
     rng = np.random.default_rng(seed)
-    fault, *parts = messed_up(rng, random_csr(rng, 10, 12, density=0.5))
-    assert is_canonical(*parts) == (fault == 0)
+    fault, indptr, indices, data, columns = messed_up(rng, random_csr(rng, 10, 12, density=0.5))
+    assert is_canonical(indptr, indices, data, 10, columns) == (fault == 0)
+    assert not is_canonical(indptr[:4], indices, data, 10, columns)

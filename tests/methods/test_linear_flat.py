@@ -7,6 +7,7 @@ from sklearn.svm import LinearSVC
 
 import labelwise as lw
 from conformance.planted import planted
+from labelwise.errors import ConfigError, DataError, NotFittedError
 
 EXACT = {"tolerance": 1e-5, "max_passes": 5000, "threshold": 0}
 
@@ -56,3 +57,31 @@ def test_few_weights_are_kept_where_few_are_wanted():
     assert np.bincount(children).max() <= 4  # more only where weights are equal
     whole = lw.LinearFlat(solver={"threshold": 0}).fit(data).trees_[0][1][0]
     assert whole.n_weights > 10 * levels[0].n_weights
+
+
+def test_empty_documents_without_bias_do_no_harm():
+    features = np.eye(6, dtype=np.float32)
+    features[5] = 0
+    model = lw.LinearFlat(solver={"loss": "hinge", "bias": 0.0}).fit(features, [["a"], ["b"]] * 3)
+    assert model.predict(features[:2], k=1).labels == [["a"], ["b"]]
+
+
+def test_a_fit_that_fails_leaves_nothing_half_done():
+    features = np.eye(6, dtype=np.float32)
+    model = lw.LinearFlat().fit(features, [["a"], ["b"]] * 3)
+    model.set_params(memory=1e-9)
+    with pytest.raises(ConfigError, match="memory"):
+        model.fit(features, [["a"], ["b"]] * 3)
+    with pytest.raises(NotFittedError):
+        model.predict(features)
+
+
+def test_negative_relevances_are_refused():
+    with pytest.raises(DataError, match="relevance"):
+        lw.LinearFlat(relevance=True).fit(np.eye(2, dtype=np.float32), np.array([[-1.0, 0], [0, 1]]))
+
+
+@pytest.mark.parametrize("seed", [-1, 2**31])
+def test_seeds_out_of_range_are_refused(seed):
+    with pytest.raises(ConfigError, match="seed"):
+        lw.LinearFlat(seed=seed)

@@ -57,6 +57,8 @@ def demo_command(
         show_results(run.path)
     test = read(corpus, split="test")
     long_enough = [row for row, text in enumerate(test.texts or ()) if len(text) >= LETTERS]
+    if not long_enough:
+        return
     shown = [long_enough[(2 * place + 1) * len(long_enough) // (2 * SHOWN)] for place in range(SHOWN)]
     typer.echo(f"\n{METHODS[-1]} on {len(shown)} test documents, with the words that caused each label:")
     show_documents(open_model(str(place / METHODS[-1])), test, shown)

@@ -43,9 +43,11 @@ def explain_command(
         raise ConfigError("give a TEXT or a document of --data, not both")
     source = ConfigSource({}, "explain").override(overrides or [])
     fitted = open_model(model)
-    given: Any = stdin_text("the text") if text in (None, "-") else text
+    given: Any = text
     if data is not None:
         given = _document(model, data, document, split, format, source)
+    elif text in (None, "-"):
+        given = stdin_text("the text")
     explanations = fitted.explain(given, label or None, k=k, terms=terms)
     if json_output:
         typer.echo(json.dumps([one.to_dict() for one in explanations], indent=1, ensure_ascii=False))

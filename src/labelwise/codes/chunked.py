@@ -18,6 +18,7 @@ from labelwise.parallel import ranges, run_all, threads
 from labelwise.store import stored
 
 FILLED = 0.25
+LARGEST_HALF = 65504.0
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ class ChunkedWeights:
         if precision == "float32":
             return self
         if precision == "float16":
-            values, scales = self.values.astype(np.float16), self.scales
+            values, scales = np.clip(self.values, -LARGEST_HALF, LARGEST_HALF).astype(np.float16), self.scales
         else:
             children = self.entry_children()
             largest = np.zeros(self.n_children, np.float32)

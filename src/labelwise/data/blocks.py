@@ -24,6 +24,8 @@ class Blocks:
     dense: np.ndarray | None
 
     def __post_init__(self) -> None:
+        if not (self.sparse is None or sparse.issparse(self.sparse)) or not isinstance(self.dense, np.ndarray | None):
+            raise DataError("blocks of features are a sparse matrix and then a dense array; either may be None")
         rows = {block.shape[0] for block in self._parts()}
         if len(rows) != 1:
             raise DataError(f"blocks of features need the same number of rows, got {sorted(rows) or 'no block'}")

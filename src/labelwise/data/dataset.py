@@ -157,6 +157,8 @@ def canonical_csr(given: Any, what: str) -> sparse.csr_array:
         return matrix if isinstance(matrix, sparse.csr_array) else sparse.csr_array(matrix)
     if isinstance(matrix, np.ndarray) and (matrix.ndim != 2 or matrix.dtype.kind not in "biuf"):
         raise DataError(f"{what} must be a matrix of numbers, got {matrix.dtype} of shape {matrix.shape}")
+    if matrix.ndim != 2:
+        raise DataError(f"{what} must have rows and columns, got the shape {matrix.shape}")
     csr: Any = sparse.csr_array(matrix)
     try:
         csr.check_format(full_check=True)
@@ -175,11 +177,11 @@ def canonical_csr(given: Any, what: str) -> sparse.csr_array:
 
 def _is_canonical(matrix: Any) -> bool:
     """Whether there is nothing to do; one pass without a copy, because single documents come this way too."""
-    if getattr(matrix, "format", None) != "csr" or matrix.dtype != np.float32:
+    if getattr(matrix, "format", None) != "csr" or matrix.ndim != 2 or matrix.dtype != np.float32:
         return False
     from labelwise.kernels.canonical import is_canonical
 
-    return is_canonical(matrix.indptr, matrix.indices, matrix.data, matrix.shape[1])
+    return is_canonical(matrix.indptr, matrix.indices, matrix.data, *matrix.shape)
 
 
 def canonical_features(features: Any) -> Features:

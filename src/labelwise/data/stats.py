@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from labelwise.data.blocks import Blocks
 from labelwise.data.dataset import Dataset
 from labelwise.strings import Strings
 
@@ -170,6 +171,8 @@ def _matrix(part: Dataset) -> tuple[int, int] | None:
     if part.features is None:
         return None
     features: Any = part.features
+    if isinstance(features, Blocks):
+        features = features.to_csr()
     stored = np.count_nonzero(features) if isinstance(features, np.ndarray) else features.nnz
     return features.shape[1], int(stored)
 

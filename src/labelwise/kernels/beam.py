@@ -65,7 +65,7 @@ def expand(
         tabled = len(position) > 0 and 4 * entries > high - low
         if tabled:
             for r in range(low, high):
-                position[features[r]] = r
+                position[features[r]] = r - low
         first = children_offsets[chunk]
         width = children_offsets[chunk + 1] - first
         for p in range(begin, end):
@@ -74,7 +74,7 @@ def expand(
             sums[:width] = 0
             start, stop = indptr[row], indptr[row + 1]
             if tabled:
-                found = _look_up_all(start, stop, indices, data, position, hit_rows, hit_values)
+                found = _look_up_all(start, stop, indices, data, low, position, hit_rows, hit_values)
             else:
                 found = look_up(
                     start, stop, indices, data, low, features, shifts[chunk], directory_offsets[chunk], starts,
@@ -100,12 +100,12 @@ def expand(
 
 
 @njit(nogil=True, cache=True)
-def _look_up_all(start, stop, indices, data, position, hit_rows, hit_values):
+def _look_up_all(start, stop, indices, data, low, position, hit_rows, hit_values):
     """The chunk's rows for the document's features, by table; without a branch, so that look-ups overlap."""
     found = 0
     for k in range(start, stop):
         r = position[indices[k]]
-        hit_rows[found] = r
+        hit_rows[found] = low + r
         hit_values[found] = data[k]
         found += r >= 0
     return found

@@ -7,11 +7,11 @@ from numba import njit
 
 
 @njit(nogil=True, cache=True)
-def is_canonical(indptr, indices, data, n_columns):
+def is_canonical(indptr, indices, data, n_rows, n_columns):
     """Offsets in order, columns ascending without repetition and in range, values finite and not zero."""
-    if len(indptr) == 0 or indptr[0] != 0 or indptr[-1] != len(indices) or len(indices) != len(data):
+    if len(indptr) != n_rows + 1 or indptr[0] != 0 or indptr[-1] != len(indices) or len(indices) != len(data):
         return False
-    for row in range(len(indptr) - 1):
+    for row in range(n_rows):
         if indptr[row + 1] < indptr[row] or indptr[row + 1] > len(indices):
             return False
         before = -1

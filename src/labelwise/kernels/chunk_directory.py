@@ -1,7 +1,7 @@
 """Where a chunk keeps a feature: a table of starts over ranges of features, so that a look-up is one short scan.
 
 A chunk's features are sorted; range b covers the features from b << shift on, and the shift is chosen so that a range
-holds about two of the chunk's features. The table takes about two bytes a feature, whatever the size of the vocabulary.
+holds one or two of the chunk's features. The table takes two to four bytes a feature, however large the vocabulary.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from labelwise.kernels.lanes import LANES, add_rows, dot_rows
 SQUARED_HINGE, HINGE, LOGISTIC = 0, 1, 2
 _SETTLED = np.float32(0.3)  # a zero dual whose gradient is above this rarely comes back
 _REST = np.float32(0.5)  # rows that violate by less than this share of the tolerance rest
+_LEAST = np.float32(1e-12)  # an empty document without bias has no length
 _STILL = np.float32(0.2)  # and below this share the weights are not even touched
 
 
@@ -97,7 +98,7 @@ def _step_hinge(duals, signs, cost, row, width, length, loss, margins, change):
         y, old = np.float32(signs[row, b]), duals[row, b]
         soft = np.float32(0.5) / cost[b] if loss == SQUARED_HINGE else np.float32(0)
         upper = np.float32(3e38) if loss == SQUARED_HINGE else cost[b]
-        curvature = length + soft
+        curvature = max(length + soft, _LEAST)
         gradient = y * margins[b] - np.float32(1) + old * soft
         new = min(max(old - gradient / curvature, np.float32(0)), upper)
         change[b] = (new - old) * y

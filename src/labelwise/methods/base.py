@@ -152,6 +152,7 @@ class Method:
             raise DataError(f"{dataset.name}: there is no label to learn")
         kind = self._kind_of(dataset)
         held_out = valid.align(dataset.label_names) if valid is not None else None
+        self.__dict__.pop("label_names_", None)  # a fit that fails half-way must not be taken for the one before
         self._fit(dataset, kind, held_out, context or FitContext())
         self.calibration_ = None
         self.input_ = kind

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field
 from scipy import sparse
 
 from labelwise.codes.average import averaged
@@ -21,7 +22,7 @@ from labelwise.codes.explain import LabelPath, explain_labels
 from labelwise.codes.tree import LabelTree
 from labelwise.data.blocks import Blocks
 from labelwise.data.dataset import Dataset
-from labelwise.errors import ModelFormatError
+from labelwise.errors import DataError, ModelFormatError
 from labelwise.features.feature_order import FeatureOrder
 from labelwise.features.tfidf import Tfidf, TfidfConfig
 from labelwise.methods.base import FitContext, Method
@@ -36,11 +37,14 @@ from labelwise.training.tree import Negatives, train_tree
 
 Tree = tuple[LabelTree, list[ChunkedWeights]]
 PostProcessor = Literal[tuple(POST_PROCESSORS)]  # type: ignore[valid-type]
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Precision = Literal["float32", "float16", "int8"]
 SEED_STEP = 1009
 """Between the seeds of two trees: each tree draws with a seed of its own."""
 WIDE_BEAM, SEARCHED_IN_FULL = 100, 1000
 """Nodes a level, and labels of a tree, that are looked at if a user allows only so few labels."""
+OFFERED = 20
+"""Labels each of several trees offers to their average: up to so many, the first labels do not depend on `k`."""
 NOT_LEARNED = ("memory",)
 """Parameters that change nothing in the model."""
 
@@ -94,8 +98,10 @@ class LinearMethod(Method):
     ) -> None:
         """Make the trees (from a seed each) and train them. `given` is what else decides the result."""
         config = self.config
+        if config.relevance and (data.labels.data < 0).any():
+            raise DataError(f"{data.name}: relevance needs values above 0, some labels have a negative one")
         seeds = [config.seed + SEED_STEP * number for number in range(trees)]
-        self.trees_ = []
+        self.trees_, self._ready = [], (None, "", [])
         with self._shards(features, data, given or {}, context) as shards:
             made = [_made_tree(number, seed, make_tree, shards) for number, seed in enumerate(seeds)]
             del make_tree  # and with it what it describes labels by
@@ -103,7 +109,7 @@ class LinearMethod(Method):
                 features, data.labels, made[0], config.solver, trees=trees, weighted=config.relevance,
                 matched=beam if negatives == "matcher" else 0, precision=config.precision,
             )  # fmt: skip
-            check_memory(need, config.memory, _bytes_of(features, data.labels))
+            check_memory(need, config.memory, bytes_of(features, data.labels))
             for number, (seed, tree) in enumerate(zip(seeds, made, strict=True)):
                 levels = train_tree(
                     features, data.labels, tree, config.solver,
@@ -128,12 +134,12 @@ class LinearMethod(Method):
     # --- prediction ---
 
     def _predict(self, data: Documents, k: int) -> TopK:
-        each = k if len(self.trees_) == 1 else min(max(2 * k, 20), len(self.label_names_))
+        each = k if len(self.trees_) == 1 else min(max(k, OFFERED), len(self.label_names_))
         return self._best(data, k, each, getattr(self.config, "beam", 1), [None] * len(self.trees_))
 
     def _predict_chosen(self, data: Documents, k: int, wishes: LabelWishes) -> TopK:
         """Few labels are searched in full: the beam is as wide as the nodes that can lead to them."""
-        each = max(k, min(max(2 * k, 20), len(self.label_names_)))
+        each = max(k, min(OFFERED, len(self.label_names_)))
         beam = getattr(self.config, "beam", 1)
         if wishes.allowed is not None:
             few = int(wishes.allowed.sum())
@@ -214,8 +220,13 @@ class LinearMethod(Method):
             self.trees_.append((tree, levels))
 
 
-def _bytes_of(*matrices: Any) -> int:
-    return sum(part.nbytes for m in matrices for part in (m.indptr, m.indices, m.data))
+def bytes_of(features: Any, labels: Any) -> int:
+    """Bytes that features (of any kind) and labels hold."""
+    blocks = [features.sparse, features.dense] if isinstance(features, Blocks) else [features]
+    arrays = [block for block in blocks if isinstance(block, np.ndarray)]
+    for matrix in [labels, *(block for block in blocks if sparse.issparse(block))]:
+        arrays += [matrix.indptr, matrix.indices, matrix.data]
+    return sum(array.nbytes for array in arrays)
 
 
 def _made_tree(number: int, seed: int, make_tree: Callable[[int], LabelTree], shards: ChunkShards | None) -> LabelTree:

@@ -15,7 +15,7 @@ from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.methods.base import FitContext
-from labelwise.methods.linear_base import LinearMethod, LinearTfidf, Memory, PostProcessor, Precision
+from labelwise.methods.linear_base import LinearMethod, LinearTfidf, Memory, PostProcessor, Precision, Seed
 from labelwise.training.chunks import SolverConfig
 
 
@@ -39,7 +39,7 @@ class LinearFlat(LinearMethod):
         """How weights are kept."""
         memory: Memory = "check"
         """Refuse to train what does not fit in memory: `check`, `ignore`, or a limit of your own in GB."""
-        seed: int = 0
+        seed: Seed = 0
         """Seed of training."""
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:

@@ -25,7 +25,7 @@ from labelwise.data.dataset import Dataset
 from labelwise.features.label_features import pifa
 from labelwise.methods.base import FitContext
 from labelwise.methods.given_negatives import read_negatives
-from labelwise.methods.linear_base import LinearMethod, LinearTfidf, Memory, PostProcessor, Precision
+from labelwise.methods.linear_base import LinearMethod, LinearTfidf, Memory, PostProcessor, Precision, Seed, bytes_of
 from labelwise.store import csr_to_tensors
 from labelwise.training.chunks import SolverConfig
 from labelwise.training.memory_estimate import check_memory, clustering_need
@@ -69,7 +69,7 @@ class LinearTree(LinearMethod):
         """How weights are kept."""
         memory: Memory = "check"
         """Refuse to train what does not fit in memory: `check`, `ignore`, or a limit of your own in GB."""
-        seed: int = 0
+        seed: Seed = 0
         """Seed of clustering and training."""
 
         @model_validator(mode="after")
@@ -114,7 +114,7 @@ class _Clusters:
     @cached_property
     def described(self) -> Any:
         need = clustering_need(self.features, self.labels, self.config.label_features)
-        check_memory(need, self.config.memory, tell=False)
+        check_memory(need, self.config.memory, bytes_of(self.features, self.labels), tell=False)
         return pifa(self.features, self.labels, keep=self.config.label_features)
 
     def make(self, seed: int) -> LabelTree:

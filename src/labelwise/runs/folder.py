@@ -34,6 +34,8 @@ RESULTS, MACHINE, LABELS, EXAMPLES, REPORT = (
 )
 CALIBRATION, CHECKPOINTS, LOCK = "calibration.json", "checkpoints", ".lock"
 WRITTEN = (CONFIG, METRICS, LOG, MODEL, CALIBRATION, RESULTS, MACHINE, LABELS, EXAMPLES, REPORT, CHECKPOINTS)
+MAY_CHANGE = ("run.threads", "run.report", "model.memory")
+"""What a run that goes on may have been told otherwise: nothing learned depends on it."""
 FORMAT = "labelwise-run"
 
 
@@ -117,6 +119,7 @@ class RunFolder:
                     f"{self.path}: an unfinished run with another config is here ({', '.join(different[:5])}); "
                     "give the same config to go on, --force to start over, or --set run.folder=... for another place"
                 )
+            self.write_text(CONFIG, config.to_yaml())
             log.info("going on with the run in %s", self.path)
 
     def _clear(self) -> None:
@@ -152,6 +155,7 @@ class RunFolder:
             for section in {*before, *now}
             for key in {*_mapping(before, section), *_mapping(now, section)}
             if _mapping(before, section).get(key) != _mapping(now, section).get(key)
+            and f"{section}.{key}" not in MAY_CHANGE
         )
 
     def learned(self) -> None:

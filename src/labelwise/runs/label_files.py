@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def read_label_weights(path: str | Path) -> dict[str, float]:
             factor = float(text) if tab else None
         except ValueError:
             factor = None
-        if factor is None or not label:
+        if factor is None or not math.isfinite(factor) or not label:
             raise DataError(f"{line[:80]!r} is not label<TAB>factor", path, number)
         if weights.get(label, factor) != factor:
             raise DataError(f"'{label}' stands here with another factor than before", path, number)

@@ -75,7 +75,8 @@ class ChunkShards:
 
     def __exit__(self, kind: type[BaseException] | None, *_details: object) -> None:
         if kind is not None:  # otherwise the whole model is saved next
-            self._write()
+            with self._writing:
+                self._write()
 
     def tree(self, number: int) -> LabelTree | None:
         """A tree that was made before."""
@@ -123,8 +124,9 @@ class ChunkShards:
         """A shard under the next free number. A full disk ends the saving, not the training."""
         if self._broken:
             return
-        path = self.folder / f"{kind}-{self.number:06d}"
-        self.number += 1
+        with self._lock:
+            path = self.folder / f"{kind}-{self.number:06d}"
+            self.number += 1
         try:
             with store.new_folder(path, kind, {"training": self.training, **about}) as folder:
                 folder.write_tensors(name, tensors)

@@ -23,7 +23,7 @@ from labelwise.progress import progress
 UNCOPIED = 0.05
 """Share of all entries from which a chunk is not worth a copy of its rows."""
 LANES = 16  # labels the solver handles at a time, as in kernels.lanes
-Positive = Annotated[float, Field(gt=0)]
+Positive = Annotated[float, Field(ge=1e-30, le=1e30)]
 
 
 class SolverConfig(Config):

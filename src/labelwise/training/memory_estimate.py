@@ -74,7 +74,8 @@ def check_memory(need: MemoryNeed, memory: Memory, held: int = 0, tell: bool = T
     """
     free = free_memory()
     if isinstance(memory, float | int):
-        free = int(memory * 1e9) - held
+        limit = int(memory * 1e9) - held
+        free = limit if free is None else min(limit, free)
     known = "" if free is None else f"; {_size(max(0, free))} are free"
     if tell:
         log.info("training needs about %s beside the data (%s)%s", _size(need.total), _size(held), known)

@@ -99,7 +99,9 @@ def _seen_by(
     if negatives == "matcher":
         width = levels[-1].n_children
         top = beam_search(features, levels, np.arange(width), beam, min(beam, width), post)
-        seen = seen + top.to_csr(width).astype(bool).astype(np.float32)
+        sent = top.to_csr(width)
+        sent.data[:] = 1  # a score of 0 was sent there all the same
+        seen = seen + sent
     return sparse.csc_array(seen)
 
 
