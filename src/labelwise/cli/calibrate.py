@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from labelwise.cli.options import ForceOption, SetOption
+from labelwise.cli.options import ForceOption, ReadSetOption
+
+log = logging.getLogger("labelwise")
+FLATTERING = {
+    "train": "if these documents taught the model, probabilities and threshold will be far too high",
+    "test": "if the model is judged on these documents, its figures at the threshold will flatter",
+}
 
 
 def calibrate_command(
@@ -18,7 +26,7 @@ def calibrate_command(
     ] = None,
     k: Annotated[int, typer.Option("-k", "--k", help="Predicted labels a document to learn from.")] = 20,
     format: Annotated[str, typer.Option(help="Format of the data.")] = "auto",
-    overrides: SetOption = None,
+    overrides: ReadSetOption = None,
     force: ForceOption = False,
 ) -> None:
     """Turn a model's scores into probabilities and choose a threshold.
@@ -30,13 +38,19 @@ def calibrate_command(
     from labelwise.cli.tables import show_calibration
     from labelwise.config import ConfigSource
     from labelwise.errors import DataError
+    from labelwise.runs.folder import RunFolder
     from labelwise.runs.load_data import read_part
+    from labelwise.runs.train import keep_calibration
 
     source = ConfigSource({}, "calibrate").override(overrides or [])
     options = read_options(model, data, source.values, source)
     fitted = open_model(model)
     if fitted.calibration_ is not None and not force:
         raise DataError(f"{model_folder(model)} is calibrated already; --force does it anew")
+    if split in FLATTERING:
+        log.warning("--split %s: %s", split, FLATTERING[split])
     report = fitted.calibrate(read_part(data, format, split, options), k=k, precision=precision)
     fitted.save_calibration(model_folder(model))
+    if model_folder(model) != Path(model):
+        keep_calibration(RunFolder(model), report)
     show_calibration(model, report.to_dict())

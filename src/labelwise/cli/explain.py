@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from labelwise.cli.options import SetOption
+from labelwise.cli.options import ReadSetOption
 
 if TYPE_CHECKING:
     from labelwise.config import ConfigSource
@@ -26,7 +26,7 @@ def explain_command(
     split: Annotated[str, typer.Option(help="Part to use when the data is a folder.")] = "test",
     format: Annotated[str, typer.Option(help="Format of the data.")] = "auto",
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    overrides: SetOption = None,
+    overrides: ReadSetOption = None,
 ) -> None:
     """Show why a document gets its labels: words and path.
 

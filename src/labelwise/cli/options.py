@@ -10,4 +10,8 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Set a config field, e.g. model.beam=20. May be repeated."),
 ]
+ReadSetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="How the data is read, e.g. text_column=title. May be repeated."),
+]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace what is there already.")]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from labelwise.cli.options import ForceOption, SetOption
+from labelwise.cli.options import ForceOption, ReadSetOption
 
 
 def predict_command(
@@ -15,7 +15,7 @@ def predict_command(
     output: Annotated[
         str, typer.Option("--output", "-o", help="Where to write: .jsonl, .tsv or .npz; - is stdout.")
     ] = "-",
-    k: Annotated[int, typer.Option(help="Labels a document at most.")] = 10,
+    k: Annotated[int, typer.Option("-k", "--k", help="Labels a document at most.")] = 10,
     threshold: Annotated[
         str | None, typer.Option(help="Leave out labels whose score is below this. auto: the calibrated threshold.")
     ] = None,
@@ -28,7 +28,7 @@ def predict_command(
     ] = "auto",
     split: Annotated[str, typer.Option(help="Part to use when DOCUMENTS is a folder.")] = "test",
     to: Annotated[str | None, typer.Option(help="Output format: jsonl, tsv or npz. Not given: by the name.")] = None,
-    overrides: SetOption = None,
+    overrides: ReadSetOption = None,
     force: ForceOption = False,
 ) -> None:
     """Predict labels for texts or any data file.

@@ -10,9 +10,13 @@ from labelwise.errors import DataError
 from labelwise.strings import Strings
 
 
-def read_label_list(path: str | Path) -> list[str]:
-    """Labels, one a line; blank lines are passed over."""
-    labels = [line for _, line in _lines(path)]
+def read_label_list(path: str | Path, known: Strings) -> list[str]:
+    """Labels that the model knows, one a line; blank lines are passed over."""
+    labels = []
+    for number, line in _lines(path):
+        if line not in known.positions:
+            raise DataError(f"the model has no label '{line[:80]}'", path, number)
+        labels.append(line)
     if not labels:
         raise DataError("the file is empty; the names of labels are needed, one a line", path)
     return labels

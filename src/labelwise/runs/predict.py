@@ -140,7 +140,7 @@ def _data_batches(request: Request) -> Iterator[Batch]:
 
 def _wishes(model: Method, request: Request) -> LabelWishes:
     """What the request's files say about labels, checked before anything is written."""
-    labels = read_label_list(request.labels) if request.labels is not None else None
+    labels = read_label_list(request.labels, model.label_names_) if request.labels is not None else None
     weights = read_label_weights(request.label_weights) if request.label_weights is not None else None
     return label_wishes(labels, weights, model.label_names_) or LabelWishes()
 

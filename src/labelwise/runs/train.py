@@ -19,6 +19,7 @@ from labelwise.data.stats import statistics
 from labelwise.errors import ConfigError, MissingDependencyError
 from labelwise.methods.base import FitContext, Method, load
 from labelwise.methods.popularity import Popularity
+from labelwise.methods.threshold import CalibrationReport
 from labelwise.parallel import using_threads
 from labelwise.runs import folder as files
 from labelwise.runs.config import RunConfig
@@ -88,9 +89,17 @@ def _calibrated(config: RunConfig, run: RunFolder, held_out: Dataset, model: Met
         return
     with _timed(run, "calibrate"):
         report = model.calibrate(held_out, k=config.calibrate.k, precision=config.calibrate.precision)
-        run.write_json(files.CALIBRATION, report.to_dict())
+        keep_calibration(run, report)
         model.save_calibration(run / files.MODEL)
     log.log(logging.INFO if report.reached else logging.WARNING, "%s", report)
+
+
+def keep_calibration(run: RunFolder, report: CalibrationReport) -> None:
+    """Write down what a calibration found, in the results too if there are any, so that reports tell the latest."""
+    run.write_json(files.CALIBRATION, report.to_dict())
+    results = run / files.RESULTS
+    if results.exists():
+        run.write_json(files.RESULTS, {**json.loads(results.read_text("utf-8")), "calibration": report.to_dict()})
 
 
 def _calibration(run: RunFolder) -> dict[str, Any] | None:
