@@ -23,6 +23,7 @@ import pytest
 
 import labelwise as lw
 from conformance.planted import planted_features, planted_texts
+from conformance.small import SMALL
 from fuzz.mutations import broken
 from labelwise.data.dataset import Dataset
 from labelwise.data.read import FORMATS
@@ -165,7 +166,7 @@ def fuzz_model(name: str, cases: int, rng: random.Random, tmp_path: Path) -> Cou
     kind = method_class(name)
     good = tmp_path / "good"
     data = planted_features(60, 12) if kind.inputs[0] == "features" else planted_texts(60, 12)
-    model = kind().fit(data)
+    model = kind(**SMALL.get(name, {})).fit(data)
     model.calibrate(data, k=5)
     model.save(good)
     work = tmp_path / "work"
