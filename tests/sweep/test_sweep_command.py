@@ -1,0 +1,89 @@
+"""Whole sweeps on planted data: killed and taken up again, with trials that fail, with seeds and groups."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from cli.commands import labelwise
+from sweep.planted import plant, write_study
+
+
+def results(tmp_path):
+    return json.loads((tmp_path / "sweep" / "results.json").read_text())
+
+
+def finished(folder):
+    return {path.parent.name: path.stat().st_mtime_ns for path in folder.glob("trials/*/valid.json")}
+
+
+def test_killed_in_the_middle_it_goes_on(tmp_path):
+    plant(tmp_path / "data")
+    study = write_study(tmp_path, vary={"model.leaf_size": [2, 3, 4, 5]}, parallel=2)
+    command = [sys.executable, "-m", "labelwise.cli.main", "sweep", str(study)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    folder = tmp_path / "sweep"
+    limit = time.monotonic() + 60
+    # trials run two at a time: with one done, others are at work
+    while not finished(folder) and time.monotonic() < limit and process.poll() is None:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL, "the sweep was over before it could be killed"
+    assert not (folder / "results.json").exists()
+    labelwise("sweep", study)  # waits until the trials of the killed sweep have noticed
+    rows = results(tmp_path)["rows"]
+    assert [row["status"] for row in rows] == ["finished"] * 4
+    kept = finished(folder)
+    assert len(kept) == 4
+    labelwise("sweep", study)
+    assert finished(folder) == kept, "finished trials are not run again"
+    assert results(tmp_path)["rows"] == rows
+
+
+def test_a_failing_trial_is_told_and_the_others_go_on(tmp_path):
+    plant(tmp_path / "data")
+    missing = str(tmp_path / "nothing.tsv")
+    groups = [
+        {"name": "good", "vary": {"model.leaf_size": [2]}},
+        {"name": "bad", "vary": {"model.tree": "hierarchy", "model.hierarchy": missing, "model.trees": 1}},
+    ]
+    study = write_study(tmp_path, vary={}, groups=groups)
+    done = labelwise("sweep", study)
+    good, bad = results(tmp_path)["rows"]
+    assert (good["group"], good["status"]) == ("good", "finished")
+    assert good["P@1"] > 0.9, "words give labels away"
+    assert (bad["group"], bad["status"], bad["P@1"]) == ("bad", "failed", None)
+    assert "nothing.tsv" in bad["message"]
+    assert "nothing.tsv" in done.out
+    with (tmp_path / "sweep" / "results.csv").open() as file:
+        assert [row["status"] for row in csv.DictReader(file)] == ["finished", "failed"]
+
+
+def test_chosen_on_held_out_training_documents_with_seeds(tmp_path):
+    plant(tmp_path / "data", documents=200, valid=False)
+    study = write_study(
+        tmp_path, vary={"model.leaf_size": [3]}, seeds=[0, 1], seed_field="model.seed", parallel=2, valid_fraction=0.25
+    )
+    done = labelwise("sweep", study)
+    found = results(tmp_path)
+    (row,) = found["rows"]
+    values = [trial["value"] for trial in found["trials"].values()]
+    assert len(values) == 2
+    assert abs(row["P@1"] - sum(values) / 2) < 1e-12
+    assert row["seeds"] == 2
+    assert row["test P@1"] is not None
+    for name in row["trials"]:
+        folder = tmp_path / "sweep" / "trials" / name
+        assert json.loads((folder / "valid.json").read_text())["n_documents"] == 50
+        assert json.loads((folder / "results.json").read_text())["data"]["train"]["documents"] == 150
+    assert "on the valid part" in done.out
+
+
+def test_mistakes_are_found_before_anything_is_trained(tmp_path):
+    plant(tmp_path / "data")
+    study = write_study(tmp_path, vary={"model.leaf_size": [2, "few"]})
+    assert "study.yml:" in labelwise("sweep", study, code=2).err
+    assert not (tmp_path / "sweep").exists()
