@@ -1,11 +1,12 @@
 """Study files: which trials they stand for, and what is said about bad ones."""
 
 import math
+import sys
 
 import pytest
 
 from labelwise.config import ConfigSource
-from labelwise.errors import ConfigError
+from labelwise.errors import ConfigError, MissingDependencyError
 from labelwise.sweep.outcome import hopeless
 from labelwise.sweep.search import drawn, grid, make_search
 from labelwise.sweep.study import StopSection, read_study
@@ -142,3 +143,10 @@ def test_hopeless_is_below_a_share_of_the_median_at_the_same_point():
     assert "best" in hopeless([(2, 0.26)], others, StopSection(after=2, factor=0.5, than="best"))
     assert hopeless([(2, 0.0)], others[:1], rule) is None, "one other is not enough"
     assert hopeless([(4, 0.0)], others, rule) is None, "nobody has come as far"
+
+
+def test_optuna_is_asked_for_by_name(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    study = study_of(tmp_path, search={"kind": "optuna", "trials": 1})
+    with pytest.raises(MissingDependencyError, match=r"labelwise\[sweep\]"):
+        make_search(study)

@@ -7,6 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
+
+import pytest
 
 from cli.commands import labelwise
 from sweep.planted import plant, write_study
@@ -87,3 +90,40 @@ def test_mistakes_are_found_before_anything_is_trained(tmp_path):
     study = write_study(tmp_path, vary={"model.leaf_size": [2, "few"]})
     assert "study.yml:" in labelwise("sweep", study, code=2).err
     assert not (tmp_path / "sweep").exists()
+
+
+def test_optuna_from_file_to_table(tmp_path):
+    pytest.importorskip("optuna")
+    plant(tmp_path / "data")
+    search = {"kind": "optuna", "trials": 3}
+    study = write_study(tmp_path, vary={"model.leaf_size": {"low": 2, "high": 100}}, search=search, parallel=2)
+    labelwise("sweep", study)
+    before = [row["model.leaf_size"] for row in results(tmp_path)["rows"]]
+    assert len(before) == 3
+    assert all(isinstance(size, int) and 2 <= size <= 100 for size in before)
+    labelwise("sweep", study, "--set", "search.trials=4")
+    after = [row["model.leaf_size"] for row in results(tmp_path)["rows"]]
+    assert len(after) == 4
+    assert set(before) <= set(after), "what was tried is not tried again"
+
+
+def test_a_killed_trial_is_told(tmp_path):
+    plant(tmp_path / "data")
+    study = write_study(tmp_path, vary={"model.leaf_size": [2]})
+    command = [sys.executable, "-m", "labelwise.cli.main", "sweep", str(study)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert b"started" in process.stderr.readline()
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    if not children.exists():
+        process.kill()
+        process.communicate()
+        pytest.skip("children are found through /proc")
+    for child in children.read_text().split():
+        os.kill(int(child), signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert process.returncode == 2, "no trial came to its end"
+    (row,) = results(tmp_path)["rows"]
+    assert row["status"] == "failed"
+    assert "signal 9" in row["message"]
+    labelwise("sweep", study)
+    assert results(tmp_path)["rows"][0]["status"] == "finished"

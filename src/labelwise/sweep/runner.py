@@ -130,7 +130,8 @@ class _Sweep:
                 stderr=subprocess.STDOUT,
                 env=environment,
                 start_new_session=True,
-                pass_fds=(self.lock.fileno(),),  # the study stays locked until the last trial of a killed sweep is gone
+                # The study stays locked until the last trial of a killed sweep is gone.
+                pass_fds=(self.lock.fileno(),) if os.name == "posix" else (),
             )
         self.running.append(Running(trial, process, slot))
         log.info("trial %s started", trial.name)

@@ -268,7 +268,7 @@ def _base(config: StudyConfig, source: ConfigSource) -> ConfigSource:
     return base
 
 
-def _leaves(values: Mapping[str, Any], place: Place) -> Iterator[tuple[Place, Any]]:
+def _leaves(values: Mapping[str, Any], place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     for key, value in values.items():
         if isinstance(value, dict) and value:
             yield from _leaves(value, (*place, key))
@@ -276,7 +276,7 @@ def _leaves(values: Mapping[str, Any], place: Place) -> Iterator[tuple[Place, An
             yield (*place, key), value
 
 
-def _put(source: ConfigSource, place: Place, value: Any, origin: str) -> None:
+def _put(source: ConfigSource, place: tuple[str, ...], value: Any, origin: str) -> None:
     """Set a value, and remember who says so."""
     where = source.values
     for depth, part in enumerate(place[:-1], 1):
@@ -284,7 +284,6 @@ def _put(source: ConfigSource, place: Place, value: Any, origin: str) -> None:
             where[part] = {}
         where = where[part]
         if not isinstance(where, dict):
-            name = ".".join(map(str, place))
-            raise ConfigError(f"{origin}: {name}: {'.'.join(map(str, place[:depth]))} is a value, not a section")
+            raise ConfigError(f"{origin}: {'.'.join(place)}: {'.'.join(place[:depth])} is a value, not a section")
     where[place[-1]] = copy.deepcopy(value)
     source.overridden[place] = origin

@@ -44,7 +44,7 @@ def run_trial(config: RunConfig, metric: str) -> None:
 
 
 def _end_with_the_sweep() -> None:
-    while sys.stdin.buffer.read(1):
+    while os.read(0, 1):  # not sys.stdin, whose lock would be in the way when Python ends
         pass
     os._exit(ORPHANED)
 
@@ -63,8 +63,7 @@ def main(arguments: list[str]) -> None:
     except MemoryError:
         sys.stderr.write("labelwise: there is not enough memory for this\n")
         code = 2
-    sys.stderr.flush()
-    os._exit(code)  # the thread that waits on standard input holds its lock, which an ordinary end would want
+    sys.exit(code)
 
 
 if __name__ == "__main__":
