@@ -12,6 +12,10 @@ from pathlib import Path
 import pytest
 
 from cli.commands import labelwise
+from labelwise.config import ConfigSource
+from labelwise.sweep import runner
+from labelwise.sweep.results import result_rows
+from labelwise.sweep.study import read_study
 from sweep.planted import plant, write_study
 
 
@@ -127,3 +131,43 @@ def test_a_killed_trial_is_told(tmp_path):
     assert "signal 9" in row["message"]
     labelwise("sweep", study)
     assert results(tmp_path)["rows"][0]["status"] == "finished"
+
+
+STAND_IN = """
+import json, pathlib, sys, time
+folder, value = pathlib.Path(sys.argv[1]), float(sys.argv[2])
+folder.mkdir(exist_ok=True)
+with (folder / "metrics.jsonl").open("w") as file:
+    for epoch in (1, 2, 3):
+        file.write(json.dumps({"stage": "fit", "time": 1.0, "epoch": epoch, "step": epoch, "P@1": value}) + "\\n")
+if value < 0.1:
+    time.sleep(60)
+(folder / "valid.json").write_text(json.dumps({"values": {"P@1": value}}))
+(folder / "state.json").write_text(json.dumps({"status": "finished"}))
+"""
+
+
+def test_hopeless_trials_are_ended_and_stay_so(tmp_path, monkeypatch):
+    """With a stand-in that writes learning curves: the higher leaf_size, the better, and 2 would take a minute."""
+    plant(tmp_path / "data")
+    path = write_study(
+        tmp_path, vary={"model.leaf_size": [50, 60, 2]}, stop_hopeless={"after": 2, "unit": "epochs", "factor": 0.5}
+    )
+
+    def stand_in(trial, metric):
+        return [sys.executable, "-c", STAND_IN, str(trial.folder), str(trial.config.model["leaf_size"] / 100)]
+
+    monkeypatch.setattr(runner, "trial_command", stand_in)
+    study = read_study(ConfigSource.from_file(path))
+    begin = time.monotonic()
+    rows = result_rows(study, runner.run_sweep(study))
+    assert time.monotonic() - begin < 50, "the hopeless one was waited for"
+    assert [(row["model.leaf_size"], row["status"]) for row in rows] == [
+        (60, "finished"),
+        (50, "finished"),
+        (2, "stopped as hopeless"),
+    ]
+    assert rows[2]["P@1"] == 0.02
+    assert "the median of 2 others had 0.5500" in rows[2]["message"]
+    monkeypatch.setattr(runner, "trial_command", lambda *_: pytest.fail("nothing is left to run"))
+    assert result_rows(study, runner.run_sweep(study)) == rows

@@ -68,6 +68,11 @@ def run_sweep(study: Study) -> list[Finding]:
         return _Sweep(study, lock).run()
 
 
+def trial_command(trial: Trial, metric: str) -> list[str]:
+    """What a trial's process runs."""
+    return [sys.executable, "-m", "labelwise.sweep.trial", str(trial.beside(outcomes.CONFIG)), metric]
+
+
 class _Sweep:
     def __init__(self, study: Study, lock: IO[str]) -> None:
         self.study, self.lock, self.metric = study, lock, study.config.metric
@@ -124,7 +129,7 @@ class _Sweep:
             environment["CUDA_VISIBLE_DEVICES"] = str(config.gpus[slot % len(config.gpus)])
         with trial.beside(outcomes.OUTPUT).open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "labelwise.sweep.trial", str(trial.beside(outcomes.CONFIG)), self.metric],
+                trial_command(trial, self.metric),
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
