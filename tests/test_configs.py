@@ -6,8 +6,12 @@ import pytest
 
 from labelwise.config import ConfigSource
 from labelwise.runs.config import run_config
+from labelwise.sweep.search import grid
+from labelwise.sweep.study import read_study
 
-CONFIGS = sorted((Path(__file__).parent.parent / "configs").rglob("*.yml"))
+ALL = sorted((Path(__file__).parent.parent / "configs").rglob("*.yml"))
+STUDIES = [path for path in ALL if "search" in ConfigSource.from_file(path).values]
+CONFIGS = [path for path in ALL if path not in STUDIES]
 
 
 def test_there_are_configs():
@@ -19,3 +23,9 @@ def test_config_is_valid_and_repeats_itself(path):
     config = run_config(ConfigSource.from_file(path))
     again = run_config(ConfigSource.from_yaml(config.to_yaml(), str(path)))
     assert again.resolved() == config.resolved()
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda p: f"{p.parent.name}-{p.stem}")
+def test_every_trial_of_a_study_is_valid(path):
+    study = read_study(ConfigSource.from_file(path))
+    assert [trial for setting in grid(study) for trial in study.trials(setting)]

@@ -28,6 +28,7 @@ from labelwise.cli import (
     models,
     predict,
     report,
+    sweep,
     train,
 )
 from labelwise.errors import LabelwiseError
@@ -46,6 +47,7 @@ app.command("predict")(predict.predict_command)
 app.command("encode")(encode.encode_command)
 app.command("explain")(explain.explain_command)
 app.command("calibrate")(calibrate.calibrate_command)
+app.command("sweep")(sweep.sweep_command)
 app.command("compare")(compare.compare_command)
 app.command("report")(report.report_command)
 app.command("models")(models.models_command)

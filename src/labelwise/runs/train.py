@@ -164,7 +164,8 @@ def _timed(run: RunFolder, stage: str) -> Iterator[None]:
 def _seconds(run: RunFolder) -> dict[str, float]:
     """Seconds of the last reading, and of all tries at fitting: what a stopped run did is not done again."""
     stages = ("read", "fit", "calibrate")
-    spent = {stage: [e["seconds"] for e in run.records() if e.get("stage") == stage] for stage in stages}
+    ended = [entry for entry in run.records() if "done" in entry]  # methods write lines of their own in between
+    spent = {stage: [entry["seconds"] for entry in ended if entry["stage"] == stage] for stage in stages}
     calibrate = {"calibrate": spent["calibrate"][-1]} if spent["calibrate"] else {}
     return {"read": sum(spent["read"][-1:]), "fit": sum(spent["fit"]), **calibrate}
 

@@ -1,0 +1,64 @@
+"""labelwise sweep STUDY.yml"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from labelwise.cli.options import SetOption
+
+if TYPE_CHECKING:
+    from labelwise.sweep.runner import Finding
+    from labelwise.sweep.study import Study
+
+
+def sweep_command(
+    study: Annotated[str, typer.Argument(metavar="STUDY.yml", help="Study file; - reads it from stdin.")],
+    overrides: SetOption = None,
+) -> None:
+    """Train many settings as a study file says, and put them into one table.
+
+    The same command goes on with a sweep that was stopped; finished trials are not run again. Fields of the run that
+    all trials share are set with run., as in --set run.data.limit=1000.
+    """
+    from labelwise.cli.sources import config_source
+    from labelwise.sweep.outcome import FAILED
+    from labelwise.sweep.results import result_rows, write_results
+    from labelwise.sweep.runner import run_sweep
+    from labelwise.sweep.study import read_study
+
+    checked = read_study(config_source(study).override(overrides or []))
+    try:
+        findings = run_sweep(checked)
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; the same command goes on with {checked.folder}", err=True)
+        raise typer.Exit(130) from None
+    rows = result_rows(checked, findings)
+    write_results(checked, findings, rows)
+    _show(checked, findings, rows)
+    if all(found.status == FAILED for finding in findings for found in finding.outcomes.values()):
+        raise typer.Exit(2)
+
+
+def _show(study: Study, findings: list[Finding], rows: list[dict[str, Any]]) -> None:
+    from labelwise.cli.tables import percent, print_table
+    from labelwise.sweep.results import CSV, JSON, short_names, varying
+
+    metric, paths = study.config.metric, varying(findings)
+    group = ["group"] if study.config.groups else []
+    verdict = ["verdict"] if any(row["verdict"] for row in rows) else []
+    test = [f"test {metric}"] if any(row[f"test {metric}"] is not None for row in rows) else []
+    several = study.config.seeds is not None
+    spread = ["deviation"] if several else []
+    heads = [*group, *short_names(paths), f"{metric}, %", *(["+-", "seeds"] if several else []), *test]
+    shares = {metric, "deviation", *test}
+    fields = [*group, *paths, metric, *spread, *(["seeds"] if several else []), *test, "seconds", *verdict, "status"]
+    cells = [
+        [percent(row[f]) if f in shares else "" if row[f] is None else str(row[f]) for f in fields] for row in rows
+    ]
+    title = f"{study.folder}: {len(rows)} settings, chosen by {metric} on the valid part"
+    print_table(title, [*heads, "seconds", *verdict, "status"], cells)
+    for message in dict.fromkeys(row["message"] for row in rows if row["message"]):
+        typer.echo(f"- {message}")
+    typer.echo(f"written: {study.folder / CSV}, {study.folder / JSON}")

@@ -1,0 +1,130 @@
+"""What came out of a trial so far, read from its files; and the rule that tells which trials are hopeless."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from labelwise.atomic import replacing
+from labelwise.runs import folder as files
+from labelwise.sweep.study import StopSection, Trial
+from labelwise.sweep.trial import VALID
+
+FINISHED, HOPELESS, FAILED, UNFINISHED = "finished", "stopped as hopeless", "failed", "unfinished"
+COUNTED_IN = {"epochs": "epoch", "steps": "step", "seconds": "time"}
+NOTE, CONFIG, OUTPUT = ".json", ".yml", ".log"
+Curve = list[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a trial stands."""
+
+    status: str
+    value: float | None = None
+    """The metric on the valid part; of a stopped trial the best it had."""
+    test: float | None = None
+    """The metric on the test part, only to be told."""
+    seconds: float | None = None
+    """Time of fitting; of a trial that did not end, as far as it is known."""
+    verdict: str | None = None
+    """The collapse monitor's last word."""
+    message: str = ""
+    """Why it was stopped or failed."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether the trial is not run again by a later sweep. What failed is: the cause may be mended."""
+        return self.status in (FINISHED, HOPELESS)
+
+
+def note(trial: Trial, status: str, message: str) -> None:
+    """Remember that a trial ended before its time."""
+    with replacing(trial.beside(NOTE)) as file:
+        json.dump({"status": status, "message": message}, file)
+
+
+def read_outcome(trial: Trial, metric: str) -> Outcome:
+    """How a trial stands by its files."""
+    records = read_records(trial.folder / files.METRICS)
+    fits = [entry for entry in records if entry.get("stage") == "fit"]
+    verdicts = [entry["verdict"] for entry in fits if isinstance(entry.get("verdict"), str)]
+    verdict = verdicts[-1] if verdicts else None
+    spent = [entry["seconds"] for entry in fits if "done" in entry]
+    seconds = sum(spent) if spent else fits[-1].get("time") if fits else None
+    valid = _json(trial.folder / VALID).get("values", {}).get(metric)
+    if valid is not None and _json(trial.folder / files.STATE).get("status") == "finished":
+        test = _json(trial.folder / files.RESULTS).get("evaluation", {}).get("values", {}).get(metric)
+        return Outcome(FINISHED, valid, test, seconds, verdict)
+    noted = _json(trial.beside(NOTE))
+    status, message = noted.get("status", UNFINISHED), noted.get("message", "")
+    reached = [value for _, value in curve(records, metric, "step")]
+    best = max(reached, default=None) if status == HOPELESS else None
+    return Outcome(status, best, None, seconds, verdict, message)
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics.jsonl that may be written to at this moment: half a line is left for later."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict):
+            found.append(entry)
+    return found
+
+
+def curve(records: Sequence[dict[str, Any]], metric: str, counted_in: str) -> Curve:
+    """The best of a metric so far at each validation of a training, by epoch, step or time."""
+    points: Curve = []
+    for entry in records:
+        at, value = entry.get(counted_in), entry.get(metric)
+        if entry.get("stage") == "fit" and isinstance(at, int | float) and isinstance(value, int | float):
+            points.append((at, max(value, points[-1][1] if points else value)))
+    return points
+
+
+def hopeless(own: Curve, others: Sequence[Curve], rule: StopSection) -> str | None:
+    """Why a trial is hopeless, or None: it is below a share of what the others had when they were as far."""
+    if not own or own[-1][0] < rule.after:
+        return None
+    at, value = own[-1]
+    as_far = [
+        max(v for t, v in points if t <= at) for points in others if points and points[-1][0] >= at >= points[0][0]
+    ]
+    if len(as_far) < rule.others:
+        return None
+    measure = median(as_far) if rule.than == "median" else max(as_far)
+    if value >= rule.factor * measure:
+        return None
+    return f"{value:.4f} after {at:g} {rule.unit}, the {rule.than} of {len(as_far)} others had {measure:.4f}"
+
+
+def failure_message(output: Path, code: int) -> str:
+    """The last thing a trial said, or the signal that killed it."""
+    if code < 0:
+        return f"killed by signal {-code}" + (" (was there enough memory?)" if code == -9 else "")
+    try:
+        lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    last = next((line.strip() for line in reversed(lines) if line.strip()), f"exit code {code}")
+    return last.removeprefix("labelwise: ")
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

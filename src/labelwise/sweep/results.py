@@ -1,0 +1,111 @@
+"""One table of a study: settings with their metric over seeds, best first; as rows, results.csv and results.json."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from labelwise.atomic import replacing
+from labelwise.sweep.outcome import FAILED, FINISHED, HOPELESS, UNFINISHED
+from labelwise.sweep.runner import Finding
+from labelwise.sweep.study import Study
+
+CSV, JSON = "results.csv", "results.json"
+
+
+def result_rows(study: Study, findings: list[Finding]) -> list[dict[str, Any]]:
+    """A row for each setting; those that finished first, then by the metric."""
+    paths = varying(findings)
+    rows = []
+    for finding in findings:
+        found = list(finding.outcomes.values())
+        statuses = Counter(outcome.status for outcome in found)
+        values = finding.values
+        tests = [outcome.test for outcome in found if outcome.test is not None]
+        seconds = [outcome.seconds for outcome in found if outcome.seconds is not None]
+        rows.append(
+            {
+                **({"group": finding.setting.group.name} if study.config.groups else {}),
+                **{path: finding.setting.values.get(path) for path in paths},
+                study.config.metric: mean(values) if values else None,
+                "deviation": stdev(values) if len(values) > 1 else None,
+                "seeds": len(values),
+                f"test {study.config.metric}": mean(tests) if tests else None,
+                "seconds": round(sum(seconds), 2) if seconds else None,
+                "verdict": _counted([outcome.verdict for outcome in found if outcome.verdict]),
+                "status": _status(statuses),
+                "message": next((outcome.message for outcome in found if outcome.message), ""),
+                "trials": [trial.name for trial in finding.trials],
+            }
+        )
+    return sorted(rows, key=lambda row: (row["status"] != FINISHED, -(row[study.config.metric] or 0.0)))
+
+
+def varying(findings: list[Finding]) -> list[str]:
+    """The fields in which settings differ."""
+    paths = list(dict.fromkeys(path for finding in findings for path in finding.setting.values))
+    shown = {path: {json.dumps(f.setting.values.get(path), sort_keys=True) for f in findings} for path in paths}
+    return [path for path in paths if len(shown[path]) > 1]
+
+
+def write_results(study: Study, findings: list[Finding], rows: list[dict[str, Any]]) -> None:
+    """results.csv for tables, results.json with every trial."""
+    with replacing(study.folder / CSV) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(rows[0] if rows else [])
+        for row in rows:
+            writer.writerow("" if value is None else _cell(value) for value in row.values())
+    trials = {
+        trial.name: {
+            "folder": str(Path("trials") / trial.name),
+            "group": finding.setting.group.name,
+            "values": finding.setting.values,
+            "seed": trial.seed,
+            **asdict(finding.outcomes[trial.name]),
+        }
+        for finding in findings
+        for trial in finding.trials
+        if trial.name in finding.outcomes
+    }
+    whole = {
+        "study": study.source.name,
+        "metric": study.config.metric,
+        "split": "valid",
+        "rows": rows,
+        "trials": trials,
+    }
+    with replacing(study.folder / JSON) as file:
+        file.write(json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def short_names(paths: list[str]) -> list[str]:
+    """Field names as short as they can be told apart."""
+    for length in range(1, 10):
+        names = [".".join(path.split(".")[-length:]) for path in paths]
+        if len(set(names)) == len(names):
+            return names
+    return paths
+
+
+def _status(statuses: Counter[str]) -> str:
+    if len(statuses) == 1:
+        return next(iter(statuses))
+    order = (FINISHED, HOPELESS, FAILED, UNFINISHED)
+    return ", ".join(f"{statuses[name]} {name}" for name in order if statuses[name])
+
+
+def _counted(words: list[str]) -> str | None:
+    if len(set(words)) < 2:
+        return words[0] if words else None
+    return ", ".join(f"{count} {word}" for word, count in Counter(words).most_common())
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return json.dumps(value) if isinstance(value, dict) else value

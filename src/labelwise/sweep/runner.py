@@ -1,0 +1,246 @@
+"""Carries a study out: several trials at a time, each in a process of its own, so that one that dies harms no other.
+
+All that is known about a trial is in its files. A sweep that was killed leaves its finished trials finished; its
+running ones end by themselves (see trial.py), and the next sweep goes on with them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import IO
+
+from labelwise.atomic import replacing
+from labelwise.errors import ConfigError
+from labelwise.runs.load_data import load_run_data
+from labelwise.sweep import outcome as outcomes
+from labelwise.sweep.outcome import Outcome, curve, hopeless, read_outcome, read_records
+from labelwise.sweep.search import Listed, Search, make_search
+from labelwise.sweep.study import Group, Setting, Study, Trial
+
+log = logging.getLogger("labelwise")
+LOOK_EVERY = 0.1
+LOCK_WAIT = 15.0
+
+
+@dataclass
+class Finding:
+    """A setting with its trials and what came out of each."""
+
+    setting: Setting
+    trials: list[Trial]
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every seed has ended, well or not."""
+        return all(trial.name in self.outcomes for trial in self.trials)
+
+    @property
+    def values(self) -> list[float]:
+        """The metric of every seed that has one."""
+        return [found.value for found in self.outcomes.values() if found.value is not None]
+
+
+@dataclass
+class Running:
+    """A trial at work."""
+
+    trial: Trial
+    process: subprocess.Popen
+    slot: int
+    looked_at: float = 0.0
+
+
+def run_sweep(study: Study) -> list[Finding]:
+    """All trials of a study that are not done yet; what came out of all."""
+    _find_valid_parts(study)
+    study.folder.mkdir(parents=True, exist_ok=True)
+    (study.folder / "trials").mkdir(exist_ok=True)
+    with _locked(study) as lock:
+        return _Sweep(study, lock).run()
+
+
+def trial_command(trial: Trial, metric: str) -> list[str]:
+    """What a trial's process runs."""
+    return [sys.executable, "-m", "labelwise.sweep.trial", str(trial.beside(outcomes.CONFIG)), metric]
+
+
+class _Sweep:
+    def __init__(self, study: Study, lock: IO[str]) -> None:
+        self.study, self.lock, self.metric = study, lock, study.config.metric
+        self.search: Search = make_search(study)
+        self.findings: list[Finding] = []
+        self.told: set[int] = set()
+        self.outcomes: dict[str, Outcome] = {}
+        self.seen: dict[str, Trial] = {}
+        self.queue: deque[Trial] = deque()
+        self.running: list[Running] = []
+
+    def run(self) -> list[Finding]:
+        try:
+            while True:
+                while len(self.running) < self.study.config.parallel and (trial := self._next()) is not None:
+                    self._start(trial)
+                if not self.running:
+                    return self.findings
+                time.sleep(LOOK_EVERY)
+                for work in list(self.running):
+                    self._look_at(work)
+        finally:
+            for work in self.running:
+                _end(work.process)
+
+    def _next(self) -> Trial | None:
+        """A trial that has to be run, from the settings in turn."""
+        while not self.queue:
+            setting = self.search.next()
+            if setting is None:
+                return None
+            finding = Finding(setting, self.study.trials(setting))
+            self.findings.append(finding)
+            for trial in finding.trials:
+                if trial.name not in self.seen:
+                    self.seen[trial.name] = trial
+                    before = read_outcome(trial, self.metric)
+                    if before.settled:
+                        self.outcomes[trial.name] = before
+                    else:
+                        self.queue.append(trial)
+            self._tell()
+        return self.queue.popleft()
+
+    def _start(self, trial: Trial) -> None:
+        config = self.study.config
+        slot = min(set(range(config.parallel)) - {work.slot for work in self.running})
+        with replacing(trial.beside(outcomes.CONFIG)) as file:
+            file.write(trial.config.to_yaml())
+        trial.beside(outcomes.NOTE).unlink(missing_ok=True)
+        environment = {**os.environ, "OMP_NUM_THREADS": str(self.study.threads_a_trial)}
+        environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        if config.gpus is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = str(config.gpus[slot % len(config.gpus)])
+        with trial.beside(outcomes.OUTPUT).open("wb") as output:
+            process = subprocess.Popen(
+                trial_command(trial, self.metric),
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+                # The study stays locked until the last trial of a killed sweep is gone.
+                pass_fds=(self.lock.fileno(),) if os.name == "posix" else (),
+            )
+        self.running.append(Running(trial, process, slot))
+        log.info("trial %s started", trial.name)
+
+    def _look_at(self, work: Running) -> None:
+        code = work.process.poll()
+        trial = work.trial
+        if code is None:
+            why = self._hopeless(work)
+            if why is None:
+                return
+            _end(work.process)
+            outcomes.note(trial, outcomes.HOPELESS, why)
+        elif code != 0:
+            message = outcomes.failure_message(trial.beside(outcomes.OUTPUT), code)
+            outcomes.note(trial, outcomes.FAILED, message)
+        if work.process.stdin is not None:
+            with suppress(OSError):
+                work.process.stdin.close()
+        self.running.remove(work)
+        found = self.outcomes[trial.name] = read_outcome(trial, self.metric)
+        shown = "" if found.value is None else f", {self.metric} {100 * found.value:.2f} %"
+        log.info("trial %s %s%s%s", trial.name, found.status, shown, f": {found.message}" if found.message else "")
+        self._tell()
+
+    def _hopeless(self, work: Running) -> str | None:
+        rule = self.study.config.stop_hopeless
+        if rule is None or time.monotonic() - work.looked_at < 1:
+            return None
+        work.looked_at = time.monotonic()
+        unit = outcomes.COUNTED_IN[rule.unit]
+
+        def curve_of(trial: Trial) -> outcomes.Curve:
+            return curve(read_records(trial.folder / outcomes.files.METRICS), self.metric, unit)
+
+        own = curve_of(work.trial)
+        if not own or own[-1][0] < rule.after:
+            return None
+        return hopeless(own, [curve_of(t) for name, t in self.seen.items() if name != work.trial.name], rule)
+
+    def _tell(self) -> None:
+        """Hand results to the settings that wait for them, and those of whole settings to the search."""
+        for number, finding in enumerate(self.findings):
+            for trial in finding.trials:
+                if trial.name in self.outcomes:
+                    finding.outcomes[trial.name] = self.outcomes[trial.name]
+            if number not in self.told and finding.complete:
+                self.told.add(number)
+                values = finding.values
+                self.search.tell(finding.setting, sum(values) / len(values) if values else None)
+
+
+def _end(process: subprocess.Popen) -> None:
+    """End a trial: closing its standard input is enough, unless it is stuck."""
+    if process.stdin is not None:
+        with suppress(OSError):
+            process.stdin.close()
+    try:
+        process.wait(5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _find_valid_parts(study: Study) -> None:
+    """Look once whether the data has a valid part; if not, every trial holds out the same training documents.
+
+    To get at the data, every trial's config is made and so checked: faults are found before the first hour is spent.
+    """
+    search = make_search(study) if study.config.search.kind != "optuna" else None
+    settings = search.settings if isinstance(search, Listed) else []
+    sections = {}
+    for setting in settings or [_first(group) for group in study.groups]:
+        for trial in study.trials(setting):
+            sections[trial.config.data.model_dump_json()] = trial.config.data
+    has_valid: dict[str, bool] = {}
+    for key, section in sections.items():
+        whole = section.model_copy(update={"limit": None}).model_dump_json()
+        if whole not in has_valid:
+            has_valid[whole] = load_run_data(section).valid is not None
+        if not has_valid[whole]:
+            study.held_out[key] = study.config.valid_fraction
+
+
+def _first(group: Group) -> Setting:
+    return Setting(group, {path: v[0] if isinstance(v, list) else v.low for path, v in group.vary.items()})
+
+
+@contextmanager
+def _locked(study: Study) -> Iterator[IO[str]]:
+    """One sweep at a time in a folder. Trials of a killed one end within moments, so that is waited for."""
+    with (study.folder / ".lock").open("w") as file:
+        try:
+            import fcntl
+        except ImportError:
+            yield file
+            return
+        begin = time.monotonic()
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() - begin > LOCK_WAIT:
+                    raise ConfigError(f"{study.folder}: another sweep is working in this folder") from None
+                time.sleep(LOOK_EVERY)
+        yield file

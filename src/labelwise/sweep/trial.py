@@ -1,0 +1,70 @@
+"""One trial in a process of its own: `python -m labelwise.sweep.trial CONFIG METRIC`.
+
+It trains, then scores the valid part. The sweep holds the other end of standard input: when it is gone, by whatever
+means, the trial ends too, and a later sweep goes on with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+
+from labelwise.config import ConfigSource
+from labelwise.errors import LabelwiseError
+from labelwise.methods.base import load
+from labelwise.metrics.names import parse_metric
+from labelwise.runs import folder as files
+from labelwise.runs.config import RunConfig, run_config
+from labelwise.runs.folder import RunFolder
+from labelwise.runs.judge import judge
+from labelwise.runs.load_data import load_run_data
+from labelwise.runs.train import train
+
+VALID = "valid.json"
+ORPHANED = 75
+
+
+def run_trial(config: RunConfig, metric: str) -> None:
+    """Train as the config says, unless that is done already, and write the score on the valid part beside it."""
+    run = RunFolder(str(config.run.folder))
+    if not ((run / files.STATE).exists() and run.finished):
+        train(config)
+    if (run / VALID).exists():
+        return
+    valid = load_run_data(config.data).valid
+    if valid is None:
+        raise LabelwiseError("the data has no valid part any more; a study needs one to choose by")
+    section = config.evaluate.model_copy(
+        update={"metrics": [metric], "bootstrap": 0, "k": max(config.evaluate.k, parse_metric(metric).k or 0)}
+    )
+    judgement = judge(load(run / files.MODEL), valid, section)
+    run.write_json(VALID, {"n_documents": len(valid), "values": judgement.evaluation.values})
+
+
+def _end_with_the_sweep() -> None:
+    while os.read(0, 1):  # not sys.stdin, whose lock would be in the way when Python ends
+        pass
+    os._exit(ORPHANED)
+
+
+def main(arguments: list[str]) -> None:
+    """Entry point; the last line on standard error is the reason of a failure."""
+    threading.Thread(target=_end_with_the_sweep, daemon=True).start()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    path, metric = arguments
+    try:
+        run_trial(run_config(ConfigSource.from_file(path)), metric)
+        code = 0
+    except LabelwiseError as error:
+        sys.stderr.write(f"labelwise: {' '.join(str(error).split())}\n")
+        code = 2
+    except MemoryError:
+        sys.stderr.write("labelwise: there is not enough memory for this\n")
+        code = 2
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
