@@ -182,3 +182,9 @@ def test_readings_go_through_json_and_back():
     assert math.isnan(again.loss)
     assert again.attention_entropy == (0.5, 0.25)
     assert again.cosine == 0.5
+
+
+def test_one_point_with_one_label_for_all_is_collapsed_even_below_the_floor():
+    start = Reading(loss=40, floor=29.6, cosine=0.5, effective_rank=20, distinct=30, commonest=0.2)
+    end = Reading(loss=25.7, floor=29.6, cosine=1.0, effective_rank=1.0, distinct=1, commonest=1.0)
+    assert judge([start, end]).name == "collapsed"

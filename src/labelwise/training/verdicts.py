@@ -110,9 +110,14 @@ def judge(readings: Sequence[Reading]) -> Verdict:
             f"the loss is {_number(now.loss)}, it began at {_number(readings[0].loss)}",
             "Take a rate ten times lower, a warm-up, or clip gradients",
         )
+    one_point = 1 - now.cosine < ONE_POINT
+    if (
+        one_point and now.commonest >= SAME_FOR_ALL
+    ):  # whatever the loss: the probe may be easier than the floor's documents
+        return _collapsed(now)
     if now.loss < BELOW * now.floor:
         return Verdict("healthy", f"the loss is {_share(now)} of the floor, {now.distinct} different first labels")
-    if 1 - now.cosine < ONE_POINT:
+    if one_point:
         return _collapsed(now)
     return _above_or_at_the_floor(readings)
 
