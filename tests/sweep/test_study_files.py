@@ -115,7 +115,7 @@ def test_optuna_finds_the_top_and_goes_on_where_it_was(tmp_path):
         ({"seeds": [1, 2]}, "seed_field"),
         ({"serch": {}}, r"study\.yml:\d+: serch: .*did you mean 'search'"),
         ({"search": {"kind": "random"}}, "`trials`"),
-        ({"run": {**BASE, "modell": {}}}, r"study\.yml:\d+: modell: .*did you mean 'model'"),
+        ({"run": {**BASE, "modelx": {}}}, r"study\.yml:\d+: modelx: .*did you mean 'model'"),
         ({"seeds": [0], "seed_field": "model.sed"}, r"study\.yml:\d+: model\.sed: .*did you mean 'seed'"),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-NOTHING = -1
+from labelwise.topk import NOTHING
 
 
 @njit(nogil=True, cache=True)

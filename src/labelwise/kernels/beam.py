@@ -13,9 +13,9 @@ from numba import njit
 from labelwise.kernels.chunk_directory import look_up
 from labelwise.kernels.lanes import LANES, add_stretches, as_float
 from labelwise.kernels.prefetch import prefetch
+from labelwise.topk import NOTHING
 
 HINGE, SIGMOID, PLAIN = 0, 1, 2
-NOTHING = -1
 LARGEST_LOG = np.float32(88)  # beyond it e^x is no float32 any more; only labels weighed up by the user get there
 
 

@@ -18,12 +18,11 @@ from labelwise import store
 from labelwise.config import Config as BaseConfig
 from labelwise.config import validated
 from labelwise.data.dataset import Dataset
-from labelwise.data.label_space import check_distinct
 from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFittedError
 from labelwise.methods.calibration import Calibration
-from labelwise.methods.inputs import Documents, as_dataset, as_inputs
+from labelwise.methods.inputs import Documents, as_dataset, as_inputs, in_blocks
+from labelwise.methods.label_file import ModelLabels
 from labelwise.methods.label_wishes import LabelWishes, label_wishes
-from labelwise.progress import progress
 from labelwise.registry import method_class
 from labelwise.strings import Strings
 from labelwise.topk import NOTHING, TopK
@@ -33,12 +32,10 @@ if TYPE_CHECKING:
     from labelwise.methods.explanation import Explanation
     from labelwise.methods.threshold import CalibrationReport
 
-LABELS_FILE = "labels.safetensors"
 STATE_FILE = "state.safetensors"
 CONFIG_FILE = "config.json"
 CALIBRATION_FILE = "calibration.safetensors"
 MAX_PLACES = 100_000
-AT_ONCE = 16_384
 
 
 def _no_log(**_numbers: Any) -> None:
@@ -225,13 +222,8 @@ class Method:
         dataset = as_dataset(data, labels).align(self.label_names_)
         if len(dataset) == 0:
             raise DataError(f"{dataset.name}: there is no document to calibrate on")
-        parts = []
-        with progress("calibrating", len(dataset)) as step:
-            for begin in range(0, len(dataset), AT_ONCE):
-                part = dataset.take(slice(begin, begin + AT_ONCE))
-                parts.append(self._scored(part, k))
-                step(len(part))
-        self.calibration_, report = calibrate(TopK.concatenate(parts), dataset, precision)
+        top = in_blocks(lambda part: self._scored(part, k), dataset, "calibrating")
+        self.calibration_, report = calibrate(top, dataset, precision)
         return report
 
     @property
@@ -323,13 +315,9 @@ class Method:
             "n_features": self.n_features_in_,
             "calibrated": self.calibration_ is not None,
         }
-        labels = store.strings_to_tensors("names", self.label_names_)
-        labels["counts"] = self.label_counts_.astype(np.int64)
-        if self.label_texts_ is not None:
-            labels |= store.strings_to_tensors("texts", self.label_texts_)
         with store.new_folder(path, "model", about, force) as folder:
             folder.write_json(CONFIG_FILE, self.config.model_dump(mode="json"))
-            folder.write_tensors(LABELS_FILE, labels)
+            ModelLabels(self.label_names_, self.label_texts_, self.label_counts_).write(folder)
             folder.write_tensors(STATE_FILE, self._state())
             if self.calibration_ is not None:
                 folder.write_tensors(CALIBRATION_FILE, self.calibration_.to_tensors())
@@ -353,7 +341,10 @@ class Method:
             model._configure({key: getattr(held, key) for key in cls.Config.model_fields})
         except ConfigError as error:
             raise ModelFormatError(f"{folder.path / CONFIG_FILE}: {error}") from None
-        model._restore_labels(folder)
+        labels, manifest = ModelLabels.read(folder, cls.inputs), folder.manifest
+        model.label_names_, model.label_texts_, model.label_counts_ = labels.names, labels.texts, labels.counts
+        model.n_documents_, model.input_ = manifest["n_documents"], manifest["input"]
+        model.n_features_in_ = manifest["n_features"] if model.input_ == "features" else None
         model._restore(folder.tensors(STATE_FILE), folder.path / STATE_FILE)
         calibrated = folder.manifest.get("calibrated", False)
         if calibrated is not (CALIBRATION_FILE in folder.manifest["files"]):
@@ -362,35 +353,6 @@ class Method:
             path = folder.path / CALIBRATION_FILE
             model.calibration_ = Calibration.from_tensors(folder.tensors(CALIBRATION_FILE), path)
         return model
-
-    def _restore_labels(self, folder: store.Folder) -> None:
-        path = folder.path / LABELS_FILE
-        tensors = folder.tensors(LABELS_FILE)
-        manifest = folder.manifest
-        names = store.strings_from_tensors("names", tensors, path)
-        texts = store.strings_from_tensors("texts", tensors, path) if "texts.ends" in tensors else None
-        counts = store.stored(tensors, "counts", path)
-        n_documents, n_features = manifest.get("n_documents"), manifest.get("n_features")
-        sound = (
-            counts.ndim == 1
-            and counts.dtype == np.int64
-            and len(names) == manifest.get("n_labels") == len(counts) > 0
-            and (texts is None or len(texts) == len(names))
-            and type(n_documents) is int
-            and (counts >= 0).all()
-            and (counts <= n_documents).all()
-            and manifest.get("input") in self.inputs
-            and (type(n_features) is int and 0 <= n_features < 1 << 31 if manifest["input"] == "features" else True)
-        )
-        if not sound:
-            raise ModelFormatError(f"{path}: the labels do not fit the manifest")
-        try:
-            check_distinct(names, str(path))
-        except DataError as error:
-            raise ModelFormatError(str(error)) from None
-        self.label_names_, self.label_texts_, self.label_counts_ = names, texts, counts
-        self.n_documents_, self.input_ = n_documents, manifest["input"]
-        self.n_features_in_ = n_features if self.input_ == "features" else None
 
 
 def load(path: str | Path, verify: bool = True) -> Method:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,11 @@ from scipy import sparse
 from labelwise.data.blocks import Blocks
 from labelwise.data.dataset import Dataset, Features, canonical_features, labels_from_lists
 from labelwise.errors import DataError
+from labelwise.progress import progress
 from labelwise.strings import Strings
+from labelwise.topk import TopK
+
+AT_ONCE = 16_384
 
 
 def as_dataset(data: Any, labels: Any) -> Dataset:
@@ -105,3 +110,14 @@ def widened(features: Any, n_features: int) -> Any:
     if features.shape[1] == n_features:
         return features
     return sparse.csr_array((features.data, features.indices, features.indptr), shape=(features.shape[0], n_features))
+
+
+def in_blocks(predict: Callable[[Dataset], TopK], data: Dataset, what: str) -> TopK:
+    """Predictions for many documents in large blocks, so that there is progress to show."""
+    parts = []
+    with progress(what, len(data)) as step:
+        for begin in range(0, max(len(data), 1), AT_ONCE):
+            part = data.take(slice(begin, begin + AT_ONCE))
+            parts.append(predict(part))
+            step(len(part))
+    return TopK.concatenate(parts)

@@ -14,15 +14,14 @@ import numpy as np
 from labelwise.atomic import replacing
 from labelwise.data.dataset import Dataset
 from labelwise.methods.base import Method
+from labelwise.methods.inputs import in_blocks
 from labelwise.metrics.evaluate import Evaluation, evaluate
 from labelwise.metrics.per_label import write_label_table
-from labelwise.progress import progress
 from labelwise.runs import folder as files
 from labelwise.runs.config import EvaluateSection
 from labelwise.topk import NOTHING, TopK
 
 MAX_EXAMPLE_LETTERS = 600
-AT_ONCE = 16_384
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def judge(model: Method, test: Dataset, section: EvaluateSection, folder: Path |
         )
 
     begin = time.perf_counter()
-    top = _predicted(model, test, section.k)
+    top = in_blocks(lambda part: model.predict(part, k=section.k), test, "predicting")
     predicted = time.perf_counter()
     evaluation = score(top)
     seconds = {"predict": predicted - begin, "evaluate": time.perf_counter() - predicted}
@@ -70,17 +69,6 @@ def judge(model: Method, test: Dataset, section: EvaluateSection, folder: Path |
         write_label_table(folder / files.LABELS, top, test, train=counts, k=min(5, top.k))
         write_examples(folder / files.EXAMPLES, top, test, counts, section.examples)
     return Judgement(top, evaluation, seconds, threshold, score)
-
-
-def _predicted(model: Method, test: Dataset, k: int) -> TopK:
-    """Predictions in large blocks, so that there is progress to show."""
-    parts = []
-    with progress("predicting", len(test)) as step:
-        for begin in range(0, max(len(test), 1), AT_ONCE):
-            part = test.take(slice(begin, begin + AT_ONCE))
-            parts.append(model.predict(part, k=k))
-            step(len(part))
-    return TopK.concatenate(parts)
 
 
 def _in_space_of(model: Method, test: Dataset) -> Dataset:

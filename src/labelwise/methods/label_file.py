@@ -1,0 +1,61 @@
+"""The labels in a model folder: names, meanings and how often each was seen in training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from labelwise import store
+from labelwise.data.label_space import check_distinct
+from labelwise.errors import DataError, ModelFormatError
+from labelwise.strings import Strings
+
+LABELS_FILE = "labels.safetensors"
+MOST_FEATURES = 1 << 31
+
+
+@dataclass(frozen=True)
+class ModelLabels:
+    """What a model knows of its labels."""
+
+    names: Strings
+    texts: Strings | None
+    counts: np.ndarray
+
+    def write(self, folder: store.FolderWriter) -> None:
+        """Into a new folder."""
+        tensors = store.strings_to_tensors("names", self.names)
+        tensors["counts"] = self.counts.astype(np.int64)
+        if self.texts is not None:
+            tensors |= store.strings_to_tensors("texts", self.texts)
+        folder.write_tensors(LABELS_FILE, tensors)
+
+    @classmethod
+    def read(cls, folder: store.Folder, inputs: Sequence[str]) -> ModelLabels:
+        """Back from a folder, checked against its manifest: both may come from a stranger."""
+        path, manifest = folder.path / LABELS_FILE, folder.manifest
+        tensors = folder.tensors(LABELS_FILE)
+        names = store.strings_from_tensors("names", tensors, path)
+        texts = store.strings_from_tensors("texts", tensors, path) if "texts.ends" in tensors else None
+        counts = store.stored(tensors, "counts", path)
+        n_documents, n_features = manifest.get("n_documents"), manifest.get("n_features")
+        sound = (
+            counts.ndim == 1
+            and counts.dtype == np.int64
+            and len(names) == manifest.get("n_labels") == len(counts) > 0
+            and (texts is None or len(texts) == len(names))
+            and type(n_documents) is int
+            and (counts >= 0).all()
+            and (counts <= n_documents).all()
+            and manifest.get("input") in inputs
+            and (manifest["input"] != "features" or (type(n_features) is int and 0 <= n_features < MOST_FEATURES))
+        )
+        if not sound:
+            raise ModelFormatError(f"{path}: the labels do not fit the manifest")
+        try:
+            check_distinct(names, str(path))
+        except DataError as error:
+            raise ModelFormatError(str(error)) from None
+        return cls(names, texts, counts)
