@@ -103,8 +103,8 @@ def test_optuna_finds_the_top_and_goes_on_where_it_was(tmp_path):
     [
         ({"vary": {"model.leaf_sise": [1]}}, r"study\.yml:\d+: model\.leaf_sise: .*did you mean 'leaf_size'"),
         (
-            {"vary": {"model.solver.tolerence": [1]}},
-            r"study\.yml:\d+: model\.solver\.tolerence: .*did you mean 'tolerance'",
+            {"vary": {"model.solver.tolerancex": [1]}},
+            r"study\.yml:\d+: model\.solver\.tolerancex: .*did you mean 'tolerance'",
         ),
         ({"vary": {"model.trees": [1, "many"]}}, r"study\.yml:\d+: model\.trees: .*got 'many'"),
         ({"vary": {"model.trees.x": [1]}, "run": {**BASE, "model": {**BASE["model"], "trees": 2}}}, "is a value"),
@@ -113,7 +113,7 @@ def test_optuna_finds_the_top_and_goes_on_where_it_was(tmp_path):
         ({"vary": {}}, "nothing varies"),
         ({"metric": "Q@1"}, r"study\.yml:\d+: metric: there is no metric 'Q@1'"),
         ({"seeds": [1, 2]}, "seed_field"),
-        ({"serch": {}}, r"study\.yml:\d+: serch: .*did you mean 'search'"),
+        ({"searchx": {}}, r"study\.yml:\d+: searchx: .*did you mean 'search'"),
         ({"search": {"kind": "random"}}, "`trials`"),
         ({"run": {**BASE, "modelx": {}}}, r"study\.yml:\d+: modelx: .*did you mean 'model'"),
         ({"seeds": [0], "seed_field": "model.sed"}, r"study\.yml:\d+: model\.sed: .*did you mean 'seed'"),
