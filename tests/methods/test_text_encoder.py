@@ -102,6 +102,36 @@ def test_a_frozen_encoder_trains_only_the_head():
     assert model.history_.records[-1]["verdict"] == "healthy"
 
 
+def test_the_head_may_learn_alone_before_both_do():
+    train, test = planted("texts", n_documents=500).split(0.3, seed=1)
+    standing = {"epochs": 1, "optimiser": {"rate": 1e-9, "head_rate": 0.1}, "clip": None}
+    begun = made(standing, head_epochs=15).fit(train)
+    untouched = made(standing, {"frozen": True}).fit(train)
+    np.testing.assert_allclose(begun.encode(test), untouched.encode(test), atol=1e-4)
+    floor = precision(lw.Popularity().fit(train), test)
+    assert precision(begun, test) > floor + 0.1 > precision(untouched, test)
+
+
+@pytest.mark.parametrize("stage", ["head", "train"])
+def test_a_fit_that_was_stopped_in_either_stage_goes_on_to_the_same_model(tmp_path, stage):
+    data = planted("texts", n_documents=300)
+    settings = {"checkpoint_every": {"steps": 7}, "log_every": 5, "epochs": 2}
+    whole = made(settings, head_epochs=2).fit(data).predict(data, k=5)
+
+    def log(**numbers):
+        if numbers["step"] == 10 and numbers["part"] == stage:
+            raise Stop
+
+    model = made(settings, head_epochs=2)
+    with pytest.raises(Stop):
+        model.fit(data, context=FitContext(tmp_path, log))
+    seen = []
+    model.fit(data, context=FitContext(tmp_path, lambda **numbers: seen.append((numbers["part"], numbers["step"]))))
+    assert min(step for part, step in seen if part == stage) > 5, "it began anew"
+    assert {part for part, _ in seen} == ({"head", "train"} if stage == "head" else {"train"})
+    same(model.predict(data, k=5), whole)
+
+
 def test_encode_gives_the_vectors_that_predict_uses():
     data = planted("texts", n_documents=150)
     model = made({"epochs": 1}).fit(data)

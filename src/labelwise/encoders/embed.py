@@ -41,7 +41,11 @@ def vectors_in_batches(encoder: TransformerEncoder, tokens: Tokens, what: str) -
 
 def encode_texts(encoder: TransformerEncoder, texts: Strings, what: str = "encoding") -> np.ndarray:
     """One vector for each text, as float32 [texts, width]."""
-    tokens = encoder.tokenizer.encode(texts, encoder.config)
+    return encode_tokens(encoder, encoder.tokenizer.encode(texts, encoder.config), what)
+
+
+def encode_tokens(encoder: TransformerEncoder, tokens: Tokens, what: str) -> np.ndarray:
+    """One vector for each text that has been cut into tokens."""
     vectors = np.empty((len(tokens), encoder.width), np.float32)
     for documents, found in vectors_in_batches(encoder, tokens, what):
         vectors[documents] = found.cpu().numpy()

@@ -34,7 +34,8 @@ from labelwise.training.settings import OptimiserConfig, ScheduleConfig, Trainin
 from labelwise.training.verdicts import MonitorConfig
 
 if TYPE_CHECKING:
-    from labelwise.training.encoder_head import EncoderHead, Part
+    from labelwise.encoders.tokens import Tokens
+    from labelwise.training.encoder_head import EncoderFitting, EncoderHead, Part
     from labelwise.training.watching import History
 
 MOST_VALID = 2000
@@ -62,6 +63,9 @@ class TextEncoder(Method):
         """Outputs and loss."""
         training: TrainingConfig = RECIPE
         """How both are trained."""
+        head_epochs: Annotated[int, Field(ge=0)] = 0
+        """Epochs in which the head alone learns, on the vectors of the encoder as it comes, before both are trained
+        together: costs one more reading of the texts, and spares the encoder the noise of a head that knows nothing."""
         valid_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
         """Share of the training documents held out to choose the best weights when the data has no valid part; at
         most 2,000 documents."""
@@ -98,27 +102,45 @@ class TextEncoder(Method):
         return data.split(share, self.config.training.seed)
 
     def _train(self, train: Dataset, valid: Dataset | None, context: FitContext) -> History:
-        from labelwise.training.encoder_head import EncoderFitting
-        from labelwise.training.loop import train as train_loop
+        from labelwise.training.encoder_head import EncoderFitting, Part
 
         config, training = self.config, self._training(valid)
-        parts = [None if part is None else self._part(part) for part in (train, valid)]
-        frozen = config.encoder.frozen
-        module: Any = self.network_.head if frozen else self.network_
-        fitting = EncoderFitting(module, parts[0], parts[1], training)  # type: ignore[bad-argument-type]
-        watchers = []
-        if config.monitor.enabled:
-            from labelwise.training.collapse import CollapseMonitor
+        tokens = [Part(self._tokens(part), part.labels) for part in (train, valid) if part is not None]
+        if config.encoder.frozen:
+            return self._train_head(tokens, training, context, watched=True)
+        if config.head_epochs:
+            alone = {"epochs": config.head_epochs, "steps": None, "validate_every": None, "early_stopping": None}
+            self._train_head(tokens[:1], training.model_copy(update=alone), context, watched=False)
+        fitting = EncoderFitting(self.network_, tokens[0], tokens[1] if valid is not None else None, training)
+        return self._loop(fitting, training, context, "train", ("head.",), config.monitor.enabled)
 
-            watchers.append(CollapseMonitor(fitting, config.monitor))
-        identity = fitting.train.identity() + config.head.model_dump_json() + config.encoder.model_dump_json()
+    def _train_head(self, tokens: list[Part], training: TrainingConfig, context: FitContext, watched: bool) -> History:
+        """Train the head alone, on vectors that are made once."""
+        from labelwise.training.encoder_head import EncoderFitting
+
+        parts = [self._encoded(part) for part in tokens]
+        fitting = EncoderFitting(self.network_.head, parts[0], parts[1] if len(parts) > 1 else None, training)
+        stage = "train" if watched else "head"
+        return self._loop(fitting, training, context, stage, ("",), watched and self.config.monitor.enabled)
+
+    def _loop(
+        self,
+        fitting: EncoderFitting,
+        training: TrainingConfig,
+        context: FitContext,
+        stage: str,
+        head: tuple[str, ...],
+        watched: bool,
+    ) -> History:
+        from labelwise.training.collapse import CollapseMonitor
+        from labelwise.training.loop import train as train_loop
+
+        config = self.config
+        watchers = [CollapseMonitor(fitting, config.monitor)] if watched else []
+        settings = config.model_dump_json(include={"encoder", "head", "head_epochs"})
+        identity = fitting.train.identity() + settings
         return train_loop(
-            fitting,
-            training,
-            context=context,
-            head=("",) if frozen else ("head.",),
-            watchers=watchers,
-            identity=identity,
+            fitting, training, context=context, head=head, watchers=watchers, stage=stage, identity=identity
         )
 
     def _training(self, valid: Dataset | None) -> TrainingConfig:
@@ -133,15 +155,15 @@ class TextEncoder(Method):
             )
         return training.model_copy(update={"validate_every": None})
 
-    def _part(self, data: Dataset) -> Part:
-        """Documents as the loop wants them: tokens, or vectors when the encoder is frozen."""
-        from labelwise.encoders.embed import encode_texts
+    def _tokens(self, data: Dataset) -> Tokens:
+        return self.network_.encoder.tokenizer.encode(data.texts or Strings.of(()), self.config.encoder)
+
+    def _encoded(self, part: Part) -> Part:
+        """The same documents as vectors."""
+        from labelwise.encoders.embed import encode_tokens
         from labelwise.training.encoder_head import Part
 
-        encoder, texts = self.network_.encoder, data.texts or Strings.of(())
-        if self.config.encoder.frozen:
-            return Part(encode_texts(encoder, texts), data.labels)
-        return Part(encoder.tokenizer.encode(texts, self.config.encoder), data.labels)
+        return Part(encode_tokens(self.network_.encoder, part.inputs, "encoding"), part.labels)
 
     # --- predict ---
 

@@ -22,6 +22,7 @@ from labelwise.parallel import run_stream
 from labelwise.progress import progress
 from labelwise.training.averaging import Averaging
 from labelwise.training.keeping import Keeper, Place
+from labelwise.training.kept_memory import kept_memory
 from labelwise.training.machine import Machine, torch_threads
 from labelwise.training.optimisers import clip_gradients, make_optimisers
 from labelwise.training.randomness import kept_randomness, own_randomness
@@ -100,7 +101,7 @@ def train(
     if config.tensorboard is not None:
         check_tensorboard()
     machine = Machine(config.precision)
-    with torch_threads(), own_randomness(config.seed + machine.rank):
+    with torch_threads(), kept_memory(), own_randomness(config.seed + machine.rank):
         loop = _Loop(fitting, config, context, machine, (tuple(head), tuple(rows)), watchers, stage, identity)
         try:
             return loop.run()

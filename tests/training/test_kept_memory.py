@@ -1,0 +1,50 @@
+"""Freed memory stays with the process inside the block, and goes back after it."""
+
+import platform
+import resource
+
+import numpy as np
+import pytest
+
+from labelwise.training.kept_memory import kept_memory
+
+pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are left alone")
+BLOCK = 48 << 20
+
+
+def faults_of_steps(count: int) -> int:
+    """Pages that the system had to hand out while a large block was taken and freed again and again."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(count):
+        np.empty(BLOCK, np.uint8).fill(1)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def held() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+def test_blocks_that_are_freed_are_taken_again_without_new_pages():
+    outside = faults_of_steps(20)
+    with kept_memory():
+        faults_of_steps(1)
+        inside = faults_of_steps(20)
+    assert inside < outside / 5
+    assert faults_of_steps(20) > outside / 2, "the settings were not set back"
+
+
+def test_memory_goes_back_to_the_system_at_the_end():
+    before = held()
+    with kept_memory():
+        np.empty(4 * BLOCK, np.uint8).fill(1)
+        kept = held()
+    assert kept > before + 3 * BLOCK
+    assert held() < before + BLOCK
+
+
+def test_settings_are_set_back_after_an_error():
+    outside = faults_of_steps(10)
+    with pytest.raises(RuntimeError), kept_memory():
+        raise RuntimeError
+    assert faults_of_steps(10) > outside / 2
