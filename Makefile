@@ -11,7 +11,7 @@ demo: $(VENV)/core.installed
 	$(BIN)/labelwise demo --force
 
 test: $(VENV)/full.installed lint types
-	$(BIN)/python -m pytest -n 2 -m "not fuzz and not scale"
+	$(BIN)/python -m pytest -n 2 -m "not fuzz and not scale" --durations 25
 
 lint: $(VENV)/full.installed
 	$(BIN)/ruff check .

@@ -193,3 +193,33 @@ def test_help_is_quick_and_pipes_may_close(config, tmp_path):
     os.close(process.stdout.fileno())
     process.stdout = None
     assert b"Traceback" not in process.communicate(timeout=60)[1]
+
+
+def test_a_run_is_evaluated_as_its_config_says_and_unknown_labels_are_told(tmp_path, config, corpus):
+    labelwise("train", config, "--set", "evaluate.metrics=[P@2]", "--set", "evaluate.bootstrap=0", cwd=tmp_path)
+    run = tmp_path / "runs" / "first"
+    labels = corpus / "test_labels.txt"
+    rows = labels.read_text().splitlines()
+    labels.write_text("\n".join(["never_seen also_new", "never_seen", *rows[2:]]) + "\n")
+    share = 3 / len(" ".join(labels.read_text().splitlines()).split())
+    done = labelwise("evaluate", run, corpus, "-o", tmp_path / "scores.json")
+    assert set(json.loads((tmp_path / "scores.json").read_text())["values"]) == {"P@2"}
+    assert f"2 labels are unknown to the model; they are {share:.1%} of all true labels" in done.out
+    other = labelwise("evaluate", run, corpus, "--set", "metrics=[P@1]")
+    assert "P@1" in other.out
+    assert "P@2" not in other.out
+
+
+def test_a_failed_run_says_so_until_it_goes_on(tmp_path, config, corpus):
+    whole = (corpus / "test_texts.txt").read_text()
+    (corpus / "test_texts.txt").write_text("one line too few\n")
+    failed = labelwise("train", config, cwd=tmp_path, code=2)
+    state = tmp_path / "runs" / "first" / "state.json"
+    assert json.loads(state.read_text())["status"] == "failed"
+    assert json.loads(state.read_text())["error"] in failed.err.replace("\n", " ")
+    labelwise("report", tmp_path / "runs" / "first")
+    assert "This run has failed: " in (tmp_path / "runs" / "first" / "report.html").read_text()
+    (corpus / "test_texts.txt").write_text(whole)
+    labelwise("train", config, cwd=tmp_path)
+    assert json.loads(state.read_text())["status"] == "finished"
+    assert "error" not in json.loads(state.read_text())

@@ -21,11 +21,12 @@ def evaluate_command(
 ) -> None:
     """Evaluate a model on labelled documents.
 
-    --set takes the fields of a config's evaluate section, e.g. --set metrics=[P@1,PSP@5] --set bootstrap=0,
-    and those of data.options, e.g. --set text_column=title. F1 goes by the calibrated threshold unless one is set.
+    A run is evaluated as its config says. --set takes the fields of a config's evaluate section, e.g.
+    --set metrics=[P@1,PSP@5] --set bootstrap=0, and those of data.options, e.g. --set text_column=title. F1 goes by the
+    calibrated threshold unless one is set.
     """
     from labelwise.atomic import replacing
-    from labelwise.cli.sources import open_model, read_options, refuse_existing
+    from labelwise.cli.sources import open_model, read_options, refuse_existing, section_of_run
     from labelwise.cli.tables import show_evaluation
     from labelwise.config import ConfigSource, validated
     from labelwise.data.options import ReadOptions
@@ -36,7 +37,7 @@ def evaluate_command(
     source = ConfigSource({}, "evaluate").override(overrides or [])
     reading = {key: value for key, value in source.values.items() if key in ReadOptions.model_fields}
     judging = {key: value for key, value in source.values.items() if key not in reading}
-    section = validated(EvaluateSection, judging, source)
+    section = validated(EvaluateSection, {**section_of_run(model, "evaluate"), **judging}, source)
     options = read_options(model, data, reading, source)
     target = refuse_existing(output, force) if output not in (None, "-") else None
     fitted = open_model(model)
@@ -54,3 +55,5 @@ def evaluate_command(
     show_evaluation(f"{model} on {documents.name}: {len(documents):,} documents, {rate:,.0f} a second", evaluation)
     if section.threshold is None and judgement.threshold is not None:
         typer.echo(f"F1 with the threshold the model was calibrated to, {judgement.threshold:.4g}")
+    if judgement.unknown.labels:
+        typer.echo(str(judgement.unknown))

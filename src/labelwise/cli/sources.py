@@ -71,15 +71,17 @@ def read_options(model: str, documents: str, overrides: Mapping[str, Any], sourc
     from labelwise.config import validated
     from labelwise.data.options import ReadOptions
 
-    config = Path(model) / "config.yml"
-    before: Any = ConfigSource.from_file(config).values.get("data", {}) if config.exists() else {}
-    held: Any = {}
-    if (
-        isinstance(before, dict)
-        and Path(str(before.get("train") or before.get("path"))).suffix == Path(documents).suffix
-    ):
-        held = before.get("options") or {}
+    before, held = section_of_run(model, "data"), None
+    if Path(str(before.get("train") or before.get("path"))).suffix == Path(documents).suffix:
+        held = before.get("options")
     return validated(ReadOptions, {**(held if isinstance(held, dict) else {}), **overrides}, source)
+
+
+def section_of_run(model: str, name: str) -> dict[str, Any]:
+    """What the config of a run says in one section; nothing for a model folder."""
+    config = Path(model) / "config.yml"
+    section: Any = ConfigSource.from_file(config).values.get(name) if config.exists() else None
+    return section if isinstance(section, dict) else {}
 
 
 def refuse_existing(path: str | Path, force: bool) -> Path:

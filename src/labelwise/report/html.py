@@ -148,5 +148,6 @@ def verdict(run: Run) -> str:
 def _notes(run: Run) -> list[str]:
     # The report is the last stage of a run that still runs: with results in the folder, all else is done.
     notes = ["This run has not finished."] if run.state.status == "running" and run.results is None else []
+    notes += [f"This run has failed: {cut(run.state.error, 600)}"] if run.state.status == "failed" else []
     notes += [f"{name} is missing: {_WITHOUT[name]}." for name in run.missing]
     return notes + list(run.notes)

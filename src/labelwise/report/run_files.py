@@ -49,6 +49,7 @@ class State(_Part):
     """state.json"""
 
     status: str = "unknown"
+    error: str | None = None
     started: str | None = None
     finished: str | None = None
     method: str | None = None

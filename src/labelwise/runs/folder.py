@@ -11,7 +11,7 @@ import logging
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
@@ -80,6 +80,8 @@ class RunFolder:
                     yield
                 except LabelwiseError as error:
                     self._note(f"ERROR {error}")
+                    with suppress(OSError, LabelwiseError):  # the first error is the one to tell
+                        self.write_json(STATE, {**self.state, "status": "failed", "error": str(error)})
                     raise
 
     def _claim(self) -> None:
@@ -120,6 +122,8 @@ class RunFolder:
                     "give the same config to go on, --force to start over, or --set run.folder=... for another place"
                 )
             self.write_text(CONFIG, config.to_yaml())
+            state = {key: value for key, value in self.state.items() if key != "error"}
+            self.write_json(STATE, {**state, "status": "running"})
             log.info("going on with the run in %s", self.path)
 
     def _clear(self) -> None:

@@ -25,6 +25,28 @@ MAX_EXAMPLE_LETTERS = 600
 
 
 @dataclass(frozen=True)
+class Unknown:
+    """True labels that a model does not know: it cannot but miss them."""
+
+    labels: int
+    """How many different ones."""
+    occurrences: int
+    """How often a document has one."""
+    all_occurrences: int
+    """How often a document has a label at all."""
+
+    @classmethod
+    def beyond(cls, known: int, test: Dataset) -> Unknown:
+        """The labels in the columns after the known ones."""
+        beyond = test.labels.indices[test.labels.indices >= known]
+        return cls(len(np.unique(beyond)), len(beyond), test.labels.nnz)
+
+    def __str__(self) -> str:
+        share = self.occurrences / max(self.all_occurrences, 1)
+        return f"{self.labels:,} labels are unknown to the model; they are {share:.1%} of all true labels, all missed"
+
+
+@dataclass(frozen=True)
 class Judgement:
     """An evaluation with what it took, and the means to score other predictions in the same way."""
 
@@ -33,6 +55,8 @@ class Judgement:
     seconds: dict[str, float]
     threshold: float | None
     """What F1 without @k went by."""
+    unknown: Unknown
+    """True labels that the model has never seen."""
     score: Callable[[TopK], Evaluation]
 
 
@@ -68,7 +92,8 @@ def judge(model: Method, test: Dataset, section: EvaluateSection, folder: Path |
     if folder is not None:
         write_label_table(folder / files.LABELS, top, test, train=counts, k=min(5, top.k))
         write_examples(folder / files.EXAMPLES, top, test, counts, section.examples)
-    return Judgement(top, evaluation, seconds, threshold, score)
+    unknown = Unknown.beyond(len(model.label_names_), test)
+    return Judgement(top, evaluation, seconds, threshold, unknown, score)
 
 
 def _in_space_of(model: Method, test: Dataset) -> Dataset:
