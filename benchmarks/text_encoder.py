@@ -161,6 +161,8 @@ def in_process(
     sizes = {name: getattr(given, name) for name in ("encoder", "documents", "tests", "epochs", "threads", "length")}
     if choosing:
         sizes["documents"] = given.choosing_documents
+    elif folder == given.short:
+        sizes["documents"] = given.short_documents
     options = [text for name, value in sizes.items() for text in (f"--{name}", str(value))]
     command = [sys.executable, __file__, "--measure", side, "--long", folder, "--rate", str(rate), *options]
     environment = {**os.environ, **ENVIRONMENT, "OMP_NUM_THREADS": str(given.threads)}
@@ -189,7 +191,8 @@ def table(runs: dict[tuple[str, str], list[dict[str, float]]], rates: dict[tuple
         f"load {os.getloadavg()[1]:.1f}, median of {given.repeats}. Written by `benchmarks/text_encoder.py` with the "
         f"encoder {Path(given.encoder).parent.name}/{Path(given.encoder).name}.",
         "",
-        f"{given.documents:,} training and {given.tests:,} test documents, {given.length} tokens at most, batches of "
+        f"{given.documents:,} training documents ({given.short_documents:,} of the short texts) and {given.tests:,} "
+        f"test documents, {given.length} tokens at most, batches of "
         f"{BATCH}, {given.epochs} epochs; ours first trains the head for {HEAD_EPOCHS['labelwise']} epochs on the "
         f"vectors of the untouched encoder, the frozen encoder's head has {HEAD_EPOCHS['frozen + linear']}, both at "
         f"a rate of {HEAD_RATE:g}. Seconds of wall time, with tokenising and loading; CPU seconds and peak memory of "
@@ -232,6 +235,7 @@ def main() -> None:
     options.add_argument("--long", help="data folder whose texts fill the window")
     options.add_argument("--short", help="data folder of short texts")
     options.add_argument("--documents", type=int, default=8000)
+    options.add_argument("--short-documents", type=int, default=2000, help="training documents of the short texts")
     options.add_argument("--tests", type=int, default=2000)
     options.add_argument("--epochs", type=int, default=3)
     options.add_argument("--length", type=int, default=128)
