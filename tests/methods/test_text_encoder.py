@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from transformers import PreTrainedTokenizerFast
 
 import labelwise as lw
 from conformance.planted import planted
@@ -110,6 +111,21 @@ def test_the_head_may_learn_alone_before_both_do():
     np.testing.assert_allclose(begun.encode(test), untouched.encode(test), atol=1e-4)
     floor = precision(lw.Popularity().fit(train), test)
     assert precision(begun, test) > floor + 0.1 > precision(untouched, test)
+
+
+def test_the_head_begins_alone_where_the_encoder_knows_something(tmp_path):
+    data = planted("texts", n_documents=60)
+    parts = set()
+    seen = FitContext(log=lambda **numbers: parts.add(numbers["part"]))
+    random = made({"epochs": 1, "log_every": 1}).fit(data, context=seen)
+    assert parts == {"train"}
+    folder = tmp_path / "weights"
+    random.network_.encoder.backbone.save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=random.network_.encoder.tokenizer.backend).save_pretrained(folder)
+    made({"epochs": 1, "log_every": 1}, {"model": str(folder)}).fit(data, context=seen)
+    assert parts == {"head", "train"}
+    with pytest.raises(ConfigError, match="frozen"):
+        made(encoder={"frozen": True}, head_epochs=3)
 
 
 @pytest.mark.parametrize("stage", ["head", "train"])

@@ -42,3 +42,8 @@ class EncoderConfig(Config):
         if self.architecture is not None and not isinstance(self.architecture.get("model_type"), str):
             raise ValueError("architecture needs a model_type, for example {model_type: distilbert, n_layers: 2}")
         return self
+
+    @property
+    def starts_random(self) -> bool:
+        """Whether weights are drawn instead of read."""
+        return self.architecture is not None or self.model == TINY

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from labelwise.encoders.config import TINY, EncoderConfig
+from labelwise.encoders.config import EncoderConfig
 from labelwise.encoders.tokens import TextTokenizer, TokenBatch, state_of
 from labelwise.errors import ConfigError, MissingDependencyError, ModelFormatError
 from labelwise.store import stored
@@ -198,7 +198,7 @@ def _architecture(settings: Mapping[str, Any]) -> Any:
 
 def open_encoder(config: EncoderConfig, texts: Strings, seed: int) -> TransformerEncoder:
     """The encoder a config asks for. Random weights come with a tokenizer made from the texts."""
-    if config.architecture is not None or config.model == TINY:
+    if config.starts_random:
         tokenizer = TextTokenizer.trained(texts, config.vocabulary)
         settings = {**(config.architecture or TINY_ARCHITECTURE), "vocab_size": tokenizer.size}
         settings.setdefault("pad_token_id", tokenizer.pad)

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
@@ -63,14 +63,21 @@ class TextEncoder(Method):
         """Outputs and loss."""
         training: TrainingConfig = RECIPE
         """How both are trained."""
-        head_epochs: Annotated[int, Field(ge=0)] = 0
+        head_epochs: Annotated[int, Field(ge=0)] | None = None
         """Epochs in which the head alone learns, on the vectors of the encoder as it comes, before both are trained
-        together: costs one more reading of the texts, and spares the encoder the noise of a head that knows nothing."""
+        together: one more reading of the texts, and the encoder is spared the noise of a head that knows nothing.
+        null is 10, and 0 where there is nothing to spare: an encoder that is frozen or starts from random weights."""
         valid_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
         """Share of the training documents held out to choose the best weights when the data has no valid part; at
         most 2,000 documents."""
         monitor: MonitorConfig = MonitorConfig()
         """Watches for collapse while it trains."""
+
+        @model_validator(mode="after")
+        def _check(self) -> Self:
+            if self.encoder.frozen and self.head_epochs:
+                raise ValueError("head_epochs: with a frozen encoder the head learns alone for training.epochs anyway")
+            return self
 
     network_: EncoderHead
     history_: History | None
@@ -108,11 +115,17 @@ class TextEncoder(Method):
         tokens = [Part(self._tokens(part), part.labels) for part in (train, valid) if part is not None]
         if config.encoder.frozen:
             return self._train_head(tokens, training, context, watched=True)
-        if config.head_epochs:
-            alone = {"epochs": config.head_epochs, "steps": None, "validate_every": None, "early_stopping": None}
+        epochs = self._head_epochs()
+        if epochs:
+            alone = {"epochs": epochs, "steps": None, "validate_every": None, "early_stopping": None}
             self._train_head(tokens[:1], training.model_copy(update=alone), context, watched=False)
         fitting = EncoderFitting(self.network_, tokens[0], tokens[1] if valid is not None else None, training)
         return self._loop(fitting, training, context, "train", ("head.",), config.monitor.enabled)
+
+    def _head_epochs(self) -> int:
+        """Epochs of the head alone."""
+        given, knows_nothing = self.config.head_epochs, self.config.encoder.starts_random
+        return (0 if knows_nothing else 10) if given is None else given
 
     def _train_head(self, tokens: list[Part], training: TrainingConfig, context: FitContext, watched: bool) -> History:
         """Train the head alone, on vectors that are made once."""
