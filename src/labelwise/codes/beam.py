@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,23 +42,20 @@ class TreeSearch:
     def __init__(
         self, levels: Sequence[ChunkedWeights], label_order: np.ndarray, post_processor: str = "l3_hinge"
     ) -> None:
+        self._given = levels, label_order, post_processor
         self._transform, self._power, self._product = _post_processor(post_processor)
         self._levels = levels
-        self._arrays = [
-            (
-                level.children_offsets, level.chunk_offsets, level.features, level.row_offsets, level.lanes,
-                _stored(level), level.bias, level.scales, *level.directory, level.widest,
-            )
-            for level in levels
-        ]  # fmt: skip
-        self._sizes = [level.n_children for level in levels]
+        self._runs = _runs(levels)
         self._names = np.ascontiguousarray(label_order, np.int32)
+
+    def __reduce__(self) -> tuple:
+        return TreeSearch, self._given  # addresses hold in this process alone
 
     def best(self, features: Any, beam: int, k: int, choice: LabelChoice | None = None) -> TopK:
         """The best k labels of each row of a CSR matrix (float32, sorted int32 indices)."""
         n = features.shape[0]
         extra = _nothing(np.float32) if choice is None or choice.extra is None else choice.extra.astype(np.float32)
-        allowed = _allowed_by_level(self._levels, choice.allowed if choice else None)
+        allowed = _allowed(self._levels, choice.allowed if choice else None)
         ids = np.empty((n, k), np.int32)
         scores = np.empty((n, k), np.float32)
 
@@ -76,36 +74,61 @@ class TreeSearch:
         begin: int,
         end: int,
         beam: int,
-        allowed: list[np.ndarray],
+        allowed: np.ndarray,
         extra: np.ndarray,
         ids: np.ndarray,
         scores: np.ndarray,
     ) -> None:
         """Fill the rows begin..end of `ids` and `scores`."""
-        from labelwise.kernels.beam import expand, from_logarithms
+        from labelwise.kernels.tree_search import descend
 
-        indptr, indices, data = features.indptr, features.indices, features.data
         position = _nothing(np.int32) if end - begin == 1 else np.full(features.shape[1], NOTHING, np.int32)
         for first in range(begin, end, BLOCK):
             last = min(first + BLOCK, end)
-            nodes = np.zeros((last - first, 1), np.int32)
-            kept = np.zeros((last - first, 1), np.float32)
-            for depth, (arrays, size) in enumerate(zip(self._arrays, self._sizes, strict=True)):
-                leaf = depth == len(self._sizes) - 1
-                keep = min(ids.shape[1] if leaf else beam, size)
-                out_nodes = np.empty((last - first, keep), np.int32)
-                out_scores = np.empty((last - first, keep), np.float32)
-                expand(
-                    indptr, indices, data, first, nodes, kept, *arrays, self._transform, self._power, allowed[depth],
-                    extra if leaf else _nothing(np.float32), self._names if leaf else _nothing(np.int32),
-                    keep, position, out_nodes, out_scores,
+            nodes, kept = np.empty((last - first, beam), np.int32), np.empty((last - first, beam), np.float32)
+            for run in self._runs:
+                descend(
+                    *run.levels, features.indptr, features.indices, features.data, first, last, nodes, kept, beam,
+                    self._transform, self._power, self._product, allowed, extra, self._names, position, ids, scores,
                 )  # fmt: skip
-                nodes, kept = out_nodes, out_scores
-            width = nodes.shape[1]
-            ids[first:last, :width], scores[first:last, :width] = nodes, kept
-            ids[first:last, width:], scores[first:last, width:] = NOTHING, -np.inf
-        if self._product:
-            from_logarithms(ids, scores, begin, end)
+
+
+class _Run(NamedTuple):
+    """Neighbouring levels with the same types, as `descend` takes them, and the arrays that its addresses point to."""
+
+    levels: tuple[np.ndarray, np.ndarray, np.ndarray, bool, bool]
+    arrays: list[list[np.ndarray]]
+
+
+def _runs(levels: Sequence[ChunkedWeights]) -> list[_Run]:
+    """Levels for the kernel; nearly always one run, because lanes take more bytes only above 256 siblings."""
+    from labelwise.kernels.addresses import address_row
+
+    befores = np.cumsum([0, *(level.n_children for level in levels)])
+    runs = []
+    for _, group in groupby(range(len(levels)), lambda depth: (levels[depth].lanes.dtype, levels[depth].values.dtype)):
+        depths = list(group)
+        arrays = [_arrays(levels[depth]) for depth in depths]
+        rows = [
+            [*address_row(own), levels[depth].widest, befores[depth]] for depth, own in zip(depths, arrays, strict=True)
+        ]
+        lanes, values = arrays[0][4:6]
+        kinds = np.empty(0, lanes.dtype), np.empty(0, values.dtype)
+        runs.append(_Run((np.array(rows, np.int64), *kinds, depths[0] == 0, depths[-1] == len(levels) - 1), arrays))
+    return runs
+
+
+def _arrays(level: ChunkedWeights) -> list[np.ndarray]:
+    """A level's arrays in the kernel's order and types, which it takes on trust; none is copied if it has them."""
+    values = level.values.view(np.uint16) if level.values.dtype == np.float16 else level.values  # halves by their bits
+    shifts, directory_offsets, starts = level.directory
+    kinds = (
+        (level.children_offsets, np.int64), (level.chunk_offsets, np.int64), (level.features, np.int32),
+        (level.row_offsets, np.int64), (level.lanes, level.lanes.dtype), (values, values.dtype),
+        (level.bias, np.float32), (level.scales, np.float32), (shifts, np.int64), (directory_offsets, np.int64),
+        (starts, np.int32),
+    )  # fmt: skip
+    return [np.require(array, dtype, ["C", "A"]) for array, dtype in kinds]
 
 
 def beam_search(
@@ -127,22 +150,17 @@ def _post_processor(name: str) -> tuple[int, int, bool]:
     return POST_PROCESSORS[name]
 
 
-def _allowed_by_level(levels: Sequence[ChunkedWeights], allowed: np.ndarray | None) -> list[np.ndarray]:
-    """For each level which nodes lead to an allowed label; empty arrays when all do."""
+def _allowed(levels: Sequence[ChunkedWeights], allowed: np.ndarray | None) -> np.ndarray:
+    """Which nodes lead to an allowed label, level after level; empty when all do."""
     if allowed is None:
-        return [_nothing(np.bool_)] * len(levels)
+        return _nothing(np.bool_)
     masks = [np.ascontiguousarray(allowed, np.bool_)]
     for level in reversed(levels[1:]):
         starts = level.children_offsets[:-1]
         counts = np.add.reduceat(np.append(masks[0], False).astype(np.int64), starts) if len(starts) else starts
         counts[np.diff(level.children_offsets) == 0] = 0
         masks.insert(0, counts > 0)
-    return masks
-
-
-def _stored(level: ChunkedWeights) -> np.ndarray:
-    """Values for the kernel, which takes float16 by its bits."""
-    return level.values.view(np.uint16) if level.values.dtype == np.float16 else level.values
+    return np.concatenate(masks)
 
 
 @lru_cache
