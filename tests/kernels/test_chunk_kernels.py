@@ -90,22 +90,26 @@ def test_the_directory_finds_what_a_search_finds(seed, n_features, sizes):
     chunks = [np.sort(rng.choice(n_features, min(size, n_features), replace=False)) for size in sizes]
     offsets = np.cumsum([0, *map(len, chunks)])
     features = np.concatenate(chunks).astype(np.int32)
-    shifts, places = np.empty(len(chunks), np.int64), np.empty(len(chunks) + 1, np.int64)
-    directory_shape(offsets, n_features, shifts, places)
-    starts = np.full(places[-1], -7, np.int32)
-    fill_directory(offsets, features, shifts, places, 0, len(chunks), starts)
+    n_chunks = len(chunks)
+    word_offsets, range_offsets = np.empty(n_chunks + 1, np.int64), np.empty(n_chunks + 1, np.int64)
+    shifts = np.empty(n_chunks, np.int64)
+    directory_shape(offsets, features, n_features, word_offsets, shifts, range_offsets)
+    words, starts = np.zeros(2 * word_offsets[-1], np.uint64), np.full(range_offsets[-1], -7, np.int32)
+    shape = word_offsets, shifts, range_offsets
+    for c in range(n_chunks):
+        fill_directory(offsets, features, *shape, c, c + 1, words, starts)
     wanted = np.sort(rng.choice(n_features, min(25, n_features), replace=False)).astype(np.int32)
     values = rng.normal(size=len(wanted)).astype(np.float32)
     rows, found_values = np.empty(len(wanted) + 1, np.int64), np.empty(len(wanted) + 1, np.float32)
+    tables = word_offsets, words, shifts, range_offsets, starts
     for c, chunk in enumerate(chunks):
-        count = look_up(
-            0, len(wanted), wanted, values, offsets[c], features, shifts[c], places[c], starts, rows, found_values
-        )
+        count = look_up(0, len(wanted), wanted, values, c, offsets[c], features, *tables, rows, found_values)
         here = np.isin(wanted, chunk)
         np.testing.assert_array_equal(features[rows[:count]], wanted[here])
         assert (rows[:count] >= offsets[c]).all()
         assert (rows[:count] < offsets[c + 1]).all()
         np.testing.assert_array_equal(found_values[:count], values[here])
+    assert words.nbytes <= 4 * len(features) + 16 * n_chunks, "words are to grow with the chunk, not the vocabulary"
 
 
 @njit

@@ -96,7 +96,7 @@ class TreeSearch:
 class _Run(NamedTuple):
     """Neighbouring levels with the same types, as `descend` takes them, and the arrays that its addresses point to."""
 
-    levels: tuple[np.ndarray, np.ndarray, np.ndarray, bool, bool]
+    levels: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, bool, bool]
     arrays: list[list[np.ndarray]]
 
 
@@ -113,7 +113,7 @@ def _runs(levels: Sequence[ChunkedWeights]) -> list[_Run]:
             [*address_row(own), levels[depth].widest, befores[depth]] for depth, own in zip(depths, arrays, strict=True)
         ]
         lanes, values = arrays[0][4:6]
-        kinds = np.empty(0, lanes.dtype), np.empty(0, values.dtype)
+        kinds = np.empty(0, lanes.dtype), np.empty(0, values.dtype), np.empty(0, np.uint64)
         runs.append(_Run((np.array(rows, np.int64), *kinds, depths[0] == 0, depths[-1] == len(levels) - 1), arrays))
     return runs
 
@@ -121,12 +121,12 @@ def _runs(levels: Sequence[ChunkedWeights]) -> list[_Run]:
 def _arrays(level: ChunkedWeights) -> list[np.ndarray]:
     """A level's arrays in the kernel's order and types, which it takes on trust; none is copied if it has them."""
     values = level.values.view(np.uint16) if level.values.dtype == np.float16 else level.values  # halves by their bits
-    shifts, directory_offsets, starts = level.directory
+    word_offsets, words, shifts, range_offsets, starts = level.directory
     kinds = (
         (level.children_offsets, np.int64), (level.chunk_offsets, np.int64), (level.features, np.int32),
         (level.row_offsets, np.int64), (level.lanes, level.lanes.dtype), (values, values.dtype),
-        (level.bias, np.float32), (level.scales, np.float32), (shifts, np.int64), (directory_offsets, np.int64),
-        (starts, np.int32),
+        (level.bias, np.float32), (level.scales, np.float32), (word_offsets, np.int64), (words, np.uint64),
+        (shifts, np.int64), (range_offsets, np.int64), (starts, np.int32),
     )  # fmt: skip
     return [np.require(array, dtype, ["C", "A"]) for array, dtype in kinds]
 

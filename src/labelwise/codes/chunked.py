@@ -124,17 +124,19 @@ class ChunkedWeights:
         return first + self.lanes
 
     @cached_property
-    def directory(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Where each chunk keeps its features, for look-ups of single documents; made at the first use."""
+    def directory(self) -> tuple[np.ndarray, ...]:
+        """Where each chunk keeps its features: the tables of `kernels.chunk_directory`, made at the first use."""
         from labelwise.kernels.chunk_directory import directory_shape, fill_directory
 
         n_chunks = len(self.chunk_offsets) - 1
-        shifts, offsets = np.empty(n_chunks, np.int64), np.empty(n_chunks + 1, np.int64)
-        directory_shape(self.chunk_offsets, self.n_features, shifts, offsets)
-        starts = np.empty(int(offsets[-1]), np.int32)
-        parts = ranges(n_chunks, threads())
-        run_all(lambda part: fill_directory(self.chunk_offsets, self.features, shifts, offsets, *part, starts), parts)
-        return shifts, offsets, starts
+        chunks = self.chunk_offsets, self.features
+        word_offsets, range_offsets = np.empty(n_chunks + 1, np.int64), np.empty(n_chunks + 1, np.int64)
+        shifts = np.empty(n_chunks, np.int64)
+        directory_shape(*chunks, self.n_features, word_offsets, shifts, range_offsets)
+        words, starts = np.zeros(2 * int(word_offsets[-1]), np.uint64), np.empty(int(range_offsets[-1]), np.int32)
+        shape = word_offsets, shifts, range_offsets
+        run_all(lambda part: fill_directory(*chunks, *shape, *part, words, starts), ranges(n_chunks, threads()))
+        return word_offsets, words, shifts, range_offsets, starts
 
     def filled(self, share: float = FILLED) -> ChunkedWeights:
         """The same weights, with rows that have at least this share of the children made whole by zeros.

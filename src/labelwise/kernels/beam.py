@@ -22,16 +22,16 @@ LARGEST_LOG = np.float32(88)  # beyond it e^x is no float32 any more; only label
 @njit(nogil=True, cache=True)
 def expand(
     indptr, indices, data, first_row, nodes, scores, children_offsets, chunk_offsets, features, row_offsets, lanes,
-    values, bias, scales, shifts, directory_offsets, starts, widest, transform, power, allowed, extra, names,
-    keep, position, out_nodes, out_scores,
+    values, bias, scales, word_offsets, words, shifts, range_offsets, starts, widest, transform, power, allowed, extra,
+    names, keep, position, out_nodes, out_scores,
 ):  # fmt: skip
     """Look at the children of every document's kept nodes and keep the best `keep` of them.
 
     nodes, scores [documents, beam]: what is kept of the level above (NOTHING: empty); scores are logarithms unless
     the transform is PLAIN. allowed [children] leaves children out (empty: none), extra [children] is added to scores
     (empty: nothing), names [children] is what they are called in the result (empty: their number). `position`
-    [features] must hold -1 (empty: never used) and is left so; shifts, directory_offsets and starts are the chunks'
-    directories, `widest` is the most children a chunk has. Of equal scores the lower name wins.
+    [features] must hold -1 (empty: never used) and is left so; word_offsets to starts are the chunks' directories,
+    `widest` is the most children a chunk has. Of equal scores the lower name wins.
     """
     n, beam = nodes.shape
     pairs = np.empty(n * beam, np.int64)
@@ -77,8 +77,8 @@ def expand(
                 found = _look_up_all(start, stop, indices, data, low, position, hit_rows, hit_values)
             else:
                 found = look_up(
-                    start, stop, indices, data, low, features, shifts[chunk], directory_offsets[chunk], starts,
-                    hit_rows, hit_values,
+                    start, stop, indices, data, chunk, low, features, word_offsets, words, shifts, range_offsets,
+                    starts, hit_rows, hit_values,
                 )  # fmt: skip
             _add(found, hit_rows, hit_values, row_offsets, lanes, values, width, sums)
             above = scores[i, pairs[order[p]] % beam]

@@ -9,22 +9,22 @@ from labelwise.kernels.addresses import array_at
 from labelwise.kernels.beam import expand, from_logarithms
 from labelwise.topk import NOTHING
 
-ARRAYS = 11
+ARRAYS = 13
 WIDEST, BEFORE = 2 * ARRAYS, 2 * ARRAYS + 1
 
 
 @njit(nogil=True, cache=True)
 def descend(
-    levels, lane_kind, value_kind, is_first, is_last, indptr, indices, data, begin, end, nodes, kept, beam, transform,
-    power, product, allowed, extra, names, position, ids, scores,
+    levels, lane_kind, value_kind, word_kind, is_first, is_last, indptr, indices, data, begin, end, nodes, kept, beam,
+    transform, power, product, allowed, extra, names, position, ids, scores,
 ):  # fmt: skip
     """Search for the documents begin..end in some neighbouring levels, which may be all (`is_first` and `is_last`).
 
-    levels [levels, numbers]: a level's eleven arrays in the order of `expand` as an address row, then its widest chunk
-    and how many children the levels above have together; lane_kind and value_kind are arrays of the types of lanes and
-    values. nodes, kept [documents, beam]: what the levels above have kept; what these keep comes in its place, or with
-    `is_last` into the rows begin..end of ids and scores. allowed [children of all levels], extra and names [labels] and
-    position are as in `expand`; with `product` the scores end as e to their sum.
+    levels [levels, numbers]: a level's arrays in the order of `expand` as an address row, then its widest chunk and how
+    many children the levels above have together; lane_kind, value_kind and word_kind are arrays of the types of lanes,
+    values and words. nodes, kept [documents, beam]: what the levels above have kept; what these keep comes in its
+    place, or with `is_last` into the rows begin..end of ids and scores. allowed [children of all levels], extra and
+    names [labels] and position are as in `expand`; with `product` the scores end as e to their sum.
     """
     if is_first:
         nodes[:] = NOTHING
@@ -43,7 +43,8 @@ def descend(
             indptr, indices, data, begin, found, found_scores,
             array_at(level, 0, levels), array_at(level, 1, levels), array_at(level, 2, ids), array_at(level, 3, levels),
             array_at(level, 4, lane_kind), array_at(level, 5, value_kind), bias, array_at(level, 7, scores),
-            array_at(level, 8, levels), array_at(level, 9, levels), array_at(level, 10, ids), level[WIDEST],
+            array_at(level, 8, levels), array_at(level, 9, word_kind), array_at(level, 10, levels),
+            array_at(level, 11, levels), array_at(level, 12, ids), level[WIDEST],
             transform, power, allowed[level[BEFORE] : level[BEFORE] + children],
             extra if leaf else extra[:0], names if leaf else names[:0], keep, position, out_nodes, out_scores,
         )  # fmt: skip
