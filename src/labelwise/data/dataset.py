@@ -20,6 +20,8 @@ from labelwise.errors import DataError
 from labelwise.strings import Strings
 
 Features = sparse.csr_array | np.ndarray | Blocks
+CSR = sparse.csr_array, sparse.csr_matrix
+"""SciPy's newer and older kind."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +155,7 @@ class Dataset:
 def canonical_csr(given: Any, what: str) -> sparse.csr_array:
     """CSR in float32 with sorted, unique, in-range columns and no stored zeros. The input is never changed."""
     matrix: Any = given if sparse.issparse(given) else np.asarray(given)
-    if _is_canonical(matrix):
+    if is_canonical_csr(matrix):
         return matrix if isinstance(matrix, sparse.csr_array) else sparse.csr_array(matrix)
     if isinstance(matrix, np.ndarray) and (matrix.ndim != 2 or matrix.dtype.kind not in "biuf"):
         raise DataError(f"{what} must be a matrix of numbers, got {matrix.dtype} of shape {matrix.shape}")
@@ -175,9 +177,9 @@ def canonical_csr(given: Any, what: str) -> sparse.csr_array:
     return csr
 
 
-def _is_canonical(matrix: Any) -> bool:
-    """Whether there is nothing to do; one pass without a copy, because single documents come this way too."""
-    if getattr(matrix, "format", None) != "csr" or matrix.ndim != 2 or matrix.dtype != np.float32:
+def is_canonical_csr(matrix: Any) -> bool:
+    """Whether it is as `canonical_csr` makes it, of either kind: one pass, nothing copied."""
+    if not isinstance(matrix, CSR) or matrix.ndim != 2 or matrix.dtype != np.float32:
         return False
     from labelwise.kernels.canonical import is_canonical
 

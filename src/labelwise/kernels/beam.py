@@ -50,8 +50,8 @@ def expand(
     longest = 0
     for row in range(first_row, first_row + n):
         longest = max(longest, indptr[row + 1] - indptr[row])
-    hit_rows = np.empty(longest + 1, np.int64)
-    hit_values = np.empty(longest + 1, np.float32)
+    hit_rows, rest_rows = np.empty(longest + 1, np.int64), np.empty(longest + 1, np.int64)
+    hit_values, rest_values = np.empty(longest + 1, np.float32), np.empty(longest + 1, np.float32)
     begin = 0
     while begin < count:
         chunk = parents[order[begin]]
@@ -80,7 +80,7 @@ def expand(
                     start, stop, indices, data, chunk, low, features, word_offsets, words, shifts, range_offsets,
                     starts, hit_rows, hit_values,
                 )  # fmt: skip
-            _add(found, hit_rows, hit_values, row_offsets, lanes, values, width, sums)
+            _add(found, hit_rows, hit_values, row_offsets, lanes, values, width, rest_rows, rest_values, sums)
             above = scores[i, pairs[order[p]] % beam]
             best_nodes, best_scores = out_nodes[i], out_scores[i]
             for lane in range(width):
@@ -112,33 +112,34 @@ def _look_up_all(start, stop, indices, data, low, position, hit_rows, hit_values
 
 
 @njit(nogil=True, cache=True)
-def _add(found, hit_rows, hit_values, row_offsets, lanes, values, width, sums):
-    """Add the weights of the features found. Rows with a weight for every child come first, as vectors."""
+def _add(found, hit_rows, hit_values, row_offsets, lanes, values, width, rest_rows, rest_values, sums):
+    """Add the weights of the features found: first, as vectors, those of rows with a weight for every child."""
     blocks = (width + LANES - 1) // LANES
     last = len(values) - blocks * LANES
-    whole = 0
     for h in range(found):
         prefetch(row_offsets, hit_rows[h])
-    for h in range(
-        found
-    ):  # whole rows to the front, without a branch; where they start takes the place of their number
+    whole = rest = 0
+    for h in range(found):  # parted without a branch; of whole rows where they begin is kept, in the place of hits read
         r, x = hit_rows[h], hit_values[h]
         begin = row_offsets[r]
-        is_whole = row_offsets[r + 1] - begin == width and begin <= last
-        hit_rows[h], hit_values[h] = hit_rows[whole], hit_values[whole]
-        hit_rows[whole], hit_values[whole] = begin if is_whole else r, x
+        is_whole = (row_offsets[r + 1] - begin == width) & (begin <= last)
+        hit_rows[whole], hit_values[whole] = begin, x
+        rest_rows[rest], rest_values[rest] = r, x
         whole += is_whole
+        rest += not is_whole
         prefetch(values, begin)
         prefetch(lanes, begin)
-        if is_whole:
-            for block in range(1, blocks):
-                prefetch(values, begin + block * LANES)
+    for block in range(1, blocks):
+        for h in range(whole):
+            prefetch(values, hit_rows[h] + block * LANES)
     for block in range(blocks):
         add_stretches(values, hit_rows, hit_values, whole, block, sums)
-    for h in range(whole, found):
-        r, x = hit_rows[h], hit_values[h]
-        for e in range(row_offsets[r], row_offsets[r + 1]):
-            sums[lanes[e]] += x * as_float(values[e])
+    for h in range(rest):  # entries by unsigned number, which cannot count from the end and needs no test for it
+        r, x = rest_rows[h], rest_values[h]
+        entry, end = np.uint64(row_offsets[r]), np.uint64(row_offsets[r + 1])
+        while entry < end:
+            sums[lanes[entry]] += x * as_float(values[entry])
+            entry += np.uint64(1)
 
 
 @njit(nogil=True, cache=True, inline="always")

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 
 from labelwise.data.blocks import Blocks
-from labelwise.data.dataset import Dataset, Features, canonical_features, labels_from_lists
+from labelwise.data.dataset import Dataset, Features, canonical_features, is_canonical_csr, labels_from_lists
 from labelwise.errors import DataError
 from labelwise.progress import progress
 from labelwise.strings import Strings
@@ -63,6 +63,8 @@ def as_inputs(documents: Any, kind: str, n_features: int | None) -> Documents:
         if value is None and len(documents):
             raise DataError(f"{documents.name}: the model was trained on {kind}, the data has none")
         value = _nothing(kind, n_features) if value is None else value
+    elif kind == "features" and is_canonical_csr(documents):
+        value = documents  # also of SciPy's older kind: turning it into the newer takes longer than many a prediction
     else:
         found, value = _documents(documents)
         if found != kind:

@@ -21,7 +21,7 @@ from labelwise.codes.chunked import ChunkedWeights
 from labelwise.codes.explain import LabelPath, explain_labels
 from labelwise.codes.tree import LabelTree
 from labelwise.data.blocks import Blocks
-from labelwise.data.dataset import Dataset
+from labelwise.data.dataset import CSR, Dataset
 from labelwise.errors import DataError, ModelFormatError
 from labelwise.features.feature_order import FeatureOrder
 from labelwise.features.tfidf import Tfidf, TfidfConfig
@@ -243,7 +243,7 @@ def as_csr(features: Any) -> Any:
     """Features for the kernels: CSR with sorted int32 columns."""
     if isinstance(features, Blocks):
         return features.to_csr()
-    csr = features if isinstance(features, sparse.csr_array) else sparse.csr_array(features)
+    csr = features if isinstance(features, CSR) else sparse.csr_array(features)
     if csr.indices.dtype != np.int32:
         csr = csr.copy() if csr is features else csr  # what is the user's stays as it is
         csr.indices = csr.indices.astype(np.int32)
