@@ -337,3 +337,27 @@ def tfidf_row(counts: dict[int, int], weights: np.ndarray | None, sublinear: boo
         row = {column: value * weights[column] for column, value in row.items()}
     length = np.sqrt(sum(value * value for value in row.values()))
     return {column: value / length if unit else value for column, value in row.items()}
+
+
+def search_row(
+    row: np.ndarray,
+    levels: list[tuple[np.ndarray, np.ndarray, np.ndarray]],
+    beam: int,
+    k: int,
+    power: int,
+    allowed: list[np.ndarray],
+    names: np.ndarray,
+) -> list[tuple[int, float]]:
+    """The best k (name, sum of hinge logarithms) of one document; a level is (weights, biases, children's offsets)."""
+    kept = [(0, 0.0)]
+    for depth, (weights, bias, offsets) in enumerate(levels):
+        leaf = depth == len(levels) - 1
+        costs = np.maximum(0, 1 - row @ weights - bias) ** power
+        offered = [
+            (int(names[child]) if leaf else child, score - float(costs[child]))
+            for node, score in kept
+            for child in range(offsets[node], offsets[node + 1])
+            if allowed[depth][child]
+        ]
+        kept = sorted(offered, key=lambda pair: (-pair[1], pair[0]))[: k if leaf else beam]
+    return kept
