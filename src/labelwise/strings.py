@@ -34,6 +34,9 @@ class Strings(Sequence[str]):
         """Strings from any iterable of str; Strings are returned as they are."""
         if isinstance(items, Strings):
             return items
+        if type(items) is list and len(items) == 1 and type(items[0]) is str and items[0].isascii():
+            data = items[0].encode()  # one question to a server: a third of the time would go into the general way
+            return cls(np.frombuffer(data, np.uint8), np.zeros(1, np.int64), np.array([len(data)], np.int64))
         encoded = []
         for position, item in enumerate(items):
             if not isinstance(item, str):

@@ -22,6 +22,7 @@ from scipy import sparse
 
 from labelwise.config import Config
 from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFittedError
+from labelwise.features.feature_order import Rows
 from labelwise.features.text_blocks import Piece, Worker, work_off
 from labelwise.features.vocabulary import Counting, Counts, Terms, choose, column_order, count, most_frequent
 from labelwise.kernels import memory
@@ -142,6 +143,10 @@ class Tfidf:
 
     def transform(self, texts: Strings | Iterable[str]) -> sparse.csr_array:
         """Rows of the texts: float32 [documents, terms]; terms that `fit` has not met are left out."""
+        return _matrix(self.rows(texts))
+
+    def rows(self, texts: Strings | Iterable[str]) -> Rows:
+        """`transform` as bare arrays, for prediction: a matrix takes longer to make than a short text to look at."""
         documents = _as_strings(texts)
         lookup = self._known_terms()
         row_ends = np.zeros(len(documents) + 1, np.int64)
@@ -239,7 +244,7 @@ class Tfidf:
                 )  # fmt: skip
 
         run_all(write, range(len(pieces)))
-        return _matrix(indptr, indices, values, self.n_features)
+        return _matrix(_rows(indptr, indices, values, self.n_features))
 
     def _known_terms(self) -> _Lookup:
         """The table to look terms up in, made at the first use."""
@@ -303,17 +308,14 @@ def _build_lookup(vocabulary: Strings, max_words: int) -> _Lookup | None:
 def _as_strings(texts: Strings | Iterable[str]) -> Strings:
     if isinstance(texts, str):
         raise DataError("a list of texts is needed, got one text; put it into a list")
-    if type(texts) is list and len(texts) == 1 and type(texts[0]) is str and texts[0].isascii():
-        data = texts[0].encode()  # one question to a server: a third of the time would go into the general way
-        return Strings(np.frombuffer(data, np.uint8), np.zeros(1, np.int64), np.array([len(data)], np.int64))
     return Strings.of(texts)
 
 
-def _joined(pieces: list[Piece], row_ends: np.ndarray, n_features: int) -> sparse.csr_array:
+def _joined(pieces: list[Piece], row_ends: np.ndarray, n_features: int) -> Rows:
     """One matrix from the rows in all pieces, which are freed on the way. `row_ends` has a 0 in front."""
     if len(pieces) == 1:
         indices, values = (array[: row_ends[-1]].copy() for array in pieces[0].arrays)
-        return _matrix(row_ends, indices, values, n_features)
+        return _rows(row_ends, indices, values, n_features)
     sizes = np.zeros(len(row_ends), np.int64)
     for piece in pieces:
         sizes[piece.first + 1 : piece.last + 1] = np.diff(
@@ -328,13 +330,17 @@ def _joined(pieces: list[Piece], row_ends: np.ndarray, n_features: int) -> spars
             target[indptr[piece.first] : indptr[piece.last]] = source[piece.begin : piece.end]
 
     run_all(copy, range(len(pieces)))
-    return _matrix(indptr, indices, values, n_features)
+    return _rows(indptr, indices, values, n_features)
 
 
-def _matrix(indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, n_features: int) -> sparse.csr_array:
+def _rows(indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, n_features: int) -> Rows:
     if indptr[-1] < 1 << 31:
         indptr = indptr.astype(np.int32)
-    parts: Any = (values, indices, indptr)
-    matrix = sparse.csr_array(parts, shape=(len(indptr) - 1, n_features))
+    return Rows(indptr, indices, values, (len(indptr) - 1, n_features))
+
+
+def _matrix(rows: Rows) -> sparse.csr_array:
+    parts: Any = (rows.data, rows.indices, rows.indptr)
+    matrix = sparse.csr_array(parts, shape=rows.shape)
     matrix.has_canonical_format = True  # columns are sorted and unique: nobody need look again
     return matrix

@@ -78,7 +78,7 @@ class LinearMethod(Method):
             found, own = as_csr(data.features), isinstance(data.features, np.ndarray | Blocks)
         else:
             texts = data.texts or ()
-            found, own = self.tfidf_.fit_transform(texts) if fit else self.tfidf_.transform(texts), True
+            found, own = self.tfidf_.fit_transform(texts) if fit else self.tfidf_.rows(texts), True
         if fit:
             self.order_ = FeatureOrder.by_frequency(found)
         return self.order_.applied(found, own) if fit or own else self.order_.rows(found)
