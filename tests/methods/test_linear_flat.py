@@ -85,3 +85,22 @@ def test_negative_relevances_are_refused():
 def test_seeds_out_of_range_are_refused(seed):
     with pytest.raises(ConfigError, match="seed"):
         lw.LinearFlat(seed=seed)
+
+
+def test_both_kinds_of_sparse_matrices_are_taken_and_left_as_they_are():
+    rng = np.random.default_rng(0)
+    X = sparse.random_array((30, 20), density=0.4, format="csr", rng=rng, dtype=np.float32)
+    X.sort_indices()
+    model = lw.LinearFlat().fit(X, [[str(row % 3)] for row in range(30)])
+    wanted = model.predict(X, k=2)
+    older = sparse.csr_matrix(X)
+    before = older.indices.copy()
+    found = model.predict(older, k=2)
+    np.testing.assert_array_equal(found.ids, wanted.ids)
+    np.testing.assert_array_equal(found.scores, wanted.scores)
+    np.testing.assert_array_equal(older.indices, before)
+    older.data[3] = np.nan
+    with pytest.raises(DataError, match="NaN"):
+        model.predict(older)
+    with pytest.raises(DataError, match="trained on 20 features"):
+        model.predict(sparse.csr_matrix((1, 25), dtype=np.float32))

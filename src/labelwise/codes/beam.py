@@ -104,13 +104,14 @@ def _runs(levels: Sequence[ChunkedWeights]) -> list[_Run]:
     """Levels for the kernel; nearly always one run, because lanes take more bytes only above 256 siblings."""
     from labelwise.kernels.addresses import address_row
 
-    befores = np.cumsum([0, *(level.n_children for level in levels)])
+    children_before = np.cumsum([0, *(level.n_children for level in levels)])
     runs = []
     for _, group in groupby(range(len(levels)), lambda depth: (levels[depth].lanes.dtype, levels[depth].values.dtype)):
         depths = list(group)
         arrays = [_arrays(levels[depth]) for depth in depths]
         rows = [
-            [*address_row(own), levels[depth].widest, befores[depth]] for depth, own in zip(depths, arrays, strict=True)
+            [*address_row(own), levels[depth].widest, children_before[depth]]
+            for depth, own in zip(depths, arrays, strict=True)
         ]
         lanes, values = arrays[0][4:6]
         kinds = np.empty(0, lanes.dtype), np.empty(0, values.dtype), np.empty(0, np.uint64)
