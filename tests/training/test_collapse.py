@@ -49,7 +49,7 @@ def test_a_good_training_is_healthy():
 def test_a_huge_rate_collapses():
     seen = last(trained({"rate": 0.3}, AS_IN_THE_STUDY))
     assert seen["verdict"] == "collapsed", seen
-    assert "rate ten times lower" in seen["why"]
+    assert "rate ten times lower" in seen["remedy"]
     assert seen["cosine"] == pytest.approx(1, abs=1e-4)
     assert seen["effective_rank"] == pytest.approx(1, abs=1e-2)
     assert (seen["distinct"], seen["commonest"]) == (1, 1.0)
@@ -58,8 +58,8 @@ def test_a_huge_rate_collapses():
 def test_adam_with_l2_and_the_mean_over_labels_is_dominated_by_l2():
     seen = last(trained({"name": "adam", "rate": 5e-3, "weight_decay": 0.1}, AS_IN_THE_STUDY))
     assert seen["verdict"] == "collapsed", seen
-    assert "dominated by L2" in seen["why"]
-    assert "adamw" in seen["why"]
+    assert "dominated by L2" in seen["reason"]
+    assert "adamw" in seen["remedy"]
     assert seen["pull_over_gradient"] > 1
     assert min(seen["attention_entropy"]) > 0.999
 
@@ -68,7 +68,7 @@ def test_a_tiny_rate_is_under_trained():
     for head, at_the_floor in ((AS_IN_THE_STUDY, False), ({}, True)):
         seen = last(trained({"rate": 1e-6}, head, epochs=2))
         assert seen["verdict"] == "under-trained", seen
-        assert "higher" in seen["why"]
+        assert "higher" in seen["remedy"]
         assert (seen["probe_loss"] < 1.1 * seen["floor"]) is at_the_floor
         assert seen["update_ratio"] < 5e-5
 
@@ -76,7 +76,7 @@ def test_a_tiny_rate_is_under_trained():
 def test_adadelta_on_the_mean_over_labels_is_limited_by_eps():
     seen = last(trained({"name": "adadelta"}, AS_IN_THE_STUDY, epochs=2))
     assert seen["verdict"] == "under-trained", seen
-    assert "eps-limited" in seen["why"]
+    assert "eps-limited" in seen["reason"]
     assert seen["gradient_over_eps"] < 1
 
 
@@ -104,7 +104,7 @@ def test_what_is_seen_is_logged():
     lines = []
     trained({"rate": 5e-3}, epochs=1, context=FitContext(log=lambda **numbers: lines.append(numbers)))
     (line,) = [line for line in lines if "verdict" in line]
-    assert {"probe_loss", "floor", "cosine", "effective_rank", "why"} <= set(line)
+    assert {"probe_loss", "floor", "cosine", "effective_rank", "reason", "remedy"} <= set(line)
     json.dumps(line, allow_nan=False)
 
 

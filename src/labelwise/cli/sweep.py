@@ -23,6 +23,7 @@ def sweep_command(
     all trials share are set with run., as in --set run.data.limit=1000.
     """
     from labelwise.cli.sources import config_source
+    from labelwise.sweep.inspect import inspect_chosen
     from labelwise.sweep.outcome import FAILED
     from labelwise.sweep.results import result_rows, write_results
     from labelwise.sweep.runner import run_sweep
@@ -36,6 +37,7 @@ def sweep_command(
         raise typer.Exit(130) from None
     rows = result_rows(checked, findings)
     write_results(checked, findings, rows)
+    inspect_chosen(checked, findings)
     _show(checked, findings, rows)
     if all(found.status == FAILED for finding in findings for found in finding.outcomes.values()):
         raise typer.Exit(2)

@@ -29,6 +29,7 @@ from labelwise.topk import NOTHING, TopK
 
 if TYPE_CHECKING:
     from labelwise.codes.explain import LabelPath
+    from labelwise.encoders.attention import AttentionMap
     from labelwise.methods.explanation import Explanation
     from labelwise.methods.threshold import CalibrationReport
 
@@ -71,6 +72,11 @@ class Method:
 
     chooses_labels: ClassVar[bool] = False
     """Whether predictions can be kept to some labels, and labels weighed."""
+
+    encodes: ClassVar[bool] = False
+    """Whether documents get vectors: `encode` works."""
+    attends: ClassVar[bool] = False
+    """Whether tokens attend to tokens: `attention` works."""
 
     Config: ClassVar[type[BaseConfig]] = BaseConfig
     """The parameters; a method replaces it by a nested class."""
@@ -256,6 +262,11 @@ class Method:
         self._check_fitted()
         return self._encode(as_inputs(documents, self.input_, self.n_features_in_))
 
+    def attention(self, documents: Any, tokens: int = 32) -> list[AttentionMap]:
+        """Attention by layer among at most so many tokens of each document, from a method that has some; slow."""
+        self._check_fitted()
+        return self._attention(as_inputs(documents, self.input_, self.n_features_in_), tokens)
+
     def _check_fitted(self) -> None:
         if not hasattr(self, "label_names_"):
             raise NotFittedError(
@@ -297,6 +308,10 @@ class Method:
     def _encode(self, data: Documents) -> np.ndarray:
         """The documents' vectors."""
         raise ConfigError(f"{self.name} makes no vectors of documents; text_encoder does")
+
+    def _attention(self, data: Documents, tokens: int) -> list[AttentionMap]:
+        """The documents' attention."""
+        raise ConfigError(f"{self.name} has no attention among tokens; text_encoder has")
 
     def _feature_names(self, columns: np.ndarray) -> list[str] | None:
         """What some features are called, where the model knows."""

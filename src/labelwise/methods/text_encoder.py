@@ -34,6 +34,7 @@ from labelwise.training.settings import OptimiserConfig, ScheduleConfig, Trainin
 from labelwise.training.verdicts import MonitorConfig
 
 if TYPE_CHECKING:
+    from labelwise.encoders.attention import AttentionMap
     from labelwise.encoders.tokens import Tokens
     from labelwise.training.encoder_head import EncoderFitting, EncoderHead, Part
     from labelwise.training.watching import History
@@ -53,6 +54,8 @@ class TextEncoder(Method):
     name = "text_encoder"
     inputs = ("texts",)
     same_on_any_threads = False
+    encodes = True
+    attends = True
 
     class Config(BaseConfig):
         """Parameters."""
@@ -195,6 +198,13 @@ class TextEncoder(Method):
 
         with torch_threads():
             return encode_texts(self._placed().encoder, data.texts or Strings.of(()))
+
+    def _attention(self, data: Documents, tokens: int) -> list[AttentionMap]:
+        from labelwise.encoders.attention import attention_maps
+        from labelwise.training.machine import torch_threads
+
+        with torch_threads():
+            return attention_maps(self._placed().encoder, data.texts or Strings.of(()), tokens)
 
     def _placed(self) -> EncoderHead:
         """The network where it computes."""

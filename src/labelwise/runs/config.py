@@ -116,6 +116,23 @@ class CalibrateSection(Config):
     """Predicted labels a document to learn from."""
 
 
+class InspectSection(Config):
+    """Look into the trained model for the report: documents as points in a plane, and attention by layer.
+
+    Only for methods that have vectors or attention; costs one pass over `vectors` documents of the valid part (else of
+    the test part, else of the training part).
+    """
+
+    enabled: bool = True
+    """Write inspection.json."""
+    documents: Annotated[int, Field(ge=0, le=20)] | list[Annotated[int, Field(ge=0)]] = 2
+    """Documents whose attention is shown: how many, or which ones by their place, the first is 0."""
+    tokens: Annotated[int, Field(ge=4, le=64)] = 32
+    """Tokens of each that are shown at most."""
+    vectors: Annotated[int, Field(ge=0, le=5000)] = 200
+    """Documents that are shown as points."""
+
+
 class RunSection(Config):
     """Where the run goes and what it may use."""
 
@@ -135,6 +152,7 @@ class RunConfig(Config):
     """`method` and the parameters of that method."""
     calibrate: CalibrateSection = CalibrateSection()
     evaluate: EvaluateSection = EvaluateSection()
+    inspect: InspectSection = InspectSection()
     run: RunSection = RunSection()
 
     @field_validator("model")

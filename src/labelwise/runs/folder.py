@@ -32,9 +32,23 @@ RESULTS, MACHINE, LABELS, EXAMPLES, REPORT = (
     "examples.jsonl",
     "report.html",
 )
-CALIBRATION, CHECKPOINTS, LOCK = "calibration.json", "checkpoints", ".lock"
-WRITTEN = (CONFIG, METRICS, LOG, MODEL, CALIBRATION, RESULTS, MACHINE, LABELS, EXAMPLES, REPORT, CHECKPOINTS)
-MAY_CHANGE = ("run.threads", "run.report", "model.memory")
+CALIBRATION, INSPECTION, CHECKPOINTS, LOCK = "calibration.json", "inspection.json", "checkpoints", ".lock"
+WRITTEN = (
+    CONFIG,
+    METRICS,
+    LOG,
+    MODEL,
+    CALIBRATION,
+    RESULTS,
+    MACHINE,
+    LABELS,
+    EXAMPLES,
+    INSPECTION,
+    REPORT,
+    CHECKPOINTS,
+)
+INSPECT = ("inspect.enabled", "inspect.documents", "inspect.tokens", "inspect.vectors")
+MAY_CHANGE = ("run.threads", "run.report", "model.memory", *INSPECT)
 """What a run that goes on may have been told otherwise: nothing learned depends on it."""
 FORMAT = "labelwise-run"
 

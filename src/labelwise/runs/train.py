@@ -1,4 +1,4 @@
-"""A run from config to report: read, fit, calibrate, evaluate, report. Each stage is kept once it is done.
+"""A run from config to report: read, fit, calibrate, evaluate, inspect, report. Each stage is kept once it is done.
 
 `labelwise train` and the sweeps call `train`; a run that was stopped goes on with the first stage that is missing.
 """
@@ -24,6 +24,7 @@ from labelwise.parallel import using_threads
 from labelwise.runs import folder as files
 from labelwise.runs.config import RunConfig
 from labelwise.runs.folder import RunFolder
+from labelwise.runs.inspect import can_be_inspected, inspect
 from labelwise.runs.judge import judge
 from labelwise.runs.load_data import RunData, load_run_data
 from labelwise.runs.machine import peak_memory
@@ -45,6 +46,9 @@ def train(config: RunConfig, force: bool = False) -> RunFolder:
             _evaluated(config, run, data.train, data.test, model)
         else:
             log.info("no test part: the model is not evaluated (data.test, or data.test_fraction, gives one)")
+        if config.inspect.enabled and can_be_inspected(model):
+            with _timed(run, "inspect"):
+                inspect(run, model, data, config.inspect)
         run.learned()
         if config.run.report:
             _reported(run)

@@ -23,8 +23,8 @@ from labelwise.parallel import threads
 from labelwise.runs.config import RunConfig, run_config
 
 Count = Annotated[int, Field(ge=1)]
-NOT_PART_OF_A_TRIAL = ("run",)
-"""Sections that say where and how fast, not what is learned."""
+NOT_PART_OF_A_TRIAL = ("run", "inspect")
+"""Sections that say where, how fast and what is shown, not what is learned."""
 
 
 class SearchSection(Config):
@@ -97,6 +97,11 @@ class StudyConfig(Config):
     """Numbers of GPUs to give to the trials in turn."""
     stop_hopeless: StopSection | None = None
     """End trials that are far behind. Not given: all go to their end."""
+    inspect: Literal["chosen", "all", "none"] = "chosen"
+    """Trials that are looked into for the report (attention, documents as points): the best one and the best of each
+    verdict, all, or none. What is looked at is `run.inspect`."""
+    report: bool = True
+    """Write report.html and the folder plots/ (needs the extra `report`)."""
     folder: str | None = None
     """Where the study goes. Not given: `sweeps/` and the study file's name."""
 
@@ -200,6 +205,7 @@ class Study:
         _put(source, ("run", "threads"), self.threads_a_trial, self.source.name)
         if "report" not in source.values["run"]:
             _put(source, ("run", "report"), False, self.source.name)
+        _put(source, ("inspect", "enabled"), self.config.inspect == "all", self.source.name)
         config = run_config(source)
         fraction = self.held_out.get(config.data.model_dump_json())
         if fraction is not None:

@@ -72,7 +72,8 @@ class CollapseMonitor(Watcher):
             "probe_loss": seen.pop("loss", math.nan),
             **seen,
             "verdict": self.verdict.name,
-            "why": str(self.verdict),
+            "reason": self.verdict.reason,
+            "remedy": self.verdict.remedy,
         }
         if not same:
             log.info("monitor: %s", self.verdict)

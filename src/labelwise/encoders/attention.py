@@ -1,0 +1,46 @@
+"""What a text encoder attends to in single documents, small enough to be drawn: tokens and one map a layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from labelwise.encoders.transformer import TransformerEncoder
+from labelwise.strings import Strings
+
+
+@dataclass(frozen=True)
+class AttentionMap:
+    """Attention among the tokens of one document, the mean over heads."""
+
+    tokens: list[str]
+    """The tokens shown, special ones among them."""
+    n_tokens: int
+    """Tokens the encoder read; those in the middle are left out when there are more than are shown."""
+    weights: np.ndarray
+    """[layers, from, to] over the tokens shown. Rows sum to 1 where all tokens are."""
+    entropy: np.ndarray
+    """For each layer the entropy of attention over ln(tokens), of all tokens and heads; 1 is uniform."""
+
+
+@torch.inference_mode()
+def attention_maps(encoder: TransformerEncoder, texts: Strings, most: int) -> list[AttentionMap]:
+    """Maps of each text's first stretch with at most so many tokens: its start, and the special tokens at its end."""
+    encoder.eval()
+    tokens = encoder.tokenizer.encode(texts, encoder.config)
+    maps = []
+    for document in range(len(tokens)):
+        ids, mask, _ = encoder.tensors(tokens.batch(np.array([document])))
+        length = int(mask[0].sum())
+        weights = encoder.attentions(ids[:1, :length], mask[:1, :length])[:, 0].double()  # [layers, heads, from, to]
+        entropy = -(weights * weights.clamp_min(1e-30).log()).sum(-1).mean((1, 2)) / np.log(max(2, length))
+        after = len(tokens.suffix)
+        places = np.arange(length)
+        if length > most:
+            places = np.concatenate([places[: most - after], places[length - after :]])
+        shown = weights.mean(1).cpu().numpy()[:, places][:, :, places]
+        words = encoder.tokenizer.words(ids[0].cpu().numpy()[places].tolist())
+        maps.append(AttentionMap(words, length, shown, entropy.cpu().numpy()))
+    return maps

@@ -1,0 +1,53 @@
+"""Looks into a few trials of a study once it is done: the best one, and the best of each verdict."""
+
+from __future__ import annotations
+
+import logging
+
+from labelwise.errors import LabelwiseError
+from labelwise.methods.base import load
+from labelwise.parallel import using_threads
+from labelwise.runs import folder as files
+from labelwise.runs.folder import RunFolder
+from labelwise.runs.inspect import can_be_inspected, inspect, inspected
+from labelwise.runs.load_data import RunData, load_run_data
+from labelwise.sweep.outcome import FINISHED
+from labelwise.sweep.runner import Finding
+from labelwise.sweep.study import Study, Trial
+
+log = logging.getLogger("labelwise")
+
+
+def chosen_trials(findings: list[Finding]) -> list[Trial]:
+    """The best of all finished trials, then the best of every other verdict."""
+    finished = {
+        trial.name: (trial, finding.outcomes[trial.name])
+        for finding in findings
+        for trial in finding.trials
+        if trial.name in finding.outcomes and finding.outcomes[trial.name].status == FINISHED
+    }
+    ranked = sorted(finished.values(), key=lambda pair: -(pair[1].value or 0.0))
+    seen: dict[str | None, Trial] = {}
+    for trial, outcome in ranked:
+        seen.setdefault(outcome.verdict, trial)
+    return list(seen.values())
+
+
+def inspect_chosen(study: Study, findings: list[Finding]) -> None:
+    """Write inspection.json into the folders of the chosen trials; what cannot be looked into is told and left out."""
+    if study.config.inspect == "none":
+        return
+    loaded: dict[str, RunData] = {}
+    with using_threads(study.config.threads):
+        for trial in chosen_trials(findings):
+            run, section = RunFolder(trial.folder), trial.config.inspect
+            if inspected(run, section) or not can_be_inspected(trial.config.make_method()):
+                continue
+            try:
+                key = trial.config.data.model_dump_json()
+                if key not in loaded:
+                    loaded[key] = load_run_data(trial.config.data)
+                inspect(run, load(run / files.MODEL), loaded[key], section)
+                log.info("trial %s looked into", trial.name)
+            except LabelwiseError as error:
+                log.warning("trial %s could not be looked into: %s", trial.name, error)
