@@ -125,7 +125,7 @@ def test_nothing_is_loaded_from_elsewhere(tmp_path):
     assert "@import" not in source
     assert not re.search(r"url\((?!#)", source)
     policies = [a["content"] for a in page.attributes("meta") if a.get("http-equiv") == "Content-Security-Policy"]
-    assert policies == ["default-src 'none'; style-src 'unsafe-inline'"]
+    assert policies == ["default-src 'none'; img-src data:; style-src 'unsafe-inline'"]
 
 
 def test_examples_mark_what_is_right(page):

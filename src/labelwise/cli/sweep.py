@@ -39,13 +39,28 @@ def sweep_command(
     write_results(checked, findings, rows)
     inspect_chosen(checked, findings)
     _show(checked, findings, rows)
+    if checked.config.report:
+        _report(checked)
     if all(found.status == FAILED for finding in findings for found in finding.outcomes.values()):
         raise typer.Exit(2)
 
 
+def _report(study: Study) -> None:
+    from labelwise.errors import MissingDependencyError
+    from labelwise.report.study_page import write_study_report
+
+    try:
+        page, *plots = write_study_report(study.folder)
+    except MissingDependencyError as error:
+        typer.echo(f"the report was not written: {error}", err=True)
+        return
+    typer.echo(f"written: {page}, {len(plots)} charts in {plots[0].parent}" if plots else f"written: {page}")
+
+
 def _show(study: Study, findings: list[Finding], rows: list[dict[str, Any]]) -> None:
     from labelwise.cli.tables import percent, print_table
-    from labelwise.sweep.results import CSV, JSON, short_names, varying
+    from labelwise.report.wording import short_names
+    from labelwise.sweep.results import CSV, JSON, varying
 
     metric, paths = study.config.metric, varying(findings)
     group = ["group"] if study.config.groups else []

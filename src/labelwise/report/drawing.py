@@ -157,7 +157,8 @@ def _for_a_page(svg: str, name: str, description: str) -> str:
         attributes = {_local(key): _in_page(value, name) for key, value in element.attrib.items()}
         if "id" in attributes:
             attributes["id"] = f"{name}-{attributes['id']}"
-        if "href" in attributes:
+        # A heat map is a small picture inside the SVG; all other references are to parts of the SVG.
+        if "href" in attributes and not attributes["href"].startswith("data:image/png"):
             attributes["href"] = f"#{name}-{attributes['href'].removeprefix('#')}"
         element.attrib.clear()
         element.attrib.update(attributes)

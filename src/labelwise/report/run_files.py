@@ -32,7 +32,7 @@ RARE = 10
 """Labels with fewer training documents than this are the rare ones a few are drawn from."""
 
 
-class _Part(BaseModel):
+class Part(BaseModel):
     """A piece of a JSON file. Unknown keys are left alone, so that newer runs work; null means absent."""
 
     model_config = ConfigDict(
@@ -45,7 +45,7 @@ class _Part(BaseModel):
         return {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else value
 
 
-class State(_Part):
+class State(Part):
     """state.json"""
 
     status: str = "unknown"
@@ -56,7 +56,7 @@ class State(_Part):
     name: str | None = None
 
 
-class Group(_Part):
+class Group(Part):
     """The figures of one frequency group of labels (head, torso, tail)."""
 
     name: str
@@ -67,7 +67,7 @@ class Group(_Part):
     recall: dict[int, float | None] = {}
 
 
-class Evaluation(_Part):
+class Evaluation(Part):
     """What `Evaluation.to_dict` wrote."""
 
     values: dict[str, float | None]
@@ -81,21 +81,21 @@ class Evaluation(_Part):
     n_unseen_labels: int | None = None
 
 
-class Curve(_Part):
+class Curve(Part):
     """How often the labels occur, the most frequent first."""
 
     rank: tuple[float, ...]
     count: tuple[float, ...]
 
 
-class Baseline(_Part):
+class Baseline(Part):
     """The figures of a baseline on the same documents."""
 
     method: str
     values: dict[str, float | None]
 
 
-class Reliability(_Part):
+class Reliability(Part):
     """Predicted labels with scores of one range: how many, their mean score, and the share that was right."""
 
     low: float
@@ -105,7 +105,7 @@ class Reliability(_Part):
     share: float | None = None
 
 
-class Calibration(_Part):
+class Calibration(Part):
     """What the calibration found on held-out documents."""
 
     n_documents: int | None = None
@@ -121,7 +121,7 @@ class Calibration(_Part):
     after: tuple[Reliability, ...] = ()
 
 
-class Results(_Part):
+class Results(Part):
     """results.json"""
 
     split: str = "test"
@@ -136,7 +136,7 @@ class Results(_Part):
     calibration: Calibration | None = None
 
 
-class Machine(_Part):
+class Machine(Part):
     """machine.json"""
 
     cpu: str | None = None
@@ -148,7 +148,7 @@ class Machine(_Part):
     packages: dict[str, str | None] = {}
 
 
-class TrueLabel(_Part):
+class TrueLabel(Part):
     """A label a document has."""
 
     label: str
@@ -156,7 +156,7 @@ class TrueLabel(_Part):
     count: int | None = None
 
 
-class PredictedLabel(_Part):
+class PredictedLabel(Part):
     """A label a document was given by the model."""
 
     label: str
@@ -165,7 +165,7 @@ class PredictedLabel(_Part):
     correct: bool = False
 
 
-class Example(_Part):
+class Example(Part):
     """One line of examples.jsonl."""
 
     id: str | None = None
@@ -245,10 +245,10 @@ def read_run(folder: str | Path) -> Run:
         folder=path,
         config=config,
         data_section=section if isinstance(section, dict) else {},
-        state=_read_json(path / STATE, State) if STATE not in missing else State(),
-        metrics=_metrics(path / METRICS, notes) if METRICS not in missing else (),
-        results=_read_json(path / RESULTS, Results) if RESULTS not in missing else None,
-        machine=_read_json(path / MACHINE, Machine) if MACHINE not in missing else None,
+        state=read_json(path / STATE, State) if STATE not in missing else State(),
+        metrics=read_metrics(path / METRICS, notes) if METRICS not in missing else (),
+        results=read_json(path / RESULTS, Results) if RESULTS not in missing else None,
+        machine=read_json(path / MACHINE, Machine) if MACHINE not in missing else None,
         examples=_examples(path / EXAMPLES) if EXAMPLES not in missing else (),
         labels=_labels(path / LABELS) if LABELS not in missing else None,
         missing=missing,
@@ -258,7 +258,7 @@ def read_run(folder: str | Path) -> Run:
 
 # --- one reader a kind of file ------------------------------------------------------------------------
 
-AnyPart = TypeVar("AnyPart", bound=_Part)
+AnyPart = TypeVar("AnyPart", bound=Part)
 
 
 def _read_text(path: Path) -> str:
@@ -289,7 +289,7 @@ def _checked(value: Any, kind: type[AnyPart], path: Path, line: int | None = Non
         raise DataError(f"damaged: {place}: {fault['msg'].removeprefix('Input ')}", path, line) from None
 
 
-def _read_json(path: Path, kind: type[AnyPart]) -> AnyPart:
+def read_json(path: Path, kind: type[AnyPart]) -> AnyPart:
     return _checked(_parsed(_read_text(path), path), kind, path)
 
 
@@ -305,7 +305,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         raise DataError(f"cannot be read: {error.strerror}", path) from None
 
 
-def _metrics(path: Path, notes: list[str]) -> tuple[dict[str, Any], ...]:
+def read_metrics(path: Path, notes: list[str]) -> tuple[dict[str, Any], ...]:
     """metrics.jsonl. Lines are added while a run goes on, so the last one may be cut: that is no damage."""
     entries: list[dict[str, Any]] = []
     lines = [(place, line) for place, line in _lines(path) if line.strip()]

@@ -92,3 +92,12 @@ def in_reading_order(metrics: Iterable[str]) -> list[str]:
         family = family_and_k(name)[0]
         families.setdefault(family, first.get(family, len(first) + len(families)))
     return sorted(names, key=lambda name: (families[family_and_k(name)[0]], family_and_k(name)[1] or 0))
+
+
+def short_names(paths: list[str]) -> list[str]:
+    """Field names as short as they can be told apart."""
+    for length in range(1, 10):
+        names = [".".join(path.split(".")[-length:]) for path in paths]
+        if len(set(names)) == len(names):
+            return names
+    return paths

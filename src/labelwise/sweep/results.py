@@ -83,15 +83,6 @@ def write_results(study: Study, findings: list[Finding], rows: list[dict[str, An
         file.write(json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def short_names(paths: list[str]) -> list[str]:
-    """Field names as short as they can be told apart."""
-    for length in range(1, 10):
-        names = [".".join(path.split(".")[-length:]) for path in paths]
-        if len(set(names)) == len(names):
-            return names
-    return paths
-
-
 def _status(statuses: Counter[str]) -> str:
     if len(statuses) == 1:
         return next(iter(statuses))

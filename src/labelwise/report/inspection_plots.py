@@ -1,0 +1,195 @@
+"""Charts of what is inside a text model: documents as points in a plane, attention among tokens by layer.
+
+Several runs stand side by side on the same scale, so that a collapsed one shows as what it is: one point, flat maps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from labelwise.report.drawing import GRID, MARKERS, MUTED, SERIES, Chart, thinned
+from labelwise.report.inspection import DocumentAttention, Inspection, PlanePoints
+from labelwise.report.wording import cut, percent
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MAX_RUNS = 4
+MAX_LAYERS = 6
+LAYERS_SIDE_BY_SIDE = 3
+MARGIN = 0.9
+"""Inches for the tokens beside the maps."""
+
+Named = Sequence[tuple[str, Inspection]]
+
+
+def run_inspection_charts(found: Inspection | None) -> list[Chart]:
+    """The charts of one run: its documents as points, and every shown document's attention by layer."""
+    if found is None:
+        return []
+    charts = [points_chart([("", found)])]
+    charts += [layers_chart(f"attention-{n}", "", one) for n, one in enumerate(found.attention, start=1)]
+    return [chart for chart in charts if chart is not None]
+
+
+def study_inspection_charts(runs: Named) -> list[Chart]:
+    """The charts of several runs of a study: all points, each document in all runs, then each run by layer."""
+    runs = list(runs)[:MAX_RUNS]
+    charts = [points_chart(runs)]
+    documents = dict.fromkeys(one.document for _, found in runs for one in found.attention)
+    for place, document in enumerate(documents, start=1):
+        maps = [(name, one) for name, found in runs for one in found.attention if one.document == document]
+        if len(maps) > 1:
+            charts.append(side_by_side_chart(f"attention-{place}", maps))
+    for place, (name, found) in enumerate(runs, start=1):
+        if found.attention:
+            charts.append(layers_chart(f"layers-{place}", name, found.attention[0]))
+    return [chart for chart in charts if chart is not None]
+
+
+# --- documents as points ------------------------------------------------------------------------------
+
+
+def points_chart(runs: Named) -> Chart | None:
+    """Documents in the plane of their two main directions, coloured by frequent labels; all runs on one scale."""
+    shown = [(name, found.points) for name, found in runs if found.points is not None and len(found.points.x) > 1]
+    if not shown:
+        return None
+    labels = list(dict.fromkeys(label for _, points in shown for label in points.labels))[: len(SERIES) - 1]
+    columns = min(2, len(shown))
+    rows = -(-len(shown) // columns)
+    reach = 1.08 * max(max(map(abs, (*points.x, *points.y))) for _, points in shown) or 1.0
+
+    def draw(figure: Figure) -> None:
+        grid = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
+        for axes in grid[len(shown) :]:
+            axes.remove()
+        for axes, (name, points) in zip(grid, shown, strict=False):
+            _scatter(axes, points, labels)
+            axes.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
+            axes.set_title(cut(name, 46) + ("\n" if name else "") + _spread(points), fontsize=9)
+            axes.tick_params(labelsize=8)
+        handles, names = grid[0].get_legend_handles_labels()
+        size = 2 if max(map(len, names), default=0) > 26 else 3
+        figure.legend(handles, names, loc="outside lower left", ncols=size, columnspacing=1.2, handletextpad=0.3)
+
+    told = "; ".join((f"{name}: " if name else "") + f"{len(p.x)} documents, {_spread(p)}" for name, p in shown)
+    size = 3.5 if len(shown) > 1 else 4.2
+    title = "Documents as points"
+    meaning = "Vectors of length 1 along their two main directions"
+    legend = 0.2 * -(-(len(labels) + 1) // 2) + 0.3
+    return Chart("points", title, f"{meaning}: {told}.", draw, max(5.2, columns * size), rows * (size + 0.2) + legend)
+
+
+def _scatter(axes: Axes, points: PlanePoints, labels: Sequence[str]) -> None:
+    places = [labels.index(name) if name in labels else -1 for name in points.labels]
+    colours = [places[colour] if colour >= 0 else -1 for colour in points.colours]
+    for place in range(-1, len(labels)):
+        x = [value for value, colour in zip(points.x, colours, strict=True) if colour == place]
+        y = [value for value, colour in zip(points.y, colours, strict=True) if colour == place]
+        if place < 0:
+            axes.plot(x, y, ".", color=MUTED, alpha=0.5, markersize=4, label="other labels")
+        else:
+            style: dict[str, Any] = {"marker": MARKERS[place], "color": SERIES[place], "markersize": 5}
+            axes.plot(x, y, linestyle="", alpha=0.85, label=cut(labels[place], 40), **style)
+
+
+def _spread(points: PlanePoints) -> str:
+    cosine = "" if points.cosine is None else f"mean cosine {points.cosine:.4f}, "
+    return f"{cosine}{percent(sum(points.shares), 0)} % of the variance shown"
+
+
+# --- attention ----------------------------------------------------------------------------------------
+
+
+def layers_chart(name: str, run: str, one: DocumentAttention) -> Chart | None:
+    """Attention of one document in one run, a map for each layer."""
+    layers = thinned(range(len(one.weights)), MAX_LAYERS)
+    columns = min(LAYERS_SIDE_BY_SIDE, len(layers))
+    rows = -(-len(layers) // columns)
+    size = _map_size(len(one.tokens))
+    highest = max(value for layer in one.weights for row in layer for value in row)
+
+    def draw(figure: Figure) -> None:
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for place, axes in enumerate(grid.ravel().tolist()):
+            if place >= len(layers):
+                axes.remove()
+                continue
+            below = place + columns >= len(layers)
+            _map(axes, one, layers[place], highest, left=place % columns == 0, below=below)
+        _scale(figure, grid)
+
+    title = f"Attention by layer: {cut(one.document, 40)}" + (f", {cut(run, 60)}" if run else "")
+    width, height = columns * size + MARGIN + 0.5, rows * (size + 0.25) + MARGIN
+    return Chart(name, title, _told([(run, one)]), draw, width, height)
+
+
+def side_by_side_chart(name: str, maps: Sequence[tuple[str, DocumentAttention]]) -> Chart:
+    """Attention of one document in several runs: a run a row, from the first layer to the last."""
+    first = maps[0][1]
+    layers = [thinned(range(len(one.weights)), LAYERS_SIDE_BY_SIDE) for _, one in maps]
+    columns = max(map(len, layers))
+    size = _map_size(len(first.tokens))
+    highest = max(value for _, one in maps for layer in one.weights for row in layer for value in row)
+
+    def draw(figure: Figure) -> None:
+        grid = figure.subplots(len(maps), columns, squeeze=False)
+        for row, (run, one) in enumerate(maps):
+            for column in range(columns):
+                axes = grid[row, column]
+                if column >= len(layers[row]):
+                    axes.remove()
+                    continue
+                last = row == len(maps) - 1
+                _map(axes, one, layers[row][column], highest, left=column == 0, below=last)
+                if column == 0:
+                    axes.set_ylabel(cut(run, 52), fontsize=9)
+        _scale(figure, grid)
+
+    width, height = columns * size + MARGIN + 0.8, len(maps) * (size + 0.25) + MARGIN
+    return Chart(name, f"Attention: {cut(first.document, 60)}", _told(maps), draw, width, height)
+
+
+def _map_size(tokens: int) -> float:
+    """Inches of a map whose tokens can be read."""
+    return min(3.6, max(2.0, 0.095 * tokens))
+
+
+def _map(axes: Axes, one: DocumentAttention, layer: int, highest: float, left: bool, below: bool) -> None:
+    from matplotlib.colors import PowerNorm
+
+    # The root spreads the small weights, of which nearly all of a map consists.
+    axes.imshow(one.weights[layer], cmap="Blues", norm=PowerNorm(0.5, 0.0, highest or 1.0), interpolation="none")
+    entropy = f", entropy {one.entropy[layer]:.3f}" if layer < len(one.entropy) else ""
+    axes.set_title(f"layer {layer + 1}{entropy}", fontsize=9)
+    axes.grid(visible=False)
+    for spine in axes.spines.values():
+        spine.set_visible(True)
+        spine.set_color(GRID)
+    tokens = [cut(token, 14) for token in one.tokens]
+    axes.set_xticks(range(len(tokens)), tokens if below else [], rotation=90, fontsize=6.2)
+    axes.set_yticks(range(len(tokens)), tokens if left else [], fontsize=6.2)
+    axes.tick_params(length=0, pad=1.5)
+
+
+def _scale(figure: Figure, grid: Any) -> None:
+    image = grid[0, 0].images[0]
+    bar = figure.colorbar(image, ax=list(figure.axes), shrink=0.5, aspect=28, pad=0.01)
+    bar.set_label("attention, mean over heads", fontsize=8)
+    bar.ax.tick_params(labelsize=8)
+    bar.outline.set_visible(False)
+
+
+def _told(maps: Sequence[tuple[str, DocumentAttention]]) -> str:
+    one = maps[0][1]
+    shown = f"{len(one.tokens)} of {one.n_tokens}" if len(one.tokens) < one.n_tokens else f"all {one.n_tokens}"
+    runs = "; ".join(
+        (f"{run}: " if run else "") + "entropy by layer " + ", ".join(f"{value:.3f}" for value in found.entropy)
+        for run, found in maps
+    )
+    return (
+        f"From each token (row) to each token (column), {shown} tokens: {' '.join(one.tokens)}. {runs}; 1 is uniform."
+    )
