@@ -33,6 +33,8 @@ class Line:
 
     label: str
     settings: list[SettingFacts]
+    loose: bool = False
+    """More than the one number differs, as in a random search: points without a line."""
 
 
 def field_charts(study: StudyFacts) -> list[Chart]:
@@ -60,8 +62,8 @@ def lines_over(study: StudyFacts, path: str) -> list[Line]:
     single = [line for line in lines if line not in full]
     if not full:
         spread = len({s.values[path] for s in known}) >= 4
-        return [Line("", sorted(known, key=lambda s: s.values[path]))] if spread else []
-    return (full[:MAX_LINES] if len(full) > MAX_LINES else full) + (single if len(single) <= MAX_SINGLE else [])
+        return [Line("", sorted(known, key=lambda s: s.values[path]), loose=True)] if spread else []
+    return full[:MAX_LINES] + (single if len(single) <= MAX_SINGLE else [])
 
 
 def _has_result(setting: SettingFacts) -> bool:
@@ -99,7 +101,8 @@ def _chart(study: StudyFacts, path: str, lines: list[Line]) -> Chart:
         for line in lines
     )
     height = 3.2 + legend_height([*labels, *(v or "" for v in verdicts if v)], width)
-    return Chart(f"by-{file_name(name)}", f"By {name}", f"{told}.", draw, width, height)
+    title = f"{' and '.join(cut(panel[0].removesuffix(', %'), 30) for panel in panels)} by {name}"
+    return Chart(f"by-{file_name(name)}", title[0].upper() + title[1:], f"{told}.", draw, width, height)
 
 
 def _result(setting: SettingFacts, metric: str) -> str:
@@ -112,17 +115,19 @@ def _result(setting: SettingFacts, metric: str) -> str:
 
 def _draw_line(axes: Axes, line: Line, axis: _Axis, path: str, what: str, scale: float, place: int) -> None:
     points = [(axis.place(s.values[path]), s) for s in line.settings if s.each(what)]
-    style: dict[str, Any] = {**look(place), "marker": ""}
-    if not line.label:
-        style["linestyle"] = ""  # loose points of a random search
     heights = [scale * (s.mean(what) or 0.0) for _, s in points]
-    label = cut(line.label, 50) or None
+    colour, label = look(place)["color"], cut(line.label, 50) or None
+    alone = len(line.settings) == 1
+    style: dict[str, Any] = {"color": colour, "linestyle": "" if line.loose or alone else look(place)["linestyle"]}
+    if alone:  # a ring in the legend, as around the point
+        style |= {"marker": "o", "markerfacecolor": "none", "markeredgewidth": 1.6, "markersize": 8.5}
     axes.plot([at for at, _ in points], heights, label=label, **style)
     for (at, setting), height in zip(points, heights, strict=True):
         each = [scale * value for value in setting.each(what)]
         if len(each) > 1:
-            axes.plot([at, at], [min(each), max(each)], color=style["color"], linewidth=1.2)
-        axes.plot([at], [height], linestyle="", markersize=8.5, **mark(setting.verdict))
+            axes.plot([at, at], [min(each), max(each)], color=colour, linewidth=1.2)
+        edge = {"edge": colour} if alone and line.label else {}
+        axes.plot([at], [height], linestyle="", markersize=8.5, **mark(setting.verdict, **edge))
 
 
 def _lost(axes: Axes, shown: Sequence[SettingFacts], axis: _Axis, path: str, what: str) -> None:

@@ -117,6 +117,7 @@ def report_values(run: Run) -> dict[str, Any]:
             name: charts.get(name) for name in ("scores", "groups", "contribution", "reliability", "frequencies")
         },
         "learning": [chart for name, chart in charts.items() if name.startswith("learning-")],
+        "inside": [chart for name, chart in charts.items() if name == "points" or name.startswith("attention-")],
         "examples": sections.example_cards(run.examples),
         "label_table": sections.label_table(run.labels) if run.labels else None,
         "costs": sections.cost_table(results) if results else [],

@@ -19,10 +19,13 @@ if TYPE_CHECKING:
 MAX_RUNS = 4
 MAX_LAYERS = 6
 LAYERS_SIDE_BY_SIDE = 3
-MARGIN = 0.9
-"""Inches for the tokens beside the maps."""
+GAP, ROOM = 0.1, 0.3
+"""Inches between maps side by side, and above each for its title."""
+_SIDEWAYS: dict[str, Any] = {"rotation": 90, "fontsize": 9, "ha": "center", "va": "center", "linespacing": 1.3}
 
 Named = Sequence[tuple[str, Inspection]]
+Cell = tuple[int, int, DocumentAttention, int]
+"""Row, column, document, layer."""
 
 
 def run_inspection_charts(found: Inspection | None) -> list[Chart]:
@@ -58,7 +61,7 @@ def points_chart(runs: Named) -> Chart | None:
     if not shown:
         return None
     labels = list(dict.fromkeys(label for _, points in shown for label in points.labels))[: len(SERIES) - 1]
-    columns = min(2, len(shown))
+    columns = len(shown) if len(shown) < MAX_RUNS else 2
     rows = -(-len(shown) // columns)
     reach = 1.08 * max(max(map(abs, (*points.x, *points.y))) for _, points in shown) or 1.0
 
@@ -69,16 +72,16 @@ def points_chart(runs: Named) -> Chart | None:
         for axes, (name, points) in zip(grid, shown, strict=False):
             _scatter(axes, points, labels)
             axes.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
-            axes.set_title(cut(name, 46) + ("\n" if name else "") + _spread(points), fontsize=9)
+            axes.set_title(cut(name, 44) + ("\n" if name else "") + _spread(points), fontsize=9)
             axes.tick_params(labelsize=8)
         handles, names = grid[0].get_legend_handles_labels()
-        size = 2 if max(map(len, names), default=0) > 26 else 3
-        figure.legend(handles, names, loc="outside lower left", ncols=size, columnspacing=1.2, handletextpad=0.3)
+        across = 2 if max(map(len, names), default=0) > 26 else 3
+        figure.legend(handles, names, loc="outside lower left", ncols=across, columnspacing=1.2, handletextpad=0.3)
 
     told = "; ".join((f"{name}: " if name else "") + f"{len(p.x)} documents, {_spread(p)}" for name, p in shown)
-    size = 3.5 if len(shown) > 1 else 4.2
+    size = {1: 4.2, 3: 3.2}.get(columns, 3.5)
     title = "Documents as points"
-    meaning = "Vectors of length 1 along their two main directions"
+    meaning = "Vectors of length 1 along their two main directions; the mean cosine of two, and the variance seen here"
     legend = 0.2 * -(-(len(labels) + 1) // 2) + 0.3
     return Chart("points", title, f"{meaning}: {told}.", draw, max(5.2, columns * size), rows * (size + 0.2) + legend)
 
@@ -98,64 +101,59 @@ def _scatter(axes: Axes, points: PlanePoints, labels: Sequence[str]) -> None:
 
 def _spread(points: PlanePoints) -> str:
     cosine = "" if points.cosine is None else f"mean cosine {points.cosine:.4f}, "
-    return f"{cosine}{percent(sum(points.shares), 0)} % of the variance shown"
+    return f"{cosine}{percent(sum(points.shares), 0)} % of variance"
 
 
 # --- attention ----------------------------------------------------------------------------------------
 
 
-def layers_chart(name: str, run: str, one: DocumentAttention) -> Chart | None:
+def layers_chart(name: str, run: str, one: DocumentAttention) -> Chart:
     """Attention of one document in one run, a map for each layer."""
     layers = thinned(range(len(one.weights)), MAX_LAYERS)
     columns = min(LAYERS_SIDE_BY_SIDE, len(layers))
-    rows = -(-len(layers) // columns)
-    size = _map_size(len(one.tokens))
-    highest = max(value for layer in one.weights for row in layer for value in row)
-
-    def draw(figure: Figure) -> None:
-        grid = figure.subplots(rows, columns, squeeze=False)
-        for place, axes in enumerate(grid.ravel().tolist()):
-            if place >= len(layers):
-                axes.remove()
-                continue
-            below = place + columns >= len(layers)
-            _map(axes, one, layers[place], highest, left=place % columns == 0, below=below)
-        _scale(figure, grid)
-
+    cells = [(place // columns, place % columns, one, layer) for place, layer in enumerate(layers)]
     title = f"Attention by layer: {cut(one.document, 40)}" + (f", {cut(run, 60)}" if run else "")
-    width, height = columns * size + MARGIN + 0.5, rows * (size + 0.25) + MARGIN
-    return Chart(name, title, _told([(run, one)]), draw, width, height)
+    return _maps_chart(name, title, _told([(run, one)]), cells, [])
 
 
 def side_by_side_chart(name: str, maps: Sequence[tuple[str, DocumentAttention]]) -> Chart:
     """Attention of one document in several runs: a run a row, from the first layer to the last."""
-    first = maps[0][1]
-    layers = [thinned(range(len(one.weights)), LAYERS_SIDE_BY_SIDE) for _, one in maps]
-    columns = max(map(len, layers))
-    size = _map_size(len(first.tokens))
-    highest = max(value for _, one in maps for layer in one.weights for row in layer for value in row)
+    cells = [
+        (row, column, one, layer)
+        for row, (_, one) in enumerate(maps)
+        for column, layer in enumerate(thinned(range(len(one.weights)), LAYERS_SIDE_BY_SIDE))
+    ]
+    title = f"Attention: {cut(maps[0][1].document, 60)}"
+    return _maps_chart(name, title, _told(maps), cells, [run for run, _ in maps])
+
+
+def _maps_chart(name: str, title: str, told: str, cells: Sequence[Cell], runs: Sequence[str]) -> Chart:
+    """Maps in rows and columns on one scale; tokens stand on the left and below."""
+    rows, columns = 1 + max(cell[0] for cell in cells), 1 + max(cell[1] for cell in cells)
+    size = min(3.6, max(2.0, 0.095 * max(len(cell[2].tokens) for cell in cells)))
+    highest = max(value for cell in cells for layer in cell[2].weights for row in layer for value in row)
+    left, right, above, below = (1.4 if runs else 0.95), 0.8, 0.6, 0.65
+    width, height = left + columns * (size + GAP) + right, above + rows * (size + ROOM) + below
 
     def draw(figure: Figure) -> None:
-        grid = figure.subplots(len(maps), columns, squeeze=False)
-        for row, (run, one) in enumerate(maps):
-            for column in range(columns):
-                axes = grid[row, column]
-                if column >= len(layers[row]):
-                    axes.remove()
-                    continue
-                last = row == len(maps) - 1
-                _map(axes, one, layers[row][column], highest, left=column == 0, below=last)
-                if column == 0:
-                    axes.set_ylabel(cut(run, 52), fontsize=9)
-        _scale(figure, grid)
+        # Places are given by hand: to find them takes matplotlib's layout seconds with so many tokens.
+        figure.set_layout_engine("none")
+        for row, column, one, layer in cells:
+            x, y = left + column * (size + GAP), height - above - row * (size + ROOM) - size
+            axes = figure.add_axes((x / width, y / height, size / width, size / height))
+            is_last = not any(other[:2] == (row + 1, column) for other in cells)
+            _map(axes, one, layer, highest, left=column == 0, below=is_last)
+            if column == 0 and runs:
+                axes.text(-(left - 0.28) / size, 0.5, _two_lines(runs[row]), transform=axes.transAxes, **_SIDEWAYS)
+        _scale(figure, (1 - (right - 0.12) / width, below / height, 0.13 / width, min(0.5, 2.6 / height)))
 
-    width, height = columns * size + MARGIN + 0.8, len(maps) * (size + 0.25) + MARGIN
-    return Chart(name, f"Attention: {cut(first.document, 60)}", _told(maps), draw, width, height)
+    return Chart(name, title, told, draw, width, height)
 
 
-def _map_size(tokens: int) -> float:
-    """Inches of a map whose tokens can be read."""
-    return min(3.6, max(2.0, 0.095 * tokens))
+def _two_lines(run: str) -> str:
+    """A run's name with its verdict on a line of its own."""
+    name, bracket, verdict = cut(run, 60).rpartition(" (")
+    return f"{name}\n({verdict}" if bracket else run
 
 
 def _map(axes: Axes, one: DocumentAttention, layer: int, highest: float, left: bool, below: bool) -> None:
@@ -175,12 +173,12 @@ def _map(axes: Axes, one: DocumentAttention, layer: int, highest: float, left: b
     axes.tick_params(length=0, pad=1.5)
 
 
-def _scale(figure: Figure, grid: Any) -> None:
-    image = grid[0, 0].images[0]
-    bar = figure.colorbar(image, ax=list(figure.axes), shrink=0.5, aspect=28, pad=0.01)
+def _scale(figure: Figure, place: tuple[float, float, float, float]) -> None:
+    image = figure.axes[0].images[0]
+    bar = figure.colorbar(image, cax=figure.add_axes(place))
     bar.set_label("attention, mean over heads", fontsize=8)
     bar.ax.tick_params(labelsize=8)
-    bar.outline.set_visible(False)
+    bar.outline.set_visible(False)  # type: ignore[attr-defined]
 
 
 def _told(maps: Sequence[tuple[str, DocumentAttention]]) -> str:

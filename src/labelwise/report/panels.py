@@ -6,10 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from labelwise.report.study_files import shown_value
 from labelwise.report.verdict_marks import in_order, legend_entries
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 WIDE = 8.0
@@ -22,6 +24,26 @@ def log_if_wide(axes: Axes) -> None:
     values = [float(value) for ys in drawn for value in ys if math.isfinite(value)]
     if values and min(values) > 0 and max(values) / min(values) > WIDE:
         axes.set_yscale("log")
+        plain_numbers(axes.yaxis)
+
+
+def plain_numbers(axis: Axis) -> None:
+    """Numbers on a log axis as they are read elsewhere; between the powers of ten only where there are few of these."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    low, high = axis.get_view_interval()
+    near = low > 0 and high / low < 200
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if near else (1.0,), numticks=8))
+    axis.set_major_formatter(lambda value, _: shown_value(float(f"{value:.6g}")))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def whole_epochs(axes: Axes) -> None:
+    """An axis of epochs."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    axes.set_xlabel("epoch")
 
 
 def grid(figure: Figure, count: int, columns: int) -> list[Axes]:

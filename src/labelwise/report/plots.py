@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from labelwise.data.files import write_stream
 from labelwise.errors import ConfigError, DataError, did_you_mean
 from labelwise.report.drawing import INK, KINDS, MUTED, PAPER, SERIES, Chart, legend_below, look, thinned
+from labelwise.report.inspection import read_inspection
+from labelwise.report.inspection_plots import run_inspection_charts
 from labelwise.report.run_files import Calibration, Curve, Evaluation, Group, Results, Run, read_run
 from labelwise.report.wording import bar_percent, cut, family_and_k, in_reading_order, number, percent, words
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_CURVES = 12
+NOT_DRAWN = ("time", "step", "stage", "split", "part", "epoch")
 MAX_LINES = 8
 MAX_POINTS = 400
 
@@ -67,7 +70,8 @@ def run_charts(run: Run) -> list[Chart]:
         evaluation = run.results.evaluation
         charts += [scores_chart(run.results), recall_chart(evaluation.groups), contribution_chart(evaluation)]
         charts += [reliability_chart(run.results.calibration), frequency_chart(run.results.frequency_curve)]
-    return [chart for chart in charts if chart is not None] + learning_charts(run.metrics)
+    kept = [chart for chart in charts if chart is not None]
+    return [*kept, *learning_charts(run.metrics), *run_inspection_charts(read_inspection(run.folder))]
 
 
 # --- scores by k --------------------------------------------------------------------------------------
@@ -278,23 +282,34 @@ def _thinned_in_log(points: Points) -> Points:
 
 
 def learning_charts(entries: Sequence[dict[str, Any]]) -> list[Chart]:
-    """A chart for each number recorded at two or more steps, with a line for each stage and split."""
+    """A chart for each number recorded at two or more steps, with a line for train, for valid, and for other parts."""
     charts: dict[str, dict[str, dict[float, float]]] = {}
     for entry in entries:
         step: Any = entry.get("step")
         if not _is_number(step):
             continue
-        line = " ".join(str(entry[key]) for key in ("stage", "split") if entry.get(key) not in (None, ""))
+        line = _line_of(entry)
         for name, value in entry.items():
-            if name not in ("time", "step", "stage", "split") and _is_number(value):
+            if name not in NOT_DRAWN and _is_number(value):
+                # The loss of held-out documents belongs beside that of the training documents.
+                drawn_as = "loss" if name == "valid_loss" else name
                 # A run that was taken up again repeats some steps: the later figure stands.
-                charts.setdefault(name, {}).setdefault(line, {})[step] = value
+                charts.setdefault(drawn_as, {}).setdefault(line, {})[step] = value
     drawn = []
     for name, lines in charts.items():
         long_enough = {line: sorted(points.items()) for line, points in lines.items() if len(points) > 1}
         if long_enough:
             drawn.append(_learning_chart(len(drawn) + 1, name, long_enough))
     return drawn[:MAX_CURVES]
+
+
+def _line_of(entry: dict[str, Any]) -> str:
+    """What a line of the file speaks of: of the part trained and the documents looked at, else of its stage."""
+    part, split = entry.get("part"), entry.get("split")
+    if part == "train":
+        return str(split or part)
+    named = (part or entry.get("stage"), split)
+    return " ".join(str(word) for word in named if word not in (None, ""))
 
 
 def _learning_chart(place: int, name: str, lines: dict[str, Points]) -> Chart:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from labelwise.report.curves import Points
 from labelwise.report.drawing import MUTED, Chart, look, thinned
-from labelwise.report.panels import file_name, grid, legend, legend_height, log_if_wide
+from labelwise.report.panels import file_name, grid, legend, legend_height, log_if_wide, whole_epochs
 from labelwise.report.study_files import SettingFacts, StudyFacts, TrialFacts
 from labelwise.report.verdict_marks import mark
 from labelwise.report.wording import cut, number, percent
@@ -123,7 +123,7 @@ def _curves(name: str, title: str, settings: Sequence[SettingFacts], study: Stud
         for axes, (words, scale, measure) in zip(grid(figure, len(panels), 2), panels, strict=True):
             for place, setting in enumerate(settings):
                 _band(axes, setting, measure, scale, place, labels[place])
-            axes.set_xlabel("epoch")
+            whole_epochs(axes)
             axes.set_ylabel(words)
             if words == "training loss":
                 log_if_wide(axes)
@@ -146,12 +146,12 @@ def collapse_chart(study: StudyFacts) -> Chart | None:
 def readings_chart(name: str, title: str, settings: Sequence[SettingFacts]) -> Chart | None:
     """The monitor's measurements by epoch, a panel each."""
     panels: list[tuple[str, Measure, float | None, bool]] = [
-        ("loss, multiples of the floor", lambda t: t.course.above_floor, 1.0, True),
-        ("1 − mean cosine of two documents", _distance, 1e-4, True),  # noqa: RUF001
+        ("loss over floor", lambda t: t.course.above_floor, 1.0, True),
+        ("1 − mean cosine", _distance, 1e-4, True),  # noqa: RUF001
         ("effective rank", lambda t: t.course.readings.get("effective_rank", []), 1.0, False),
-        ("documents with the same first label, %", _commonest, None, False),
+        ("same first label, %", _commonest, None, False),
         ("different first labels", lambda t: t.course.readings.get("distinct", []), None, False),
-        ("attention entropy, 1 is uniform", lambda t: t.course.readings.get("attention_entropy", []), 1.0, False),
+        ("attention entropy", lambda t: t.course.readings.get("attention_entropy", []), 1.0, False),
     ]
     panels = [panel for panel in panels if _has_points(settings, panel[1])]
     if not panels:
@@ -164,7 +164,7 @@ def readings_chart(name: str, title: str, settings: Sequence[SettingFacts]) -> C
         for axes, (words, measure, line, logarithmic) in zip(grid(figure, len(panels), columns), panels, strict=True):
             for place, setting in enumerate(settings):
                 _band(axes, setting, measure, 1.0, place, labels[place])
-            axes.set_xlabel("epoch")
+            whole_epochs(axes)
             axes.set_title(words, fontsize=9.5)
             if logarithmic:
                 log_if_wide(axes)

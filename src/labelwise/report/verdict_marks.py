@@ -20,10 +20,11 @@ MARKS: dict[str | None, tuple[str, str]] = {
 ORDER = list(MARKS)
 
 
-def mark(verdict: str | None) -> dict[str, Any]:
-    """Marker settings for a point with this verdict."""
+def mark(verdict: str | None, edge: str = PAPER) -> dict[str, Any]:
+    """Marker settings for a point with this verdict; the edge may tell the line it is on."""
     shape, colour = MARKS.get(verdict, MARKS[None])
-    return {"marker": shape, "markerfacecolor": colour, "markeredgecolor": PAPER, "markeredgewidth": 0.8}
+    width = 0.8 if edge == PAPER else 1.6
+    return {"marker": shape, "markerfacecolor": colour, "markeredgecolor": edge, "markeredgewidth": width}
 
 
 def in_order(verdicts: Iterable[str | None]) -> list[str | None]:
