@@ -9,6 +9,7 @@ from conformance.planted import planted
 from labelwise.errors import ConfigError
 from labelwise.methods.base import FitContext
 from labelwise.parallel import using_threads
+from labelwise.strings import Strings
 from labelwise.training.settings import TrainingConfig
 
 TINY = {"model": "tiny", "max_length": 32, "pooling": "mean"}
@@ -198,3 +199,25 @@ def test_the_recipe_is_a_training_config():
         lw.TextEncoder(training={"optimiser": {"rte": 1}})
     with pytest.raises(ConfigError, match="model_type"):
         lw.TextEncoder(encoder={"architecture": {"hidden_size": 8}})
+
+
+def test_attention_is_that_of_the_monitor():
+    from labelwise.training.collapse import attention_entropy
+
+    data = planted("texts", n_documents=60)
+    model = made({"epochs": 1}).fit(data)
+    texts = [data.texts[0], data.texts[5] + " " + data.texts[6]]
+    encoder = model.network_.encoder
+    tokens = encoder.tokenizer.encode(Strings.of(texts), encoder.config)
+    for place, found in enumerate(model.attention(texts, tokens=64)):
+        ids, mask, _ = encoder.tensors(tokens.batch(np.array([place])))
+        np.testing.assert_allclose(found.entropy, attention_entropy(encoder.attentions(ids, mask), mask), atol=1e-5)
+        assert found.tokens[0] == "[CLS]"
+        assert found.tokens[-1] == "[SEP]"
+        assert len(found.tokens) == found.n_tokens
+
+
+def test_methods_without_attention_say_so():
+    model = lw.Popularity().fit(planted("texts", n_documents=20))
+    with pytest.raises(ConfigError, match="no attention among tokens"):
+        model.attention(["a text"])

@@ -136,7 +136,8 @@ def every_verdict(folder: Path, inside: bool = True) -> Path:
     settings = []
     for place, (rate, verdict) in enumerate(VERDICT_OF_RATE.items()):
         values, lines = {f"{OPTIMISER}.rate": rate}, course(verdict)
-        looked_into = inspection(verdict) if inside and verdict in ("healthy", "collapsed", "under-trained") else None
+        seen = inside and verdict in ("healthy", "collapsed", "under-trained")
+        looked_into = inspection(verdict, documents=1, tokens=8, layers=4) if seen else None
         add_trial(folder, f"trial{place}", values, lines, looked_into)
         reached = [one["P@1"] for one in lines if "P@1" in one]
         trial = {"status": "finished", "value": reached[-1], "test": 0.5, "seconds": 60.0, "verdict": verdict}

@@ -33,6 +33,7 @@ def write_study(place: Path, **changes) -> Path:
         "vary": {"model.leaf_size": [2, 4]},
         "folder": str(place / "sweep"),
         "threads": 2,
+        "report": False,
         **changes,
     }
     path = place / "study.yml"

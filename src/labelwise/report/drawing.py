@@ -155,6 +155,8 @@ def _for_a_page(svg: str, name: str, description: str) -> str:
     for element in root.iter():
         element.tag = _local(element.tag)
         attributes = {_local(key): _in_page(value, name) for key, value in element.attrib.items()}
+        if element.tag == "image":
+            attributes.pop("id", None)  # equal pictures have equal ids, and nobody refers to them
         if "id" in attributes:
             attributes["id"] = f"{name}-{attributes['id']}"
         # A heat map is a small picture inside the SVG; all other references are to parts of the SVG.

@@ -96,7 +96,7 @@ def curve_charts(study: StudyFacts) -> list[Chart]:
     """Loss and metric by epoch of the chosen settings, and when there are many, of all settings of each kind."""
     shown, field = chosen_settings(study), lines_field(study)
     many = len(study.distinct) > len(shown)
-    title = "Learning curves" if not many else "Learning curves of the best settings"
+    title = "By epoch" if not many else "By epoch, the best of each kind and verdict"
     charts = [_curves("curves", title, shown, study)]
     if many and field is not None:
         kinds = list(dict.fromkeys(str(setting.values.get(field)) for setting in study.distinct))
@@ -104,7 +104,7 @@ def curve_charts(study: StudyFacts) -> list[Chart]:
             own = [setting for setting in study.distinct if str(setting.values.get(field)) == kind]
             own = best_first(own)[:MAX_LINES]
             if len(own) > 1 and len(kinds) > 1:
-                charts.append(_curves(f"curves-{file_name(kind)}", f"Learning curves: {cut(kind, 40)}", own, study))
+                charts.append(_curves(f"curves-{file_name(kind)}", f"By epoch: {cut(kind, 40)}", own, study))
     return [chart for chart in charts if chart is not None]
 
 

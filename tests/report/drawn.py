@@ -1,0 +1,34 @@
+"""Charts drawn on a figure of matplotlib, to look at what is on it rather than at pixels."""
+
+from __future__ import annotations
+
+import math
+
+from labelwise.report.drawing import Chart, _matplotlib
+
+
+def figure_of(chart: Chart):
+    """The figure as it is drawn."""
+    with _matplotlib() as make:
+        figure = make(chart.width, chart.height)
+        chart.draw(figure)
+        figure.canvas.draw()
+    return figure
+
+
+def line_points(axes) -> dict[str, list[tuple[float, float]]]:
+    """Points of each line that has a name, those that are numbers."""
+    named = {line.get_label(): line for line in axes.get_lines() if not line.get_label().startswith("_")}
+    return {
+        label: [(float(x), float(y)) for x, y in zip(*line.get_data(), strict=True) if not math.isnan(y)]
+        for label, line in named.items()
+    }
+
+
+def marked_points(axes) -> set[tuple[str, float, float]]:
+    """Markers that stand alone, as shape and place: the points with a verdict."""
+    return {
+        (str(line.get_marker()), float(line.get_xdata()[0]), round(float(line.get_ydata()[0]), 6))
+        for line in axes.get_lines()
+        if len(line.get_xdata()) == 1 and line.get_marker() not in ("", "None", None) and line.get_label()[0] == "_"
+    }

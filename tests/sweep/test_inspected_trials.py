@@ -1,0 +1,120 @@
+"""What is inside trained models: kept in runs, chosen in studies, and equal to what the model says of itself."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.decomposition import PCA
+
+from cli.commands import labelwise
+from labelwise.runs.config import InspectSection
+from labelwise.runs.folder import RunFolder
+from labelwise.runs.inspect import COLOURS, covering_labels, in_a_plane, inspected
+from sweep.planted import plant, write_study
+
+TINY = {
+    "method": "text_encoder",
+    "encoder": {"model": "tiny", "max_length": 16, "pooling": "mean"},
+    "training": {"epochs": 2, "batch_size": 16, "optimiser": {"rate": 0.005}},
+}
+
+
+def test_the_plane_is_that_of_principal_components():
+    vectors = np.random.default_rng(0).normal(size=(40, 7)) * [5, 3, 1, 1, 1, 0.1, 0.1] + 0.5
+    plane, shares, cosine = in_a_plane(vectors)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    oracle = PCA(2).fit(unit)
+    np.testing.assert_allclose(np.abs(plane), np.abs(oracle.transform(unit)), atol=1e-9)
+    np.testing.assert_allclose(shares, oracle.explained_variance_ratio_)
+    cosines = (unit @ unit.T)[~np.eye(40, dtype=bool)]
+    assert cosine == pytest.approx(cosines.mean())
+
+
+def test_the_plane_of_next_to_nothing():
+    for vectors in (np.ones((1, 3)), np.ones((5, 3)), np.zeros((4, 2)), np.arange(4.0).reshape(4, 1)):
+        plane, shares, _ = in_a_plane(vectors)
+        assert plane.shape == (len(vectors), 2)
+        assert np.isfinite(plane).all()
+        assert np.isfinite(shares).all()
+    assert in_a_plane(np.ones((1, 3)))[2] is None
+    assert np.abs(in_a_plane(np.ones((5, 3)))[0]).max() < 1e-12, "one point"
+
+
+def test_labels_that_colour_points_cover_new_documents():
+    # 0 and 1 go together; 2 has a document of its own
+    labels = sparse.csr_matrix([[1, 1, 0], [1, 1, 0], [1, 0, 0], [0, 0, 1], [0, 0, 0]])
+    chosen, colours = covering_labels(labels)
+    assert (chosen, colours.tolist()) == ([0, 2], [0, 0, 0, 1, -1])
+    many = sparse.csr_matrix(np.eye(20))
+    assert len(covering_labels(many)[0]) == COLOURS
+
+
+def test_a_study_looks_into_the_best_of_each_verdict(tmp_path):
+    pytest.importorskip("torch")
+    plant(tmp_path / "data")
+    run = {
+        "data": {"path": str(tmp_path / "data")},
+        "model": TINY,
+        "calibrate": {"enabled": False},
+        "evaluate": {"metrics": ["P@1"], "bootstrap": 0, "examples": 0, "k": 2},
+        "inspect": {"documents": [3, 1], "tokens": 4, "vectors": 25},
+    }
+    vary = {"model.training.optimiser.rate": [0.005, 1e-7, 1e-8]}
+    study = write_study(tmp_path, run=run, vary=vary, parallel=2, report=True)
+    done = labelwise("sweep", study)
+    folder = tmp_path / "sweep"
+    trials = json.loads((folder / "results.json").read_text())["trials"]
+    verdicts = {name: trial["verdict"] for name, trial in trials.items()}
+    looked_into = [path.parent.name for path in folder.glob("trials/*/inspection.json")]
+    assert len(looked_into) == len(set(verdicts.values())) < 3
+    assert {verdicts[name] for name in looked_into} == set(verdicts.values())
+    best = max(trials, key=lambda name: trials[name]["value"])
+    assert best in looked_into
+    assert f"written: {folder / 'report.html'}" in done.out
+    for chart in ("settings", "curves", "by-rate", "collapse", "points", "attention-1", "attention-2"):
+        assert (folder / "plots" / f"{chart}.svg").exists(), chart
+    _check_inspection(folder / "trials" / best, tmp_path / "data")
+    kept = {path: path.stat().st_mtime_ns for path in folder.glob("trials/*/inspection.json")}
+    labelwise("sweep", study)
+    assert {path: path.stat().st_mtime_ns for path in folder.glob("trials/*/inspection.json")} == kept
+    wishes = InspectSection(documents=[3, 1], tokens=4, vectors=25)
+    assert inspected(RunFolder(folder / "trials" / best), wishes)
+    assert not inspected(RunFolder(folder / "trials" / best), InspectSection())
+
+
+def _check_inspection(run, data):
+    """The file against the model itself."""
+    import labelwise as lw
+
+    found = json.loads((run / "inspection.json").read_text())
+    model = lw.load(run / "model")
+    texts = (data / "valid_texts.txt").read_text().splitlines()
+    places = np.unique(np.linspace(0, len(texts) - 1, 25).astype(int))
+    vectors = model.encode([texts[place] for place in places])
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    plane = PCA(2).fit_transform(unit.astype(np.float64))
+    points = found["points"]
+    np.testing.assert_allclose(np.abs(points["x"]), np.abs(plane[:, 0]), atol=2e-5)
+    np.testing.assert_allclose(np.abs(points["y"]), np.abs(plane[:, 1]), atol=2e-5)
+    assert [one["document"] for one in found["attention"]] == ["document 3", "document 1"]
+    for one, place in zip(found["attention"], (3, 1), strict=True):
+        words = texts[place].split()
+        assert one["n_tokens"] == len(words) + 2
+        assert one["tokens"] == ["[CLS]", *words[:2], "[SEP]"]
+        whole = model.attention([texts[place]], tokens=32)[0]
+        np.testing.assert_allclose(whole.weights.sum(-1), 1, rtol=1e-5)
+        keep = [0, 1, 2, len(words) + 1]
+        np.testing.assert_allclose(one["weights"], whole.weights[:, keep][:, :, keep], atol=6e-5)
+
+
+def test_other_methods_have_nothing_inside(tmp_path):
+    plant(tmp_path / "data")
+    study = write_study(tmp_path, report=True)
+    done = labelwise("sweep", study)
+    folder = tmp_path / "sweep"
+    assert list(folder.glob("trials/*/inspection.json")) == []
+    assert sorted(path.name for path in (folder / "plots").iterdir()) == [
+        "by-leaf-size.png", "by-leaf-size.svg", "settings.png", "settings.svg",
+    ]  # fmt: skip
+    assert "4 charts in" in done.out
