@@ -14,7 +14,8 @@ from reading_pages import Page
 from labelwise.report.html import write_report
 from labelwise.report.inspection import Inspection
 from labelwise.report.inspection_plots import layers_chart, points_chart, side_by_side_chart, study_inspection_charts
-from labelwise.report.plots import learning_charts
+from labelwise.report.plots import learning_charts, run_charts
+from labelwise.report.run_files import read_run
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")
@@ -98,3 +99,16 @@ def test_learning_curves_of_train_and_valid():
         [{"stage": "fit", "part": "level 2", "step": k, "split": "valid", "x": 1.0} for k in (1, 2)]
     )
     assert named[0].description.startswith("level 2 valid: ")
+
+
+def test_a_run_tells_what_the_monitor_saw(tmp_path):
+    run = make_run(tmp_path / "run")
+    (run / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in course("collapsed")))
+    titles = [chart.title for chart in run_charts(read_run(run))]
+    assert "What the collapse monitor saw" in titles
+    assert not {"cosine", "effective rank", "probe loss", "floor"} & set(titles), "drawn once is enough"
+    page = Page(write_report(run).read_text(encoding="utf-8"))
+    assert "collapsed : the vectors of all documents are one point (mean cosine 1.0000)." in page.text
+    once = [entry for entry in course("collapsed") if entry.get("epoch", 0) <= 1]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in once))
+    assert "collapse" not in [chart.name for chart in run_charts(read_run(run))]

@@ -25,8 +25,10 @@ class Course:
     """What the collapse monitor measured, by its name in the file; attention entropy as the mean over layers."""
     rate: float | None = None
     """The highest rate used."""
+    verdict: str = ""
     reason: str = ""
     remedy: str = ""
+    """The monitor's last word."""
 
     @property
     def final_loss(self) -> float | None:
@@ -66,6 +68,7 @@ def read_course(entries: Sequence[dict[str, Any]], metric: str) -> Course:
         metric=_points(seen.values(), metric),
         readings={name: points for name, points in readings.items() if any(v is not None for _, v in points)},
         rate=max((e["rate"] for e in logged.values() if _finite(e.get("rate"))), default=None),
+        verdict=str(words.get("verdict") or ""),
         reason=str(words.get("reason") or ""),
         remedy=str(words.get("remedy") or ""),
     )

@@ -15,6 +15,7 @@ from labelwise import __version__
 from labelwise.data.files import write_stream
 from labelwise.errors import MissingDependencyError
 from labelwise.report import sections
+from labelwise.report.curves import read_course
 from labelwise.report.drawing import SERIES, Chart, thinned
 from labelwise.report.plots import run_charts
 from labelwise.report.run_files import (
@@ -117,6 +118,8 @@ def report_values(run: Run) -> dict[str, Any]:
             name: charts.get(name) for name in ("scores", "groups", "contribution", "reliability", "frequencies")
         },
         "learning": [chart for name, chart in charts.items() if name.startswith("learning-")],
+        "collapse": charts.get("collapse"),
+        "monitor": read_course(run.metrics, ""),
         "inside": [chart for name, chart in charts.items() if name == "points" or name.startswith("attention-")],
         "examples": sections.example_cards(run.examples),
         "label_table": sections.label_table(run.labels) if run.labels else None,

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from labelwise.data.files import write_stream
 from labelwise.errors import ConfigError, DataError, did_you_mean
+from labelwise.report.curves import READ, read_course
 from labelwise.report.drawing import INK, KINDS, MUTED, PAPER, SERIES, Chart, legend_below, look, thinned
 from labelwise.report.inspection import read_inspection
 from labelwise.report.inspection_plots import run_inspection_charts
 from labelwise.report.run_files import Calibration, Curve, Evaluation, Group, Results, Run, read_run
+from labelwise.report.study_plots import run_collapse_chart
 from labelwise.report.wording import bar_percent, cut, family_and_k, in_reading_order, number, percent, words
 
 if TYPE_CHECKING:
@@ -70,8 +72,10 @@ def run_charts(run: Run) -> list[Chart]:
         evaluation = run.results.evaluation
         charts += [scores_chart(run.results), recall_chart(evaluation.groups), contribution_chart(evaluation)]
         charts += [reliability_chart(run.results.calibration), frequency_chart(run.results.frequency_curve)]
-    kept = [chart for chart in charts if chart is not None]
-    return [*kept, *learning_charts(run.metrics), *run_inspection_charts(read_inspection(run.folder))]
+    collapse = run_collapse_chart(read_course(run.metrics, ""))
+    charts += [*learning_charts(run.metrics, without=READ if collapse else ()), collapse]
+    charts += run_inspection_charts(read_inspection(run.folder))
+    return [chart for chart in charts if chart is not None]
 
 
 # --- scores by k --------------------------------------------------------------------------------------
@@ -281,8 +285,11 @@ def _thinned_in_log(points: Points) -> Points:
 # --- learning curves ----------------------------------------------------------------------------------
 
 
-def learning_charts(entries: Sequence[dict[str, Any]]) -> list[Chart]:
-    """A chart for each number recorded at two or more steps, with a line for train, for valid, and for other parts."""
+def learning_charts(entries: Sequence[dict[str, Any]], without: Sequence[str] = ()) -> list[Chart]:
+    """A chart for each number recorded at two or more steps, with a line for train, for valid, and for other parts.
+
+    Names in `without` are left out, because another chart shows them.
+    """
     charts: dict[str, dict[str, dict[float, float]]] = {}
     for entry in entries:
         step: Any = entry.get("step")
@@ -290,7 +297,7 @@ def learning_charts(entries: Sequence[dict[str, Any]]) -> list[Chart]:
             continue
         line = _line_of(entry)
         for name, value in entry.items():
-            if name not in NOT_DRAWN and _is_number(value):
+            if name not in NOT_DRAWN and name not in without and _is_number(value):
                 # The loss of held-out documents belongs beside that of the training documents.
                 drawn_as = "loss" if name == "valid_loss" else name
                 # A run that was taken up again repeats some steps: the later figure stands.

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from labelwise.report.curves import Points
+from labelwise.report.curves import Course, Points
 from labelwise.report.drawing import MUTED, Chart, look, thinned
 from labelwise.report.panels import file_name, grid, legend, legend_height, log_if_wide, whole_epochs
-from labelwise.report.study_files import SettingFacts, StudyFacts, TrialFacts
+from labelwise.report.study_files import SettingFacts, StudyFacts, TrialEntry, TrialFacts
 from labelwise.report.verdict_marks import mark
 from labelwise.report.wording import cut, number, percent
 
@@ -141,6 +141,14 @@ def _curves(name: str, title: str, settings: Sequence[SettingFacts], study: Stud
 def collapse_chart(study: StudyFacts) -> Chart | None:
     """What the monitor saw, by epoch."""
     return readings_chart("collapse", "What the collapse monitor saw", chosen_settings(study))
+
+
+def run_collapse_chart(course: Course) -> Chart | None:
+    """What the monitor saw of a single run, if it looked more than once."""
+    if len(course.readings.get("probe_loss", [])) < 2:
+        return None
+    trial = TrialFacts("", TrialEntry(verdict=course.verdict or None), {}, course, None)
+    return readings_chart("collapse", "What the collapse monitor saw", [SettingFacts("", {}, (trial,), "this run")])
 
 
 def readings_chart(name: str, title: str, settings: Sequence[SettingFacts]) -> Chart | None:
