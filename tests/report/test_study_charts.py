@@ -98,7 +98,7 @@ def test_every_verdict_has_a_shape_and_a_colour_of_its_own():
 
 def test_multiples_of_default_rates_become_rates(tmp_path):
     study = read_study_folder(optimiser_study(tmp_path, seeds=(0,)))
-    assert list(study.fields.values()) == ["name", "rate", "weight_decay"]
+    assert list(study.fields.values()) == ["optimiser", "rate", "weight_decay"]
     rates = {s.values[f"{OPTIMISER}.rate_factor"] for s in study.settings if s.values[f"{OPTIMISER}.name"] == "adagrad"}
     assert rates == {0.1, 0.01, 1e-3, 1e-4, 1e-5}
     assert len(study.settings) == 21

@@ -91,7 +91,7 @@ def test_the_table_tells_verdict_reason_and_remedy(whole):
 def test_seeds_are_a_mean_with_its_spread(tmp_path):
     study = read_study_folder(optimiser_study(tmp_path))
     values = study_values(study, {})
-    assert values["columns"][:5] == ["group", "name", "rate", "weight decay", "P@1, %"]
+    assert values["columns"][:5] == ["group", "optimiser", "rate", "weight decay", "P@1, %"]
     row = next(row for row in values["rows"] if row["cells"][:4] == ["adamw", "adamw", "1e-4", "0.01"])
     assert row["cells"][4] == "76.81 ± 1.41"
     assert [one["name"] for one in row["judgements"]] == ["2 × healthy"]
@@ -135,7 +135,7 @@ def test_a_study_in_which_all_failed(tmp_path):
     page, _ = page_of(folder)
     assert page.attributes("svg") == []
     assert page.tables["study-table"][1][-1] == "failed: no memory"
-    assert summary(read_study_folder(folder)) == "1 settings, chosen by P@1 on held-out documents. 1 failed."
+    assert summary(read_study_folder(folder)) == "1 setting, chosen by P@1 on held-out documents. 1 failed."
 
 
 def test_names_cannot_break_the_page(tmp_path):

@@ -144,7 +144,7 @@ def read_study_folder(folder: str | Path) -> StudyFacts:
     settings = [_setting(row, whole.metric, trials, path / RESULTS) for row in whole.rows]
     paths = _differing(settings)
     settings = [replace(setting, values={key: setting.values[key] for key in paths}) for setting in settings]
-    fields = dict(zip(paths, short_names(paths), strict=True))
+    fields = dict(zip(paths, _field_names(paths), strict=True))
     settings, fields = _with_real_rates(settings, fields)
     labels = [setting_label(setting.values, fields) for setting in settings]
     labelled = tuple(replace(s, label=label or s.group or "setting") for s, label in zip(settings, labels, strict=True))
@@ -196,6 +196,12 @@ def _differing(settings: Sequence[SettingFacts]) -> list[str]:
     paths = list(dict.fromkeys(path for setting in settings for path in setting.values))
     shown = {path: {json.dumps(s.values.get(path), sort_keys=True) for s in settings} for path in paths}
     return [path for path in paths if len(shown[path]) > 1]
+
+
+def _field_names(paths: list[str]) -> list[str]:
+    """Short names; `optimiser.name` is the optimiser, not a name."""
+    whole = [path.removesuffix(".name") for path in paths]
+    return short_names(whole if len(set(whole)) == len(whole) else paths)
 
 
 def _with_real_rates(settings: list[SettingFacts], fields: dict[str, str]) -> tuple[list[SettingFacts], dict[str, str]]:

@@ -103,7 +103,7 @@ def study_values(study: StudyFacts, charts: dict[str, Chart]) -> dict[str, Any]:
 def summary(study: StudyFacts) -> str:
     """The best setting and how the others did, in a sentence or two."""
     settings = study.distinct
-    told = f"{len(settings)} settings, chosen by {study.metric} on held-out documents."
+    told = f"{len(settings)} setting{'s' * (len(settings) != 1)}, chosen by {study.metric} on held-out documents."
     scored = [setting for setting in best_first(settings) if setting.mean("value") is not None]
     if scored:
         told += f" The best is {scored[0].label} with {percent(scored[0].mean('value'))} %."
