@@ -41,6 +41,12 @@ def test_points_of_all_runs_stand_on_one_scale():
     assert max(abs(value) for line in bad.get_lines() for value in line.get_xdata()) < 0.01 * good.get_xlim()[1]
 
 
+def test_a_collapsed_run_alone_is_one_point_to_see():
+    chart = points_chart([("", COLLAPSED)])
+    assert chart is not None
+    assert figure_of(chart).axes[0].get_xlim() == (-0.3, 0.3)
+
+
 def test_a_map_for_each_layer_with_its_tokens():
     one = HEALTHY.attention[0]
     figure = figure_of(layers_chart("attention-1", "", one))

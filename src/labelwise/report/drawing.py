@@ -55,6 +55,7 @@ _STYLE: dict[str, Any] = {
     "lines.linewidth": 1.8,
     "lines.markersize": 5,
     "axes.facecolor": "none",
+    "axes.formatter.useoffset": False,  # or a nearly constant number would be told as a sum
 }
 
 

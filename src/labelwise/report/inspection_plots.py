@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_RUNS = 4
+LEAST = 0.3
+"""What the axes of points reach at least: vectors that are nearly one point are to look like one."""
 MAX_LAYERS = 6
 LAYERS_SIDE_BY_SIDE = 3
 GAP, ROOM = 0.1, 0.3
@@ -63,7 +65,7 @@ def points_chart(runs: Named) -> Chart | None:
     labels = list(dict.fromkeys(label for _, points in shown for label in points.labels))[: len(SERIES) - 1]
     columns = len(shown) if len(shown) < MAX_RUNS else 2
     rows = -(-len(shown) // columns)
-    reach = 1.08 * max(max(map(abs, (*points.x, *points.y))) for _, points in shown) or 1.0
+    reach = max(LEAST, 1.08 * max(max(map(abs, (*points.x, *points.y))) for _, points in shown))
 
     def draw(figure: Figure) -> None:
         grid = figure.subplots(rows, columns, squeeze=False).ravel().tolist()

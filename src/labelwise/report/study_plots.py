@@ -153,14 +153,14 @@ def run_collapse_chart(course: Course) -> Chart | None:
 
 def readings_chart(name: str, title: str, settings: Sequence[SettingFacts]) -> Chart | None:
     """The monitor's measurements by epoch, a panel each."""
-    panels: list[tuple[str, Measure, float | None, bool]] = [
-        ("loss over floor", lambda t: t.course.above_floor, 1.0, True),
-        ("1 − mean cosine", _distance, 1e-4, True),  # noqa: RUF001
-        ("effective rank", lambda t: t.course.readings.get("effective_rank", []), 1.0, False),
-        ("same first label, %", _commonest, None, False),
-        ("different first labels", lambda t: t.course.readings.get("distinct", []), None, False),
-        ("attention entropy", lambda t: t.course.readings.get("attention_entropy", []), 1.0, False),
-    ]
+    panels: list[tuple[str, Measure, float | None, float | None]] = [
+        ("loss over floor", lambda t: t.course.above_floor, 1.0, None),
+        ("1 − mean cosine", _distance, 1e-4, None),  # noqa: RUF001
+        ("effective rank", lambda t: t.course.readings.get("effective_rank", []), 1.0, 2.0),
+        ("same first label, %", _commonest, None, 100.0),
+        ("different first labels", lambda t: t.course.readings.get("distinct", []), None, 2.0),
+        ("attention entropy", lambda t: t.course.readings.get("attention_entropy", []), 1.0, 1.0),
+    ]  # words, measure, a dashed line, and what an axis from 0 reaches at least (None: no axis from 0)
     panels = [panel for panel in panels if _has_points(settings, panel[1])]
     if not panels:
         return None
@@ -169,15 +169,17 @@ def readings_chart(name: str, title: str, settings: Sequence[SettingFacts]) -> C
     rows = -(-len(panels) // columns)
 
     def draw(figure: Figure) -> None:
-        for axes, (words, measure, line, logarithmic) in zip(grid(figure, len(panels), columns), panels, strict=True):
+        for axes, (words, measure, line, reach) in zip(grid(figure, len(panels), columns), panels, strict=True):
             for place, setting in enumerate(settings):
                 _band(axes, setting, measure, 1.0, place, labels[place])
             whole_epochs(axes)
             axes.set_title(words, fontsize=9.5)
-            if logarithmic:
-                log_if_wide(axes)
             if line is not None:
                 axes.axhline(line, color=MUTED, linewidth=1, linestyle=(0, (4, 3)))
+            if reach is None:
+                log_if_wide(axes)
+            else:
+                axes.set_ylim(0, 1.06 * max(reach, axes.get_ylim()[1] / 1.06))
         legend(figure, figure.axes, [], PANEL * columns)
 
     told = "; ".join(
