@@ -61,8 +61,8 @@ def test_a_study_looks_into_the_best_of_each_verdict(tmp_path):
         "inspect": {"documents": [3], "tokens": 4, "vectors": 25},
     }
     vary = {"model.training.optimiser.rate": [0.005, 1e-7, 1e-8]}
-    study = write_study(tmp_path, run=run, vary=vary, parallel=2, report=True)
-    done = labelwise("sweep", study)
+    study = write_study(tmp_path, run=run, vary=vary, parallel=2)
+    labelwise("sweep", study)
     folder = tmp_path / "sweep"
     trials = json.loads((folder / "results.json").read_text())["trials"]
     verdicts = {name: trial["verdict"] for name, trial in trials.items()}
@@ -71,12 +71,13 @@ def test_a_study_looks_into_the_best_of_each_verdict(tmp_path):
     assert {verdicts[name] for name in looked_into} == set(verdicts.values())
     best = max(trials, key=lambda name: trials[name]["value"])
     assert best in looked_into
+    assert not (folder / "report.html").exists()
+    _check_inspection(folder / "trials" / best, tmp_path / "data")
+    kept = {path: path.stat().st_mtime_ns for path in folder.glob("trials/*/inspection.json")}
+    done = labelwise("sweep", study, "--set", "report=true")
     assert f"written: {folder / 'report.html'}" in done.out
     for chart in ("settings", "curves", "by-rate", "collapse", "points", "attention-1"):
         assert (folder / "plots" / f"{chart}.svg").exists(), chart
-    _check_inspection(folder / "trials" / best, tmp_path / "data")
-    kept = {path: path.stat().st_mtime_ns for path in folder.glob("trials/*/inspection.json")}
-    labelwise("sweep", study, "--set", "report=false")
     assert {path: path.stat().st_mtime_ns for path in folder.glob("trials/*/inspection.json")} == kept
     wishes = InspectSection(documents=[3], tokens=4, vectors=25)
     assert inspected(RunFolder(folder / "trials" / best), wishes)
@@ -117,3 +118,29 @@ def test_other_methods_have_nothing_inside(tmp_path):
         "by-leaf-size.png", "by-leaf-size.svg", "settings.png", "settings.svg",
     ]  # fmt: skip
     assert "4 charts in" in done.out
+
+
+def test_a_run_is_looked_into_unless_told_otherwise(tmp_path):
+    pytest.importorskip("torch")
+    from labelwise.runs.config import RunConfig
+    from labelwise.runs.train import train
+
+    plant(tmp_path / "data", documents=40)
+    short = {**TINY, "training": {"epochs": 1}}
+    for name, section, looked in (("on", {}, True), ("off", {"enabled": False}, False)):
+        values = {
+            "data": {"path": str(tmp_path / "data")},
+            "model": short,
+            "inspect": section,
+            "calibrate": {"enabled": False},
+            "evaluate": {"bootstrap": 0},
+            "run": {"folder": str(tmp_path / name), "report": False},
+        }
+        run = train(RunConfig(**values))
+        assert (run / "inspection.json").exists() is looked
+        assert ("inspect" in [entry["stage"] for entry in run.records()]) is looked
+    found = json.loads((tmp_path / "on" / "inspection.json").read_text())
+    assert found["part"] == "valid"
+    assert len(found["points"]["x"]) == 40, "all there are of the 200 asked for"
+    assert set(found["points"]["labels"]) <= {f"l{k}" for k in range(8)}
+    assert [one["document"] for one in found["attention"]] == ["document 0", "document 39"]
