@@ -134,7 +134,7 @@ def _maps_chart(name: str, title: str, told: str, cells: Sequence[Cell], runs: S
     rows, columns = 1 + max(cell[0] for cell in cells), 1 + max(cell[1] for cell in cells)
     size = min(3.6, max(2.0, 0.095 * max(len(cell[2].tokens) for cell in cells)))
     highest = max(value for cell in cells for layer in cell[2].weights for row in layer for value in row)
-    left, right, above, below = (1.4 if runs else 0.95), 0.8, 0.5, 0.65
+    left, right, above, below = (1.4 if runs else 0.95), 0.8, 0.62, 0.65
     width, height = left + columns * (size + GAP) + right, above + rows * (size + ROOM) + below
 
     def draw(figure: Figure) -> None:
