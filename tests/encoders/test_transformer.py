@@ -5,9 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 import transformers
 
+from labelwise.encoders.attention import attention_maps
 from labelwise.encoders.config import EncoderConfig
 from labelwise.encoders.embed import batches_by_length, encode_texts
 from labelwise.encoders.transformer import TransformerEncoder, open_encoder
@@ -114,6 +116,14 @@ def test_attention_of_padded_documents_adds_up_to_one():
     np.testing.assert_array_equal(encode_texts(encoder, TEXTS), before)
 
 
+def test_a_model_without_attention_says_so():
+    encoder = opened(architecture={**BERT, "model_type": "fnet"})
+    ids, mask, _ = encoder.tensors(encoder.tokenizer.encode(TEXTS, encoder.config).batch(np.arange(2)))
+    assert encoder.attentions(ids, mask) is None
+    (found,) = attention_maps(encoder, TEXTS[:1], 8)
+    assert found.weights.shape[0] == len(found.entropy) == 0
+
+
 def test_gradient_checkpointing_gives_the_same_gradients():
     gradients = []
     for checkpointing in (False, True):
@@ -143,6 +153,7 @@ def test_batches_by_length_hold_every_document_once():
         ({"architecture": {**BERT, "hidden_size": 15}}, "multiple"),
         ({"architecture": {**BERT, "hidden_size": "wide"}}, "hidden_size"),
         ({"architecture": {"model_type": "t5"}}, "decoder"),
+        ({"architecture": {**BERT, "model_type": "vit"}}, "does not read tokens"),
         ({"max_length": 1000}, "at most 512 tokens"),
         ({"architecture": {**BERT, "model_type": "roberta", "max_position_embeddings": 66}, "max_length": 65}, "64"),
         ({"layers": 4}, "has 3 layers"),
@@ -174,6 +185,33 @@ def test_folders_without_safetensors_or_with_code_are_refused(folder, tmp_path):
     (folder / "config.json").unlink()
     with pytest.raises(ConfigError, match=r"no config\.json"):
         open_encoder(config, TEXTS, 0)
+
+
+def test_weights_that_are_missing_are_not_drawn_at_random(folder):
+    config, file = EncoderConfig(model=str(folder), max_length=16), folder / "model.safetensors"
+    held = safetensors.torch.load_file(file)
+    without = {name: tensor for name, tensor in held.items() if not name.startswith("pooler.")}
+    safetensors.torch.save_file(without, file, {"format": "pt"})
+    open_encoder(config, TEXTS, 0)  # nobody needs the pooler
+    fewer = {name: tensor for name, tensor in held.items() if ".layer.1." not in name}
+    renamed = {f"other.{name}": tensor for name, tensor in held.items()}
+    for tensors in (fewer, renamed):
+        safetensors.torch.save_file(tensors, file, {"format": "pt"})
+        with pytest.raises(ConfigError, match="lacks"):
+            open_encoder(config, TEXTS, 0)
+
+
+def test_damaged_folders_are_refused_with_a_reason(folder):
+    config, file = EncoderConfig(model=str(folder), max_length=16), folder / "model.safetensors"
+    whole, settings = file.read_bytes(), json.loads((folder / "config.json").read_text())
+    file.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ConfigError, match=r"encoder\.model"):
+        open_encoder(config, TEXTS, 0)
+    file.write_bytes(whole)
+    for change in ({"hidden_size": 32}, {"num_hidden_layers": "x"}):
+        (folder / "config.json").write_text(json.dumps({**settings, **change}))
+        with pytest.raises(ConfigError, match=r"encoder\.model"):
+            open_encoder(config, TEXTS, 0)
 
 
 def test_tokenizer_and_weights_of_different_models_are_refused():

@@ -94,6 +94,33 @@ def test_bfloat16_autocast_gives_nearly_the_same(labels):
     assert vectors.grad.dtype == head.weight.grad.dtype == torch.float32
 
 
+def test_the_best_labels_are_the_same_inside_autocast():
+    rare = sparse.csr_array(np.ones((1, 3000), np.float32))
+    head = make_head(rare)
+    vectors = torch.randn(50, WIDTH, generator=torch.Generator().manual_seed(1))
+    ids, scores = head.best(vectors, 5)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = head.best(vectors.bfloat16().float(), 5), head.best(vectors, 5)
+    assert torch.equal(inside[1][0], ids)
+    torch.testing.assert_close(inside[1][1], scores, rtol=0, atol=0)
+    assert inside[0][1].dtype == torch.float32
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_no_gradient_is_worked_out_where_none_is_wanted(labels, mode, monkeypatch):
+    head, targets = make_head(labels), Targets.of_rows(labels, np.arange(DOCUMENTS))
+    vectors = torch.randn(DOCUMENTS, WIDTH)
+    expected = head.loss(vectors, targets).item()
+    made = []
+    plain = torch.empty_like
+    monkeypatch.setattr(torch, "empty_like", lambda *a, **k: made.append(a[0].shape) or plain(*a, **k))
+    head.loss(vectors, targets)
+    assert made == [head.weight.shape, head.bias.shape]  # where gradients go
+    with mode():
+        assert head.loss(vectors, targets).item() == expected
+    assert len(made) == 2
+
+
 def test_biases_start_at_the_log_odds():
     counts = np.array([0, 3, 40])
     head = FlatHead(WIDTH, 3, HeadConfig()).start(counts, 100, seed=0)

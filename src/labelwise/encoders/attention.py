@@ -20,7 +20,7 @@ class AttentionMap:
     n_tokens: int
     """Tokens the encoder read; those in the middle are left out when there are more than are shown."""
     weights: np.ndarray
-    """[layers, from, to] over the tokens shown. Rows sum to 1 where all tokens are."""
+    """[layers, from, to] over the tokens shown. Rows sum to 1 where all tokens are. A model without any has 0 layers."""
     entropy: np.ndarray
     """For each layer the entropy of attention over ln(tokens), of all tokens and heads; 1 is uniform."""
 
@@ -34,7 +34,10 @@ def attention_maps(encoder: TransformerEncoder, texts: Strings, most: int) -> li
     for document in range(len(tokens)):
         ids, mask, _ = encoder.tensors(tokens.batch(np.array([document])))
         length = int(mask[0].sum())
-        weights = encoder.attentions(ids[:1, :length], mask[:1, :length])[:, 0].double()  # [layers, heads, from, to]
+        attended = encoder.attentions(ids[:1, :length], mask[:1, :length])
+        if attended is None:
+            attended = ids.new_zeros(0, 1, 1, length, length)
+        weights = attended[:, 0].double()  # [layers, heads, from, to]
         entropy = -(weights * weights.clamp_min(1e-30).log()).sum(-1).mean((1, 2)) / np.log(max(2, length))
         after = len(tokens.suffix)
         places = np.arange(length)

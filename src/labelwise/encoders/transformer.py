@@ -67,15 +67,18 @@ class TransformerEncoder(nn.Module):
             limit -= 2
         if limit and config.max_length > limit:
             raise ConfigError(f"encoder.max_length: this model reads at most {limit} tokens, got {config.max_length}")
-        if config.layers > settings.num_hidden_layers:
-            raise ConfigError(
-                f"encoder.layers: this model has {settings.num_hidden_layers} layers, got {config.layers}"
-            )
-        known = self.backbone.get_input_embeddings().num_embeddings
+        try:
+            known = self.backbone.get_input_embeddings().num_embeddings
+        except (AttributeError, NotImplementedError):
+            raise ConfigError(f"encoder.model: {settings.model_type} does not read tokens; take a text model") from None
         if self.tokenizer.size > known or self.tokenizer.pad >= known:
             raise ConfigError(
                 f"encoder.model: the tokenizer has {self.tokenizer.size:,} tokens, the weights know {known:,}; "
                 "tokenizer and weights must come from the same model"
+            )
+        if config.layers > settings.num_hidden_layers:
+            raise ConfigError(
+                f"encoder.layers: this model has {settings.num_hidden_layers} layers, got {config.layers}"
             )
 
     @property
@@ -115,15 +118,19 @@ class TransformerEncoder(nn.Module):
         return ids, mask, documents
 
     @torch.no_grad()
-    def attentions(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Attention weights [layers, stretches, heads, length, length]; slow, for looking at a few documents."""
+    def attentions(self, ids: Tensor, mask: Tensor) -> Tensor | None:
+        """Attention weights [layers, stretches, heads, length, length]; slow, for looking at a few documents.
+
+        None of a model that mixes tokens in another way (FNet, Mamba).
+        """
         before = self.backbone.config._attn_implementation
         self.backbone.set_attn_implementation("eager")
         try:
-            found = self.backbone(input_ids=ids, attention_mask=mask.long(), output_attentions=True).attentions
+            output = self.backbone(input_ids=ids, attention_mask=mask.long(), output_attentions=True)
         finally:
             self.backbone.set_attn_implementation(before)
-        return torch.stack(found)
+        found = getattr(output, "attentions", None)
+        return torch.stack(found) if found else None
 
     # --- files ---
 
@@ -215,11 +222,25 @@ def _pretrained(config: EncoderConfig) -> TransformerEncoder:
             settings = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
             settings._attn_implementation = None  # torch's own where the model can, never a kernel that files name
             tokenizer: Any = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-            backbone = transformers.AutoModel.from_pretrained(
-                source, config=settings, use_safetensors=True, trust_remote_code=False, dtype=torch.float32
+            backbone, found = transformers.AutoModel.from_pretrained(
+                source,
+                config=settings,
+                use_safetensors=True,
+                trust_remote_code=False,
+                dtype=torch.float32,
+                output_loading_info=True,
             )
-    except (OSError, ValueError, ImportError, KeyError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # files can break a library in any way: its own errors, safetensors', validators'
         raise ConfigError(f"encoder.model: {_why(source, local, error)}") from None
+    # What a file does not have is drawn at random. Only the pooler may be: we do without it.
+    drawn = sorted(name for name in found["missing_keys"] if not name.startswith("pooler."))
+    if drawn:
+        raise ConfigError(
+            f"encoder.model: {source} lacks {len(drawn):,} of the weights that its config.json speaks of, among them "
+            f"{drawn[0]}; config.json and weights must be of the same model"
+        )
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise ConfigError(f"encoder.model: {source} has no fast tokenizer (tokenizer.json)")

@@ -75,8 +75,10 @@ class FlatHead(nn.Module):
         scale = 1.0 / max(len(vectors), 1)
         if self.config.loss.reduction == "mean":
             scale /= self.n_labels
+        # without gradients parameters would still ask for theirs, which is two thirds of the work
+        weight, bias = (part if torch.is_grad_enabled() else part.detach() for part in (self.weight, self.bias))
         found: Any = _BlockedLoss.apply(
-            self.dropout(vectors), self.weight, self.bias, targets, self.loss_function, scale, self.config.block
+            self.dropout(vectors), weight, bias, targets, self.loss_function, scale, self.config.block
         )
         return found
 
@@ -84,10 +86,13 @@ class FlatHead(nn.Module):
     def best(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """The k best labels of each document: their ids and scores, best first, equal scores to the lower id.
 
-        A score that is not a number is no label: a head that has diverged leaves its places empty.
+        A score that is not a number is no label: a head that has diverged leaves its places empty. Scores are those of
+        the weights' own precision, inside autocast too: bfloat16 makes many of them equal, and then ids would decide.
         """
         rows = max(1, SCORES_AT_ONCE // self.config.block)
-        found = [self._best_of_few(vectors[begin : begin + rows], k) for begin in range(0, len(vectors), rows)]
+        with torch.autocast(vectors.device.type, enabled=False):
+            vectors = vectors.to(self.weight.dtype)
+            found = [self._best_of_few(vectors[begin : begin + rows], k) for begin in range(0, len(vectors), rows)]
         if not found:
             return torch.empty(0, k, dtype=torch.long, device=vectors.device), vectors.new_empty(0, k)
         return torch.cat([ids for ids, _ in found]), torch.cat([best for _, best in found])

@@ -127,10 +127,10 @@ def _label(part: Dataset, label: int) -> str:
 
 
 def attention(model: Method, part: Dataset, places: np.ndarray, tokens: int) -> list[dict[str, Any]]:
-    """Attention of some documents by layer; documents whose attention is no number are left out."""
+    """Attention of some documents by layer; those whose attention is no number, or that have none, are left out."""
     kept = []
     for place, found in zip(places.tolist(), model.attention(part.take(places), tokens), strict=True):
-        if np.isfinite(found.weights).all():
+        if len(found.weights) and np.isfinite(found.weights).all():
             kept.append(
                 {
                     "document": part.ids[place] if part.ids is not None else f"document {place}",

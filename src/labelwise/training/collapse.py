@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from labelwise.encoders.embed import batches_by_length
 from labelwise.heads.flat import Targets
 from labelwise.heads.losses import best_constants, constant_loss, label_shares
 from labelwise.training.encoder_head import EncoderFitting
@@ -98,13 +99,15 @@ class CollapseMonitor(Watcher):
         module, head = self.fitting.module, self.fitting.head
         was_training = module.training
         module.eval()
+        parts, loss = [], 0.0
         try:
-            device = head.weight.device
-            documents, labels, *inputs = (part.to(device) for part in self.fitting.load(self.rows))
-            vectors = self.fitting.vectors(inputs).float()
-            loss = float(head.loss(vectors, Targets(documents, labels)))
+            for some in batches_by_length(self.fitting.lengths[self.rows]):
+                documents, labels, *inputs = self._loaded(self.rows[some])
+                parts.append(self.fitting.vectors(inputs).float())
+                loss += len(some) / len(self.rows) * float(head.loss(parts[-1], Targets(documents, labels)))
+            vectors = torch.cat(parts)
             first = head.best(vectors, 1)[0][:, 0].cpu().numpy()
-            entropy = self._attention_entropy(inputs)
+            entropy = self._attention_entropy()
         finally:
             module.train(was_training)
         counts = np.unique(first, return_counts=True)[1]
@@ -112,11 +115,23 @@ class CollapseMonitor(Watcher):
         seen = (loss, self.floor, cosine, rank, len(counts), float(counts.max() / counts.sum()), entropy)
         return Reading(*seen, **self.steps.summary())
 
-    def _attention_entropy(self, inputs: list[Tensor]) -> tuple[float, ...]:
-        if self.fitting.encoder is None or not self.config.attention:
+    def _loaded(self, rows: np.ndarray) -> list[Tensor]:
+        return [part.to(self.fitting.head.weight.device) for part in self.fitting.load(rows)]
+
+    def _attention_entropy(self) -> tuple[float, ...]:
+        """Of the longest documents, one at a time: the maps of all at once would take gigabytes at 512 tokens."""
+        encoder = self.fitting.encoder
+        if encoder is None or not self.config.attention:
             return ()
-        ids, mask = (part[-LOOKED_AT:] for part in inputs[:2])
-        return attention_entropy(self.fitting.encoder.attentions(ids, mask), mask)
+        total, tokens = np.zeros(0), 0
+        for row in self.rows[-LOOKED_AT:]:
+            ids, mask = (part[:1] for part in self._loaded(np.array([row]))[2:4])
+            length = int(mask.sum())
+            weights = encoder.attentions(ids[:, :length], mask[:, :length]) if length > 1 else None
+            if weights is not None:
+                total = length * np.array(attention_entropy(weights, mask[:, :length])) + (total if tokens else 0.0)
+                tokens += length
+        return tuple(round(float(value), 6) for value in total / max(tokens, 1))
 
 
 def spread(vectors: Tensor) -> tuple[float, float]:
