@@ -89,6 +89,20 @@ def test_chosen_on_held_out_training_documents_with_seeds(tmp_path):
     assert "on the valid part" in done.out
 
 
+def test_another_metric_is_scored_without_training_again(tmp_path):
+    plant(tmp_path / "data")
+    labelwise("sweep", write_study(tmp_path, vary={"model.leaf_size": [2]}))
+    model = next((tmp_path / "sweep" / "trials").glob("*/model"))
+    trained = model.stat().st_mtime_ns
+    labelwise("sweep", write_study(tmp_path, vary={"model.leaf_size": [2]}, metric="R@2"))
+    (row,) = results(tmp_path)["rows"]
+    assert row["status"] == "finished"
+    assert 0 < row["R@2"] <= 1
+    assert model.stat().st_mtime_ns == trained
+    labelwise("sweep", write_study(tmp_path, vary={"model.leaf_size": [2]}))
+    assert results(tmp_path)["rows"][0]["status"] == "finished"
+
+
 def test_mistakes_are_found_before_anything_is_trained(tmp_path):
     plant(tmp_path / "data")
     study = write_study(tmp_path, vary={"model.leaf_size": [2, "few"]})

@@ -16,6 +16,8 @@ from labelwise.training.settings import OptimiserConfig, ScheduleConfig, Trainin
     [
         ({"learning_rate": 1}, "no such key"),
         ({"epochs": None}, "needs an end"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 2**70}, "seed"),
         ({"validate_every": None, "early_stopping": {}}, "needs validation"),
         ({"optimiser": {"name": "sgd", "betas": [0.9, 0.99]}}, "betas means nothing to sgd"),
         ({"optimiser": {"name": "adam", "momentum": 0.9}}, "momentum means nothing to adam"),

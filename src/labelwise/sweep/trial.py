@@ -6,10 +6,13 @@ means, the trial ends too, and a later sweep goes on with it.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
 import threading
+from pathlib import Path
+from typing import Any
 
 from labelwise.config import ConfigSource
 from labelwise.errors import LabelwiseError
@@ -31,7 +34,7 @@ def run_trial(config: RunConfig, metric: str) -> None:
     run = RunFolder(str(config.run.folder))
     if not ((run / files.STATE).exists() and run.finished):
         train(config)
-    if (run / VALID).exists():
+    if metric in scored(run.path):  # another metric may have been asked for since
         return
     valid = load_run_data(config.data).valid
     if valid is None:
@@ -40,7 +43,17 @@ def run_trial(config: RunConfig, metric: str) -> None:
         update={"metrics": [metric], "bootstrap": 0, "k": max(config.evaluate.k, parse_metric(metric).k or 0)}
     )
     judgement = judge(load(run / files.MODEL), valid, section)
-    run.write_json(VALID, {"n_documents": len(valid), "values": judgement.evaluation.values})
+    values = {**scored(run.path), **judgement.evaluation.values}
+    run.write_json(VALID, {"n_documents": len(valid), "values": values})
+
+
+def scored(folder: Path) -> dict[str, Any]:
+    """The scores on the valid part that were written before."""
+    try:
+        found = json.loads((folder / VALID).read_text(encoding="utf-8"))
+        return dict(found["values"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return {}
 
 
 def _end_with_the_sweep() -> None:

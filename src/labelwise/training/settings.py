@@ -169,7 +169,7 @@ class TrainingConfig(Config):
     """Batches made ready on other threads while the model computes."""
     tensorboard: str | None = None
     """Folder for TensorBoard's event files; null writes none."""
-    seed: int = 0
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Seed of everything random: order of documents, dropout."""
 
     @model_validator(mode="after")
