@@ -122,6 +122,25 @@ def test_the_monitor_does_not_change_the_training():
     np.testing.assert_array_equal(watched.scores, alone.scores)
 
 
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("at", [9, 11])  # between the two halves of a measurement, and after one
+def test_a_training_that_was_stopped_is_seen_as_one_that_was_not(tmp_path, at):
+    settings = {"rate": 5e-3}, None, 2
+    kept = {"checkpoint_every": {"steps": at}, "log_every": 1}
+    whole = trained(*settings, **kept).records
+
+    def log(**numbers):
+        if numbers["step"] == at + 2:
+            raise Stop
+
+    with pytest.raises(Stop):
+        trained(*settings, context=FitContext(tmp_path, log), **kept)
+    assert trained(*settings, context=FitContext(tmp_path), **kept).records == whole
+
+
 # --- measures and judgement, by hand ---
 
 

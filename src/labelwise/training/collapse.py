@@ -84,12 +84,14 @@ class CollapseMonitor(Watcher):
 
     def state(self) -> dict[str, Any]:
         """What was seen so far."""
-        return {"readings": [reading.to_dict() for reading in self.readings], "in_a_row": self.in_a_row}
+        readings = [reading.to_dict() for reading in self.readings]
+        return {"readings": readings, "in_a_row": self.in_a_row, "steps": self.steps.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take back what `state` gave."""
         self.readings = [Reading.from_dict(values) for values in state["readings"]]
         self.in_a_row = int(state["in_a_row"])
+        self.steps.restore(state.get("steps", {}))
         self.verdict = judge(self.readings) if len(self.readings) > 1 else None
 
     # --- looking ---
@@ -182,6 +184,20 @@ class StepSampler:
         elif self.before is not None:
             self.seen.append(self._measured(self.before))
             self.before = None
+
+    def state(self) -> dict[str, Any]:
+        """What was measured since the last summary, and the weights that the next measurement needs."""
+        before = None if self.before is None else [values.tolist() for values in self.before]
+        return {"seen": self.seen, "before": before}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state` gave."""
+        kept = state.get("before")
+        self.seen = list(state.get("seen", []))
+        self.before = kept and [
+            torch.tensor(values, dtype=torch.float64, device=p.device)
+            for values, p in zip(kept, self.matrices, strict=True)
+        ]
 
     def _weights(self) -> list[Tensor]:
         return [p.detach().view(-1)[at.to(p.device)].double() for p, at in zip(self.matrices, self.places, strict=True)]
