@@ -11,6 +11,7 @@ from labelwise.methods.base import FitContext
 from labelwise.parallel import using_threads
 from labelwise.strings import Strings
 from labelwise.training.settings import TrainingConfig
+from labelwise.training.watching import History
 
 TINY = {"model": "tiny", "max_length": 32, "pooling": "mean"}
 QUICK = {"epochs": 4, "optimiser": {"rate": 0.01, "head_factor": 3}}
@@ -127,6 +128,37 @@ def test_the_head_begins_alone_where_the_encoder_knows_something(tmp_path):
     assert parts == {"head", "train"}
     with pytest.raises(ConfigError, match="frozen"):
         made(encoder={"frozen": True}, head_epochs=3)
+
+
+def test_both_stages_share_one_time_budget(monkeypatch):
+    budgets = []
+
+    def quick(fitting, config, **others):
+        budgets.append(config.time_budget)
+        return History(seconds=40.0)
+
+    monkeypatch.setattr("labelwise.training.loop.train", quick)
+    data = planted("texts", n_documents=60)
+    made({"time_budget": 100.0}, head_epochs=1).fit(data)
+    made({"time_budget": 30.0}, head_epochs=1).fit(data)
+    assert budgets == [100.0, 60.0, 30.0, pytest.approx(0, abs=1e-6)]
+
+
+def test_encoder_and_head_are_where_the_loop_trains_them(monkeypatch):
+    places = []
+    monkeypatch.setattr("torch.nn.Module.to", lambda module, device: places.append(device) or module)
+    monkeypatch.setattr("labelwise.training.loop.train", lambda *_, **__: History())
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    data = planted("texts", n_documents=20)
+    for name, value, expected in (
+        ("LOCAL_RANK", "1", "cuda:1"),
+        ("LOCAL_RANK", "", "cuda"),
+        ("ACCELERATE_USE_CPU", "true", "cpu"),
+    ):
+        monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
+        made({"epochs": 1}).fit(data)
+        assert str(places[-1]) == expected
 
 
 @pytest.mark.parametrize("stage", ["head", "train"])

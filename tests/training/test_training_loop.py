@@ -8,12 +8,14 @@ import threading
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from tiny_fitting import TinyFitting, _one_thread, same_weights, weights_of  # noqa: F401
 from torch import nn
 
 from labelwise.errors import ConfigError, DataError, MissingDependencyError
 from labelwise.methods.base import FitContext
 from labelwise.parallel import using_threads
+from labelwise.training import machine
 from labelwise.training.loop import train
 from labelwise.training.settings import TrainingConfig
 from labelwise.training.watching import Watcher
@@ -282,6 +284,13 @@ def test_bf16_is_used_where_it_is_asked_for():
         train(fitting, settings, context=FitContext())
         assert fitting.kinds == {expected == torch.bfloat16, expected}
         assert fitting.module.head.weight.dtype == torch.float32
+
+
+def test_a_gpu_that_cannot_sum_losses_is_left_alone(monkeypatch):
+    found = {}
+    monkeypatch.setattr(machine, "Accelerator", lambda **settings: found.update(settings) or Accelerator(**settings))
+    machine.Machine("auto")  # on Apple's machines Accelerate would choose their GPU, which knows no float64
+    assert found["cpu"] is not torch.cuda.is_available()
 
 
 def test_torch_uses_the_toolkit_s_threads():

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -92,7 +92,7 @@ class TextEncoder(Method):
         from labelwise.encoders.transformer import open_encoder
         from labelwise.heads.flat import FlatHead
         from labelwise.training.encoder_head import EncoderHead
-        from labelwise.training.machine import torch_threads
+        from labelwise.training.machine import computing_device, torch_threads
 
         config = self.config
         train, held_out = self._parts(data, valid)
@@ -100,7 +100,7 @@ class TextEncoder(Method):
             encoder = open_encoder(config.encoder, train.texts or Strings.of(()), config.training.seed)
             head = FlatHead(encoder.width, data.n_labels, config.head)
             head.start(train.label_counts(), len(train), config.training.seed)
-            self.network_ = EncoderHead(encoder, head).to(_device())
+            self.network_ = EncoderHead(encoder, head).to(computing_device())
             self.history_ = self._train(train, held_out, context)
         self._stored: dict[str, np.ndarray] | None = None
 
@@ -121,7 +121,10 @@ class TextEncoder(Method):
         epochs = self._head_epochs()
         if epochs:
             alone = {"epochs": epochs, "steps": None, "validate_every": None, "early_stopping": None}
-            self._train_head(tokens[:1], training.model_copy(update=alone), context, watched=False)
+            begun = self._train_head(tokens[:1], training.model_copy(update=alone), context, watched=False)
+            if training.time_budget is not None:  # one budget for both; what is left may be a single step
+                left = max(training.time_budget - begun.seconds, 1e-9)
+                training = training.model_copy(update={"time_budget": left})
         fitting = EncoderFitting(self.network_, tokens[0], tokens[1] if valid is not None else None, training)
         return self._loop(fitting, training, context, "train", ("head.",), config.monitor.enabled)
 
@@ -208,7 +211,9 @@ class TextEncoder(Method):
 
     def _placed(self) -> EncoderHead:
         """The network where it computes."""
-        self.network_ = self.network_.to(_device())
+        from labelwise.training.machine import computing_device
+
+        self.network_ = self.network_.to(computing_device())
         return self.network_.eval()
 
     # --- files ---
@@ -248,12 +253,6 @@ class TextEncoder(Method):
         self.network_.requires_grad_(False)
         self.history_ = None
         self._stored = dict(tensors)
-
-
-def _device() -> Any:
-    import torch
-
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _check_torch() -> None:

@@ -7,13 +7,19 @@ precision for the whole life of the process.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs, broadcast_object_list, send_to_device
+from accelerate.utils import (
+    DistributedDataParallelKwargs,
+    broadcast_object_list,
+    parse_flag_from_env,
+    send_to_device,
+)
 from torch import Tensor, nn
 
 from labelwise.errors import ConfigError
@@ -33,6 +39,14 @@ def torch_threads() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def computing_device() -> torch.device:
+    """Where this process computes: its own GPU, else the CPU. Losses are summed in float64, which Apple's GPUs lack."""
+    if not torch.cuda.is_available() or parse_flag_from_env("ACCELERATE_USE_CPU"):
+        return torch.device("cpu")
+    rank = os.environ.get("LOCAL_RANK")
+    return torch.device("cuda") if rank is None else torch.device("cuda", int(rank) % torch.cuda.device_count())
+
+
 class _LossModule(nn.Module):
     """The loss as a module, for the wrapper that averages gradients: it must see the forward pass from outside."""
 
@@ -49,7 +63,7 @@ class Machine:
 
     def __init__(self, precision: str) -> None:
         unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # poolers that no loss looks at
-        self.accelerator = Accelerator(kwargs_handlers=[unused])
+        self.accelerator = Accelerator(cpu=computing_device().type == "cpu", kwargs_handlers=[unused])
         self.device = self.accelerator.device
         self.ranks: int = self.accelerator.num_processes
         self.rank: int = self.accelerator.process_index
