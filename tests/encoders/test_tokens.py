@@ -7,6 +7,7 @@ from labelwise.encoders.config import EncoderConfig
 from labelwise.encoders.tokens import BYTES_A_TOKEN, CHUNK, TextTokenizer
 from labelwise.errors import ConfigError, ModelFormatError
 from labelwise.strings import Strings
+from labelwise.training.batching import length_batches
 
 WORDS = [f"word{number}" for number in range(300)]
 
@@ -79,6 +80,13 @@ def test_windows_follow_each_other(texts, tokenizer):
     assert rows == expected
     assert batch.documents.tolist() == owners
     assert len(tokens) == len(texts)
+
+
+def test_batches_of_windows_keep_to_the_number_of_tokens(texts, tokenizer):
+    tokens = tokenizer.encode(texts, EncoderConfig(max_length=10, long_texts="windows", windows=3))
+    assert np.diff(tokens.stretches).max() == 3
+    for documents in length_batches(tokens.lengths, None, 60, seed=0, epoch=0):
+        assert tokens.batch(documents).ids.size <= 60
 
 
 def test_more_texts_than_a_chunk_and_none(tokenizer):

@@ -20,7 +20,7 @@ class AttentionMap:
     n_tokens: int
     """Tokens the encoder read; those in the middle are left out when there are more than are shown."""
     weights: np.ndarray
-    """[layers, from, to] over the tokens shown. Rows sum to 1 where all tokens are. A model without any has 0 layers."""
+    """[layers, from, to] over the tokens shown. Rows sum to 1 where all tokens are; a model may have no layer of it."""
     entropy: np.ndarray
     """For each layer the entropy of attention over ln(tokens), of all tokens and heads; 1 is uniform."""
 

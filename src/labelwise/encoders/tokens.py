@@ -58,10 +58,13 @@ class Tokens:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each document's longest stretch, special ones included: what padding goes by."""
+        """Tokens of each document as it is read, special ones and padding included: what batches are made by.
+
+        A document in several stretches takes as many rows, each as long as the longest of them.
+        """
         sizes = np.diff(self.starts)
         longest = np.maximum.reduceat(sizes, self.stretches[:-1]) if len(self) else sizes
-        return longest + len(self.prefix) + len(self.suffix)
+        return (longest + len(self.prefix) + len(self.suffix)) * np.diff(self.stretches)
 
     def batch(self, documents: np.ndarray) -> TokenBatch:
         """The given documents as padded arrays."""
