@@ -44,6 +44,12 @@ def test_a_course_that_was_taken_up_again_counts_the_later_lines():
     assert read_course([*lines[:4], *wrong, *lines[4:]], "P@1") == read_course(lines, "P@1")
 
 
+def test_a_course_that_ended_earlier_than_before_it_was_taken_up_leaves_out_the_rest():
+    lines = course("healthy", epochs=3)
+    before, again = lines[:-1], [entry for entry in lines if 1 < entry.get("epoch", 0) <= 2]
+    assert read_course([*before, *again], "P@1") == read_course(course("healthy", epochs=3)[:7], "P@1")
+
+
 def test_a_course_without_validation_goes_by_whole_epochs():
     lines = [line(step, step / 4, loss=float(step), rate=0.1) for step in (1, 2, 4, 6, 8, 9)]
     found = read_course(lines, "P@1")

@@ -120,6 +120,19 @@ def test_a_failed_trial_is_told_and_not_drawn(tmp_path):
     assert "1e9: loss" not in charts["by-rate"].description
 
 
+def test_a_setting_of_which_a_seed_failed_is_not_called_the_best(tmp_path):
+    path = f"{OPTIMISER}.rate"
+    trials = [
+        ("", {path: 1e-4}, {name: {"status": "finished", "value": 0.7} for name in ("a", "b")}),
+        ("", {path: 1e-3}, {"c": {"status": "finished", "value": 0.9}, "d": {"status": "failed", "value": None}}),
+    ]
+    for _, values, entries in trials:
+        for name in entries:
+            add_trial(tmp_path, name, values, None)
+    page, _ = page_of(write_results(tmp_path, "P@1", trials))
+    assert "The best is rate 1e-4 with 70.00 %." in page.inside("summary")
+
+
 def test_a_trial_without_validation_has_its_loss_alone(tmp_path):
     lines = course("collapsed", validated=False)
     folder = one_setting(tmp_path, {f"{OPTIMISER}.rate": 1.0}, lines, value=0.05, verdict="collapsed")

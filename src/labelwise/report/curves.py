@@ -49,18 +49,20 @@ class Course:
 
 
 def read_course(entries: Sequence[dict[str, Any]], metric: str) -> Course:
-    """The course of the last training in a run's metrics. Steps that were taken twice count as the second time."""
+    """The course of the last training in a run's metrics.
+
+    Steps that were taken twice count as the second time; those that were only taken before an interruption do not.
+    """
     fits = [entry for entry in entries if entry.get("stage") == "fit" and _finite(entry.get("step"))]
     if not fits:
         return Course()
-    part = fits[-1].get("part")
+    part, last = fits[-1].get("part"), fits[-1]["step"]
+    fits = [entry for entry in fits if entry.get("part") == part and entry["step"] <= last]
     by_step = {
-        valid: {e["step"]: e for e in fits if e.get("part") == part and (e.get("split") == "valid") is valid}
+        valid: {entry["step"]: entry for entry in fits if (entry.get("split") == "valid") is valid}
         for valid in (False, True)
     }
-    logged, looked = (dict(sorted(by_step[valid].items())) for valid in (False, True))
-    last = max([*logged, *looked])
-    seen = {step: entry for step, entry in looked.items() if step <= last}
+    logged, seen = (dict(sorted(by_step[valid].items())) for valid in (False, True))
     words = next((e for e in reversed(list(seen.values())) if "verdict" in e), {})
     readings = {name: _points(seen.values(), name) for name in READ}
     return Course(

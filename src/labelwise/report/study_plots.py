@@ -33,11 +33,15 @@ def lines_field(study: StudyFacts) -> str | None:
 
 
 def best_first(settings: Sequence[SettingFacts]) -> list[SettingFacts]:
-    """By the metric, then by the lower loss; those without a score last."""
+    """Whole settings by the metric, then by the lower loss; then those of which a seed failed or was stopped.
 
-    def key(setting: SettingFacts) -> tuple[float, float]:
+    The mean of the seeds that are left says too much: the bad ones may be those that are missing.
+    """
+
+    def key(setting: SettingFacts) -> tuple[bool, float, float]:
         best, loss = setting.mean("value"), setting.mean("loss")
-        return (-math.inf if best is None else best, -(math.inf if loss is None else loss))
+        whole = all(trial.entry.status == "finished" for trial in setting.trials)
+        return (whole, -math.inf if best is None else best, -(math.inf if loss is None else loss))
 
     return sorted(settings, key=key, reverse=True)
 
