@@ -100,6 +100,12 @@ def test_a_verdict_can_stop_the_training():
     assert [record["verdict"] for record in history.records[-2:]] == ["collapsed", "collapsed"]
 
 
+def test_a_training_shorter_than_an_epoch_is_judged_too():
+    (seen,) = trained({"rate": 5e-3}, epochs=None, steps=5).records
+    assert seen["step"] == 5
+    assert seen["verdict"]
+
+
 def test_what_is_seen_is_logged():
     lines = []
     trained({"rate": 5e-3}, epochs=1, context=FitContext(log=lambda **numbers: lines.append(numbers)))
@@ -183,6 +189,10 @@ def reading(**values):
         ([reading(loss=70.0), reading(loss=5.0), reading(loss=6.0)], "under-trained", "lower"),
         ([reading(), reading(cosine=0.999995)], "collapsed", "one point"),
         ([reading(), reading(cosine=0.999)], "on the plateau", "0.999"),
+        ([reading(cosine=0.99999), reading(cosine=0.99998)], "under-trained", "as they were at first"),
+        ([reading(cosine=0.99999), reading(cosine=0.99998, commonest=1.0)], "under-trained", "Go on"),
+        ([reading(cosine=0.99999), reading(cosine=0.9999999)], "collapsed", "one point"),
+        ([reading(cosine=0.99999), reading(), reading(cosine=0.99998)], "collapsed", "one point"),
         ([reading(), reading(update_ratio=1e-6)], "on the plateau", ""),
         ([reading(update_ratio=math.nan), reading(update_ratio=1e-6)], "under-trained", "higher"),
         ([reading(), reading(gradient_over_eps=0.1)], "under-trained", "eps-limited"),

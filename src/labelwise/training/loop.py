@@ -126,6 +126,7 @@ class _Loop:
     ) -> None:
         self.fitting, self.config, self.machine, self.stage = fitting, config, machine, stage
         self.watchers = tuple(watchers) if machine.first else ()
+        self.looked_at = config.validate_every is not None or len(watchers) > 0
         self.module = fitting.module.to(machine.device)
         self.learning = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         self.optimisers = make_optimisers(self.module, config.optimiser, *names)
@@ -163,7 +164,7 @@ class _Loop:
                 advance(place.step)
                 while self.stop is None:
                     self._epoch(advance)
-                if self.config.validate_every is not None and place.round_step < place.step:
+                if self.looked_at and place.round_step < place.step:
                     self._end_round()
             self._finish()
         best = Best(**place.best) if place.best is not None else None

@@ -110,7 +110,7 @@ def judge(readings: Sequence[Reading]) -> Verdict:
             f"the loss is {_number(now.loss)}, it began at {_number(readings[0].loss)}",
             "Take a rate ten times lower, a warm-up, or clip gradients",
         )
-    one_point = 1 - now.cosine < ONE_POINT
+    one_point = 1 - now.cosine < ONE_POINT and not _as_at_the_start(readings)
     if (
         one_point and now.commonest >= SAME_FOR_ALL
     ):  # whatever the loss: the probe may be easier than the floor's documents
@@ -120,6 +120,12 @@ def judge(readings: Sequence[Reading]) -> Verdict:
     if one_point:
         return _collapsed(now)
     return _above_or_at_the_floor(readings)
+
+
+def _as_at_the_start(readings: Sequence[Reading]) -> bool:
+    """Whether vectors have been one point from the start, as random weights make them, and have not come nearer."""
+    spreads = [1 - reading.cosine for reading in readings]
+    return max(spreads) < ONE_POINT and spreads[-1] > spreads[0] / 2
 
 
 def _collapsed(now: Reading) -> Verdict:
@@ -153,6 +159,12 @@ def _above_or_at_the_floor(readings: Sequence[Reading]) -> Verdict:
             "under-trained",
             f"{where}; a step changes weights by {fastest:.1g} of their size at most",
             "Take a rate ten times higher",
+        )
+    if 1 - now.cosine < ONE_POINT:
+        return Verdict(
+            "under-trained",
+            f"{where}; the vectors of all documents are one point (mean cosine {now.cosine:.4f}) as they were at first",
+            "Go on: random weights part them slowly. If they stay, change the rate and add a warm-up",
         )
     if now.loss > NEAR * now.floor:
         how, remedy = _movement(now.loss / before.loss)
