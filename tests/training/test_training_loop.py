@@ -255,6 +255,13 @@ def test_plain_mean(averaging, steps):
         torch.testing.assert_close(parameter.detach(), mean, rtol=1e-5, atol=1e-6)
 
 
+def test_an_average_that_never_began_is_told(caplog):
+    fit(config(averaging={"kind": "swa", "start": 1}))
+    assert "averaging" not in caplog.text
+    fit(config(averaging={"kind": "swa", "start": 9}))
+    assert "averaging: training ended before its start" in caplog.text
+
+
 def test_averages_are_what_is_validated():
     class Looking(TinyFitting):
         def validate(self):

@@ -142,6 +142,8 @@ class Keeper:
     def finish(self, place: Place) -> None:
         """Leave the weights to keep in the module, and on disk in case the run is interrupted later."""
         step = self._best_step(place)
+        if self.averaging.config.kind != "none" and self.averaging.count == 0:
+            log.warning("averaging: training ended before its start, so the plain weights are kept")
         if step is None:
             self.averaging.swap()
         else:
