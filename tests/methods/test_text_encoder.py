@@ -233,6 +233,21 @@ def test_the_recipe_is_a_training_config():
         lw.TextEncoder(encoder={"architecture": {"hidden_size": 8}})
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"head": {"loss": {"name": "bce", "focus": 3.0}}}, "focus is a setting of the focal loss"),
+        ({"head": {"loss": {"name": "focal", "shift": 0.2}}}, "shift is a setting of the asymmetric loss"),
+        ({"encoder": {"windows": 2}}, "windows is a setting of long_texts: windows"),
+    ],
+)
+def test_settings_without_effect_are_refused(settings, words):
+    with pytest.raises(ConfigError, match=words):
+        lw.TextEncoder(**settings)
+    whole = lw.TextEncoder().config.model_dump()
+    lw.TextEncoder(**whole)  # a config with all defaults written out
+
+
 def test_attention_is_that_of_the_monitor():
     from labelwise.training.collapse import attention_entropy
 

@@ -41,6 +41,8 @@ class EncoderConfig(Config):
     def _check_architecture(self) -> Self:
         if self.architecture is not None and not isinstance(self.architecture.get("model_type"), str):
             raise ValueError("architecture needs a model_type, for example {model_type: distilbert, n_layers: 2}")
+        if self.long_texts != "windows" and self.windows != type(self).model_fields["windows"].default:
+            raise ValueError(f"windows is a setting of long_texts: windows, this is {self.long_texts}")
         return self
 
     @property

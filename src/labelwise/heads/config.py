@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from labelwise.config import Config
 
@@ -25,6 +25,19 @@ class LossConfig(Config):
     """Asymmetric loss: the same for labels a document does not have."""
     shift: Annotated[float, Field(ge=0, lt=1)] = 0.05
     """Asymmetric loss: a wrong label whose probability is below this costs nothing."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        owners = {
+            "focus": "focal",
+            "focus_positive": "asymmetric",
+            "focus_negative": "asymmetric",
+            "shift": "asymmetric",
+        }
+        for field, name in owners.items():
+            if name != self.name and getattr(self, field) != type(self).model_fields[field].default:
+                raise ValueError(f"{field} is a setting of the {name} loss, this is {self.name}")
+        return self
 
 
 class HeadConfig(Config):
