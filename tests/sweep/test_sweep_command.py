@@ -161,7 +161,7 @@ if value < 0.1:
 """
 
 
-def test_hopeless_trials_are_ended_and_stay_so(tmp_path, monkeypatch):
+def test_hopeless_trials_are_ended_and_stay_so(tmp_path, monkeypatch, caplog):
     """With a stand-in that writes learning curves: the higher leaf_size, the better, and 2 would take a minute."""
     plant(tmp_path / "data")
     path = write_study(
@@ -185,3 +185,8 @@ def test_hopeless_trials_are_ended_and_stay_so(tmp_path, monkeypatch):
     assert "the median of 2 others had 0.5500" in rows[2]["message"]
     monkeypatch.setattr(runner, "trial_command", lambda *_: pytest.fail("nothing is left to run"))
     assert result_rows(study, runner.run_sweep(study)) == rows
+    assert "stop_hopeless" not in caplog.text
+    monkeypatch.setattr(runner, "trial_command", lambda *_: [sys.executable, "-c", ""])
+    other = write_study(tmp_path, vary={"model.leaf_size": [5]}, metric="R@2", stop_hopeless={"after": 2})
+    runner.run_sweep(read_study(ConfigSource.from_file(other)))
+    assert "no trial told its R@2" in caplog.text

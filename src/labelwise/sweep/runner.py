@@ -23,7 +23,7 @@ from labelwise.runs.load_data import load_run_data
 from labelwise.sweep import outcome as outcomes
 from labelwise.sweep.outcome import Outcome, curve, hopeless, read_outcome, read_records
 from labelwise.sweep.search import Listed, Search, make_search
-from labelwise.sweep.study import Group, Setting, Study, Trial
+from labelwise.sweep.study import Group, Setting, StopSection, Study, Trial
 
 log = logging.getLogger("labelwise")
 LOOK_EVERY = 0.1
@@ -90,6 +90,7 @@ class _Sweep:
                 while len(self.running) < self.study.config.parallel and (trial := self._next()) is not None:
                     self._start(trial)
                 if not self.running:
+                    self._tell_of_idle_rule()
                     return self.findings
                 time.sleep(LOOK_EVERY)
                 for work in list(self.running):
@@ -167,15 +168,23 @@ class _Sweep:
         if rule is None or time.monotonic() - work.looked_at < 1:
             return None
         work.looked_at = time.monotonic()
-        unit = outcomes.COUNTED_IN[rule.unit]
-
-        def curve_of(trial: Trial) -> outcomes.Curve:
-            return curve(read_records(trial.folder / outcomes.files.METRICS), self.metric, unit)
-
-        own = curve_of(work.trial)
+        own = self._curve(work.trial, rule)
         if not own or own[-1][0] < rule.after:
             return None
-        return hopeless(own, [curve_of(t) for name, t in self.seen.items() if name != work.trial.name], rule)
+        return hopeless(own, [self._curve(t, rule) for name, t in self.seen.items() if name != work.trial.name], rule)
+
+    def _curve(self, trial: Trial, rule: StopSection) -> outcomes.Curve:
+        records = read_records(trial.folder / outcomes.files.METRICS)
+        return curve(records, self.metric, outcomes.COUNTED_IN[rule.unit])
+
+    def _tell_of_idle_rule(self) -> None:
+        rule = self.study.config.stop_hopeless
+        if rule is not None and not any(self._curve(trial, rule) for trial in self.seen.values()):
+            log.warning(
+                "stop_hopeless: no trial told its %s while it trained, so none could be stopped; the metric must be "
+                "one that is validated, such as P@1 or model.training.metric",
+                self.metric,
+            )
 
     def _tell(self) -> None:
         """Hand results to the settings that wait for them, and those of whole settings to the search."""
