@@ -58,11 +58,13 @@ def plain_encoder(config: Any) -> DocumentEncoder:
         from labelwise.errors import MissingDependencyError
 
         raise MissingDependencyError(str(error.name), "nn", "encode") from None
-    from labelwise.training.machine import torch_threads
+    from labelwise.training.machine import computing_device, torch_threads
 
-    encoder = open_encoder(config, Strings.of(()), seed=0)
-    folder = Path(config.model)
-    files = sorted((p.name, p.stat().st_size) for p in folder.iterdir()) if folder.is_dir() else []
+    encoder = open_encoder(config, Strings.of(()), seed=0).to(computing_device())
+    folder = Path(config.model).expanduser()
+    files = (
+        sorted((p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in folder.iterdir()) if folder.is_dir() else []
+    )
 
     def encode(documents: Any) -> np.ndarray:
         texts = documents.texts if isinstance(documents, Dataset) else documents
