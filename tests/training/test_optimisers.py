@@ -71,6 +71,13 @@ def test_steps_are_those_of_torch_s_plain_form(name):
     torch.testing.assert_close(one.bias, other.bias, rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize("name", SETTINGS)
+def test_fused_kernels_only_where_there_are_some(name):
+    for device, able in (("cpu", name != "adadelta"), ("meta", False)):
+        (made,) = make_optimisers(nn.Linear(3, 2, device=device), OptimiserConfig(name=name)).parts
+        assert {bool(group.get("fused")) for group in made.param_groups} == {able}
+
+
 def groups_by_name(optimisers):
     return {
         optimisers.names[parameter]: (group["lr"], group["weight_decay"])
