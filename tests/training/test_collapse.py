@@ -183,6 +183,8 @@ def reading(**values):
         ([reading(), reading(loss=0.5)], "healthy", "50%"),
         ([reading(), reading(loss=0.99)], "on the plateau", "Go on"),
         ([reading(), reading(loss=math.nan)], "diverged", "nan"),
+        ([reading(loss=0.5), reading(loss=0.9)], "diverged", "it has been 50%"),
+        ([reading(loss=0.5), reading(loss=0.6)], "healthy", "60%"),
         ([reading(), reading(loss=4.0)], "diverged", "lower"),
         ([reading(loss=70.0), reading(loss=5.0)], "under-trained", "and falling"),
         ([reading(loss=70.0), reading(loss=5.0), reading(loss=4.99)], "under-trained", "hardly falling"),

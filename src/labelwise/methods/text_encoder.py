@@ -120,7 +120,10 @@ class TextEncoder(Method):
             return self._train_head(tokens, training, context, watched=True)
         epochs = self._head_epochs()
         if epochs:
-            alone = {"epochs": epochs, "steps": None, "validate_every": None, "early_stopping": None}
+            plain = training.schedule.model_copy(update={"warmup": 0.0})  # a linear model needs none
+            alone = {
+                "epochs": epochs, "steps": None, "validate_every": None, "early_stopping": None, "schedule": plain,
+            }  # fmt: skip
             begun = self._train_head(tokens[:1], training.model_copy(update=alone), context, watched=False)
             if training.time_budget is not None:  # one budget for both; what is left may be a single step
                 left = max(training.time_budget - begun.seconds, 1e-9)
@@ -156,8 +159,9 @@ class TextEncoder(Method):
 
         config = self.config
         watchers = [CollapseMonitor(fitting, config.monitor)] if watched else []
-        settings = config.model_dump_json(include={"encoder", "head", "head_epochs"})
-        identity = fitting.train.identity() + settings
+        settings = config.model_dump_json(include={"encoder", "head", "head_epochs", "monitor"})
+        held_out = "" if fitting.valid is None else fitting.valid.identity()
+        identity = fitting.train.identity() + held_out + settings
         return train_loop(
             fitting, training, context=context, head=head, watchers=watchers, stage=stage, identity=identity
         )

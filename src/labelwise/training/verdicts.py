@@ -111,10 +111,16 @@ def judge(readings: Sequence[Reading]) -> Verdict:
             "Take a rate ten times lower, a warm-up, or clip gradients",
         )
     one_point = 1 - now.cosine < ONE_POINT and not _as_at_the_start(readings)
-    if (
-        one_point and now.commonest >= SAME_FOR_ALL
-    ):  # whatever the loss: the probe may be easier than the floor's documents
+    # whatever the loss: the probe may be easier than the floor's documents
+    if one_point and now.commonest >= SAME_FOR_ALL:
         return _collapsed(now)
+    best = min(reading.loss for reading in readings if math.isfinite(reading.loss))
+    if best < BELOW * now.floor and now.loss > BLOWN_UP * best:
+        return Verdict(
+            "diverged",
+            f"the loss is {_share(now)} of the floor, it has been {best / now.floor:.0%}: what was learned is being lost",
+            "Take a rate ten times lower, or a warm-up",
+        )
     if now.loss < BELOW * now.floor:
         return Verdict("healthy", f"the loss is {_share(now)} of the floor, {now.distinct} different first labels")
     if one_point:
