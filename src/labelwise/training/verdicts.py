@@ -118,7 +118,7 @@ def judge(readings: Sequence[Reading]) -> Verdict:
     if best < BELOW * now.floor and now.loss > BLOWN_UP * best:
         return Verdict(
             "diverged",
-            f"the loss is {_share(now)} of the floor, it has been {best / now.floor:.0%}: what was learned is being lost",
+            f"the loss is {_share(now)} of the floor, it has been {best / now.floor:.0%}: what was learned gets lost",
             "Take a rate ten times lower, or a warm-up",
         )
     if now.loss < BELOW * now.floor:
