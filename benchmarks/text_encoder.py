@@ -4,8 +4,8 @@
 
 `--long` is a data folder whose texts fill the window of 128 tokens; `--short` one of titles, where a loop that pads to
 the maximum wastes most of its time. The plain loop is what one writes by hand: AutoTokenizer with padding to
-max_length, AutoModel, dropout, nn.Linear, BCEWithLogitsLoss (mean), AdamW with a higher rate for the head (with one rate
-for all it does not leave the plateau in so few steps), linear decay with warm-up.
+max_length, AutoModel, dropout, nn.Linear, BCEWithLogitsLoss (mean), AdamW with a higher rate for the head (with one
+rate for all it does not leave the plateau in so few steps), linear decay with warm-up.
 Both sides have the same documents, batch size, threads and environment (freed memory kept by the C library, OpenMP
 threads that do not spin). Ours trains the head alone first, and both for an epoch less than the plain loop, so that its
 budget is not larger. Each side's rate is chosen from a list by P@1 on the last fifth of the first --choosing-documents
