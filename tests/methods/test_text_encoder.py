@@ -249,7 +249,7 @@ def test_settings_without_effect_are_refused(settings, words):
 
 
 def test_attention_is_that_of_the_monitor():
-    from labelwise.training.collapse import attention_entropy
+    from labelwise.encoders.attention import attention_entropy
 
     data = planted("texts", n_documents=60)
     model = made({"epochs": 1}).fit(data)

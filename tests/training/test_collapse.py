@@ -9,9 +9,10 @@ import torch
 
 import labelwise as lw
 from conformance.planted import planted
+from labelwise.encoders.attention import attention_entropy
 from labelwise.methods.base import FitContext
 from labelwise.parallel import using_threads
-from labelwise.training.collapse import attention_entropy, spread
+from labelwise.training.collapse import spread
 from labelwise.training.verdicts import Reading, judge
 
 AS_IN_THE_STUDY = {"loss": {"reduction": "mean"}, "bias": "zero", "dropout": 0.5}

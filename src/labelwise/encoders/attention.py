@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from labelwise.encoders.transformer import TransformerEncoder
 from labelwise.strings import Strings
@@ -37,13 +38,25 @@ def attention_maps(encoder: TransformerEncoder, texts: Strings, most: int) -> li
         attended = encoder.attentions(ids[:1, :length], mask[:1, :length])
         if attended is None:
             attended = ids.new_zeros(0, 1, 1, length, length)
-        weights = attended[:, 0].double()  # [layers, heads, from, to]
-        entropy = -(weights * weights.clamp_min(1e-30).log()).sum(-1).mean((1, 2)) / np.log(max(2, length))
+        entropy = np.array(attention_entropy(attended.double(), mask[:1, :length]))
         after = len(tokens.suffix)
         places = np.arange(length)
         if length > most:
             places = np.concatenate([places[: most - after], places[length - after :]])
-        shown = weights.mean(1).cpu().numpy()[:, places][:, :, places]
+        shown = attended[:, 0].double().mean(1).cpu().numpy()[:, places][:, :, places]  # the mean over heads
         words = encoder.tokenizer.words(ids[0].cpu().numpy()[places].tolist())
-        maps.append(AttentionMap(words, length, shown, entropy.cpu().numpy()))
+        maps.append(AttentionMap(words, length, shown, entropy))
     return maps
+
+
+def attention_entropy(weights: Tensor, mask: Tensor) -> tuple[float, ...]:
+    """For each layer the entropy of attention over ln(tokens), the mean of heads and tokens.
+
+    `weights` is [layers, documents, heads, tokens, tokens]. Documents of one token have no choice and are left out.
+    """
+    lengths = mask.sum(1)
+    entropy = -(weights * weights.clamp_min(1e-30).log()).sum(-1).mean(2)  # [layers, documents, tokens]
+    relative = entropy / lengths.clamp_min(2).log()[None, :, None]
+    counted = (mask & (lengths > 1).unsqueeze(1)).unsqueeze(0).to(relative.dtype)
+    means = (relative * counted).sum((1, 2)) / counted.sum().clamp_min(1)
+    return tuple(round(float(mean), 6) for mean in means)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from labelwise.encoders.attention import attention_entropy
 from labelwise.encoders.embed import batches_by_length
 from labelwise.heads.flat import Targets
 from labelwise.heads.losses import best_constants, constant_loss, label_shares
@@ -146,19 +147,6 @@ def spread(vectors: Tensor) -> tuple[float, float]:
     shares = torch.linalg.svdvals(unit).square() / count
     entropy = -(shares * shares.clamp_min(1e-30).log()).sum()
     return cosine, math.exp(float(entropy))
-
-
-def attention_entropy(weights: Tensor, mask: Tensor) -> tuple[float, ...]:
-    """For each layer the entropy of attention over ln(tokens), the mean of heads and tokens.
-
-    `weights` is [layers, documents, heads, tokens, tokens]. Documents of one token have no choice and are left out.
-    """
-    lengths = mask.sum(1)
-    entropy = -(weights * weights.clamp_min(1e-30).log()).sum(-1).mean(2)  # [layers, documents, tokens]
-    relative = entropy / lengths.clamp_min(2).log()[None, :, None]
-    counted = (mask & (lengths > 1).unsqueeze(1)).unsqueeze(0).to(relative.dtype)
-    means = (relative * counted).sum((1, 2)) / counted.sum().clamp_min(1)
-    return tuple(round(float(mean), 6) for mean in means)
 
 
 class StepSampler:
