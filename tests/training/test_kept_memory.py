@@ -1,5 +1,6 @@
 """Freed memory stays with the process inside the block, and goes back after it."""
 
+import os
 import platform
 import resource
 import subprocess
@@ -8,9 +9,12 @@ import sys
 import numpy as np
 import pytest
 
-from labelwise.training.kept_memory import kept_memory
+from labelwise.training.kept_memory import chosen_outside, kept_memory
 
-pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are left alone")
+pytestmark = [
+    pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are left alone"),
+    pytest.mark.skipif(chosen_outside(), reason="the environment has settings of its own"),
+]
 BLOCK = 48 << 20
 
 
@@ -54,6 +58,13 @@ def test_memory_goes_back_to_the_system_at_the_end():
     kept, left = map(int, subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
     assert kept > 3 * BLOCK
     assert left < BLOCK
+
+
+def test_settings_of_the_environment_stay():
+    command = [sys.executable, "-c", ALONE.format(size=4 * BLOCK)]
+    keeping = {**os.environ, "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=keeping)
+    assert int(done.stdout.split()[1]) > 3 * BLOCK, "what the environment keeps was given back"
 
 
 def test_settings_are_set_back_after_an_error():

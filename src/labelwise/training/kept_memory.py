@@ -7,6 +7,7 @@ system at once and gets pages anew, zeroed one by one: on virtual machines that 
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,8 +20,11 @@ KEEPING = {TRIM_THRESHOLD: (1 << 31) - 1, TOP_PAD: 64 << 20, MMAP_MAX: 0}
 
 @contextmanager
 def kept_memory() -> Iterator[None]:
-    """Keep freed memory inside the block, give all of it back afterwards. Does nothing without glibc."""
-    if platform.libc_ver()[0] != "glibc":
+    """Keep freed memory inside the block, give all of it back afterwards.
+
+    Does nothing without glibc, or where the environment says already how memory is kept: that choice stays.
+    """
+    if platform.libc_ver()[0] != "glibc" or chosen_outside():
         yield
         return
     library = ctypes.CDLL(None)
@@ -30,6 +34,12 @@ def kept_memory() -> Iterator[None]:
     finally:
         _set(library, DEFAULTS)
         library.malloc_trim(0)
+
+
+def chosen_outside() -> bool:
+    """Whether glibc was told by the environment how to keep memory."""
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    return "glibc.malloc." in tunables or any(name.startswith("MALLOC_") for name in os.environ)
 
 
 def _set(library: ctypes.CDLL, settings: dict[int, int]) -> None:
