@@ -26,7 +26,8 @@ fuzz: $(VENV)/full.installed
 	LABELWISE_FUZZ_CASES=$(CASES) $(BIN)/python -m pytest -m fuzz -n 2 --timeout 7200
 
 # Speed and memory. PEERS: one or more Pythons that have the packages to compare with, the first with omikuji, napkinxc and
-# scikit-learn. DATA: a folder with eurlex57k/ and yso-en/. What is missing is left out. See docs/benchmarks.md.
+# scikit-learn. DATA: a folder with eurlex57k/ and yso-en/. ENCODER: a folder of pretrained weights. What is missing is left
+# out. See docs/benchmarks.md.
 bench: $(VENV)/full.installed
 	$(BIN)/python benchmarks/read_sparse.py $(if $(PEERS),--peers $(firstword $(PEERS)))
 	$(BIN)/python benchmarks/metrics_scale.py
@@ -36,6 +37,9 @@ bench: $(VENV)/full.installed
 	$(if $(DATA),$(BIN)/python benchmarks/linear_tree_end_to_end.py --data $(DATA)/yso-en --peers $(PEERS))
 	$(if $(DATA),$(BIN)/python benchmarks/linear_tree_growth.py --data $(DATA)/yso-en)
 	$(if $(DATA),$(BIN)/python benchmarks/linear_tree_defaults.py --data $(DATA)/eurlex57k $(DATA)/yso-en)
+	$(BIN)/python benchmarks/training_overhead.py
+	$(BIN)/python benchmarks/flat_head_memory.py
+	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/text_encoder.py --encoder $(ENCODER) --long $(DATA)/eurlex57k --short $(DATA)/yso-en)
 
 docs: $(VENV)/docs.installed
 	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build
