@@ -1,10 +1,6 @@
 """`labelwise encode`: vectors into a file, and the same file after a kill."""
 
 import os
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
@@ -12,6 +8,7 @@ import pytest
 import labelwise as lw
 from cli.commands import labelwise
 from conformance.planted import planted
+from killing import kill_where_it_holds
 from labelwise.cli.main import main
 from labelwise.runs import encode as encoding
 from labelwise.runs.encode import DocumentEncoder, encode_file
@@ -149,21 +146,25 @@ def test_no_documents_give_an_empty_file(tmp_path):
     assert np.load(out).shape == (0, 2)
 
 
+HOLD_AT_THE_SECOND_BATCH = """
+from labelwise.runs.encode import _Unfinished
+write = _Unfinished.write
+def until_the_second(self, begin, *rest):
+    if begin > 0:
+        hold()
+    write(self, begin, *rest)
+_Unfinished.write = until_the_second
+"""
+
+
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
 def test_a_killed_command_ends_in_the_same_file(model, tmp_path):
     source, out, whole = tmp_path / "lines.txt", tmp_path / "x.npy", tmp_path / "whole.npy"
     texts = list(planted("texts", n_documents=500, seed=4).texts)
-    source.write_text("\n".join(texts * 40))
-    command = [sys.executable, "-m", "labelwise.cli.main", "encode", str(model), str(source), "-o", str(out)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE)
-    limit = time.monotonic() + 120
-    while not (tmp_path / ".x.npy.part.json").exists():
-        assert process.poll() is None, process.stderr.read().decode()
-        assert time.monotonic() < limit
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    source.write_text("\n".join(texts * 9))
+    command = ("encode", model, source, "-o", out)
+    kill_where_it_holds(HOLD_AT_THE_SECOND_BATCH, *command)
     assert not out.exists()
-    assert "going on after" in labelwise(*command[3:]).err
+    assert "going on after" in labelwise(*command).err
     labelwise("encode", model, source, "-o", whole)
     assert out.read_bytes() == whole.read_bytes()

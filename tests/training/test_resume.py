@@ -2,17 +2,15 @@
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import labelwise as lw
+from cli.commands import labelwise
 from conformance.planted import planted
+from killing import kill_where_it_holds
 from labelwise.codes.chunked import ChunkPart
 from labelwise.methods.base import FitContext
 from labelwise.parallel import using_threads
@@ -21,8 +19,7 @@ from labelwise.training import chunk_shards
 from labelwise.training.chunk_shards import ChunkShards, fingerprint
 from labelwise.training.chunks import LevelTrainer
 
-PATIENCE = 120
-SLOW = {"trees": 2, "leaf_size": 10, "branching": 4, "solver": {"tolerance": 1e-30, "max_passes": 20_000}}
+SMALL = {"trees": 2, "leaf_size": 10, "branching": 4}
 
 
 def keys_in(checkpoints: Path) -> list[tuple[int, int, int]]:
@@ -33,20 +30,18 @@ def keys_in(checkpoints: Path) -> list[tuple[int, int, int]]:
     return found
 
 
-def start(config: Path) -> subprocess.Popen:
-    command = [sys.executable, "-m", "labelwise.cli.main", "train", str(config)]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-
-
-def kill_when(process: subprocess.Popen, ready) -> None:
-    """SIGKILL as soon as `ready()`; the process must not come to its end before."""
-    limit = time.monotonic() + PATIENCE
-    while not ready():
-        assert process.poll() is None, process.stderr.read().decode()
-        assert time.monotonic() < limit
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+HOLD_AFTER_THREE_CHUNKS = """
+from labelwise.training import chunk_shards
+from labelwise.training.chunks import LevelTrainer
+chunk_shards.LONGEST_LOSS = 0.0
+trained, plain = [], LevelTrainer._train_chunk
+def three_at_most(self, chunk):
+    if len(trained) == 3:
+        hold()
+    trained.append(chunk.first)
+    return plain(self, chunk)
+LevelTrainer._train_chunk = three_at_most
+"""
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
@@ -57,22 +52,21 @@ def test_a_killed_run_goes_on_and_predicts_the_same(tmp_path):
     run = tmp_path / "run"
     config = {
         "data": {"train": str(tmp_path / "data.jsonl")},
-        "model": {"method": "linear_tree", **SLOW},
+        "model": {"method": "linear_tree", **SMALL},
         "run": {"folder": str(run), "report": False, "threads": 1},
     }
     (tmp_path / "run.yml").write_text(json.dumps(config))
     before: list = []
     for _ in range(2):  # killed twice, each time with more chunks finished than before
-        kill_when(start(tmp_path / "run.yml"), lambda: len(list((run / "checkpoints").glob("chunks-*"))) > len(before))
+        kill_where_it_holds(HOLD_AFTER_THREE_CHUNKS, "train", tmp_path / "run.yml")
         assert not (run / "model").exists()
         before.append(keys_in(run / "checkpoints"))
     assert len(before[1]) > len(before[0]) > 0
     assert len(set(before[1])) == len(before[1]), "a chunk was trained twice"
-    last = start(tmp_path / "run.yml")
-    assert last.wait(PATIENCE) == 0, last.stderr.read().decode()
+    labelwise("train", tmp_path / "run.yml")
     assert f"after {len(before[1])} chunks" in (run / "log.txt").read_text()
     assert not (run / "checkpoints").exists()
-    expected = lw.LinearTree(**SLOW).fit(data).predict(data, k=10)
+    expected = lw.LinearTree(**SMALL).fit(data).predict(data, k=10)
     same(lw.load(run / "model").predict(data, k=10), expected)
 
 
@@ -114,9 +108,6 @@ def part_with(features) -> ChunkPart:
         np.array(features, np.int32), np.ones(count, np.int32), np.zeros(count, np.uint16),
         np.ones(count, np.float32), np.zeros(1, np.float32),
     )  # fmt: skip
-
-
-SMALL = {"trees": 2, "leaf_size": 10, "branching": 4}
 
 
 @pytest.mark.parametrize("method", [lambda: lw.LinearTree(**SMALL), lambda: lw.LinearFlat(precision="int8")])
