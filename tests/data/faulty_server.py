@@ -8,6 +8,14 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from labelwise.data.fetch import Patience
+
+HASTY = Patience(timeout=0.4, attempts=3, pause=0.01)
+
+
+def left_in(folder):
+    return sorted(path.name for path in folder.iterdir())
+
 
 class FaultyServer:
     """Serves `answers[path]`: a function of the request, or a list of them of which each is used once."""

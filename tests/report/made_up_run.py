@@ -240,3 +240,8 @@ def write_json(path: Path, value: object) -> None:
 
 def write_lines(path: Path, entries: list[dict]) -> None:
     path.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
+
+
+def changed_json(path: Path, **changes) -> None:
+    """Change some values of a JSON file."""
+    write_json(path, json.loads(path.read_text(encoding="utf-8")) | changes)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
+from labelwise.report.html import write_report
+
 VOID = {"meta", "br", "wbr", "img", "link", "input", "hr"}
 
 
@@ -81,3 +83,8 @@ class Page(HTMLParser):
 
     def attributes(self, tag: str) -> list[dict[str, str]]:
         return [attributes for found, attributes in self.tags if found == tag]
+
+
+def page_of(run, path=None) -> Page:
+    """The report of a run, written and read."""
+    return Page(write_report(run, path).read_text(encoding="utf-8"))
