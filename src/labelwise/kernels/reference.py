@@ -361,3 +361,18 @@ def search_row(
         ]
         kept = sorted(offered, key=lambda pair: (-pair[1], pair[0]))[: k if leaf else beam]
     return kept
+
+
+# --- dropout ------------------------------------------------------------------------------------------------------
+
+
+def drop_out(values: list[float], first: int, key: int, other_key: int, least: int, factor: float) -> list[float]:
+    """What `dropout.drop_out` leaves."""
+    kept = []
+    for place, value in enumerate(values, first):
+        mixed = (place * 0x9E3779B9 + key) % 2**32
+        mixed = (mixed ^ (mixed >> 16) ^ other_key) * 0x7FEB352D % 2**32
+        mixed = (mixed ^ (mixed >> 15)) * 0x846CA68B % 2**32
+        mixed ^= mixed >> 16
+        kept.append(value * factor if mixed >= least else 0.0)
+    return kept

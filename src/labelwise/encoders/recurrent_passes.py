@@ -1,0 +1,300 @@
+"""Word table, dropout and a bidirectional LSTM or GRU in one pass over packed tokens, for CPUs.
+
+Torch's own layers pay for padding, or for packing; both directions one after the other; and for new memory at every
+step. Here tokens are packed by steps, documents from the longest to the shortest, so that a document costs its own
+length and begins at its own ends; all input products are one matrix product; the directions run on a thread each; the
+time between two products is one kernel; and all memory is taken from a `Room` that the next step uses again.
+The result is torch's to rounding, gradients too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from labelwise.encoders.rooms import Room, Rooms
+from labelwise.parallel import ranges, run_all, threads
+
+FEW = 1 << 16
+"""Numbers that are not worth a second thread."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """How packed tokens lie: step t has the tokens number t of the first ``counts[t]`` documents."""
+
+    counts: tuple[int, ...]
+    begins: tuple[int, ...]
+
+    @classmethod
+    def of(cls, lengths: np.ndarray) -> Steps:
+        """From the lengths of documents, which may not rise and are 1 at least."""
+        counts = np.searchsorted(-lengths, -np.arange(int(lengths[0])) if len(lengths) else [], side="left")
+        return cls(tuple(counts.tolist()), tuple((np.cumsum(counts) - counts).tolist()))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in all."""
+        return self.begins[-1] + self.counts[-1]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is computed: the kind of cell, the steps and the shares that dropout leaves out."""
+
+    kind: str
+    steps: Steps
+    drop_words: float
+    drop_states: float
+    rooms: Rooms
+    keep: bool
+    """Whether a backward pass may come."""
+
+    def order(self, direction: int) -> range:
+        """The steps as a direction walks through them."""
+        count = len(self.steps.counts)
+        return range(count) if direction == 0 else range(count - 1, -1, -1)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """One direction: input weights over columns ``0:x``, recurrent ones over ``h0:`` of the gates."""
+
+    inputs: Tensor
+    recurrent: Tensor
+    bias: Tensor
+    """Over all columns of the gates."""
+    input_end: int
+    recurrent_begin: int
+
+    @classmethod
+    def of(cls, kind: str, given: tuple[Tensor, ...]) -> Weights:
+        """From torch's four tensors, in the order of columns that the kernels want."""
+        inputs, recurrent, input_bias, recurrent_bias = given
+        if kind == "lstm":
+            return cls(inputs, recurrent, input_bias + recurrent_bias, len(inputs), 0)
+        width = len(inputs) // 3
+        bias = input_bias + recurrent_bias
+        new = slice(2 * width, None)
+        bias = torch.cat([input_bias[new], bias[: 2 * width], recurrent_bias[new]])
+        return cls(torch.cat([inputs[new], inputs[: 2 * width]]), recurrent, bias, 3 * width, width)
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """Entries that dropout leaves out: a share, and two numbers from torch's generator that decide which."""
+
+    share: float
+    keys: tuple[int, int]
+
+    @classmethod
+    def drawn(cls, share: float) -> Dropped:
+        """New keys; none are drawn when nothing is left out."""
+        one, other = torch.randint(1 << 32, (2,)).tolist() if share else (0, 0)
+        return cls(share, (one, other))
+
+    def apply(self, values: Tensor) -> None:
+        """Leave out entries of a contiguous tensor, in place, and make up for them."""
+        if not self.share:
+            return
+        from labelwise.kernels.dropout import drop_out
+
+        flat = values.view(-1).numpy()
+        keys = np.uint32(self.keys[0]), np.uint32(self.keys[1])
+        least, factor = np.uint32(self.share * 2**32), np.float32(1 / (1 - self.share))
+        run_all(
+            lambda part: drop_out(flat[slice(*part)], np.int64(part[0]), *keys, least, factor),
+            ranges(len(flat), threads() if len(flat) > FEW else 1),
+        )
+
+
+class RecurrentPass(torch.autograd.Function):
+    """Hidden states [documents, longest, 2 x width], zero after a document's end; dropout is applied to them.
+
+    Arguments: the plan, packed word ids, the word table, the first hidden states and cells (or None), and torch's eight
+    weights of a bidirectional layer.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, plan: Plan, ids: Tensor, table: Tensor, hidden: Tensor | None, cell: Tensor | None, *given: Tensor
+    ) -> Tensor:
+        room = plan.rooms.enter()
+        steps, width = plan.steps, given[1].shape[1]
+        documents, places, tokens = steps.counts[0], len(steps.counts), steps.tokens
+        words = torch.index_select(table.detach(), 0, ids, out=room.take("words", tokens, table.shape[1]))
+        dropped = Dropped.drawn(plan.drop_words), Dropped.drawn(plan.drop_states)
+        dropped[0].apply(words)
+        shape = (documents, places, 2 * width)
+        out = room.take("out", *shape) if plan.keep else torch.empty(shape)
+        weights = [Weights.of(plan.kind, tuple(w.detach() for w in given[at : at + 4])) for at in (0, 4)]
+        starts = [None if part is None else part.detach() for part in (hidden, cell)]
+        _each_direction(lambda direction: _forward(plan, room, weights[direction], words, starts, out, direction))
+        for place in range(1, places):  # documents that end before this place
+            if steps.counts[place] < documents:
+                out[steps.counts[place] :, place] = 0
+        dropped[1].apply(out)
+        if plan.keep:
+            ctx.plan, ctx.room, ctx.weights, ctx.ids, ctx.dropped = plan, room, weights, ids, dropped
+            ctx.table_shape, ctx.has_cell = table.shape, cell is not None
+        else:
+            plan.rooms.leave(room)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:  # type: ignore[bad-override]
+        plan, room, weights = ctx.plan, ctx.room, ctx.weights
+        steps, width = plan.steps, weights[0].recurrent.shape[1]
+        shape = (steps.counts[0], len(steps.counts), 2 * width)
+        slopes = grad_outputs[0].contiguous()
+        if plan.drop_states:
+            slopes = room.take("out", *shape).copy_(slopes)
+            ctx.dropped[1].apply(slopes)
+        needs_words, needs_start = ctx.needs_input_grad[2], ctx.needs_input_grad[3]
+        words = room.take("words", steps.tokens, ctx.table_shape[1])
+        found = _each_direction(
+            lambda direction: _backward(plan, room, weights[direction], words, slopes, direction, needs_words)
+        )
+        table = None
+        if needs_words:
+            total = found[0].words.add_(found[1].words)
+            ctx.dropped[0].apply(total)
+            table = summed_rows(ctx.ids, total, ctx.table_shape)
+        starts: list[Tensor | None] = [None, None]
+        if needs_start:
+            starts[0] = torch.stack([part.hidden for part in found])
+            starts[1] = torch.stack([part.cell for part in found]) if ctx.has_cell else None
+        plan.rooms.leave(room)
+        ctx.room = None
+        return None, None, table, *starts, *(slope for part in found for slope in part.weights)
+
+
+def summed_rows(rows: Tensor, values: Tensor, shape: torch.Size) -> Tensor:
+    """A row-sparse gradient in which each row stands once."""
+    distinct, places = torch.unique(rows, return_inverse=True)
+    sums = torch.zeros(len(distinct), *shape[1:]).index_add_(0, places, values)
+    return torch.sparse_coo_tensor(distinct[None], sums, shape, is_coalesced=True, check_invariants=False)
+
+
+def _each_direction(work: Any) -> list[Any]:
+    """Both directions, on a thread each where there are two."""
+    if threads() < 2:
+        with torch.no_grad():
+            return [work(0), work(1)]
+    share = threads() // 2
+
+    def alone(direction: int) -> Any:
+        before = torch.get_num_threads()
+        torch.set_num_threads(share)  # of this thread only
+        try:
+            with torch.no_grad():
+                return work(direction)
+        finally:
+            torch.set_num_threads(before)
+
+    return run_all(alone, (0, 1))
+
+
+def _forward(
+    plan: Plan, room: Room, weights: Weights, words: Tensor, starts: list[Tensor | None], out: Tensor, direction: int
+) -> None:
+    from labelwise.kernels.recurrent_cells import gru_forward, lstm_forward
+
+    kernel = lstm_forward if plan.kind == "lstm" else gru_forward
+    steps, width = plan.steps, weights.recurrent.shape[1]
+    gates, before, cells = _buffers(plan, room, width, direction)
+    columns = gates[:, : weights.input_end]
+    torch.addmm(weights.bias[: weights.input_end], words, weights.inputs.T, out=columns)
+    gates[:, weights.input_end :] = weights.bias[weights.input_end :]
+    recurrent, sums = weights.recurrent.T, gates[:, weights.recurrent_begin :]
+    arrays = gates.numpy(), cells.numpy(), before.numpy(), out.numpy()
+    order = plan.order(direction)
+    begun = 0  # documents that came in at an earlier step
+    for number, step in enumerate(order):
+        begin, count = steps.begins[step], steps.counts[step]
+        if count > begun:
+            for part, start in ((cells, starts[1]), (before, starts[0])):  # a GRU's cells are its hidden states
+                part[begin + begun : begin + count] = 0 if start is None else start[direction]
+        sums[begin : begin + count].addmm_(before[begin : begin + count], recurrent)
+        following, kept = 0, 0
+        if number + 1 < len(order):
+            after = order[number + 1]
+            following, kept = steps.begins[after], min(count, steps.counts[after])
+        kernel(*arrays, begin, count, following, kept, step, direction * width)
+        begun = kept
+
+
+@dataclass(frozen=True)
+class _Slopes:
+    """Gradients of one direction."""
+
+    weights: tuple[Tensor, ...]
+    hidden: Tensor
+    cell: Tensor
+    words: Tensor
+
+
+def _backward(
+    plan: Plan, room: Room, weights: Weights, words: Tensor, slopes: Tensor, direction: int, needs_words: bool
+) -> _Slopes:
+    from labelwise.kernels.recurrent_cells import gru_backward, lstm_backward
+
+    steps, width = plan.steps, weights.recurrent.shape[1]
+    gates, before, cells = _buffers(plan, room, width, direction)
+    hidden, carried = (room.take(f"{name} {direction}", steps.counts[0], width) for name in ("hidden", "carried"))
+    sums = gates[:, weights.recurrent_begin :]
+    lstm = plan.kind == "lstm"
+    kernel, states, straight = (lstm_backward, cells, 0) if lstm else (gru_backward, before, 1)
+    arrays = gates.numpy(), states.numpy(), slopes.numpy(), hidden.numpy(), carried.numpy()
+    first_hidden, first_cell = torch.zeros(width), torch.zeros(width)
+    after = 0  # documents of the step that follows
+    for step in reversed(plan.order(direction)):
+        begin, count = steps.begins[step], steps.counts[step]
+        if after > count:  # these began at the following step
+            first_hidden += hidden[count:after].sum(0)
+            first_cell += carried[count:after].sum(0)
+        kernel(*arrays, begin, count, min(after, count), step, direction * width)
+        own = hidden[:count]
+        torch.addmm(own, sums[begin : begin + count], weights.recurrent, beta=straight, out=own)
+        after = count
+    first_hidden += hidden[:after].sum(0)
+    first_cell += carried[:after].sum(0)
+    inputs = gates[:, : weights.input_end]
+    found_words = words
+    if needs_words:
+        found_words = torch.mm(inputs, weights.inputs, out=room.take(f"word slopes {direction}", *words.shape))
+    return _Slopes(
+        _weight_slopes(plan.kind, inputs.T @ words, sums.T @ before, gates.sum(0)),
+        first_hidden,
+        first_cell,
+        found_words,
+    )
+
+
+def _weight_slopes(kind: str, inputs: Tensor, recurrent: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+    """In torch's order."""
+    if kind == "lstm":
+        return inputs, recurrent, bias, bias.clone()
+    width = len(inputs) // 3
+    new, others, added = bias[:width], bias[width : 3 * width], bias[3 * width :]
+    return (
+        torch.cat([inputs[width:], inputs[:width]]),
+        recurrent,
+        torch.cat([others, new]),
+        torch.cat([others, added]),
+    )
+
+
+def _buffers(plan: Plan, room: Room, width: int, direction: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Gates, hidden states and cells before each step. A GRU has no cells, and its kernels look at none."""
+    tokens = plan.steps.tokens
+    gates = room.take(f"gates {direction}", tokens, 4 * width)
+    before = room.take(f"before {direction}", tokens, width)
+    cells = room.take(f"cells {direction}", tokens, width) if plan.kind == "lstm" else before
+    return gates, before, cells

@@ -1,0 +1,136 @@
+"""The recurrent passes against torch's own packed layers: values, gradients, and independence of the batch."""
+
+import numpy as np
+import pytest
+import torch
+
+from labelwise.encoders.recurrent import RecurrentEncoder
+from labelwise.encoders.recurrent_passes import Steps
+from labelwise.encoders.word_config import RecurrentConfig
+from labelwise.parallel import using_threads
+
+LENGTHS = ([5], [7, 7, 7], [9, 4, 4, 1], [6, 5, 4, 3, 2, 1])
+
+
+def encoder(cell, *, frozen=False, learned=False, width=10, **dropout):
+    config = RecurrentConfig(
+        cell=cell, width=width, learned_start=learned, **{"word_dropout": 0, "dropout": 0, **dropout}
+    )
+    made = RecurrentEncoder(torch.randn(30, 7, generator=torch.Generator().manual_seed(1)), frozen, config, seed=2)
+    with torch.no_grad():
+        for name, weight in made.named_parameters():
+            if "bias" in name or "start" in name:
+                weight.normal_(0, 0.5, generator=torch.Generator().manual_seed(len(name)))
+    return made
+
+
+def packed(lengths, seed=0):
+    """Random words, step by step, and the lengths."""
+    rows = [np.random.default_rng([seed, number]).integers(0, 30, length) for number, length in enumerate(lengths)]
+    steps = [[row[step] for row in rows if len(row) > step] for step in range(lengths[0])]
+    return torch.tensor(np.concatenate(steps)), torch.tensor(lengths), rows
+
+
+def slopes_of(module, states):
+    module.zero_grad()
+    weights = torch.sin(torch.arange(states.numel(), dtype=torch.float32)).view_as(states)
+    (states * weights).sum().backward()
+    return {
+        name: (p.grad.to_dense() if p.grad.is_sparse else p.grad).clone()
+        for name, p in module.named_parameters()
+        if p.grad is not None
+    }
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("lengths", LENGTHS)
+def test_values_and_gradients_are_those_of_torch(cell, learned, lengths, threads):
+    module = encoder(cell, learned=learned)
+    ids, sizes, _ = packed(lengths)
+    with using_threads(threads):
+        states = module(ids, sizes)
+        expected = module.by_torch(ids, sizes)
+        torch.testing.assert_close(states.clone(), expected, atol=2e-6, rtol=1e-5)
+        slopes = slopes_of(module, states)
+    wanted = slopes_of(module, module.by_torch(ids, sizes))
+    assert slopes.keys() == wanted.keys()
+    for name, slope in slopes.items():
+        torch.testing.assert_close(slope, wanted[name], atol=1e-5, rtol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_a_document_does_not_depend_on_the_batch(cell):
+    module = encoder(cell).eval()
+    ids, sizes, rows = packed([9, 4, 4, 1])
+    with torch.no_grad():
+        together = module(ids, sizes)
+        for number, row in enumerate(rows):
+            alone = module(torch.tensor(row), torch.tensor([len(row)]))[0]
+            torch.testing.assert_close(together[number, : len(row)], alone, atol=1e-6, rtol=1e-5)
+            assert (together[number, len(row) :] == 0).all()
+
+
+def test_the_next_batch_does_not_change_what_was_predicted():
+    module = encoder("lstm").eval()
+    with torch.no_grad():
+        first = module(*packed([6, 3])[:2])
+        kept = first.clone()
+        module(*packed([8, 8], seed=5)[:2])
+    assert torch.equal(first, kept)
+
+
+def test_two_batches_may_be_on_their_way_at_once():
+    module = encoder("gru")
+    one, two = packed([6, 3])[:2], packed([5, 5], seed=3)[:2]
+    states = [module(*one), module(*two)]
+    module.zero_grad()
+    (states[0].sin().sum() + states[1].sum()).backward()
+    found = module.layer.weight_hh_l0.grad.clone()
+    module.zero_grad()
+    (module.by_torch(*one).sin().sum() + module.by_torch(*two).sum()).backward()
+    torch.testing.assert_close(found, module.layer.weight_hh_l0.grad, atol=1e-5, rtol=1e-4)
+
+
+def test_a_frozen_table_gets_no_gradient():
+    module = encoder("lstm", frozen=True)
+    slopes = slopes_of(module, module(*packed([4, 2])[:2]))
+    assert "words" not in slopes
+    assert "layer.weight_ih_l0" in slopes
+
+
+def test_dropout_scales_and_its_gradient_has_the_same_holes():
+    module = encoder("lstm", width=64, dropout=0.4, word_dropout=0.3)
+    ids, sizes, _ = packed([50, 40, 30])
+    torch.manual_seed(0)
+    states = module(ids, sizes)
+    kept = torch.cat([states[number, : int(size)] for number, size in enumerate(sizes)])
+    assert 0.37 < float((kept == 0).float().mean()) < 0.43
+    table = slopes_of(module, states)["words"]
+    # a finite difference of the same dropout says the same
+    step, place = 1e-2, (int(ids[0]), 3)
+    values = []
+    for sign in (1, -1):
+        with torch.no_grad():
+            module.words[place] += sign * step
+        torch.manual_seed(0)
+        with torch.no_grad():
+            again = module(ids, sizes)
+        values.append(float((again * torch.sin(torch.arange(again.numel())).view_as(again)).double().sum()))
+        with torch.no_grad():
+            module.words[place] -= sign * step
+    assert (values[0] - values[1]) / (2 * step) == pytest.approx(float(table[place]), abs=2e-3, rel=0.05)
+
+
+def test_gradients_of_words_stand_once_a_row():
+    module = encoder("lstm")
+    module(torch.tensor([3, 3, 5, 3]), torch.tensor([2, 2])).sum().backward()
+    assert module.words.grad._indices().tolist() == [[3, 5]]
+
+
+def test_steps_of_lengths():
+    steps = Steps.of(np.array([4, 2, 2, 1]))
+    assert steps.counts == (4, 3, 1, 1)
+    assert steps.begins == (0, 4, 7, 8)
+    assert steps.tokens == 9
