@@ -1,0 +1,122 @@
+"""From a label's view of a document (a vector) to its score: one small network for all labels, or weights a label.
+
+Both work block by block and have their backward pass written out, because the attention around them does the same:
+gradients are added up while a block is still in the cache, and nothing of it is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labelwise.encoders.rooms import Room
+
+
+class SharedOutput(nn.Module):
+    """The same layers for all labels, with ReLU between them; the last has one number.
+
+    Parameters
+    ----------
+    width
+        Length of a view.
+    hidden
+        Sizes of the layers between; none is a plain weighted sum.
+    """
+
+    def __init__(self, width: int, hidden: Sequence[int]) -> None:
+        super().__init__()
+        sizes = [width, *hidden, 1]
+        self.weights = nn.ParameterList(torch.empty(after, before) for before, after in pairwise(sizes))
+        self.biases = nn.ParameterList(torch.zeros(after) for after in sizes[1:])
+
+    @torch.no_grad()
+    def start(self, shares: Any, generator: torch.Generator) -> None:
+        """Draw the first weights; the last bias is the log-odds of the mean share of documents that have an output."""
+        for weight in self.weights:
+            nn.init.xavier_uniform_(weight, generator=generator)
+        for bias in self.biases:
+            bias.zero_()
+        share = min(max(float(shares.mean()), 1e-6), 0.5)
+        self.biases[-1].fill_(torch.logit(torch.tensor(share)).item())
+
+    def forward(self, views: Tensor) -> Tensor:
+        """Scores [...] of views [..., width], with torch's own gradients: for looking into a model."""
+        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            views = torch.relu(nn.functional.linear(views, weight, bias))
+        return nn.functional.linear(views, self.weights[-1], self.biases[-1]).squeeze(-1)
+
+    def tensors(self) -> list[Tensor]:
+        """All parameters, in the order in which `block_backward` has their gradients."""
+        return [*self.weights, *self.biases]
+
+    @staticmethod
+    def block_forward(given: Sequence[Tensor], views: Tensor, labels: slice, room: Room) -> tuple[Tensor, Any]:
+        """Scores [documents, labels] of a block of views [documents, labels, width], and what the way back needs."""
+        count = len(given) // 2
+        kept, layer = [], views.flatten(0, 1)
+        for depth in range(count - 1):
+            weight, bias = given[depth], given[count + depth]
+            kept.append(layer)
+            layer = torch.addmm(bias, layer, weight.T, out=room.take(f"layer {depth}", len(layer), len(weight)))
+            layer.relu_()
+        kept.append(layer)
+        return (layer @ given[count - 1][0] + given[-1]).view(views.shape[:2]), kept
+
+    @staticmethod
+    def block_backward(
+        given: Sequence[Tensor], sums: Sequence[Tensor], slopes: Tensor, kept: Any, labels: slice, room: Room
+    ) -> Tensor:
+        """Add the parameters' gradients to `sums`, and give the views' gradient [documents, labels, width]."""
+        count, flat = len(given) // 2, slopes.reshape(-1)
+        sums[count - 1][0].addmv_(kept[-1].T, flat)
+        sums[-1].add_(flat.sum())
+        back = torch.outer(flat, given[count - 1][0], out=room.take(f"back {count - 1}", *kept[-1].shape))
+        for depth in range(count - 2, -1, -1):
+            back = torch.ops.aten.threshold_backward.grad_input(back, kept[depth + 1], 0, grad_input=back)
+            sums[depth].addmm_(back.T, kept[depth])
+            sums[count + depth].add_(back.sum(0))
+            back = torch.mm(back, given[depth], out=room.take(f"back {depth}", *kept[depth].shape))
+        return back.view(*slopes.shape, -1)
+
+
+class LabelOutput(nn.Module):
+    """Weights and a bias for each label."""
+
+    def __init__(self, width: int, n_labels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(n_labels, width))
+        self.bias = nn.Parameter(torch.zeros(n_labels))
+
+    @torch.no_grad()
+    def start(self, shares: Any, generator: torch.Generator) -> None:
+        """Draw the first weights; biases are the log-odds of each label's share of documents."""
+        nn.init.xavier_uniform_(self.weight, generator=generator)
+        self.bias.copy_(torch.logit(torch.as_tensor(shares).clamp(1e-6, 0.5)))
+
+    def forward(self, views: Tensor, labels: Tensor) -> Tensor:
+        """Scores of views [..., width] of the given labels [...]."""
+        return (views * self.weight[labels]).sum(-1) + self.bias[labels]
+
+    def tensors(self) -> list[Tensor]:
+        """All parameters."""
+        return [self.weight, self.bias]
+
+    @staticmethod
+    def block_forward(given: Sequence[Tensor], views: Tensor, labels: slice, room: Room) -> tuple[Tensor, Any]:
+        """As in `SharedOutput`."""
+        products = torch.mul(views, given[0][labels], out=room.take("products", *views.shape))
+        return products.sum(-1) + given[1][labels], views
+
+    @staticmethod
+    def block_backward(
+        given: Sequence[Tensor], sums: Sequence[Tensor], slopes: Tensor, kept: Any, labels: slice, room: Room
+    ) -> Tensor:
+        """As in `SharedOutput`."""
+        scaled = torch.mul(kept, slopes[..., None], out=room.take("products", *kept.shape))
+        sums[0][labels] += scaled.sum(0)
+        sums[1][labels] += slopes.sum(0)
+        return torch.mul(slopes[..., None], given[0][labels], out=room.take("products", *kept.shape))
