@@ -31,6 +31,7 @@ OPTIMISERS = {
 }
 VARIANTS = {
     "accumulate": {"accumulate": 3},
+    "adaptive clipping": {"clip": "adaptive"},
     "ema": {"averaging": {"kind": "ema", "decay": 0.9}, "schedule": {"kind": "cosine", "warmup": 5}},
     "swa": {"averaging": {"kind": "swa", "start": 1, "every": 2}, "restore_best": False, "validate_every": 4},
     "sparse": {"schedule": {"kind": "linear", "warmup": 0.3}, "early_stopping": {"patience": 2}},

@@ -6,7 +6,7 @@ from tiny_fitting import TinyModel, _one_thread  # noqa: F401
 from torch import nn
 
 from labelwise.errors import ConfigError
-from labelwise.training.optimisers import clip_gradients, make_optimisers, rates
+from labelwise.training.optimisers import clip_adaptively, clip_gradients, make_optimisers, rates
 from labelwise.training.row_optimiser import RowOptimiser
 from labelwise.training.settings import OptimiserConfig
 
@@ -145,3 +145,23 @@ def test_clipping_is_torch_s_and_takes_sparse_gradients(longest):
     torch.testing.assert_close(length, expected)
     for one, other in zip(sparse.parameters(), dense.parameters(), strict=True):
         torch.testing.assert_close(one.grad.to_dense(), other.grad, rtol=1e-5, atol=1e-8)
+
+
+def test_adaptive_clipping_allows_five_times_the_longest_of_the_last_five():
+    weight = torch.nn.Parameter(torch.zeros(2))
+    lengths = []
+
+    def clipped(length):
+        weight.grad = torch.tensor([length, 0.0])
+        clip_adaptively([weight], lengths)
+        return float(weight.grad[0])
+
+    assert [clipped(length) for length in (0.1, 0.2, 50.0, 0.1, 0.1)] == pytest.approx([0.1, 0.2, 50.0, 0.1, 0.1])
+    assert lengths == pytest.approx([0.1, 0.2, 1.0, 0.1, 0.1])
+    assert clipped(30.0) == pytest.approx(5.0, rel=1e-4)
+    assert clipped(float("nan")) != 0, "what is no number is not remembered"
+    assert lengths == pytest.approx([0.2, 1.0, 0.1, 0.1, 1.0])
+    for _ in range(5):
+        clipped(0.01)
+    assert clipped(7.0) == pytest.approx(0.05, rel=1e-4)
+    assert lengths[-1] == pytest.approx(0.02)

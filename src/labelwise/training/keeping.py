@@ -46,6 +46,7 @@ class Place:
     best: dict[str, Any] | None = None
     without_gain: int = 0
     averaged: int = 0
+    lengths: list[float] = field(default_factory=list)  # of the last gradients, for adaptive clipping
     records: list[dict[str, Any]] = field(default_factory=list)
     watchers: list[dict[str, Any]] = field(default_factory=list)
     stopped: str | None = None

@@ -24,7 +24,7 @@ from labelwise.training.averaging import Averaging
 from labelwise.training.keeping import Keeper, Place
 from labelwise.training.kept_memory import kept_memory
 from labelwise.training.machine import Machine, torch_threads
-from labelwise.training.optimisers import clip_gradients, make_optimisers
+from labelwise.training.optimisers import clip_adaptively, clip_gradients, make_optimisers
 from labelwise.training.randomness import kept_randomness, own_randomness
 from labelwise.training.schedules import make_schedule
 from labelwise.training.settings import TrainingConfig, lower_is_better
@@ -203,7 +203,9 @@ class _Loop:
                 loss = self.loss(batch) if count == 1 else self.loss(batch) / count
                 loss.backward()
             total = loss.detach() if number == 1 else total + loss.detach()
-        if self.config.clip is not None:
+        if self.config.clip == "adaptive":
+            clip_adaptively(self.learning.values(), self.place.lengths)
+        elif self.config.clip is not None:
             clip_gradients(self.learning.values(), self.config.clip)
         self.optimisers.step()
         self.loss_sum += total

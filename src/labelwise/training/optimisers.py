@@ -5,6 +5,7 @@ Parameters are known by name throughout, so that a checkpoint says what belongs 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ from labelwise.training.row_optimiser import RowOptimiser
 from labelwise.training.settings import OptimiserConfig
 from labelwise.training.torch_defaults import CLASSES, torch_defaults
 
+REMEMBERED = 5
+"""Lengths of gradients that adaptive clipping looks back at."""
 # Our names of the settings, and torch's.
 TORCH_NAMES = {
     "betas": "betas",
@@ -185,6 +188,19 @@ def clip_gradients(parameters: Iterable[Tensor], longest: float) -> Tensor:
     factor = torch.clamp(longest / (length + 1e-6), max=1.0)
     torch._foreach_mul_(values, factor)
     return length
+
+
+def clip_adaptively(parameters: Iterable[Tensor], lengths: list[float]) -> None:
+    """Allow a gradient five times the longest of the last ones, and note its own length in `lengths`.
+
+    As AttentionXML does it (You et al. 2019): of each length no more than 1, and no more than twice the longest before
+    it, is noted; until there are five nothing is clipped.
+    """
+    longest = max(lengths) if len(lengths) == REMEMBERED else math.inf
+    length = float(clip_gradients(parameters, 5 * longest))
+    if math.isfinite(length):
+        lengths.append(min(length, 2 * longest, 1.0))
+        del lengths[:-REMEMBERED]
 
 
 def _gradient_values(parameters: Iterable[Tensor]) -> Iterator[Tensor]:

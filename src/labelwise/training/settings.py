@@ -141,8 +141,9 @@ class TrainingConfig(Config):
     """Tokens in a batch, padding counted, at most: batches of short texts then have up to `batch_size` documents."""
     accumulate: Count = 1
     """Batches whose gradients are averaged into one step."""
-    clip: Positive | None = 1.0
-    """Longest gradient, all parameters together; a longer one is scaled down. null leaves all as they are."""
+    clip: Positive | Literal["adaptive"] | None = 1.0
+    """Longest gradient, all parameters together; a longer one is scaled down. `adaptive` allows five times the longest
+    of the last five, null leaves all as they are."""
     optimiser: OptimiserConfig = OptimiserConfig()
     """How weights follow gradients."""
     schedule: ScheduleConfig = ScheduleConfig()
