@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AttentionXML": "labelwise.methods.attention_xml",
+    "BiGRU": "labelwise.methods.bigru",
     "Dataset": "labelwise.data.dataset",
     "LinearFlat": "labelwise.methods.linear_flat",
     "LinearTree": "labelwise.methods.linear_tree",
@@ -37,7 +39,9 @@ if TYPE_CHECKING:
     from labelwise.data.read import read_splits as read_splits
     from labelwise.data.write import write as write
     from labelwise.data.write import write_splits as write_splits
+    from labelwise.methods.attention_xml import AttentionXML as AttentionXML
     from labelwise.methods.base import load as load
+    from labelwise.methods.bigru import BiGRU as BiGRU
     from labelwise.methods.linear_flat import LinearFlat as LinearFlat
     from labelwise.methods.linear_tree import LinearTree as LinearTree
     from labelwise.methods.popularity import Popularity as Popularity

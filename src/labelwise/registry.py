@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from labelwise.methods.base import Method
 
 METHODS: dict[str, str] = {
+    "attention_xml": "labelwise.methods.attention_xml:AttentionXML",
+    "bigru": "labelwise.methods.bigru:BiGRU",
     "linear_flat": "labelwise.methods.linear_flat:LinearFlat",
     "linear_tree": "labelwise.methods.linear_tree:LinearTree",
     "popularity": "labelwise.methods.popularity:Popularity",

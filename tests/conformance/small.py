@@ -1,9 +1,27 @@
 """Parameters that make a method small enough for tests; a method that is tested with its defaults has none here."""
 
 from labelwise.encoders.config import EncoderConfig
+from labelwise.encoders.word_config import RecurrentConfig, WordsConfig
+from labelwise.methods.bigru import GruConfig, GruTraining, SlowAdam
+from labelwise.methods.word_networks import AdamConfig, WordTraining
 from labelwise.training.settings import OptimiserConfig, TrainingConfig
 
+WORDS, RECURRENT = WordsConfig(width=16), RecurrentConfig(width=32, dropout=0.2)
 SMALL: dict[str, dict] = {
+    "attention_xml": {
+        "words": WORDS,
+        "recurrent": RECURRENT,
+        "hidden": [16],
+        "cluster_size": 16,
+        "beam_width": 2,
+        "training": WordTraining(epochs=6, batch_size=16, optimiser=AdamConfig(rate=0.02)),
+    },
+    "bigru": {
+        "words": WORDS,
+        "recurrent": GruConfig(width=32, dropout=0.2),
+        "attention": "none",
+        "training": GruTraining(epochs=4, optimiser=SlowAdam(rate=0.02)),
+    },
     "text_encoder": {
         "encoder": EncoderConfig(model="tiny", max_length=32, pooling="mean"),
         "training": TrainingConfig(epochs=4, optimiser=OptimiserConfig(rate=0.01, head_factor=3)),

@@ -15,9 +15,9 @@ LENGTHS = [9, 7, 7, 3, 1]
 
 def made(output="shared", by_rows=True, hidden=(5, 4)):
     layers = SharedOutput(WIDTH, hidden) if output == "shared" else LabelOutput(WIDTH, LABELS)
-    head = LabelAttention(WIDTH, LABELS, layers, by_rows).start(np.full(LABELS, 0.2), seed=3)
+    head = LabelAttention(WIDTH, LABELS, layers, by_rows).start(3, np.full(LABELS, 0.2))
     with torch.no_grad():
-        head.weight.mul_(3)
+        head.weight.mul_(30)
         for number, part in enumerate(layers.tensors()):
             part.add_(torch.randn(part.shape, generator=torch.Generator().manual_seed(number)) * 0.3)
     return head

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from labelwise.encoders.tokens import Tokens
-from labelwise.encoders.transformer import TransformerEncoder
 from labelwise.progress import progress
 from labelwise.strings import Strings
+
+if TYPE_CHECKING:
+    from labelwise.encoders.transformer import TransformerEncoder
 
 TOKENS_AT_ONCE = 8192
 """Tokens, padding counted, that go through the encoder together."""

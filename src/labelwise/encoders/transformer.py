@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from labelwise.encoders.arrays import as_array as as_array
+from labelwise.encoders.arrays import as_tensor as as_tensor
 from labelwise.encoders.config import EncoderConfig
 from labelwise.encoders.tokens import TextTokenizer, TokenBatch, state_of
 from labelwise.errors import ConfigError, MissingDependencyError, ModelFormatError
@@ -159,19 +160,6 @@ class TransformerEncoder(nn.Module):
         except (ConfigError, ValueError, TypeError, RuntimeError) as error:
             raise ModelFormatError(f"{path}: the settings of the encoder are damaged: {error}") from None
         return model.eval()
-
-
-def as_array(tensor: Tensor) -> np.ndarray:
-    """A weight as a NumPy array that NumPy has a type for."""
-    tensor = tensor.detach().cpu()
-    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
-
-
-def as_tensor(array: np.ndarray) -> Tensor:
-    """A stored array as a tensor over the same memory; nobody writes to it, although torch fears so."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(array)
 
 
 def _take_weights(backbone: Any, arrays: Mapping[str, np.ndarray], path: Path) -> None:

@@ -31,6 +31,8 @@ SCORES_AT_ONCE = 1 << 20
 """Words x labels of a block on a CPU: what its caches hold."""
 SCORES_ON_A_GPU = 1 << 26
 LABELS_AT_ONCE = 2048
+START_SPREAD = 2.0
+"""Length of the first label vectors: much less, and all labels see the same at first and are slow to part."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,12 @@ class LabelAttention(nn.Module):
         self.rooms = Rooms()
 
     @torch.no_grad()
-    def start(self, shares: np.ndarray, seed: int) -> LabelAttention:
-        """Draw the first weights; `shares` of documents (for candidates: of candidates) have each label."""
+    def start(self, seed: int, shares: np.ndarray | None = None) -> LabelAttention:
+        """Draw the first label vectors; with the `shares` of documents that have each label also the output layers."""
         generator = torch.Generator().manual_seed(seed)
-        nn.init.xavier_uniform_(self.weight, generator=generator)
-        self.output.start(torch.from_numpy(np.asarray(shares, np.float32)), generator)
+        self.weight.normal_(0, START_SPREAD * self.weight.shape[1] ** -0.5, generator=generator)
+        if shares is not None:
+            self.output.start(torch.from_numpy(np.asarray(shares, np.float32)), generator)
         return self
 
     @property

@@ -143,8 +143,11 @@ def _explanation(model: Method, paths: Sequence[LabelPath], score: float, terms:
     values = np.concatenate([path.values for path in paths])
     weights = np.concatenate([path.weights for path in paths]) / len(paths)
     distinct, first, places = np.unique(features, return_index=True, return_inverse=True)
-    summed = np.bincount(places, weights, minlength=len(distinct))
-    best, other = _terms(model, distinct, values[first], summed, terms)
+    summed, shown_values = np.bincount(places, weights, minlength=len(distinct)), values[first]
+    if (values != shown_values[places]).any():  # trees that see a word differently: means that give the same products
+        shown_values = np.bincount(places, values, len(distinct)) / np.bincount(places, minlength=len(distinct))
+        summed = np.bincount(places, weights * values, len(distinct)) / shown_values
+    best, other = _terms(model, distinct, shown_values, summed, terms)
     bias = sum(path.bias for path in shown) / len(shown)
     margin = bias + sum(term.contribution for term in best) + other
     text = None if model.label_texts_ is None else model.label_texts_[label]

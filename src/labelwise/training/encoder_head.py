@@ -5,7 +5,6 @@ With a frozen encoder every text is encoded once and only the head is trained, o
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,13 +17,12 @@ from labelwise.encoders.embed import vectors_in_batches
 from labelwise.encoders.tokens import Tokens
 from labelwise.encoders.transformer import TransformerEncoder
 from labelwise.heads.flat import FlatHead, Targets
-from labelwise.metrics.evaluate import evaluate
 from labelwise.topk import NOTHING, TopK
 from labelwise.training.batching import training_batches
 from labelwise.training.checkpoint import fingerprint
 from labelwise.training.settings import TrainingConfig
+from labelwise.training.validation import validated_metrics, validation_numbers
 
-VALIDATED = ("P@1", "P@3", "P@5", "nDCG@5")
 FROZEN_AT_ONCE = 2048
 """Vectors of frozen encoders that are validated together."""
 
@@ -129,9 +127,7 @@ class EncoderFitting:
         """Precision, nDCG and loss on the held-out documents."""
         if self.valid is None or len(self.valid) == 0:
             return {}
-        wanted = [*VALIDATED, *([self.config.metric] if "loss" not in self.config.metric else [])]
-        metrics = list(dict.fromkeys(wanted))
-        k = max(int(found) for name in metrics for found in re.findall(r"@(\d+)", name) or ["5"])
+        metrics, k = validated_metrics(self.config.metric)
         known = self.valid.labels[:, : self.head.n_labels]
         ids = np.full((len(self.valid), k), -1, np.int32)
         scores = np.full((len(self.valid), k), -np.inf, np.float32)
@@ -140,11 +136,8 @@ class EncoderFitting:
             found, best = self.head.best(vectors, places)
             ids[rows, :places], scores[rows, :places] = found.cpu().numpy(), best.cpu().numpy()
             total += len(rows) * float(self.head.loss(vectors, Targets.of_rows(known, rows).to(vectors.device)))
-        counts = np.bincount(self.train.labels.indices, minlength=self.valid.labels.shape[1])
-        result = evaluate(
-            TopK(ids, scores), self.valid.labels, metrics, train=counts, train_documents=len(self.train), groups=()
-        )
-        return {**result.values, "valid_loss": total / len(self.valid)}
+        numbers = validation_numbers(TopK(ids, scores), self.valid.labels, metrics, self.train.labels)
+        return {**numbers, "valid_loss": total / len(self.valid)}
 
     def _valid_vectors(self, part: Part) -> Iterator[tuple[np.ndarray, Tensor]]:
         if self.encoder is not None:

@@ -1,0 +1,76 @@
+"""Why a network with label-wise attention gives a label its score: the words it looks at, and what they add.
+
+The output layers are linear wherever their ReLUs do not switch, so at a document the score before the sigmoid is
+exactly ``bias + sum over words of (weight of the word) x (slope . state of the word)``. A term's value is the weight:
+the share of the label's attention that the word gets. A term's weight is the slope times the state.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelwise.codes.explain import LabelPath, NodeStep
+from labelwise.encoders.words import WordTokens
+from labelwise.errors import ConfigError
+from labelwise.heads.label_outputs import LabelOutput
+from labelwise.topk import NOTHING
+from labelwise.training.attention_tree import AttentionTree
+from labelwise.training.label_levels import AttentionLevel, Level
+
+
+def explained(tree: AttentionTree, tokens: WordTokens, labels: np.ndarray) -> list[LabelPath]:
+    """The paths of some labels (ids) for one document."""
+    shape = tree.tree
+    nodes = [shape.ancestors(depth)[labels] for depth in range(shape.depth)]
+    kept = [np.ones(len(labels), bool)]
+    for depth, top in enumerate(tree.searched(tokens, 1)[:-1]):
+        kept.append(kept[-1] & np.isin(nodes[depth], top.ids[0][top.ids[0] != NOTHING]))
+    batch = tokens.batch(np.arange(1))
+    views = [_looked(level, batch.ids, own) for level, own in zip(tree.levels, nodes, strict=True)]
+    words, places = np.unique(batch.ids, return_inverse=True)
+    paths = []
+    for number, label in enumerate(labels.tolist()):
+        steps, total = [], 1.0
+        for depth, view in enumerate(views):
+            margin = float(view.margins[number])
+            score = 1 / (1 + np.exp(-margin))
+            total *= score
+            below = np.flatnonzero(shape.ancestors(depth) == nodes[depth][number])
+            there = bool(kept[min(depth + 1, len(kept) - 1)][number])
+            steps.append(
+                NodeStep(int(nodes[depth][number]), below, margin, float(view.biases[number]), score, total, there)
+            )
+        weights, added = view.weights[number], view.added[number]
+        shares = np.bincount(places, weights, len(words))
+        sums = np.bincount(places, weights * added, len(words))
+        used = shares > 0
+        given = total if steps[-1].kept else 0.0
+        paths.append(LabelPath(label, tuple(steps), words[used], shares[used], sums[used] / shares[used], given))
+    return paths
+
+
+class _Looked:
+    """How some nodes look at a document: weights and contributions [nodes, words], margins and biases [nodes]."""
+
+    def __init__(self, weights: Tensor, added: Tensor, margins: Tensor) -> None:
+        self.weights, self.added, self.margins = (part.cpu().double().numpy() for part in (weights, added, margins))
+        self.biases = self.margins - (self.weights * self.added).sum(1)
+
+
+def _looked(level: Level, ids: np.ndarray, nodes: np.ndarray) -> _Looked:
+    if not isinstance(level, AttentionLevel):
+        raise ConfigError("a model without attention cannot explain its predictions")
+    device = level.encoder.words.device
+    with torch.no_grad():
+        states = level.encoder(torch.from_numpy(ids).to(device), torch.tensor([len(ids)]))[0]
+        chosen = torch.from_numpy(nodes.astype(np.int64)).to(device)
+        weights = level.head.weights_of_words(states, chosen)
+        views = weights @ states
+    views.requires_grad_()
+    output = level.head.output
+    with torch.enable_grad():
+        margins = output(views, chosen) if isinstance(output, LabelOutput) else output(views)
+        (slopes,) = torch.autograd.grad(margins.sum(), views)
+    return _Looked(weights, slopes @ states.T, margins.detach())

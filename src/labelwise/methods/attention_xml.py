@@ -1,0 +1,128 @@
+"""AttentionXML: a shallow label tree, a BiLSTM with label-wise attention at each level, few candidates a document.
+
+You et al., NeurIPS 2019. Labels are clustered into a balanced tree by the words of their documents. The first network
+scores clusters; the next starts from its weights and scores the members of the true clusters and of those that the
+first ranks highest, and so on down to the labels. A label's score is the product of the probabilities on its way.
+
+Cost: training is documents x words x (recurrent weights + candidates x width), for each level; the number of labels
+shows only in the table of label vectors, of which a step touches the candidates' rows. Memory: that table three times
+(weights, two moments), and four with averaging.
+What we do differently: words after a document's end have no weight (LibMultiLabel forgets its mask), tables are updated
+row by row, trees may have any number of levels, every level resumes at the step, a saved model predicts and explains.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from pydantic import Field, field_validator, model_validator
+
+from labelwise.codes.tree import LabelTree
+from labelwise.config import Config as BaseConfig
+from labelwise.data.dataset import Dataset
+from labelwise.encoders.word_config import RecurrentConfig, WordsConfig
+from labelwise.errors import ConfigError
+from labelwise.features.label_features import pifa
+from labelwise.features.tfidf import Tfidf, TfidfConfig
+from labelwise.methods.word_networks import SEED_STEP, WordNetworkMethod, WordTraining
+
+if TYPE_CHECKING:
+    from labelwise.training.label_levels import Level
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class AttentionXML(WordNetworkMethod):
+    """A label tree with a BiLSTM and label-wise attention at each level: for long texts and many labels."""
+
+    name = "attention_xml"
+
+    class Config(BaseConfig):
+        """Parameters."""
+
+        words: WordsConfig = WordsConfig()
+        """The vocabulary and the words' vectors."""
+        recurrent: RecurrentConfig = RecurrentConfig()
+        """The recurrent layer."""
+        hidden: list[Count] = [256]
+        """Sizes of the layers between a label's view of a document and its score; all labels share them."""
+        flat: bool = False
+        """No tree: all labels are scored for every document. For a few thousand labels."""
+        cluster_size: Annotated[int, Field(ge=2)] = 8
+        """Labels in a cluster at most; clusters are halved until they are that small."""
+        levels: Annotated[list[Annotated[int, Field(ge=2)]], Field(min_length=1)] | None = None
+        """Instead of `cluster_size`: clusters at each level from the top, powers of 2, for deeper trees."""
+        beam_width: Count = 64
+        """Nodes of a level below which a document looks."""
+        trees: Count = 1
+        """Trees (and networks) whose scores are averaged; each clusters from another seed."""
+        tfidf: TfidfConfig = TfidfConfig()
+        """How documents describe labels when these are clustered."""
+        label_features: Count | None = 500
+        """Features that describe a label when labels are clustered, the largest; null takes all."""
+        training: WordTraining = WordTraining()
+        """How each level is trained."""
+        valid_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
+        """Share of the training documents held out to choose the best weights when the data has no valid part; at
+        most 1,000 documents."""
+
+        @field_validator("levels")
+        @classmethod
+        def _powers_of_two(cls, levels: list[int] | None) -> list[int] | None:
+            for size in levels or []:
+                if size & (size - 1):
+                    raise ValueError(f"clusters are halved, so a level has 2, 4, 8, ... of them; got {size}")
+            if levels and any(above >= below for above, below in pairwise(levels)):
+                raise ValueError(f"levels must have more and more clusters from the top down, got {levels}")
+            return levels
+
+        @model_validator(mode="after")
+        def _flat_or_not(self) -> AttentionXML.Config:
+            if self.flat:
+                for field in ("cluster_size", "levels", "beam_width", "tfidf", "label_features"):
+                    if (
+                        field in self.model_fields_set
+                        and getattr(self, field) != type(self).model_fields[field].default
+                    ):
+                        raise ValueError(f"{field} means nothing without a tree; set flat to false")
+            return self
+
+    @property
+    def _beam(self) -> int:
+        return self.config.beam_width
+
+    def _label_trees(self, train: Dataset) -> list[LabelTree]:
+        config = self.config
+        if config.flat:
+            return [LabelTree.flat(train.n_labels)] * config.trees
+        if config.levels is not None and config.levels[-1] >= train.n_labels:
+            raise ConfigError(f"levels: {config.levels[-1]:,} clusters are too many for {train.n_labels:,} labels")
+        features = Tfidf(config.tfidf).fit_transform(train.texts or ())
+        described = pifa(features, train.labels, keep=config.label_features)
+        seeds = [config.training.seed + SEED_STEP * number for number in range(config.trees)]
+        return [clustered(described, config.cluster_size, config.levels, seed) for seed in seeds]
+
+    def _level(self, table: Any, depth: int, size: int, seed: int) -> Level:
+        from labelwise.encoders.recurrent import RecurrentEncoder
+        from labelwise.heads.label_attention import LabelAttention
+        from labelwise.heads.label_outputs import SharedOutput
+        from labelwise.training.label_levels import AttentionLevel
+
+        config = self.config
+        encoder = RecurrentEncoder(table, config.words.is_frozen, config.recurrent, seed)
+        output = SharedOutput(encoder.width, config.hidden)
+        return AttentionLevel(encoder, LabelAttention(encoder.width, size, output, by_rows=depth > 0))
+
+
+def clustered(described: Any, cluster_size: int, levels: list[int] | None, seed: int) -> LabelTree:
+    """Labels halved into clusters of `cluster_size` at most, or into the last of `levels` with the others above it."""
+    from labelwise.codes.clustering import halve
+
+    count = described.shape[0]
+    size = cluster_size if levels is None else -(-count // levels[-1])
+    order, edges = halve(described, size, seed)
+    groups = len(edges) - 1
+    wanted = [groups] if levels is None else levels
+    return LabelTree.from_bounds(order, [np.append(edges[: -1 : groups // level], count) for level in wanted])

@@ -1,0 +1,88 @@
+"""BiGRU baselines: every label scored for every document, with label-wise attention (BiGRU-LWAN) or without.
+
+With attention each label has its own view of the document and its own weights (LibMultiLabel's BiGRULWAN, after
+Mullenbach et al. 2018); without, the mean state of the words goes into one linear output a label.
+
+Cost: documents x words x recurrent weights, and with attention documents x words x labels x width, which is what trees
+avoid. Memory is bounded by blocks of documents and labels; the weights of all labels are updated at every step.
+What we do differently: words after a document's end have no weight, and biases start at each label's log-odds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from labelwise.config import Config as BaseConfig
+from labelwise.encoders.word_config import RecurrentConfig, WordsConfig
+from labelwise.methods.word_networks import AdamConfig, WordNetworkMethod, WordTraining
+from labelwise.training.settings import Count, Positive
+
+if TYPE_CHECKING:
+    from labelwise.training.label_levels import Level
+
+
+class GruConfig(RecurrentConfig):
+    """A bidirectional recurrent layer over the words."""
+
+    cell: Literal["lstm", "gru"] = "gru"
+    """The kind of cell."""
+
+
+class SlowAdam(AdamConfig):
+    """How weights follow gradients."""
+
+    rate: Positive | None = 3e-4
+    """Learning rate."""
+
+
+class GruTraining(WordTraining):
+    """How the baseline is trained: as AttentionXML, with LibMultiLabel's batch size and rate for BiGRU-LWAN."""
+
+    batch_size: Count = 16
+    """Documents in a batch, at most."""
+    optimiser: SlowAdam = SlowAdam()
+    """How weights follow gradients."""
+
+
+class BiGRU(WordNetworkMethod):
+    """A BiGRU that scores all labels, with label-wise attention or without: the baseline of attention_xml."""
+
+    name = "bigru"
+
+    class Config(BaseConfig):
+        """Parameters."""
+
+        words: WordsConfig = WordsConfig()
+        """The vocabulary and the words' vectors."""
+        recurrent: GruConfig = GruConfig()
+        """The recurrent layer."""
+        attention: Literal["label", "none"] = "label"
+        """Each label looks at the words in its own way, or all share the mean of the words' states."""
+        training: GruTraining = GruTraining()
+        """How it is trained."""
+        valid_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
+        """Share of the training documents held out to choose the best weights when the data has no valid part; at
+        most 1,000 documents."""
+
+    def _level(self, table: Any, depth: int, size: int, seed: int) -> Level:
+        from labelwise.encoders.recurrent import RecurrentEncoder
+        from labelwise.heads.config import HeadConfig
+        from labelwise.heads.flat import FlatHead
+        from labelwise.heads.label_attention import LabelAttention
+        from labelwise.heads.label_outputs import LabelOutput
+        from labelwise.training.label_levels import AttentionLevel, PooledLevel
+
+        encoder = RecurrentEncoder(table, self.config.words.is_frozen, self.config.recurrent, seed)
+        if self.config.attention == "none":
+            return PooledLevel(encoder, FlatHead(encoder.width, size, HeadConfig(dropout=0.0)))
+        output = LabelOutput(encoder.width, size)
+        return AttentionLevel(encoder, LabelAttention(encoder.width, size, output, by_rows=False))
+
+    def _started(self, level: Any, depth: int, shares: np.ndarray, seed: int, above: Level | None) -> Level:
+        if self.config.attention == "label":
+            return super()._started(level, depth, shares, seed, above)
+        level.head.start(shares - 0.5, 0, seed)  # it adds half a document itself
+        return level

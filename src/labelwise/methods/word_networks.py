@@ -1,0 +1,299 @@
+"""What methods over words share: a vocabulary, trees of recurrent networks, prediction, explanation, files.
+
+A method says which trees there are and what the network of a level is; without a tree, a model is one level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from labelwise.codes.average import averaged
+from labelwise.codes.tree import LabelTree
+from labelwise.data.dataset import Dataset
+from labelwise.encoders.words import Vocabulary, WordTokens
+from labelwise.errors import ConfigError, MissingDependencyError, ModelFormatError
+from labelwise.methods.base import FitContext, Method
+from labelwise.methods.inputs import Documents
+from labelwise.store import stored
+from labelwise.strings import Strings
+from labelwise.topk import TopK
+from labelwise.training.settings import (
+    AveragingConfig,
+    Count,
+    EarlyStoppingConfig,
+    OptimiserConfig,
+    Positive,
+    ScheduleConfig,
+    TrainingConfig,
+)
+
+if TYPE_CHECKING:
+    from labelwise.codes.explain import LabelPath
+    from labelwise.training.attention_tree import AttentionTree
+    from labelwise.training.label_levels import Level
+    from labelwise.training.watching import History
+
+MOST_VALID = 1000
+"""Documents held out at most when a share of the training documents is: they are predicted every hundred steps."""
+OFFERED = 100
+"""Labels that each of several trees offers at least."""
+STATES_AN_EPOCH, STEPS_BETWEEN_STATES = 5, 100
+SEED_STEP = 1000
+WORDS = "encoder.words"
+
+
+class AdamConfig(OptimiserConfig):
+    """How weights follow gradients."""
+
+    name: Literal["adagrad", "adadelta", "adam", "amsgrad", "adamw", "sgd"] = "adam"
+    """The rule of the updates."""
+
+
+class WordTraining(TrainingConfig):
+    """How recurrent networks are trained: Adam at a constant rate, adaptive clipping, the mean of weights (SWA)."""
+
+    batch_size: Count = 40
+    """Documents in a batch, at most."""
+    clip: Positive | Literal["adaptive"] | None = "adaptive"
+    """Longest gradient, all parameters together; `adaptive` allows five times the longest of the last five."""
+    optimiser: AdamConfig = AdamConfig()
+    """How weights follow gradients."""
+    schedule: ScheduleConfig = ScheduleConfig(kind="constant")
+    """How the learning rate changes."""
+    averaging: AveragingConfig = AveragingConfig(kind="swa", start=0.3)
+    """Averages of the weights along the way; `every: null` takes five states an epoch, or one every 100 steps."""
+    validate_every: Count | Literal["epoch"] | None = 100
+    """Steps between two validations, or every epoch, or null: never."""
+    metric: str = "nDCG@5"
+    """The number that tells which weights are best."""
+    early_stopping: EarlyStoppingConfig | None = EarlyStoppingConfig(patience=20)
+    """End when validation has stopped getting better; null goes on to the end."""
+
+
+class WordNetworkMethod(Method):
+    """Base of methods over words. Its Config has `words`, `recurrent`, `training` and `valid_fraction`.
+
+    After `fit`: ``vocabulary_``, ``trees_`` (an `AttentionTree` each) and ``histories_`` (of each tree's levels).
+    """
+
+    inputs = ("texts",)
+    same_on_any_threads = False
+
+    vocabulary_: Vocabulary
+    trees_: list[AttentionTree]
+    histories_: list[list[History]]
+
+    # --- what a method says ---
+
+    def _label_trees(self, train: Dataset) -> list[LabelTree]:
+        """The trees to train."""
+        return [LabelTree.flat(train.n_labels)]
+
+    def _level(self, table: Any, depth: int, size: int, seed: int) -> Level:
+        """A new network for a level over words with these vectors."""
+        raise NotImplementedError
+
+    @property
+    def _beam(self) -> int:
+        return 1
+
+    # --- fit ---
+
+    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
+        check_torch(self.name)
+        from labelwise.encoders.word_vectors import word_table
+        from labelwise.training.attention_tree import Documents as Part
+        from labelwise.training.machine import torch_threads
+
+        config = self.config
+        train, held_out = self._parts(data, valid)
+        training = _averaged_often(self._training(held_out), len(train))
+        with torch_threads():
+            self.vocabulary_, tokens = Vocabulary.learned(train.texts or Strings.of(()), config.words)
+            table = word_table(self.vocabulary_, training.seed)
+            parts = Part(tokens, train.labels), None
+            if held_out is not None:
+                parts = parts[0], Part(self.vocabulary_.encode(held_out.texts or Strings.of(())), held_out.labels)
+            self.trees_, self.histories_ = [], []
+            trees = self._label_trees(train)
+            for number, tree in enumerate(trees):
+                name = f"tree{number}-" if len(trees) > 1 else ""
+                seed = training.seed + SEED_STEP * number
+                own = training.model_copy(update={"seed": seed})
+                trained, histories = self._tree_training(table, own, context, name).run(tree, *parts)
+                self.trees_.append(trained)
+                self.histories_.append(histories)
+        self._stored: dict[str, np.ndarray] | None = None
+
+    def _parts(self, data: Dataset, valid: Dataset | None) -> tuple[Dataset, Dataset | None]:
+        """Training and held-out documents. A validation part that was given is used whole."""
+        share = min(self.config.valid_fraction, MOST_VALID / len(data))
+        if valid is not None or round(share * len(data)) in (0, len(data)):
+            return data, valid
+        return data.split(share, self.config.training.seed)
+
+    def _training(self, valid: Dataset | None) -> TrainingConfig:
+        """The training config; without held-out documents training goes on to the end and keeps the last weights."""
+        training: TrainingConfig = self.config.training
+        if valid is not None or training.metric == "loss":
+            return training
+        if training.early_stopping is not None and "early_stopping" in training.model_fields_set:
+            raise ConfigError(
+                "training.early_stopping: there are no held-out documents to stop by; give a valid part, set "
+                "valid_fraction, or set training.metric to loss"
+            )
+        return training.model_copy(update={"validate_every": None, "early_stopping": None})
+
+    def _tree_training(self, table: np.ndarray, training: TrainingConfig, context: FitContext, name: str) -> Any:
+        import torch
+
+        from labelwise.training.attention_tree import TreeTraining
+
+        frozen = self.config.words.is_frozen
+        vectors = torch.from_numpy(table)
+
+        def make(depth: int, size: int, shares: np.ndarray, above: Level | None) -> Level:
+            level = self._level(vectors if frozen else vectors.clone(), depth, size, training.seed + depth)
+            return self._started(level, depth, shares, training.seed + depth, above)
+
+        def rows(depth: int) -> list[str]:
+            return [*([] if frozen else [WORDS]), *(["head.weight"] if depth else [])]
+
+        identity = self.config.model_dump_json(exclude={"training"})
+        return TreeTraining(make, self._beam, training, rows, context, name, identity)
+
+    def _started(self, level: Any, depth: int, shares: np.ndarray, seed: int, above: Level | None) -> Level:
+        """First weights: those of the level above where there is one, but for the nodes' own."""
+        if above is None:
+            level.head.start(seed, shares)
+            return level
+        frozen = ["words"] if self.config.words.is_frozen else []  # the same for all levels
+        learned = {name: part for name, part in above.encoder.state_dict().items() if name not in frozen}
+        level.encoder.load_state_dict(learned, strict=False)
+        level.head.start(seed)
+        level.head.output.load_state_dict(above.head.output.state_dict())  # type: ignore[missing-attribute]
+        return level
+
+    # --- predict ---
+
+    def _predict(self, data: Documents, k: int) -> TopK:
+        from labelwise.training.machine import torch_threads
+
+        with torch_threads():
+            trees, tokens = self._placed(), self._tokens(data)
+            if len(trees) == 1:
+                return trees[0].best(tokens, k)
+            each = min(max(k, OFFERED), len(self.label_names_))
+            return averaged([tree.best(tokens, each) for tree in trees], k, product=True)
+
+    def _tokens(self, data: Documents) -> WordTokens:
+        return self.vocabulary_.encode(data.texts or Strings.of(()))
+
+    def _placed(self) -> list[AttentionTree]:
+        """The networks where they compute."""
+        import torch
+
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        for tree in self.trees_:
+            for level in tree.levels:
+                level.to(device).eval()
+        return self.trees_
+
+    def _encode(self, data: Documents) -> np.ndarray:
+        """The mean state of each document's words at the last level, those of all trees side by side."""
+        import torch
+
+        from labelwise.encoders.embed import batches_by_length
+        from labelwise.training.machine import torch_threads
+
+        tokens = self._tokens(data)
+        with torch_threads(), torch.no_grad():
+            encoders = [tree.levels[-1].encoder for tree in self._placed()]
+            vectors = np.empty((len(tokens), sum(encoder.width for encoder in encoders)), np.float32)
+            for documents in batches_by_length(tokens.lengths):
+                batch = tokens.batch(documents)
+                ids, lengths = torch.from_numpy(batch.ids), torch.from_numpy(batch.lengths)
+                found = [
+                    encoder(ids.to(encoder.words.device), lengths).sum(1).cpu() / lengths[:, None]
+                    for encoder in encoders
+                ]
+                vectors[batch.documents] = torch.cat(found, 1).numpy()
+        return vectors
+
+    def _explain(self, data: Documents, labels: np.ndarray) -> list[list[LabelPath]]:
+        from labelwise.methods.attention_words import explained
+        from labelwise.training.machine import torch_threads
+
+        tokens = self._tokens(data)
+        with torch_threads():
+            return [explained(tree, tokens, labels) for tree in self._placed()]
+
+    def _feature_names(self, columns: np.ndarray) -> list[str] | None:
+        return [self.vocabulary_.name(int(word)) for word in columns]
+
+    # --- files ---
+
+    def _state(self) -> dict[str, np.ndarray]:
+        if self._stored is not None:
+            return self._stored
+        state = {"trees": np.array([len(self.trees_)], np.int64), **self.vocabulary_.state()}
+        frozen = self.config.words.is_frozen
+        if frozen:
+            state["words"] = self.trees_[0].levels[0].encoder.words.detach().cpu().numpy()
+        for number, tree in enumerate(self.trees_):
+            state |= tree.state(f"tree{number}", [WORDS] if frozen else [])
+        return state
+
+    def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
+        check_torch(self.name)
+        import torch
+
+        from labelwise.training.attention_tree import AttentionTree, restored_levels
+
+        self.vocabulary_ = Vocabulary.restored(tensors, self.config.words, path)
+        count = stored(tensors, "trees", path)
+        if count.shape != (1,) or count.dtype != np.int64 or not 1 <= count[0] <= 10_000:
+            raise ModelFormatError(f"{path}: the number of trees is damaged")
+        frozen = self.config.words.is_frozen
+        words = stored(tensors, "words" if frozen else f"tree0.level0.{WORDS}", path)
+        if words.ndim != 2 or len(words) != len(self.vocabulary_) or words.dtype != np.float32:
+            raise ModelFormatError(f"{path}: there is not a vector for each of {len(self.vocabulary_):,} words")
+        shared = {WORDS: words} if frozen else {}
+
+        def empty(depth: int, size: int) -> Level:
+            with torch.device("meta"):
+                return self._level(torch.empty(words.shape), depth, size, 0)
+
+        self.trees_, self.histories_ = [], []
+        for number in range(int(count[0])):
+            tree = LabelTree.from_tensors(f"tree{number}", tensors, path)
+            if tree.n_labels != len(self.label_names_):
+                raise ModelFormatError(
+                    f"{path}: tree {number} has {tree.n_labels:,} labels, not {len(self.label_names_):,}"
+                )
+            levels = restored_levels(tree, empty, tensors, f"tree{number}", shared, path)
+            self.trees_.append(AttentionTree(tree, levels, self._beam))
+        self._stored = dict(tensors)
+
+
+def _averaged_often(training: TrainingConfig, n_documents: int) -> TrainingConfig:
+    """With the steps between two averaged states, where the config leaves them open."""
+    averaging = training.averaging
+    if averaging.kind != "swa" or averaging.every is not None:
+        return training
+    steps = n_documents // (training.batch_size * training.accumulate)
+    every = min(max(steps // STATES_AN_EPOCH, 1), STEPS_BETWEEN_STATES)
+    return training.model_copy(update={"averaging": averaging.model_copy(update={"every": every})})
+
+
+def check_torch(name: str) -> None:
+    """An error that says what to install."""
+    try:
+        import accelerate  # noqa: F401
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise MissingDependencyError(str(error.name), "nn", name) from None
