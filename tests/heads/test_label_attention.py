@@ -13,9 +13,9 @@ WIDTH, LABELS = 6, 11
 LENGTHS = [9, 7, 7, 3, 1]
 
 
-def made(output="shared", by_rows=True, hidden=(5, 4)):
+def made(output="shared", hidden=(5, 4)):
     layers = SharedOutput(WIDTH, hidden) if output == "shared" else LabelOutput(WIDTH, LABELS)
-    head = LabelAttention(WIDTH, LABELS, layers, by_rows).start(3, np.full(LABELS, 0.2))
+    head = LabelAttention(WIDTH, LABELS, layers).start(3, np.full(LABELS, 0.2))
     with torch.no_grad():
         head.weight.mul_(30)
         for number, part in enumerate(layers.tensors()):
@@ -82,7 +82,7 @@ def test_loss_scores_and_gradients_are_those_of_a_brute_force(
 ):
     monkeypatch.setattr(module, "SCORES_AT_ONCE", at_once)
     monkeypatch.setattr(module, "LABELS_AT_ONCE", 4)
-    head = made(output, by_rows=candidates, hidden=hidden)
+    head = made(output, hidden=hidden)
     states, lengths, chosen, wanted = case(candidates)
     one = states.clone().requires_grad_()
     with using_threads(threads):

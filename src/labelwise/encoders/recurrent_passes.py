@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from labelwise.encoders.rooms import Room, Rooms
+from labelwise.encoders.rooms import Room, Rooms, hand_over_rows
 from labelwise.parallel import ranges, run_all, threads
 
 FEW = 1 << 16
@@ -124,7 +124,7 @@ class RecurrentPass(torch.autograd.Function):
     def forward(
         ctx: Any, plan: Plan, ids: Tensor, table: Tensor, hidden: Tensor | None, cell: Tensor | None, *given: Tensor
     ) -> Tensor:
-        room = plan.rooms.enter()
+        room = plan.rooms.enter(ids.device)
         steps, width = plan.steps, given[1].shape[1]
         documents, places, tokens = steps.counts[0], len(steps.counts), steps.tokens
         words = torch.index_select(table.detach(), 0, ids, out=room.take("words", tokens, table.shape[1]))
@@ -141,7 +141,7 @@ class RecurrentPass(torch.autograd.Function):
         dropped[1].apply(out)
         if plan.keep:
             ctx.plan, ctx.room, ctx.weights, ctx.ids, ctx.dropped = plan, room, weights, ids, dropped
-            ctx.table_shape, ctx.has_cell = table.shape, cell is not None
+            ctx.table, ctx.has_cell = table, cell is not None
         else:
             plan.rooms.leave(room)
         return out
@@ -157,7 +157,7 @@ class RecurrentPass(torch.autograd.Function):
             slopes = room.take("out", *shape).copy_(slopes)
             ctx.dropped[1].apply(slopes)
         needs_words, needs_start = ctx.needs_input_grad[2], ctx.needs_input_grad[3]
-        words = room.take("words", steps.tokens, ctx.table_shape[1])
+        words = room.take("words", steps.tokens, ctx.table.shape[1])
         found = _each_direction(
             lambda direction: _backward(plan, room, weights[direction], words, slopes, direction, needs_words)
         )
@@ -165,7 +165,8 @@ class RecurrentPass(torch.autograd.Function):
         if needs_words:
             total = found[0].words.add_(found[1].words)
             ctx.dropped[0].apply(total)
-            table = summed_rows(ctx.ids, total, ctx.table_shape)
+            rows, sums = summed_rows(ctx.ids, total)
+            table = hand_over_rows(ctx.table, rows, sums)
         starts: list[Tensor | None] = [None, None]
         if needs_start:
             starts[0] = torch.stack([part.hidden for part in found])
@@ -175,11 +176,10 @@ class RecurrentPass(torch.autograd.Function):
         return None, None, table, *starts, *(slope for part in found for slope in part.weights)
 
 
-def summed_rows(rows: Tensor, values: Tensor, shape: torch.Size) -> Tensor:
-    """A row-sparse gradient in which each row stands once."""
+def summed_rows(rows: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row once, in order, and the sum of its values."""
     distinct, places = torch.unique(rows, return_inverse=True)
-    sums = torch.zeros(len(distinct), *shape[1:]).index_add_(0, places, values)
-    return torch.sparse_coo_tensor(distinct[None], sums, shape, is_coalesced=True, check_invariants=False)
+    return distinct, torch.zeros(len(distinct), values.shape[1]).index_add_(0, places, values)
 
 
 def _each_direction(work: Any) -> list[Any]:

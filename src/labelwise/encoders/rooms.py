@@ -5,13 +5,27 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
+
+
+def hand_over_rows(table: Tensor, rows: Tensor, values: Tensor) -> Tensor | None:
+    """Give a table a row-sparse gradient whose rows rise and stand once; what a backward pass returns for it.
+
+    Autograd forgets that rows stand once, and the next reader would sort and copy them all. So the gradient is put in
+    its place directly, unless other processes wait for autograd to say that it is there.
+    """
+    gradient = torch.sparse_coo_tensor(rows[None], values, table.shape, is_coalesced=True, check_invariants=False)
+    if distributed.is_available() and distributed.is_initialized():
+        return gradient
+    table.grad = gradient if table.grad is None else table.grad + gradient
+    return None
 
 
 class Room:
-    """Named float32 buffers, each as large as the largest ever asked for."""
+    """Named float32 buffers on a device, each as large as the largest ever asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
         self._held: dict[str, Tensor] = {}
 
     def take(self, name: str, *shape: int) -> Tensor:
@@ -20,7 +34,7 @@ class Room:
         held = self._held.get(name)
         if held is None or len(held) < count:
             self._held.pop(name, None)
-            held = self._held[name] = torch.empty(count)
+            held = self._held[name] = torch.empty(count, device=self.device)
         return held[:count].view(shape)
 
 
@@ -30,12 +44,13 @@ class Rooms:
     def __init__(self) -> None:
         self._free: list[Room] = []
 
-    def enter(self) -> Room:
+    def enter(self, device: torch.device) -> Room:
         """A room of one's own."""
         try:
-            return self._free.pop()
+            room = self._free.pop()
         except IndexError:
-            return Room()
+            return Room(device)
+        return room if room.device == device else Room(device)
 
     def leave(self, room: Room) -> None:
         """Give a room back; nothing of it may be read afterwards."""

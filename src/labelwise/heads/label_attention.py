@@ -13,7 +13,7 @@ of a document have no weight at all, and gradients of label vectors are rows of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from labelwise.encoders.rooms import Room, Rooms
+from labelwise.encoders.rooms import Room, Rooms, hand_over_rows
 from labelwise.heads.label_outputs import LabelOutput, SharedOutput
 from labelwise.parallel import run_all, threads
 
@@ -59,15 +59,14 @@ class LabelAttention(nn.Module):
         Labels in all.
     output
         From a view to a score.
-    by_rows
-        Whether the gradient of the label vectors is row-sparse: for candidates.
+
+    With candidates the gradient of the label vectors (`weight`) is row-sparse, and `rows=` of the training names it.
     """
 
-    def __init__(self, width: int, n_labels: int, output: SharedOutput | LabelOutput, by_rows: bool) -> None:
+    def __init__(self, width: int, n_labels: int, output: SharedOutput | LabelOutput) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(n_labels, width))
         self.output = output
-        self.by_rows = by_rows
         self.rooms = Rooms()
 
     @torch.no_grad()
@@ -86,14 +85,16 @@ class LabelAttention(nn.Module):
 
     def loss(self, given: Attended, wanted: Tensor) -> Tensor:
         """Mean cross-entropy over documents and labels looked at; `wanted` [documents, places] is 1 for true ones."""
-        found: Any = _AttentionLoss.apply(given.states, self.weight, self, given, wanted, *self.output.tensors())
+        found: Any = _AttentionLoss.apply(
+            given.states.float(), self.weight, self, given, wanted, *self.output.tensors()
+        )
         return found
 
     @torch.no_grad()
     def scores(self, given: Attended) -> Tensor:
         """Scores before the sigmoid [documents, places]; -inf at empty places."""
-        work = _Work(self, given, None)
-        return work.run().scores
+        with torch.autocast(given.states.device.type, enabled=False):
+            return _Work(self, replace(given, states=given.states.float()), None).run().scores
 
     @torch.no_grad()
     def weights_of_words(self, states: Tensor, labels: Tensor) -> Tensor:
@@ -138,6 +139,7 @@ class _Work:
         self.empty: Tensor | None = None
         self.places: Tensor | None = None
         self.rows: Tensor | None = None
+        self.room: Room | None = None
         count = head.n_labels
         if given.candidates is not None:
             if self.output is LabelOutput:
@@ -147,7 +149,9 @@ class _Work:
             # an empty place looks at a label that the document looks at anyway, so that no other row is touched
             filled = torch.where(self.empty, given.candidates.amax(1, keepdim=True).clamp_min(0), given.candidates)
             self.rows, self.places = torch.unique(filled, return_inverse=True)
-            self.table = self.table.index_select(0, self.rows)
+            self.room = head.rooms.enter(self.states.device)
+            rows = self.room.take("table", len(self.rows), self.table.shape[1])
+            self.table = torch.index_select(self.table, 0, self.rows, out=rows)
         self.count = count
         documents = len(self.lengths)
         self.scores = self.states.new_zeros(documents, count)
@@ -170,6 +174,8 @@ class _Work:
             )
         if self.empty is not None:
             self.scores.masked_fill_(self.empty, -torch.inf)
+        if self.room is not None:
+            self.head.rooms.leave(self.room)
         return self
 
     def _share_alone(self, blocks: Sequence[_Block]) -> tuple[Tensor, list[Tensor]]:
@@ -185,7 +191,7 @@ class _Work:
         learning = self.wanted is not None and self.state_slopes is not None
         sums = [torch.zeros_like(part) for part in (self.table, *self.tensors)] if learning else []
         total = torch.zeros((), dtype=torch.float64)
-        room = self.head.rooms.enter()
+        room = self.head.rooms.enter(self.states.device)
         for block in blocks:
             total += self._block(block, room, sums)
         self.head.rooms.leave(room)
@@ -266,12 +272,13 @@ class _AttentionLoss(torch.autograd.Function):
     ) -> Tensor:
         states = states.detach()
         learning = any(ctx.needs_input_grad)
-        room = head.rooms.enter() if learning else None
+        room = head.rooms.enter(states.device) if learning else None
         slopes = None if room is None else room.take("state slopes", *states.shape)
-        work = _Work(head, Attended(states, given.lengths, given.candidates), wanted, slopes).run()
+        with torch.autocast(states.device.type, enabled=False):  # all in float32: it is a small part of the work
+            work = _Work(head, Attended(states, given.lengths, given.candidates), wanted, slopes).run()
         ctx.room, ctx.slopes, ctx.sums, ctx.rows = room, slopes, work.sums, work.rows
-        ctx.rooms, ctx.shape, ctx.by_rows = head.rooms, weight.shape, head.by_rows
-        return work.total.to(states.dtype)
+        ctx.rooms, ctx.weight = head.rooms, weight
+        return work.total.to(states.device, states.dtype)
 
     @staticmethod
     @once_differentiable
@@ -283,9 +290,6 @@ class _AttentionLoss(torch.autograd.Function):
             for part in (slopes, table, *output):
                 part.mul_(outer)
         if ctx.rows is not None:
-            gradient = torch.sparse_coo_tensor(
-                ctx.rows[None], table, ctx.shape, is_coalesced=True, check_invariants=False
-            )
-            table = gradient if ctx.by_rows else gradient.to_dense()
+            table = hand_over_rows(ctx.weight, ctx.rows, table)
         ctx.rooms.leave(ctx.room)
         return slopes, table, None, None, None, *output

@@ -376,3 +376,16 @@ def drop_out(values: list[float], first: int, key: int, other_key: int, least: i
         mixed ^= mixed >> 16
         kept.append(value * factor if mixed >= least else 0.0)
     return kept
+
+
+# --- Adam by rows -------------------------------------------------------------------------------------------------
+
+
+def update_rows(weights, first, second, rows, gradient, decay, beta1, beta2, rate, root, eps) -> None:
+    """What `row_adam.update_rows` does, in float64."""
+    for place, row in enumerate(rows):
+        for j in range(len(weights[row])):
+            pull = gradient[place][j] + decay * weights[row][j]
+            first[row][j] = beta1 * first[row][j] + (1 - beta1) * pull
+            second[row][j] = beta2 * second[row][j] + (1 - beta2) * pull * pull
+            weights[row][j] -= rate * first[row][j] / (second[row][j] ** 0.5 * root + eps)

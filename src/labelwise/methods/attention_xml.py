@@ -113,7 +113,7 @@ class AttentionXML(WordNetworkMethod):
         config = self.config
         encoder = RecurrentEncoder(table, config.words.is_frozen, config.recurrent, seed)
         output = SharedOutput(encoder.width, config.hidden)
-        return AttentionLevel(encoder, LabelAttention(encoder.width, size, output, by_rows=depth > 0))
+        return AttentionLevel(encoder, LabelAttention(encoder.width, size, output))
 
 
 def clustered(described: Any, cluster_size: int, levels: list[int] | None, seed: int) -> LabelTree:

@@ -79,7 +79,7 @@ class BiGRU(WordNetworkMethod):
         if self.config.attention == "none":
             return PooledLevel(encoder, FlatHead(encoder.width, size, HeadConfig(dropout=0.0)))
         output = LabelOutput(encoder.width, size)
-        return AttentionLevel(encoder, LabelAttention(encoder.width, size, output, by_rows=False))
+        return AttentionLevel(encoder, LabelAttention(encoder.width, size, output))
 
     def _started(self, level: Any, depth: int, shares: np.ndarray, seed: int, above: Level | None) -> Level:
         if self.config.attention == "label":

@@ -13,11 +13,16 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from labelwise.parallel import ranges, run_all, threads
 from labelwise.training.torch_defaults import torch_defaults
+
+FEW = 1 << 16
+"""Numbers that are not worth a second thread."""
 
 
 def row_gradient(parameter: Tensor, rows: Tensor, values: Tensor) -> None:
@@ -58,23 +63,53 @@ class RowOptimiser(Optimizer):
                     self._update(parameter, group)
 
     def _update(self, parameter: Tensor, group: dict[str, Any]) -> None:
-        gradient = parameter.grad
+        gradient: Any = parameter.grad
         state = self.state[parameter]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32)
         state["step"] += 1
         rows = None
-        if gradient is not None and gradient.is_sparse:
+        if gradient.is_sparse:
             gradient = gradient.coalesce()
             rows, gradient = gradient._indices()[0], gradient._values()
         if self._fades(group):
             self._fade(parameter, group, rows)
+        tables = _Tables(state, parameter, rows)
+        if rows is not None and self._plain_adam(parameter, gradient, group):
+            self._adam_rows(tables, rows, gradient, group, int(state["step"]))
+            return
         weights = _take(parameter, rows)
         if group["weight_decay"] and not self._fades(group):
             gradient = gradient + group["weight_decay"] * weights
-        tables = _Tables(state, parameter, rows)
         weights -= self.rule(gradient, tables, group, int(state["step"]))
         _put(parameter, rows, weights)
+
+    # --- the usual case on a CPU, in one pass ---
+
+    def _plain_adam(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> bool:
+        """Whether the kernel can do it."""
+        return (
+            self.rule is _adam
+            and not group["amsgrad"]
+            and parameter.ndim == 2
+            and all(part.device.type == "cpu" and part.dtype == torch.float32 for part in (parameter, gradient))
+            and parameter.is_contiguous()
+        )
+
+    def _adam_rows(self, tables: _Tables, rows: Tensor, gradient: Tensor, group: dict[str, Any], step: int) -> None:
+        from labelwise.kernels.row_adam import update_rows
+
+        beta1, beta2 = group["betas"]
+        decay = 0.0 if self._fades(group) else group["weight_decay"]
+        settings = (
+            decay, beta1, beta2, group["lr"] / (1 - beta1**step), 1 / math.sqrt(1 - beta2**step), group["eps"],
+        )  # fmt: skip
+        moments = (tables.whole("exp_avg"), tables.whole("exp_avg_sq"))
+        kernel: Any = update_rows
+        arrays = [part.detach().numpy() for part in (tables.parameter, *moments, rows, gradient.contiguous())]
+        numbers = [np.float32(number) for number in settings]
+        parts = ranges(len(rows), threads() if gradient.numel() > FEW else 1)
+        run_all(lambda part: kernel(*arrays, *part, *numbers), parts)
 
     # --- decay that was put off ---
 
@@ -130,12 +165,17 @@ class _Tables:
     def __init__(self, state: dict[str, Any], parameter: Tensor, rows: Tensor | None) -> None:
         self.state, self.parameter, self.rows = state, parameter, rows
 
-    def change(self, name: str, change: Callable[[Tensor], Tensor], start: float = 0.0) -> Tensor:
-        """Read the rows of a table (made when first needed), change them in place, write and return them."""
+    def whole(self, name: str, start: float = 0.0) -> Tensor:
+        """The whole table, made when first needed."""
         if name not in self.state:
             self.state[name] = torch.full_like(self.parameter, start, memory_format=torch.preserve_format)
-        values = change(_take(self.state[name], self.rows))
-        _put(self.state[name], self.rows, values)
+        return self.state[name]
+
+    def change(self, name: str, change: Callable[[Tensor], Tensor], start: float = 0.0) -> Tensor:
+        """Read the rows of a table, change them in place, write and return them."""
+        table = self.whole(name, start)
+        values = change(_take(table, self.rows))
+        _put(table, self.rows, values)
         return values
 
 
