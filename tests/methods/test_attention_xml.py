@@ -279,5 +279,7 @@ def test_weights_of_another_shape_are_refused(tmp_path):
 
 def test_half_precision_leaves_the_results_about_the_same():
     data = planted("texts", n_documents=150)
-    found = [made({"epochs": 1, "precision": precision}).fit(data).predict(data, k=5) for precision in ("float32", "bf16")]
+    found = [
+        made({"epochs": 1, "precision": precision}).fit(data).predict(data, k=5) for precision in ("float32", "bf16")
+    ]
     np.testing.assert_allclose(found[0].scores, found[1].scores, rtol=0.05, atol=0.01)

@@ -141,7 +141,7 @@ class WordNetworkMethod(Method):
         training: TrainingConfig = self.config.training
         if valid is not None or training.metric == "loss":
             return training
-        if training.early_stopping is not None and "early_stopping" in training.model_fields_set:
+        if training.early_stopping not in (None, type(training).model_fields["early_stopping"].default):
             raise ConfigError(
                 "training.early_stopping: there are no held-out documents to stop by; give a valid part, set "
                 "valid_fraction, or set training.metric to loss"
