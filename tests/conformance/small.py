@@ -14,13 +14,13 @@ SMALL: dict[str, dict] = {
         "hidden": [16],
         "cluster_size": 16,
         "beam_width": 2,
-        "training": WordTraining(epochs=6, batch_size=16, optimiser=AdamConfig(rate=0.02)),
+        "training": WordTraining(epochs=6, steps=220, batch_size=16, optimiser=AdamConfig(rate=0.02)),
     },
     "bigru": {
         "words": WORDS,
         "recurrent": GruConfig(width=32, dropout=0.2),
         "attention": "none",
-        "training": GruTraining(epochs=4, optimiser=SlowAdam(rate=0.02)),
+        "training": GruTraining(epochs=4, steps=150, optimiser=SlowAdam(rate=0.02)),
     },
     "text_encoder": {
         "encoder": EncoderConfig(model="tiny", max_length=32, pooling="mean"),

@@ -165,8 +165,10 @@ class _Work:
         cpu = self.states.device.type == "cpu"
         parts = threads() if cpu else 1
         groups = list(_blocks(self.lengths, self.count, SCORES_AT_ONCE if cpu else SCORES_ON_A_GPU))
+        if self.wanted is None:  # nothing is added up: blocks of labels may go to other threads too
+            groups = [[block] for group in groups for block in group]
         shares = [[*chain.from_iterable(groups[turn::parts])] for turn in range(min(parts, len(groups)))]
-        found = [self._share(share) for share in shares] if len(shares) < 2 else run_all(self._share_alone, shares)
+        found = run_all(self._share_alone, shares) if cpu else [self._share(share) for share in shares]
         for number, (total, sums) in enumerate(found):
             self.total += total
             self.sums = (
@@ -179,6 +181,7 @@ class _Work:
         return self
 
     def _share_alone(self, blocks: Sequence[_Block]) -> tuple[Tensor, list[Tensor]]:
+        """A share on a thread of its own, even if it is the only one: few numbers are not worth more."""
         before = torch.get_num_threads()
         torch.set_num_threads(1)  # of this thread only
         try:
