@@ -283,3 +283,9 @@ def test_half_precision_leaves_the_results_about_the_same():
         made({"epochs": 1, "precision": precision}).fit(data).predict(data, k=5) for precision in ("float32", "bf16")
     ]
     np.testing.assert_allclose(found[0].scores, found[1].scores, rtol=0.05, atol=0.01)
+
+
+def test_several_processes_are_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="one process"):
+        made().fit(planted("texts", n_documents=50))

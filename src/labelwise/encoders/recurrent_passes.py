@@ -161,19 +161,17 @@ class RecurrentPass(torch.autograd.Function):
         found = _each_direction(
             lambda direction: _backward(plan, room, weights[direction], words, slopes, direction, needs_words)
         )
-        table = None
         if needs_words:
             total = found[0].words.add_(found[1].words)
             ctx.dropped[0].apply(total)
-            rows, sums = summed_rows(ctx.ids, total)
-            table = hand_over_rows(ctx.table, rows, sums)
+            hand_over_rows(ctx.table, *summed_rows(ctx.ids, total))
         starts: list[Tensor | None] = [None, None]
         if needs_start:
             starts[0] = torch.stack([part.hidden for part in found])
             starts[1] = torch.stack([part.cell for part in found]) if ctx.has_cell else None
         plan.rooms.leave(room)
         ctx.room = None
-        return None, None, table, *starts, *(slope for part in found for slope in part.weights)
+        return None, None, None, *starts, *(slope for part in found for slope in part.weights)
 
 
 def summed_rows(rows: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

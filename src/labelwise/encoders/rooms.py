@@ -5,20 +5,17 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 
 
-def hand_over_rows(table: Tensor, rows: Tensor, values: Tensor) -> Tensor | None:
-    """Give a table a row-sparse gradient whose rows rise and stand once; what a backward pass returns for it.
+def hand_over_rows(table: Tensor, rows: Tensor, values: Tensor) -> None:
+    """Add a row-sparse gradient to that of a table; rows rise and stand once.
 
-    Autograd forgets that rows stand once, and the next reader would sort and copy them all. So the gradient is put in
-    its place directly, unless other processes wait for autograd to say that it is there.
+    For backward passes, which then return None for the table: autograd would forget that rows stand once, and the next
+    reader would sort and copy them all.
     """
     gradient = torch.sparse_coo_tensor(rows[None], values, table.shape, is_coalesced=True, check_invariants=False)
-    if distributed.is_available() and distributed.is_initialized():
-        return gradient
     table.grad = gradient if table.grad is None else table.grad + gradient
-    return None
 
 
 class Room:
@@ -55,6 +52,10 @@ class Rooms:
     def leave(self, room: Room) -> None:
         """Give a room back; nothing of it may be read afterwards."""
         self._free.append(room)
+
+    def clear(self) -> None:
+        """Free all that is not in use."""
+        self._free.clear()
 
     def __deepcopy__(self, _memo: object) -> Rooms:
         return Rooms()

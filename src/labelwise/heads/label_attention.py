@@ -293,6 +293,7 @@ class _AttentionLoss(torch.autograd.Function):
             for part in (slopes, table, *output):
                 part.mul_(outer)
         if ctx.rows is not None:
-            table = hand_over_rows(ctx.weight, ctx.rows, table)
+            hand_over_rows(ctx.weight, ctx.rows, table)
+            table = None
         ctx.rooms.leave(ctx.room)
         return slopes, table, None, None, None, *output

@@ -5,6 +5,7 @@ A method says which trees there are and what the network of a level is; without 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -105,6 +106,8 @@ class WordNetworkMethod(Method):
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
         check_torch(self.name)
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise ConfigError(f"{self.name} trains in one process: start it without torchrun")
         from labelwise.encoders.word_vectors import word_table
         from labelwise.training.attention_tree import Documents as Part
         from labelwise.training.machine import torch_threads

@@ -159,6 +159,7 @@ class TreeTraining:
                 documents = [train_on.tokens, *([] if valid is None else [valid.tokens])]
                 tops = [self._ranked(tree, depth, level, d, ranked[n], n) for n, d in enumerate(documents)]
                 ranked = [parents_of(top, tree, depth + 1) for top in tops] + [None] * (2 - len(tops))
+            level.free_memory()
         return AttentionTree(tree, levels, self.beam), histories
 
     def _train(self, depth: int, fitting: LevelFitting) -> History:

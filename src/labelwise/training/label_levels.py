@@ -39,6 +39,11 @@ class AttentionLevel(nn.Module):
         super().__init__()
         self.encoder, self.head = encoder, head
 
+    def free_memory(self) -> None:
+        """Give back what is kept for the next batch."""
+        self.encoder.rooms.clear()
+        self.head.rooms.clear()
+
     def loss(self, ids: Tensor, lengths: Tensor, wanted: Tensor, candidates: Tensor | None = None) -> Tensor:
         """The mean loss of a batch of packed words."""
         sizes = lengths.cpu()
@@ -66,6 +71,10 @@ class PooledLevel(nn.Module):
     def __init__(self, encoder: RecurrentEncoder, head: FlatHead) -> None:
         super().__init__()
         self.encoder, self.head = encoder, head
+
+    def free_memory(self) -> None:
+        """Give back what is kept for the next batch."""
+        self.encoder.rooms.clear()
 
     def vectors(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """The mean state of each document."""
