@@ -83,6 +83,7 @@ class WordNetworkMethod(Method):
 
     inputs = ("texts",)
     same_on_any_threads = False
+    encodes = True
 
     vocabulary_: Vocabulary
     trees_: list[AttentionTree]
