@@ -16,8 +16,9 @@ from labelwise.errors import ConfigError, DataError, MissingDependencyError
 from labelwise.methods.base import FitContext
 from labelwise.parallel import using_threads
 from labelwise.training import machine
+from labelwise.training.averaging import Averaging
 from labelwise.training.loop import train
-from labelwise.training.settings import TrainingConfig
+from labelwise.training.settings import AveragingConfig, TrainingConfig
 from labelwise.training.watching import Watcher
 
 
@@ -260,6 +261,18 @@ def test_an_average_that_never_began_is_told(caplog):
     assert "averaging" not in caplog.text
     fit(config(averaging={"kind": "swa", "start": 9}))
     assert "averaging: training ended before its start" in caplog.text
+
+
+def test_a_mean_with_a_window_forgets():
+    weight = torch.nn.Parameter(torch.zeros(1))
+    averaging = Averaging(AveragingConfig(kind="swa", window=2), {"weight": weight})
+    expected = None
+    for number, value in enumerate([8.0, 4.0, 2.0, 6.0], 1):
+        weight.data.fill_(value)
+        averaging.take_in()
+        share = 1 / min(number, 2)
+        expected = value if expected is None else expected + share * (value - expected)
+    assert float(averaging.averages[0]) == pytest.approx(expected) == pytest.approx(5.0)
 
 
 def test_averages_are_what_is_validated():

@@ -42,7 +42,7 @@ MOST_VALID = 1000
 """Documents held out at most when a share of the training documents is: they are predicted every hundred steps."""
 OFFERED = 100
 """Labels that each of several trees offers at least."""
-STATES_AN_EPOCH, STEPS_BETWEEN_STATES = 5, 100
+STATES_AN_EPOCH, STEPS_BETWEEN_STATES = 10, 100
 SEED_STEP = 1000
 WORDS = "encoder.words"
 
@@ -65,8 +65,8 @@ class WordTraining(TrainingConfig):
     """How weights follow gradients."""
     schedule: ScheduleConfig = ScheduleConfig(kind="constant")
     """How the learning rate changes."""
-    averaging: AveragingConfig = AveragingConfig(kind="swa", start=0.3)
-    """Averages of the weights along the way; `every: null` takes five states an epoch, or one every 100 steps."""
+    averaging: AveragingConfig = AveragingConfig(kind="swa", start=0.3, window=5)
+    """Averages of the weights along the way; `every: null` takes ten states an epoch, or one every 100 steps."""
     validate_every: Count | Literal["epoch"] | None = 100
     """Steps between two validations, or every epoch, or null: never."""
     metric: str = "nDCG@5"

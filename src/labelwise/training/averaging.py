@@ -50,7 +50,7 @@ class Averaging:
             self.averages = [parameter.detach().clone() for parameter in now]
             return
         if self.config.kind == "swa":
-            weight = 1 / self.count
+            weight = 1 / min(self.count, self.config.window or self.count)
         else:
             decay = 0.999 if self.config.decay is None else self.config.decay
             weight = 1 - min(decay, self.count / (9 + self.count))

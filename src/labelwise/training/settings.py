@@ -101,10 +101,12 @@ class AveragingConfig(Config):
     """Where the mean begins (swa; null is 0.5): below 1 a share of all steps, otherwise a number of epochs done."""
     every: Count | None = None
     """Steps from one averaged state to the next (swa); null is once an epoch."""
+    window: Count | None = None
+    """States after which the mean begins to forget (swa): a new one then counts 1/window. null forgets nothing."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for field, kind in (("decay", "ema"), ("start", "swa"), ("every", "swa")):
+        for field, kind in (("decay", "ema"), ("start", "swa"), ("every", "swa"), ("window", "swa")):
             if getattr(self, field) is not None and self.kind != kind:
                 raise ValueError(f"{field} is a setting of {kind}, the kind is {self.kind}")
         if self.start is not None and self.start >= 1 and self.start != int(self.start):
