@@ -17,7 +17,7 @@ def made(output="shared", hidden=(5, 4)):
     layers = SharedOutput(WIDTH, hidden) if output == "shared" else LabelOutput(WIDTH, LABELS)
     head = LabelAttention(WIDTH, LABELS, layers).start(3, np.full(LABELS, 0.2))
     with torch.no_grad():
-        head.weight.mul_(30)
+        head.weight.mul_(2)
         for number, part in enumerate(layers.tensors()):
             part.add_(torch.randn(part.shape, generator=torch.Generator().manual_seed(number)) * 0.3)
     return head

@@ -31,8 +31,8 @@ SCORES_AT_ONCE = 1 << 20
 """Words x labels of a block on a CPU: what its caches hold."""
 SCORES_ON_A_GPU = 1 << 26
 LABELS_AT_ONCE = 2048
-START_SPREAD = 2.0
-"""Length of the first label vectors: much less, and all labels see the same at first and are slow to part."""
+START_SPREAD = 4.0
+"""Length of the first label vectors: with much less all labels see the same at first, and are slow to part."""
 
 
 @dataclass(frozen=True)
