@@ -111,6 +111,7 @@ class WordNetworkMethod(Method):
             raise ConfigError(f"{self.name} trains in one process: start it without torchrun")
         from labelwise.encoders.word_vectors import word_table
         from labelwise.training.attention_tree import Documents as Part
+        from labelwise.training.attention_tree import with_budget
         from labelwise.training.machine import torch_threads
 
         config = self.config
@@ -127,7 +128,8 @@ class WordNetworkMethod(Method):
             for number, tree in enumerate(trees):
                 name = f"tree{number}-" if len(trees) > 1 else ""
                 seed = training.seed + SEED_STEP * number
-                own = training.model_copy(update={"seed": seed})
+                spent = sum(history.seconds for histories in self.histories_ for history in histories)
+                own = with_budget(training.model_copy(update={"seed": seed}), spent, len(trees) - number)
                 trained, histories = self._tree_training(table, own, context, name).run(tree, *parts)
                 self.trees_.append(trained)
                 self.histories_.append(histories)

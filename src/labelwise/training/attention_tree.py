@@ -119,7 +119,7 @@ class TreeTraining:
     beam
         Nodes a document keeps at each level.
     training
-        Settings of the loop, for each level.
+        Settings of the loop, for each level; levels share the time budget.
     rows
         Names of tables with row-sparse gradients, by level.
     context, name, identity
@@ -153,7 +153,9 @@ class TreeTraining:
                 held_out = LevelPart(valid.tokens, valid_targets[depth], ranked[1])
             shares = _shares(targets[depth], learn_from)
             level = self.make(depth, size, shares, levels[-1] if levels else None)
-            histories.append(self._train(depth, LevelFitting(level, part, held_out, self.training)))
+            spent = sum(history.seconds for history in histories)
+            training = with_budget(self.training, spent, tree.depth - depth)
+            histories.append(self._train(depth, LevelFitting(level, part, held_out, training)))
             levels.append(level)
             if depth + 1 < tree.depth:
                 documents = [train_on.tokens, *([] if valid is None else [valid.tokens])]
@@ -165,7 +167,7 @@ class TreeTraining:
     def _train(self, depth: int, fitting: LevelFitting) -> History:
         return train(
             fitting,
-            self.training,
+            fitting.config,
             context=self.context,
             head=("head.",),
             rows=self.rows(depth),
@@ -195,6 +197,13 @@ class TreeTraining:
         with new_folder(path, RANKING_KIND, {"fingerprint": mark}, force=True) as new:
             new.write_tensors(RANKING_FILE, {"ids": top.ids, "scores": top.scores})
         return top
+
+
+def with_budget(training: TrainingConfig, spent: float, left: int) -> TrainingConfig:
+    """The settings of a stage, with its equal share of what is left of the time for all."""
+    if training.time_budget is None:
+        return training
+    return training.model_copy(update={"time_budget": max((training.time_budget - spent) / left, 1e-9)})
 
 
 def _targets(tree: LabelTree, labels: Any) -> list[Any]:

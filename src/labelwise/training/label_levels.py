@@ -181,9 +181,13 @@ class LevelFitting:
         return validation_numbers(top, self.valid.targets, metrics, self.train.targets)
 
     def identity(self) -> str:
-        """A hash of all that is learned from."""
-        tokens, targets, parents = self.train.tokens, self.train.targets, self.train.parents
-        arrays = [tokens.ids, tokens.starts, targets.indptr, targets.indices]
-        if parents is not None:
-            arrays += [parents.nodes, parents.offsets]
-        return fingerprint(*arrays, list(targets.shape))
+        """A hash of all that is learned from, and of what decides which weights are best."""
+        return fingerprint(*(_identity(part) for part in (self.train, self.valid) if part is not None))
+
+
+def _identity(part: LevelPart) -> str:
+    tokens, targets, parents = part.tokens, part.targets, part.parents
+    arrays = [tokens.ids, tokens.starts, targets.indptr, targets.indices]
+    if parents is not None:
+        arrays += [parents.nodes, parents.scores, parents.offsets]
+    return fingerprint(*arrays, list(targets.shape))
