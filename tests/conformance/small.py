@@ -14,7 +14,7 @@ SMALL: dict[str, dict] = {
         "hidden": [16],
         "cluster_size": 16,
         "beam_width": 2,
-        "training": WordTraining(epochs=6, steps=220, batch_size=16, optimiser=AdamConfig(rate=0.02)),
+        "training": WordTraining(epochs=8, steps=150, batch_size=32, optimiser=AdamConfig(rate=0.03)),
     },
     "bigru": {
         "words": WORDS,
