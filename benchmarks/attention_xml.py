@@ -1,0 +1,267 @@
+"""attention_xml beside LibMultiLabel's AttentionXML: scores, documents a second in training, seconds, memory.
+
+    python benchmarks/attention_xml.py --data FOLDER --peer PYTHON --vectors GLOVE.txt [--train 3000] [--keep FOLDER]
+
+The data folder has a train and a test part with texts; PYTHON has LibMultiLabel (`pip install 'libmultilabel[nn]==0.10'
+'setuptools<81'`). Both sides read the same files: the first `--words` words of each document, the same training, held-
+out and test documents, a vector for every word of the training documents (those that the file does not have, or all
+of them without a file, are drawn at random; without a file they are learned, otherwise frozen). Two levels, same sizes,
+epochs, batches, rate and dropout. The sides run in turn, each in a process of its own with the same environment; ours
+runs twice, once without what LibMultiLabel has not (`plain`). Medians go to benchmarks/results/attention_xml.md.
+With --keep the slice and each finished run are kept there, and the same command goes on with what is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from peers import driving
+
+RESULTS = Path(__file__).parent / "results" / "attention_xml.md"
+ENVIRONMENT = {
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": "17179869184",
+    "MALLOC_TOP_PAD_": "268435456",
+    "HF_HUB_OFFLINE": "1",
+}
+"""For every side alike: threads that wait without spinning, and memory that is not given back at every step."""
+SPREAD = 0.4
+"""Standard deviation of random vectors when there is no file to take it from."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of those compared."""
+
+    name: str
+    command: tuple[str, ...]
+
+
+PEER = Side("LibMultiLabel", ("run_libmultilabel.py",))
+OURS = Side("labelwise", ("run_attention_xml.py",))
+PLAIN = Side("labelwise, plain", ("run_attention_xml.py", "--kind", "plain"))
+SIDES = (PEER, OURS, PLAIN)
+
+
+def make_slice(given: argparse.Namespace, folder: Path) -> None:
+    """Write the files that all sides read."""
+    import numpy as np
+
+    import labelwise as lw
+    from labelwise.encoders.word_config import WordsConfig
+    from labelwise.encoders.words import first_words
+
+    whole = lw.read(given.data, split="train")
+    parts = {
+        "train": whole.take(slice(0, given.train)),
+        "valid": whole.take(slice(given.train, given.train + given.valid)),
+        "test": lw.read(given.data, split="test").align(whole.label_names).take(slice(0, given.tests)),
+    }
+    known = parts["train"].label_counts() > 0
+    config, vocabulary = WordsConfig(max_length=given.words), set()
+    for name, part in parts.items():
+        with (folder / f"{name}.tsv").open("w", encoding="utf-8") as file:
+            for row, text in enumerate(part.texts):
+                words = first_words(text, config)
+                labels = part.labels.indices[part.labels.indptr[row] : part.labels.indptr[row + 1]]
+                names = " ".join(f"L{label}" for label in labels if label < len(known) and known[label])
+                file.write(f"{names}\t{' '.join(words)}\n")
+                if name == "train":
+                    vocabulary.update(words)
+    found = pretrained(given.vectors, vocabulary) if given.vectors else {}
+    width = len(next(iter(found.values()))) if found else given.width
+    spread = float(np.std(np.array(list(found.values()), float))) if found else SPREAD
+    random = np.random.default_rng(given.seed)
+    with (folder / "vectors.txt").open("w", encoding="utf-8") as file:
+        for word in sorted(vocabulary):
+            numbers = found.get(word) or [f"{value:.5g}" for value in random.normal(0, spread, width)]
+            file.write(f"{word} {' '.join(numbers)}\n")
+    labels = int(known.sum())
+    clusters = 2 ** max(0, math.ceil(math.log2(labels / given.cluster_size)))
+    settings = {
+        **{name: len(part) for name, part in parts.items()},
+        **{name: getattr(given, name) for name in ("words", "cluster_size", "epochs", "batch_size", "rnn_dim")},
+        **{name: getattr(given, name) for name in ("hidden", "word_dropout", "dropout", "rate", "seed")},
+        "beam_width": min(given.beam_width, clusters),
+        "frozen": given.vectors is not None,
+        "labels": labels,
+        "clusters": clusters,
+        "vocabulary": len(vocabulary),
+        "found": len(found),
+        "width": width,
+    }
+    (folder / "settings.json").write_text(json.dumps(settings, indent=1), encoding="utf-8")
+
+
+def pretrained(path: str, wanted: set[str]) -> dict[str, list[str]]:
+    """The lines of wanted words in a text file of vectors."""
+    found = {}
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            word, _, numbers = line.rstrip("\n").partition(" ")
+            if word in wanted:
+                found[word] = numbers.split()
+    return found
+
+
+ABOUT = """\
+{train:,} training, {valid:,} held-out and {test:,} test documents of {data}, their first {words} words, {labels:,}
+labels in {clusters:,} clusters, of which {beam_width} are kept. BiLSTM of {rnn_dim} (both directions), output layers
+{hidden}, batches of {batch_size}, {epochs} epochs a level, Adam at {rate:g}, dropout {word_dropout} and {dropout}.
+{vectors} Both sides read the same files. The best weights of each level are taken by nDCG@5 on the held-out documents;
+nothing ends early. `plain` is ours without averaged weights, validated once an epoch, and unclipped (LibMultiLabel clips
+each number of the gradient at 0.5). Documents a second are those of the training epochs alone, both levels together, without
+validation; `fit` is all from texts to a model, clustering, validation, ranking and checkpoints included. Our kernels
+are compiled before the clock starts. Peak memory is the process's while it fits. {threads} threads; {environment} for
+all sides. In brackets: ours beside LibMultiLabel's; above 1 is better than it."""
+ROWS = (
+    ("documents a second in training", "rate", 1, ",.1f", True),
+    ("level 0 (documents a second)", "rate 0", 1, ",.1f", True),
+    ("level 1 (documents a second)", "rate 1", 1, ",.1f", True),
+    ("level 0 (s)", "level 0", 1, ",.1f", False),
+    ("level 1 (s)", "level 1", 1, ",.1f", False),
+    ("fit (s)", "fit", 1, ",.1f", False),
+    ("fit (CPU s)", "fit cpu", 1, ",.1f", False),
+    ("test documents, predicted and scored (s)", "predict", 1, ",.2f", False),
+    ("peak memory (MB)", "peak", 1e-6, ",.0f", False),
+)
+METRICS = ("P@1", "P@3", "P@5")
+
+
+def figures(runs: list[dict]) -> dict[str, float]:
+    """Medians of a side's runs."""
+    flat = []
+    for run in runs:
+        levels = {f"level {n}": seconds for n, seconds in enumerate(run["levels"])}
+        flat.append({**run, **levels, **{f"rate {n}": rate for n, rate in enumerate(run["rates"])}})
+    return {key: statistics.median(run[key] for run in flat) for key in (*(row[1] for row in ROWS), *METRICS)}
+
+
+def page(given: argparse.Namespace, settings: dict, runs: dict[str, list[dict]], missing: list[str]) -> str:
+    """The results as a Markdown page."""
+    found = {name: figures(own) for name, own in runs.items() if own}
+    versions = {name: text for own in runs.values() for run in own for name, text in run["versions"].items()}
+    counts = ", ".join(f"{name} {len(own)}" for name, own in runs.items())
+    vectors = (
+        f"Vectors of {Path(given.vectors).name} for {settings['found']:,} of {settings['vocabulary']:,} words, random "
+        f"ones for the others, width {settings['width']}, frozen."
+        if given.vectors
+        else f"Random word vectors (none pretrained), width {settings['width']}, the same for both sides, learned."
+    )
+    environment = ", ".join(f"`{name}={value}`" for name, value in ENVIRONMENT.items() if name != "HF_HUB_OFFLINE")
+    about = {**settings, "data": Path(given.data).name, "vectors": vectors, "threads": given.threads}
+    lines = [
+        "# AttentionXML",
+        "",
+        f"{driving.machine()}; {', '.join(f'{name} {text}' for name, text in sorted(versions.items()))}. "
+        f"Medians of the runs in turn ({counts}), made by `benchmarks/attention_xml.py`.",
+        "",
+        ABOUT.format(**about, environment=environment),
+        "",
+        "| | " + " | ".join(found) + " |",
+        "|---|" + "---|" * len(found),
+    ]
+    theirs = found.get(PEER.name)
+    for title, key, unit, shape, more_is_better in ROWS:
+        cells = []
+        for name, own in found.items():
+            ratio = ""
+            if theirs and name != PEER.name:
+                ratio = f" ({own[key] / theirs[key] if more_is_better else theirs[key] / own[key]:.2f})"
+            cells.append(f"{own[key] * unit:{shape}}{ratio}")
+        lines.append(f"| {title} | " + " | ".join(cells) + " |")
+    for metric in METRICS:
+        lines.append(f"| {metric} | " + " | ".join(f"{100 * own[metric]:.2f}" for own in found.values()) + " |")
+    lines.append("")
+    for name, own in runs.items():
+        scores = "; ".join(" / ".join(f"{100 * run[metric]:.2f}" for metric in METRICS) for run in own)
+        rates = ", ".join(f"{run['rate']:.1f}" for run in own)
+        loads = ", ".join(f"{run['busy']:.2f}" for run in own)
+        lines.append(f"- {name}: {'/'.join(METRICS)} of each run {scores}; documents a second {rates}; cores that ")
+        lines[-1] += f"other work kept busy before each run {loads}."
+    if missing:
+        lines += ["", f"Not measured: {', '.join(missing)}."]
+    return "\n".join(lines) + "\n"
+
+
+def measured(side: Side, python: str, folder: Path, given: argparse.Namespace) -> dict | str:
+    """One run, or what went wrong."""
+    busy = driving.busy_cores()
+    script, *more = side.command
+    more += ["--workers", str(given.workers)] if side is PEER else []
+    command = [python, str(driving.HERE / script), str(folder), "--threads", str(given.threads), *more]
+    ended = driving.run(command, given.minutes * 60, given.threads)
+    if ended.fault:
+        return ended.fault
+    return {**json.loads(ended.output.splitlines()[-1]), "busy": busy, "side": side.name}
+
+
+def main() -> None:
+    """Make the slice, measure in turn, write the table."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--data", required=True, help="folder with train and test texts")
+    options.add_argument("--peer", help="a Python that has LibMultiLabel")
+    options.add_argument("--vectors", help="text file of word vectors, such as glove.6B.50d.txt")
+    options.add_argument("--width", type=int, default=50, help="width of random vectors, without a file")
+    for name, value in (("train", 3000), ("valid", 200), ("tests", 1000), ("words", 150), ("epochs", 6)):
+        options.add_argument(f"--{name}", type=int, default=value)
+    for name, value in (("cluster-size", 8), ("beam-width", 64), ("batch-size", 40), ("rnn-dim", 512), ("seed", 0)):
+        options.add_argument(f"--{name}", type=int, default=value)
+    options.add_argument("--hidden", type=int, nargs="+", default=[256])
+    for name, value in (("word-dropout", 0.2), ("dropout", 0.5), ("rate", 1e-3)):
+        options.add_argument(f"--{name}", type=float, default=value)
+    options.add_argument("--threads", type=int, default=2)
+    options.add_argument("--workers", type=int, default=0, help="LibMultiLabel's loader processes")
+    options.add_argument("--repeats", type=int, default=1)
+    options.add_argument("--minutes", type=float, default=180, help="time limit of a side's run")
+    options.add_argument("--only", nargs="*", help=f"sides to run, of: {'; '.join(side.name for side in SIDES)}")
+    options.add_argument("--keep", type=Path, help="folder that keeps the slice and finished runs")
+    options.add_argument("--results", type=Path, default=RESULTS)
+    options.add_argument("--make", type=Path, help=argparse.SUPPRESS)
+    given = options.parse_args()
+    if given.make:
+        make_slice(given, given.make)
+        return
+    os.environ.update(ENVIRONMENT)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = given.keep or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / "settings.json").exists():  # in a process of its own: it needs much memory
+            subprocess.run([sys.executable, __file__, *sys.argv[1:], "--make", str(folder)], check=True)
+        settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
+        log, runs = folder / "runs.jsonl", {side.name: [] for side in SIDES}
+        for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else []:
+            runs[json.loads(line)["side"]].append(json.loads(line))
+        missing = [] if given.peer else [f"{PEER.name} (no interpreter given)"]
+        wanted = [side for side in SIDES if (given.peer or side is not PEER) and side.name in (given.only or runs)]
+        for repeat in range(given.repeats):
+            for side in list(wanted):
+                if len(runs[side.name]) > repeat:
+                    continue
+                found = measured(side, given.peer if side is PEER else sys.executable, folder, given)
+                print(side.name, found, flush=True)
+                if isinstance(found, str):
+                    missing.append(f"{side.name} ({found})")
+                    wanted.remove(side)
+                    continue
+                runs[side.name].append(found)
+                with log.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(found) + "\n")
+    text = page(given, settings, runs, missing)
+    given.results.parent.mkdir(exist_ok=True)
+    given.results.write_text(text, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
