@@ -26,13 +26,15 @@ fuzz: $(VENV)/full.installed
 	LABELWISE_FUZZ_CASES=$(CASES) $(BIN)/python -m pytest -m fuzz -n 2 --timeout 7200
 
 # Speed and memory. PEERS: one or more Pythons that have the packages to compare with, the first with omikuji, napkinxc and
-# scikit-learn. DATA: a folder with eurlex57k/ and yso-en/. ENCODER: a folder of pretrained weights. What is missing is left
-# out. See docs/benchmarks.md.
+# scikit-learn. DATA: a folder with eurlex57k/ and yso-en/. ENCODER: a folder of pretrained weights. VECTORS: a text file
+# of word vectors. What is missing is left out. See docs/benchmarks.md.
 bench: $(VENV)/full.installed
 	$(BIN)/python benchmarks/read_sparse.py $(if $(PEERS),--peers $(firstword $(PEERS)))
 	$(BIN)/python benchmarks/metrics_scale.py
 	$(BIN)/python benchmarks/attention_xml_scale.py
 	$(if $(PEERS),$(BIN)/python benchmarks/metrics_peers.py --peers $(firstword $(PEERS)))
+	$(if $(and $(DATA),$(VECTORS)),$(BIN)/python benchmarks/attention_xml.py --data $(DATA)/eurlex57k --vectors $(VECTORS) \
+		--peers $(PEERS))
 	$(if $(DATA),$(BIN)/python benchmarks/tfidf.py --data $(DATA)/eurlex57k)
 	$(if $(DATA),$(BIN)/python benchmarks/linear_tree.py --data $(DATA)/eurlex57k --peers $(PEERS))
 	$(if $(DATA),$(BIN)/python benchmarks/linear_tree_end_to_end.py --data $(DATA)/yso-en --peers $(PEERS))

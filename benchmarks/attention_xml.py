@@ -1,12 +1,11 @@
 """attention_xml beside LibMultiLabel's AttentionXML: scores, documents a second in training, seconds, memory.
 
-    python benchmarks/attention_xml.py --data FOLDER --peer PYTHON --vectors GLOVE.txt [--train 3000] [--keep FOLDER]
+    python benchmarks/attention_xml.py --data FOLDER --peers PYTHON --vectors GLOVE.txt [--keep FOLDER]
 
-The data folder has a train and a test part with texts; PYTHON has LibMultiLabel (`pip install 'libmultilabel[nn]==0.10'
-'setuptools<81'`). Both sides read the same files: the first `--words` words of each document, the same training, held-
-out and test documents, a vector for every word of the training documents (those that the file does not have, or all
-of them without a file, are drawn at random; without a file they are learned, otherwise frozen). Two levels, same sizes,
-epochs, batches, rate and dropout. The sides run in turn, each in a process of its own with the same environment; ours
+The data folder has a train and a test part with texts; a PYTHON has LibMultiLabel (docs/benchmarks.md). Both sides read
+the same files: the first `--words` words of each document, the same training, held-out and test documents, a vector
+for every word of the training documents (those that the file does not have, or all of them without a file, are drawn
+at random; without a file they are learned, otherwise frozen). Two levels, same sizes, epochs, batches, rate and dropout. The sides run in turn, each in a process of its own with the same environment; ours
 runs twice, once without what LibMultiLabel has not (`plain`). Medians go to benchmarks/results/attention_xml.md.
 With --keep the slice and each finished run are kept there, and the same command goes on with what is missing.
 """
@@ -119,11 +118,11 @@ ABOUT = """\
 labels in {clusters:,} clusters, of which {beam_width} are kept. BiLSTM of {rnn_dim} (both directions), output layers
 {hidden}, batches of {batch_size}, {epochs} epochs a level, Adam at {rate:g}, dropout {word_dropout} and {dropout}.
 {vectors} Both sides read the same files. The best weights of each level are taken by nDCG@5 on the held-out documents;
-nothing ends early. `plain` is ours without averaged weights, validated once an epoch, and unclipped (LibMultiLabel clips
-each number of the gradient at 0.5). Documents a second are those of the training epochs alone, both levels together, without
-validation; `fit` is all from texts to a model, clustering, validation, ranking and checkpoints included. Our kernels
-are compiled before the clock starts. Peak memory is the process's while it fits. {threads} threads; {environment} for
-all sides. In brackets: ours beside LibMultiLabel's; above 1 is better than it."""
+nothing ends early. `plain` is ours without averaged weights, validated once an epoch, and unclipped (LibMultiLabel
+clips each number of the gradient at 0.5). Documents a second are those of the training epochs alone, both levels
+together, without validation; `fit` is all from texts to a model, clustering, validation, ranking and checkpoints
+included. Our kernels are compiled before the clock starts. Peak memory is the process's while it fits. {threads}
+threads; {environment} for all sides. In brackets: ours beside LibMultiLabel's; above 1 is better than it."""
 ROWS = (
     ("documents a second in training", "rate", 1, ",.1f", True),
     ("level 0 (documents a second)", "rate 0", 1, ",.1f", True),
@@ -210,7 +209,7 @@ def main() -> None:
     """Make the slice, measure in turn, write the table."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--data", required=True, help="folder with train and test texts")
-    options.add_argument("--peer", help="a Python that has LibMultiLabel")
+    options.add_argument("--peers", nargs="*", default=[], help="Pythons, of which one has LibMultiLabel")
     options.add_argument("--vectors", help="text file of word vectors, such as glove.6B.50d.txt")
     options.add_argument("--width", type=int, default=50, help="width of random vectors, without a file")
     for name, value in (("train", 3000), ("valid", 200), ("tests", 1000), ("words", 150), ("epochs", 6)):
@@ -236,19 +235,20 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / "settings.json").exists():  # in a process of its own: it needs much memory
+        if not (folder / "settings.json").exists():  # in a process of its own: a child begins with its parent's peak
             subprocess.run([sys.executable, __file__, *sys.argv[1:], "--make", str(folder)], check=True)
         settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
         log, runs = folder / "runs.jsonl", {side.name: [] for side in SIDES}
         for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else []:
             runs[json.loads(line)["side"]].append(json.loads(line))
-        missing = [] if given.peer else [f"{PEER.name} (no interpreter given)"]
-        wanted = [side for side in SIDES if (given.peer or side is not PEER) and side.name in (given.only or runs)]
+        peer = driving.python_with("lightning, libmultilabel", given.peers)
+        missing = [] if peer else [f"{PEER.name} (no interpreter given has it)"]
+        wanted = [side for side in SIDES if (peer or side is not PEER) and side.name in (given.only or runs)]
         for repeat in range(given.repeats):
             for side in list(wanted):
                 if len(runs[side.name]) > repeat:
                     continue
-                found = measured(side, given.peer if side is PEER else sys.executable, folder, given)
+                found = measured(side, peer if side is PEER else sys.executable, folder, given)
                 print(side.name, found, flush=True)
                 if isinstance(found, str):
                     missing.append(f"{side.name} ({found})")

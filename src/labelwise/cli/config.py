@@ -1,4 +1,4 @@
-"""labelwise config show|schema"""
+"""labelwise config show|schema|import"""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from labelwise.cli.options import SetOption
+from labelwise.cli.options import ForceOption, SetOption
 
-app = typer.Typer(help="Look at configs.", no_args_is_help=True)
+app = typer.Typer(help="Look at configs, and import those of others.", no_args_is_help=True)
 
 
 @app.command("show")
@@ -31,3 +31,28 @@ def schema_command() -> None:
     from labelwise.runs.config import json_schema
 
     typer.echo(json.dumps(json_schema(), indent=1))
+
+
+@app.command("import")
+def import_command(
+    config: Annotated[str, typer.Argument(metavar="FILE.yml", help="LibMultiLabel's config; - is stdin.")],
+    output: Annotated[str, typer.Option("-o", "--output", metavar="OUT.yml", help="Where to; - is stdout.")] = "-",
+    force: ForceOption = False,
+) -> None:
+    """Turn a LibMultiLabel config (AttentionXML, BiGRU/BiLSTM with label attention, linear) into one of ours.
+
+    What has no counterpart is told line by line, on stderr and as comments in the result.
+    """
+    from labelwise.atomic import replacing
+    from labelwise.cli.sources import config_source, refuse_existing
+    from labelwise.runs.import_libmultilabel import import_libmultilabel
+
+    found = import_libmultilabel(config_source(config))
+    text = found.to_yaml(f"From LibMultiLabel's {config}, by `labelwise config import`.")
+    for note in found.notes:
+        typer.echo(str(note), err=True)
+    if output == "-":
+        typer.echo(text, nl=False)
+        return
+    with replacing(refuse_existing(output, force)) as file:
+        file.write(text)

@@ -1,0 +1,74 @@
+"""LIBLINEAR's options, as LibMultiLabel's `liblinear_options` hands them on, in words of our solver."""
+
+from __future__ import annotations
+
+import shlex
+
+from labelwise.errors import ConfigError
+from labelwise.runs.conversion import Conversion
+
+KEY = "liblinear_options"
+LOSSES = {0: "logistic", 1: "squared_hinge", 2: "squared_hinge", 3: "hinge", 7: "logistic"}
+DUAL = (1, 3, 7)
+MOST_PASSES = 300
+"""Passes after which LIBLINEAR's dual solvers end."""
+WITH_VALUE = ("-s", "-c", "-p", "-e", "-B", "-m", "-w1", "-w-1")
+
+
+def solver(found: Conversion) -> None:
+    """Put the solver's settings; what is not in the options is as LIBLINEAR has it by default."""
+    text = found.get(KEY, kind="word") or ""
+    where = f"{found.source.where((KEY,))}: {KEY}"
+    options = _parsed(text, where)
+    kind = _number(options, "-s", 1, where)
+    if kind not in LOSSES:
+        raise ConfigError(
+            f"{where}: -s {kind:g} is not offered; L2-regularised solvers are: 0, 7 (logistic), 1, 2 (squared hinge) "
+            "and 3 (hinge)"
+        )
+    found.put("model.solver.loss", LOSSES[int(kind)], KEY)
+    cost = _number(options, "-c", 1, where)
+    found.put("model.solver.cost_positive", cost * _number(options, "-w1", 1, where), KEY)
+    found.put("model.solver.cost_negative", cost * _number(options, "-w-1", 1, where), KEY)
+    found.put("model.solver.bias", max(0.0, _number(options, "-B", -1, where)), KEY)
+    if kind in DUAL:
+        found.put("model.solver.tolerance", _number(options, "-e", 0.1, where), KEY)
+        found.put("model.solver.max_passes", MOST_PASSES, KEY)
+    elif "-e" in options:
+        found.say(f"-e left out: -s {kind:g} stops by another measure; model.solver.tolerance is ours", KEY)
+    if "-m" in options:
+        found.put("run.threads", int(_number(options, "-m", 1, where)), KEY)
+    if "-q" in options:
+        found.say("-q left out: the solver prints nothing", KEY)
+    if "-p" in options:
+        found.say("-p left out: it is for regression", KEY)
+    found.tell("weights below model.solver.threshold (0.1) are dropped; LIBLINEAR keeps all, as 0 would here")
+
+
+def _parsed(text: str, where: str) -> dict[str, str]:
+    """Options and their values; `-c 2` and `-c2` are the same."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(f"{where}: cannot be read: {error}") from None
+    options: dict[str, str] = {}
+    while words:
+        word = words.pop(0)
+        if word == "-q":
+            options[word] = ""
+            continue
+        name = next((name for name in sorted(WITH_VALUE, key=len, reverse=True) if word.startswith(name)), None)
+        if name is None:
+            raise ConfigError(f"{where}: '{word}' is not offered; accepted: -q {' '.join(WITH_VALUE)}")
+        value = word.removeprefix(name) or (words.pop(0) if words else "")
+        if not value:
+            raise ConfigError(f"{where}: {name} needs a value")
+        options[name] = value
+    return options
+
+
+def _number(options: dict[str, str], name: str, default: float, where: str) -> float:
+    try:
+        return float(options.get(name, default))
+    except ValueError:
+        raise ConfigError(f"{where}: {name} needs a number, got '{options[name]}'") from None
