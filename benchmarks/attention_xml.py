@@ -5,9 +5,10 @@
 The data folder has a train and a test part with texts; a PYTHON has LibMultiLabel (docs/benchmarks.md). Both sides read
 the same files: the first `--words` words of each document, the same training, held-out and test documents, a vector
 for every word of the training documents (those that the file does not have, or all of them without a file, are drawn
-at random; without a file they are learned, otherwise frozen). Two levels, same sizes, epochs, batches, rate and dropout. The sides run in turn, each in a process of its own with the same environment; ours
-runs twice, once without what LibMultiLabel has not (`plain`). Medians go to benchmarks/results/attention_xml.md.
-With --keep the slice and each finished run are kept there, and the same command goes on with what is missing.
+at random; without a file they are learned, otherwise frozen). Two levels, same sizes, epochs, batches, rate, dropout.
+The sides run in turn, each in a process of its own with the same environment; ours runs twice, once without what
+LibMultiLabel has not (`plain`). Medians go to benchmarks/results/attention_xml.md. With --keep the slice and each
+finished run are kept there, and the same command goes on with what is missing.
 """
 
 from __future__ import annotations
