@@ -6,6 +6,7 @@ other tool's file go along, so that a fault of the result names the line that it
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -128,7 +129,7 @@ class Conversion:
         return value
 
     def _as_kind(self, value: Any, place: tuple[str, ...], kind: str) -> Any:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
         if kind == "section":
             return value if isinstance(value, dict) else None
         if kind == "switch":

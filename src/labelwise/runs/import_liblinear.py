@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 
 from labelwise.errors import ConfigError
@@ -69,6 +70,9 @@ def _parsed(text: str, where: str) -> dict[str, str]:
 
 def _number(options: dict[str, str], name: str, default: float, where: str) -> float:
     try:
-        return float(options.get(name, default))
+        value = float(options.get(name, default))
     except ValueError:
-        raise ConfigError(f"{where}: {name} needs a number, got '{options[name]}'") from None
+        value = math.nan
+    if not math.isfinite(value):
+        raise ConfigError(f"{where}: {name} needs a number, got '{options[name]}'")
+    return value
