@@ -61,11 +61,13 @@ def make_slice(given: argparse.Namespace, folder: Path) -> None:
     from labelwise.encoders.word_config import WordsConfig
     from labelwise.encoders.words import first_words
 
-    whole = lw.read(given.data, split="train")
+    whole, others = lw.read(given.data, split="train"), lw.read(given.data, split="test")
+    random = np.random.default_rng(given.seed)
+    order, tests = random.permutation(len(whole)), random.permutation(len(others))[: given.tests]
     parts = {
-        "train": whole.take(slice(0, given.train)),
-        "valid": whole.take(slice(given.train, given.train + given.valid)),
-        "test": lw.read(given.data, split="test").align(whole.label_names).take(slice(0, given.tests)),
+        "train": whole.take(order[: given.train]),
+        "valid": whole.take(order[given.train : given.train + given.valid]),
+        "test": others.align(whole.label_names).take(tests),
     }
     known = parts["train"].label_counts() > 0
     config, vocabulary = WordsConfig(max_length=given.words), set()
@@ -81,7 +83,6 @@ def make_slice(given: argparse.Namespace, folder: Path) -> None:
     found = pretrained(given.vectors, vocabulary) if given.vectors else {}
     width = len(next(iter(found.values()))) if found else given.width
     spread = float(np.std(np.array(list(found.values()), float))) if found else SPREAD
-    random = np.random.default_rng(given.seed)
     with (folder / "vectors.txt").open("w", encoding="utf-8") as file:
         for word in sorted(vocabulary):
             numbers = found.get(word) or [f"{value:.5g}" for value in random.normal(0, spread, width)]
@@ -115,15 +116,16 @@ def pretrained(path: str, wanted: set[str]) -> dict[str, list[str]]:
 
 
 ABOUT = """\
-{train:,} training, {valid:,} held-out and {test:,} test documents of {data}, their first {words} words, {labels:,}
-labels in {clusters:,} clusters, of which {beam_width} are kept. BiLSTM of {rnn_dim} (both directions), output layers
-{hidden}, batches of {batch_size}, {epochs} epochs a level, Adam at {rate:g}, dropout {word_dropout} and {dropout}.
-{vectors} Both sides read the same files. The best weights of each level are taken by nDCG@5 on the held-out documents;
-nothing ends early. `plain` is ours without averaged weights, validated once an epoch, and unclipped (LibMultiLabel
-clips each number of the gradient at 0.5). Documents a second are those of the training epochs alone, both levels
-together, without validation; `fit` is all from texts to a model, clustering, validation, ranking and checkpoints
-included. Our kernels are compiled before the clock starts. Peak memory is the process's while it fits. {threads}
-threads; {environment} for all sides. In brackets: ours beside LibMultiLabel's; above 1 is better than it."""
+{train:,} training, {valid:,} held-out and {test:,} test documents of {data}, drawn at random, their first {words}
+words, {labels:,} labels in {clusters:,} clusters, of which {beam_width} are kept. BiLSTM of {rnn_dim} (both
+directions), output layers {hidden}, batches of {batch_size}, {epochs} epochs a level, Adam at {rate:g}, dropout
+{word_dropout} and {dropout}. {vectors} Both sides read the same files. The best weights of each level are taken by
+nDCG@5 on the held-out documents; nothing ends early. `plain` is ours without averaged weights, validated once an
+epoch, and unclipped (LibMultiLabel clips each number of the gradient at 0.5). Documents a second are those of the
+training epochs alone, both levels together, without validation; `fit` is all from texts to a model, clustering,
+validation, ranking and checkpoints included. Our kernels are compiled before the clock starts. Peak memory is the
+process's while it fits. {threads} threads; {environment} for all sides. In brackets: ours beside LibMultiLabel's;
+above 1 is better than it."""
 ROWS = (
     ("documents a second in training", "rate", 1, ",.1f", True),
     ("level 0 (documents a second)", "rate 0", 1, ",.1f", True),
