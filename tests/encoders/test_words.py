@@ -155,6 +155,25 @@ def test_other_mistakes_with_vectors(tmp_path):
     np.save(tmp_path / "o.npy", np.array([{}], object), allow_pickle=True)
     with pytest.raises(DataError, match="not an array of numbers"):
         table_of(tmp_path / "o.npy", vectors_words=str(tmp_path / "w.txt"))
+    (tmp_path / "o.npy").write_bytes(b"")
+    with pytest.raises(DataError, match="not an array of numbers"):
+        table_of(tmp_path / "o.npy", vectors_words=str(tmp_path / "w.txt"))
+    np.savez(tmp_path / "o.npz", np.ones((2, 2)))
+    (tmp_path / "o.npz").rename(tmp_path / "o.npy")
+    with pytest.raises(DataError, match="an archive"):
+        table_of(tmp_path / "o.npy", vectors_words=str(tmp_path / "w.txt"))
+    damaged = bytearray(gzip.compress(b"cat 1 2\n" * 1000))
+    damaged[20] ^= 0xFF
+    (tmp_path / "v.gz").write_bytes(damaged)
+    with pytest.raises(DataError, match="cannot be read"):
+        table_of(tmp_path / "v.gz")
+
+
+def test_blanks_around_a_line_of_vectors_mean_nothing(tmp_path):
+    (tmp_path / "v.txt").write_text(" cat 1 2 \n\tdog 3 4\n")
+    vocabulary, table = table_of(tmp_path / "v.txt")
+    places = vocabulary.words.positions
+    assert table[[places["cat"] + 1, places["dog"] + 1]].tolist() == [[1, 2], [3, 4]]
 
 
 def test_random_vectors_depend_on_the_seed_alone():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import logging
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -59,8 +60,10 @@ def _from_array(path: Path, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndar
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file of vectors") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise DataError(f"{path}: not an array of numbers: {error}") from None
+    if not isinstance(array, np.ndarray):
+        raise DataError(f"{path}: an archive of arrays (.npz); one array (.npy) is needed")
     if array.ndim != 2 or array.dtype.kind != "f" or array.shape[1] == 0:
         raise DataError(f"{path}: vectors are a float array [words, width], this is {array.dtype} {array.shape}")
     try:
@@ -101,7 +104,7 @@ def _from_text(path: Path, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarr
         first = (line.split(None, 1) or [b""])[0]
         if first not in wanted:
             continue
-        word, *values = line.rsplit(None, width)
+        word, *values = line.strip().rsplit(None, width)
         place = wanted.get(word)
         if place is None:
             if _is_number(word.split()[1]):
@@ -153,7 +156,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise DataError(f"{path}: there is no such file of vectors") from None
     except IsADirectoryError:
         raise DataError(f"{path}: this is a folder; a file of vectors is needed") from None
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: the vectors cannot be read: {error}") from None
 
 
