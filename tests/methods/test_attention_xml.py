@@ -11,7 +11,7 @@ from labelwise.methods.attention_xml import clustered
 from labelwise.methods.base import FitContext
 from labelwise.parallel import using_threads
 from labelwise.topk import TopK
-from labelwise.training import attention_tree
+from labelwise.training import attention_tree, label_levels
 
 SMALL = {"words": {"width": 12}, "recurrent": {"width": 16, "dropout": 0.2}}
 QUICK = {"epochs": 2, "batch_size": 16, "optimiser": {"rate": 0.02}}
@@ -137,6 +137,24 @@ def test_a_narrow_beam_offers_only_what_is_below_it():
     for ids in top.ids:
         assert len(set(clusters[ids[ids >= 0]])) == 1
         assert (ids >= 0).sum() == 15
+
+
+@pytest.mark.parametrize("attention", ["shared", "label", "none"])
+def test_short_texts_are_not_all_scored_at_once(attention, monkeypatch):
+    data = planted("texts", n_documents=100)
+    model = flat() if attention == "shared" else lw.BiGRU(**SMALL, attention=attention, training=QUICK)
+    model.fit(data)
+    before = model.predict(data, k=5)
+    level, sizes = model.trees_[0].levels[0], []
+    best = level.best
+    monkeypatch.setattr(label_levels, "SCORES_AT_ONCE", 7 * 60)
+    monkeypatch.setattr(
+        level, "best", lambda ids, lengths, *more: sizes.append(len(lengths)) or best(ids, lengths, *more)
+    )
+    top = model.predict(data, k=5)
+    assert max(sizes) == 7
+    assert sum(sizes) == 100
+    np.testing.assert_allclose(top.scores, before.scores, rtol=1e-5)
 
 
 def test_several_trees_are_averaged():

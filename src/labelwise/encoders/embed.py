@@ -20,12 +20,14 @@ TOKENS_AT_ONCE = 8192
 """Tokens, padding counted, that go through the encoder together."""
 
 
-def batches_by_length(lengths: np.ndarray, tokens_at_once: int = TOKENS_AT_ONCE) -> Iterator[np.ndarray]:
-    """Documents in batches of like length; every document is in exactly one."""
+def batches_by_length(
+    lengths: np.ndarray, tokens_at_once: int = TOKENS_AT_ONCE, most: int | None = None
+) -> Iterator[np.ndarray]:
+    """Documents in batches of like length, with `most` documents at most; every document is in exactly one."""
     order = np.argsort(lengths, kind="stable")
     begin = 0
     while begin < len(order):
-        next_ones = lengths[order[begin : begin + tokens_at_once]]
+        next_ones = lengths[order[begin : begin + (most or tokens_at_once)]]
         rising = next_ones * np.arange(1, len(next_ones) + 1)
         size = max(1, int(np.searchsorted(rising, tokens_at_once, side="right")))
         yield order[begin : begin + size]

@@ -30,6 +30,9 @@ from labelwise.parallel import run_all, threads
 SCORES_AT_ONCE = 1 << 20
 """Words x labels of a block on a CPU: what its caches hold."""
 SCORES_ON_A_GPU = 1 << 26
+VIEWS_A_SCORE = 8
+"""Numbers of views that a block may have for each of these scores: many short documents have few words, but as many
+views as long ones."""
 LABELS_AT_ONCE = 2048
 START_SPREAD = 4.0
 """Length of the first label vectors: with much less all labels see the same at first, and are slow to part."""
@@ -111,13 +114,13 @@ class _Block:
     words: int
 
 
-def _blocks(lengths: np.ndarray, n_labels: int, at_once: int) -> Iterator[list[_Block]]:
+def _blocks(lengths: np.ndarray, n_labels: int, width: int, at_once: int) -> Iterator[list[_Block]]:
     """For each group of documents the blocks of labels; those of one group share gradients of states."""
     begin = 0
     while begin < len(lengths):
         words = int(lengths[begin])
         wide = min(n_labels, LABELS_AT_ONCE)
-        end = min(len(lengths), begin + max(1, at_once // (wide * words)))
+        end = min(len(lengths), begin + max(1, at_once // (wide * max(words, width // VIEWS_A_SCORE))))
         yield [
             _Block(slice(begin, end), slice(first, min(first + wide, n_labels)), words)
             for first in range(0, n_labels, wide)
@@ -164,7 +167,8 @@ class _Work:
         """All blocks, in turns on all threads; sums are added in the order of threads."""
         cpu = self.states.device.type == "cpu"
         parts = threads() if cpu else 1
-        groups = list(_blocks(self.lengths, self.count, SCORES_AT_ONCE if cpu else SCORES_ON_A_GPU))
+        at_once = SCORES_AT_ONCE if cpu else SCORES_ON_A_GPU
+        groups = list(_blocks(self.lengths, self.count, self.states.shape[2], at_once))
         if self.wanted is None:  # nothing is added up: blocks of labels may go to other threads too
             groups = [[block] for group in groups for block in group]
         shares = [[*chain.from_iterable(groups[turn::parts])] for turn in range(min(parts, len(groups)))]

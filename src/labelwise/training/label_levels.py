@@ -28,6 +28,8 @@ from labelwise.training.validation import validated_metrics, validation_numbers
 
 TOKENS_AT_ONCE = 16_384
 """Words that go through a network together when it predicts."""
+SCORES_AT_ONCE = 1 << 24
+"""Documents x nodes that are scored together when it predicts: short texts would be many."""
 
 Batch = tuple[Tensor, ...]
 
@@ -113,8 +115,9 @@ def best_nodes(level: Level, tokens: WordTokens, k: int, parents: Parents | None
     ids = np.full((len(tokens), k), NOTHING, np.int32)
     scores = np.full((len(tokens), k), -np.inf, np.float32)
     device = next(level.parameters()).device
+    most = max(1, SCORES_AT_ONCE // level.head.n_labels) if parents is None else None
     with progress(what, len(tokens)) as step:
-        for documents in batches_by_length(tokens.lengths, TOKENS_AT_ONCE):
+        for documents in batches_by_length(tokens.lengths, TOKENS_AT_ONCE, most):
             batch = tokens.batch(documents)
             own = None if parents is None else parents.of(batch.documents)
             found, best = level.best(torch.from_numpy(batch.ids).to(device), torch.from_numpy(batch.lengths), k, own)
