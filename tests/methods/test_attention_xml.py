@@ -263,6 +263,7 @@ def test_clusters_are_as_large_as_wished():
         ({"levels": [6]}, "2, 4, 8"),
         ({"levels": [8, 4]}, "more and more"),
         ({"flat": True, "beam_width": 3}, "beam_width means nothing"),
+        ({"levels": [4], "cluster_size": 16}, "leave out levels or cluster_size"),
         ({"recurrent": {"width": 7}}, "recurrent.width"),
         ({"training": {"optimiser": {"rte": 1}}}, r"training\.optimiser\.rte"),
     ],
@@ -274,7 +275,7 @@ def test_settings_that_cannot_be_meant_are_refused(settings, message):
 
 def test_more_clusters_than_labels_are_refused():
     with pytest.raises(ConfigError, match="too many for 60 labels"):
-        made(levels=[64]).fit(planted("texts", n_documents=50))
+        made(levels=[64], cluster_size=8).fit(planted("texts", n_documents=50))
 
 
 def test_the_defaults_are_those_of_the_paper_also_where_a_part_is_given():

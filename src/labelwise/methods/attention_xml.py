@@ -80,13 +80,16 @@ class AttentionXML(WordNetworkMethod):
 
         @model_validator(mode="after")
         def _flat_or_not(self) -> AttentionXML.Config:
-            if self.flat:
-                for field in ("cluster_size", "levels", "beam_width", "tfidf", "label_features"):
-                    if (
-                        field in self.model_fields_set
-                        and getattr(self, field) != type(self).model_fields[field].default
-                    ):
-                        raise ValueError(f"{field} means nothing without a tree; set flat to false")
+            given = {
+                field
+                for field in self.model_fields_set
+                if getattr(self, field) != type(self).model_fields[field].default
+            }
+            for field in ("cluster_size", "levels", "beam_width", "tfidf", "label_features"):
+                if self.flat and field in given:
+                    raise ValueError(f"{field} means nothing without a tree; set flat to false")
+            if self.levels is not None and "cluster_size" in given:
+                raise ValueError("levels say how many clusters there are; leave out levels or cluster_size")
             return self
 
     @property
