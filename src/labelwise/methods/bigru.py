@@ -81,8 +81,8 @@ class BiGRU(WordNetworkMethod):
         output = LabelOutput(encoder.width, size)
         return AttentionLevel(encoder, LabelAttention(encoder.width, size, output))
 
-    def _started(self, level: Any, depth: int, shares: np.ndarray, seed: int, above: Level | None) -> Level:
+    def _started(self, level: Any, targets: Any, seed: int, above: Level | None) -> Level:
         if self.config.attention == "label":
-            return super()._started(level, depth, shares, seed, above)
-        level.head.start(shares - 0.5, 0, seed)  # it adds half a document itself
+            return super()._started(level, targets, seed, above)
+        level.head.start(np.bincount(targets.indices, minlength=targets.shape[1]), targets.shape[0], seed)
         return level

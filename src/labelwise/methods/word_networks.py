@@ -162,9 +162,9 @@ class WordNetworkMethod(Method):
         frozen = self.config.words.is_frozen
         vectors = torch.from_numpy(table)
 
-        def make(depth: int, size: int, shares: np.ndarray, above: Level | None) -> Level:
+        def make(depth: int, size: int, targets: Any, above: Level | None) -> Level:
             level = self._level(vectors if frozen else vectors.clone(), depth, size, training.seed + depth)
-            return self._started(level, depth, shares, training.seed + depth, above)
+            return self._started(level, targets, training.seed + depth, above)
 
         def rows(depth: int) -> list[str]:
             return [*([] if frozen else [WORDS]), *(["head.weight"] if depth else [])]
@@ -172,10 +172,13 @@ class WordNetworkMethod(Method):
         identity = self.config.model_dump_json(exclude={"training"})
         return TreeTraining(make, self._beam, training, rows, context, name, identity)
 
-    def _started(self, level: Any, depth: int, shares: np.ndarray, seed: int, above: Level | None) -> Level:
+    def _started(self, level: Any, targets: Any, seed: int, above: Level | None) -> Level:
         """First weights: those of the level above where there is one, but for the nodes' own."""
         if above is None:
-            level.head.start(seed, shares)
+            from labelwise.heads.losses import label_shares
+
+            counts = np.bincount(targets.indices, minlength=targets.shape[1])
+            level.head.start(seed, label_shares(counts, targets.shape[0]))
             return level
         frozen = ["words"] if self.config.words.is_frozen else []  # the same for all levels
         learned = {name: part for name, part in above.encoder.state_dict().items() if name not in frozen}

@@ -115,7 +115,7 @@ class TreeTraining:
     Parameters
     ----------
     make
-        A new network for (level, nodes, share of true among nodes looked at by node, network above).
+        A new network for (level, nodes, what is true [documents, nodes], network above).
     beam
         Nodes a document keeps at each level.
     training
@@ -126,7 +126,7 @@ class TreeTraining:
         Where to keep unfinished work, under which name, and what else decides the result.
     """
 
-    make: Callable[[int, int, np.ndarray, Level | None], Level]
+    make: Callable[[int, int, Any, Level | None], Level]
     beam: int
     training: TrainingConfig
     rows: Callable[[int], Sequence[str]]
@@ -151,8 +151,7 @@ class TreeTraining:
             held_out = None
             if valid is not None and valid_targets is not None:
                 held_out = LevelPart(valid.tokens, valid_targets[depth], ranked[1])
-            shares = _shares(targets[depth], learn_from)
-            level = self.make(depth, size, shares, levels[-1] if levels else None)
+            level = self.make(depth, size, targets[depth], levels[-1] if levels else None)
             spent = sum(history.seconds for history in histories)
             training = with_budget(self.training, spent, tree.depth - depth)
             histories.append(self._train(depth, LevelFitting(level, part, held_out, training)))
@@ -216,13 +215,3 @@ def _targets(tree: LabelTree, labels: Any) -> list[Any]:
     for matrix in targets:
         matrix.data = np.ones(len(matrix.data), np.float32)
     return targets
-
-
-def _shares(targets: Any, learn_from: Parents | None) -> np.ndarray:
-    """For each node the share of true ones among the documents that look at it."""
-    counts = np.bincount(targets.indices, minlength=targets.shape[1])
-    if learn_from is None:
-        return (counts + 0.5) / (targets.shape[0] + 1.0)
-    nodes = learn_from.nodes[learn_from.nodes != NOTHING]
-    looking = np.bincount(nodes, minlength=len(learn_from.offsets) - 1)
-    return (counts + 0.5) / (np.repeat(looking, np.diff(learn_from.offsets)) + 1.0)
