@@ -8,6 +8,8 @@ from labelwise.encoders.recurrent import RecurrentEncoder
 from labelwise.encoders.recurrent_passes import Steps
 from labelwise.encoders.word_config import RecurrentConfig
 from labelwise.parallel import using_threads
+from labelwise.training.optimisers import make_optimisers
+from labelwise.training.settings import OptimiserConfig
 
 LENGTHS = ([5], [7, 7, 7], [9, 4, 4, 1], [6, 5, 4, 3, 2, 1])
 
@@ -127,6 +129,16 @@ def test_gradients_of_words_stand_once_a_row():
     module = encoder("lstm")
     module(torch.tensor([3, 3, 5, 3]), torch.tensor([2, 2])).sum().backward()
     assert module.words.grad._indices().tolist() == [[3, 5]]
+
+
+@pytest.mark.parametrize(("decay_on", "decayed"), [("matrices", True), ("matrices_but_embeddings", False)])
+def test_the_table_of_words_is_an_embedding_to_weight_decay(decay_on, decayed):
+    module = encoder("lstm")
+    config = OptimiserConfig(name="adamw", weight_decay=0.1, decay_on=decay_on)
+    groups = [group for part in make_optimisers(module, config, rows=["words"]).parts for group in part.param_groups]
+    pulled = {id(p) for group in groups if group["weight_decay"] for p in group["params"]}
+    assert (id(module.words) in pulled) == decayed
+    assert id(module.layer.weight_hh_l0) in pulled
 
 
 def test_steps_of_lengths():

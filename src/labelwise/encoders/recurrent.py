@@ -33,6 +33,9 @@ class RecurrentEncoder(nn.Module):
         Of the first weights.
     """
 
+    word_tables = ("words",)
+    """Which parameters are tables of vectors, for `decay_on`."""
+
     def __init__(self, table: Tensor, frozen: bool, config: RecurrentConfig, seed: int = 0) -> None:
         super().__init__()
         self.config = config

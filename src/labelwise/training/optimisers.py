@@ -146,7 +146,7 @@ def _groups(
 ) -> list[dict[str, Any]]:
     """Parameters by rate and decay. Biases and the weights of norms are what has fewer than two dimensions."""
     decay = float(torch_defaults(config.name)["weight_decay"]) if config.weight_decay is None else config.weight_decay
-    embeddings = {p for part in module.modules() if isinstance(part, nn.Embedding) for p in part.parameters()}
+    embeddings = {p for part in module.modules() for p in _embeddings(part)}
     body_rate, head_rate = rates(config)
     groups: dict[tuple[float, float], list[Tensor]] = {}
     for name, parameter in named.items():
@@ -155,6 +155,13 @@ def _groups(
         rate = head_rate if name.startswith(tuple(head)) else body_rate
         groups.setdefault((rate, 0.0 if spared else decay), []).append(parameter)
     return [{"params": params, "lr": rate, "weight_decay": pull} for (rate, pull), params in groups.items()]
+
+
+def _embeddings(part: nn.Module) -> Iterable[Tensor]:
+    """Tables of vectors among a module's own parameters: torch's, or those that the module names as such."""
+    if isinstance(part, nn.Embedding):
+        return part.parameters()
+    return (getattr(part, name) for name in getattr(part, "word_tables", ()))
 
 
 def _torch_settings(config: OptimiserConfig) -> dict[str, Any]:
