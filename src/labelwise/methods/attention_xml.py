@@ -6,7 +6,7 @@ first ranks highest, and so on down to the labels. A label's score is the produc
 
 Cost: training is documents x words x (recurrent weights + candidates x width), for each level; the number of labels
 shows only in the table of label vectors, of which a step touches the candidates' rows. Memory: that table three times
-(weights, two moments), and four with averaging.
+(weights, two moments), four with averaging, five while it validates.
 What we do differently: words after a document's end have no weight (LibMultiLabel forgets its mask), tables are updated
 row by row, trees may have any number of levels, every level resumes at the step, a saved model predicts and explains.
 """
