@@ -123,9 +123,11 @@ directions), output layers {hidden}, batches of {batch_size}, {epochs} epochs a 
 nDCG@5 on the held-out documents; nothing ends early. `plain` is ours without averaged weights, validated once an
 epoch, and unclipped (LibMultiLabel clips each number of the gradient at 0.5). Documents a second are those of the
 training epochs alone, both levels together, without validation; `fit` is all from texts to a model, clustering,
-validation, ranking and checkpoints included. Our kernels are compiled before the clock starts. Peak memory is the
-process's while it fits. {threads} threads; {environment} for all sides. In brackets: ours beside LibMultiLabel's;
-above 1 is better than it."""
+validation and ranking included. LibMultiLabel's vocabulary and vectors are read before its clock starts, ours after; it
+writes the best weights to a file, ours keeps them in memory. Our kernels are compiled before the clock starts. Peak
+memory is the process's while it fits. {threads} threads, and for LibMultiLabel {workers} loader processes beside them
+(its default is 4); {environment} for all sides. In
+brackets: ours beside LibMultiLabel's; above 1 is better than it."""
 ROWS = (
     ("documents a second in training", "rate", 1, ",.1f", True),
     ("level 0 (documents a second)", "rate 0", 1, ",.1f", True),
@@ -161,7 +163,8 @@ def page(given: argparse.Namespace, settings: dict, runs: dict[str, list[dict]],
         else f"Random word vectors (none pretrained), width {settings['width']}, the same for both sides, learned."
     )
     environment = ", ".join(f"`{name}={value}`" for name, value in ENVIRONMENT.items() if name != "HF_HUB_OFFLINE")
-    about = {**settings, "data": Path(given.data).name, "vectors": vectors, "threads": given.threads}
+    about = {**settings, "data": Path(given.data).name, "vectors": vectors}
+    about |= {"threads": given.threads, "workers": given.workers}
     lines = [
         "# AttentionXML",
         "",

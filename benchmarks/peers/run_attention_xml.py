@@ -84,7 +84,7 @@ def main() -> None:
     meter, validation = Meter("labelwise", "torch"), Validation()
     method = model(settings, given.slice, given.kind, settings["epochs"], settings["beam_width"])
     meter.clock("fit", lambda: method.fit(train, valid=valid), memory_too=True)
-    top = meter.clock("predict", lambda: method.predict(test, k=5))
+    scores = meter.clock("predict", lambda: lw.evaluate(method.predict(test, k=5), test, metrics=list(METRICS)).values)
     histories = method.histories_[0]
     spent = [
         history.seconds - validation.seconds[size]
@@ -99,7 +99,7 @@ def main() -> None:
         "epochs": epochs,
         "labels": train.n_labels,
         "vocabulary": len(method.vocabulary_) - 1,
-        **lw.evaluate(top, test, metrics=list(METRICS)).values,
+        **scores,
     }
     meter.report()
 
