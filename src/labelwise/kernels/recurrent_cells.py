@@ -11,6 +11,7 @@ and what the hidden state adds to new), so that both matrix products write neigh
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -25,9 +26,10 @@ kernel = njit(nogil=True, cache=True, error_model="numpy", fastmath=FAST)
 ONE, TWO, HALF = np.float32(1), np.float32(2), np.float32(0.5)
 LOWEST, HIGHEST = np.float32(-87), np.float32(88)
 LOG2_E = np.float32(1.44269504088896341)
-LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
-C0, C1, C2 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
-C3, C4, C5 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
+# ln 2 in two parts: few enough bits for exact products with whole numbers, and the rest
+LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(math.log(2) - 0.693359375)
+# the series of the exponential from x^7 to x^2; what follows is below 1e-8 for |x| up to half of ln 2
+C0, C1, C2, C3, C4, C5 = (np.float32(1 / math.factorial(n)) for n in (7, 6, 5, 4, 3, 2))
 
 
 @intrinsic
