@@ -267,6 +267,7 @@ def test_nothing_held_out():
         (GRU + "data_format: svm\n", "theirs.yml:5: data_format"),
         (GRU + "epochs: many\n", "theirs.yml:5: epochs: a whole number is needed, got 'many'"),
         (GRU + "epochs: 1.5\n", "a whole number is needed"),
+        (GRU + "patience: 0\n", "theirs.yml:5: model.training.early_stopping.patience"),
         (GRU + "epochs: .inf\n", "a whole number is needed, got inf"),
         (TREE.replace("-c2", "-m 1e400"), "-m needs a number, got '1e400'"),
         (GRU + "network_config: 3\n", "theirs.yml:5: network_config: a section"),

@@ -280,9 +280,7 @@ def _training(found: Conversion) -> None:
         found.say(f"left out: it is a setting of sgd, the optimiser is {name}", "momentum")
     if "valid_fraction" not in found.values["model"]:  # with nothing held out, training goes on to its end
         found.put(f"{training}.validate_every", "epoch")
-        found.put(f"{training}.early_stopping", {"patience": found.get("patience", kind="count") or 5}, "patience")
-        if not found.has("patience"):
-            found.filled.append(f"{training}.early_stopping.patience 5")
+        found.move("patience", to=f"{training}.early_stopping.patience", kind="count", default=5)
         _watched(found)
     else:
         for key in ("patience", "val_metric", "early_stopping_metric"):
