@@ -1,5 +1,8 @@
 """The recurrent passes against torch's own packed layers: values, gradients, and independence of the batch."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -81,6 +84,16 @@ def test_the_next_batch_does_not_change_what_was_predicted():
         kept = first.clone()
         module(*packed([8, 8], seed=5)[:2])
     assert torch.equal(first, kept)
+
+
+def test_copies_go_without_what_was_calculated_in():
+    module = encoder("lstm").eval()
+    fresh = len(pickle.dumps(module))
+    with torch.no_grad():
+        module(*packed([60] * 20)[:2])
+    assert module.rooms._free
+    assert len(pickle.dumps(module)) == fresh
+    assert not copy.deepcopy(module).rooms._free
 
 
 def test_two_batches_may_be_on_their_way_at_once():

@@ -57,5 +57,5 @@ class Rooms:
         """Free all that is not in use."""
         self._free.clear()
 
-    def __deepcopy__(self, _memo: object) -> Rooms:
-        return Rooms()
+    def __reduce__(self) -> tuple[type[Rooms], tuple[()]]:
+        return Rooms, ()  # copies and pickles of a model go without what it calculates in
