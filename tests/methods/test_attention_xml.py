@@ -129,6 +129,31 @@ def brute_output(output, views):
     return views @ last[0] + bias
 
 
+def test_a_level_learns_true_nodes_and_the_highest_ranked_and_starts_from_the_level_above(monkeypatch):
+    data = planted("texts", n_documents=200)
+    made_fitting, parts, starts = attention_tree.LevelFitting, [], []
+
+    def noted(level, train, valid, config):
+        parts.append(train)
+        starts.append({name: weight.clone() for name, weight in level.state_dict().items()})
+        return made_fitting(level, train, valid, config)
+
+    monkeypatch.setattr(attention_tree, "LevelFitting", noted)
+    model = made({"epochs": 1}, levels=[8, 16], cluster_size=8, beam_width=4).fit(data)
+    tree = model.trees_[0]
+    for depth in (1, 2):
+        above, part = parts[depth - 1], parts[depth]
+        ranked = tree.searched(part.tokens, 5)[depth - 1].ids
+        for document, nodes in enumerate(part.parents.nodes):
+            true = set(above.targets[[document]].indices.tolist())
+            others = [node for node in ranked[document].tolist() if node not in true]
+            assert len(true) <= 4 or set(nodes.tolist()) <= true
+            assert len(true) > 4 or set(nodes.tolist()) == true | set(others[: 4 - len(true)])
+        trained = tree.levels[depth - 1].state_dict()
+        for name, weight in starts[depth].items():
+            assert (name == "head.weight") or weight.equal(trained[name]), name
+
+
 def test_a_narrow_beam_offers_only_what_is_below_it():
     data = planted("texts", n_documents=200)
     model = made({"epochs": 1}, beam_width=1).fit(data)
