@@ -18,8 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from labelwise.encoders.arrays import as_array as as_array
-from labelwise.encoders.arrays import as_tensor as as_tensor
+from labelwise.encoders.arrays import as_array, as_tensor
 from labelwise.encoders.config import EncoderConfig
 from labelwise.encoders.tokens import TextTokenizer, TokenBatch, state_of
 from labelwise.errors import ConfigError, MissingDependencyError, ModelFormatError

@@ -225,7 +225,7 @@ class TextEncoder(Method):
     def _state(self) -> dict[str, np.ndarray]:
         if self._stored is not None:
             return self._stored
-        from labelwise.encoders.transformer import as_array
+        from labelwise.encoders.arrays import as_array
 
         state = {f"encoder.{key}": value for key, value in self.network_.encoder.state().items()}
         head = self.network_.head
@@ -236,8 +236,9 @@ class TextEncoder(Method):
         import torch
         from torch import nn
 
+        from labelwise.encoders.arrays import as_tensor
         from labelwise.encoders.tokens import state_of
-        from labelwise.encoders.transformer import TransformerEncoder, as_tensor
+        from labelwise.encoders.transformer import TransformerEncoder
         from labelwise.heads.flat import FlatHead
         from labelwise.training.encoder_head import EncoderHead
 
