@@ -121,13 +121,13 @@ words, {labels:,} labels in {clusters:,} clusters, of which {beam_width} are kep
 directions), output layers {hidden}, batches of {batch_size}, {epochs} epochs a level, Adam at {rate:g}, dropout
 {word_dropout} and {dropout}. {vectors} Both sides read the same files. The best weights of each level are taken by
 nDCG@5 on the held-out documents; nothing ends early. `plain` is ours without averaged weights, validated once an
-epoch, and unclipped (LibMultiLabel clips each number of the gradient at 0.5). Documents a second are those of the
-training epochs alone, both levels together, without validation; `fit` is all from texts to a model, clustering,
-validation and ranking included. LibMultiLabel's vocabulary and vectors are read before its clock starts, ours after; it
-writes the best weights to a file, ours keeps them in memory. Our kernels are compiled before the clock starts. Peak
-memory is the process's while it fits. {threads} threads, and for LibMultiLabel {workers} loader processes beside them
-(its default is 4); {environment} for all sides. In
-brackets: ours beside LibMultiLabel's; above 1 is better than it."""
+epoch, and unclipped (LibMultiLabel clips each number of the gradient at 0.5); its mask, its row-wise updates and
+its first weights are ours. Documents a second are those of the training epochs alone, both levels together, without
+validation; `fit` is all from texts to a model, clustering, validation and ranking included. LibMultiLabel's
+vocabulary and vectors are read before its clock starts, ours after; it writes the best weights to a file, ours
+keeps them in memory. Our kernels are compiled before the clock starts. Peak memory is the process's while it fits.
+{threads} threads, and for LibMultiLabel {workers} loader processes beside them (its default is 4); {environment}
+for all sides. In brackets: ours beside LibMultiLabel's; above 1 is better than it."""
 ROWS = (
     ("documents a second in training", "rate", 1, ",.1f", True),
     ("level 0 (documents a second)", "rate 0", 1, ",.1f", True),

@@ -54,7 +54,7 @@ NO_COUNTERPART = {
     "eval_batch_size": "left out: documents are predicted in batches of like length that fit the memory",
     "add_special_tokens": "left out: it concerns tokenisers of pretrained encoders",
     "vocab_file": "left out: the vocabulary is learned from the training documents",
-    "init_weight": "left out: weights start Xavier-uniform",
+    "init_weight": "left out: layers start Xavier-uniform, label vectors at a length of their own",
     "limit_train_batches": "left out: data.limit keeps only the first training documents",
     "limit_val_batches": "left out: all held-out documents are used",
     "limit_test_batches": "left out: all test documents are used",
