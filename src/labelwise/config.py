@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from labelwise.errors import ConfigError, did_you_mean
 
@@ -31,6 +31,31 @@ class Config(BaseModel):
         allow_inf_nan=False,
         protected_namespaces=(),
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete_sections(cls, given: Any) -> Any:
+        """A section of which some fields are given keeps what its default says of the others."""
+        if not isinstance(given, Mapping):
+            return given
+        completed = dict(given)
+        for name, field in cls.model_fields.items():
+            if isinstance(field.default, Config) and isinstance(completed.get(name), Mapping):
+                completed[name] = field.default.completed(completed[name])
+        return completed
+
+    def completed(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """`given` with what this config says beyond the defaults of its class, in the fields that it leaves out.
+
+        A class whose fields hang on each other leaves away what does not fit to what is given.
+        """
+        own = {name: getattr(self, name) for name in self.model_fields_set}
+        deeper = {
+            name: own[name].completed(value)
+            for name, value in given.items()
+            if isinstance(own.get(name), Config) and isinstance(value, Mapping)
+        }
+        return {**own, **given, **deeper}
 
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)

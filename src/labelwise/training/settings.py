@@ -5,6 +5,7 @@ What is left out (null) is taken from torch itself, so that a default here can n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -63,6 +64,17 @@ class OptimiserConfig(Config):
     initial_sum: NotNegative | None = None
     """What the sum of squares starts at (adagrad)."""
 
+    def completed(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Rates and moments are those of one optimiser: another one begins with its own."""
+        found = super().completed(given)
+        other = given.get("name", self.name) != self.name
+        of_the_name = ("rate", "head_rate", *ONLY_FOR) if other else ()
+        instead = {"head_rate": "head_factor", "head_factor": "head_rate"}
+        for field in (*of_the_name, *(instead[field] for field in instead if given.get(field) is not None)):
+            if field not in given:
+                found.pop(field, None)
+        return found
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         for field, names in ONLY_FOR.items():
@@ -103,6 +115,12 @@ class AveragingConfig(Config):
     """Steps from one averaged state to the next (swa); null is once an epoch."""
     window: Count | None = None
     """States after which the mean begins to forget (swa): a new one then counts 1/window. null forgets nothing."""
+
+    def completed(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Another kind begins with its own settings."""
+        if given.get("kind", self.kind) != self.kind:
+            return dict(given)
+        return super().completed(given)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
