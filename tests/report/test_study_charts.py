@@ -111,6 +111,29 @@ def test_multiples_of_default_rates_become_rates(tmp_path):
     assert len(study.distinct) == 19, "two settings stand in two groups"
 
 
+def test_settings_are_called_by_what_their_group_varies(tmp_path):
+    configs = {
+        "a": {"rate": 0.01, "name": "adamw", "decay": 0.0},
+        "b": {"rate": 0.1, "name": "adamw", "decay": 0.0},
+        "c": {"rate": 0.01, "name": "adam", "decay": 0.5},
+        "d": {"rate": 0.01, "name": "adamw", "decay": 0.7},
+    }
+    given = [
+        ("rate", "a", ("rate",)),
+        ("rate", "b", ("rate",)),
+        ("decay", "c", ("name", "decay")),
+        ("x", "d", ("rate",)),
+    ]
+    settings = []
+    for group, name, varied in given:
+        add_trial(tmp_path, name, {f"model.{key}": value for key, value in configs[name].items()}, course("healthy"))
+        values = {f"model.{key}": configs[name][key] if key in varied else None for key in ("rate", "name", "decay")}
+        settings.append((group, values, {name: {"value": 0.5, "verdict": "healthy"}}))
+    write_results(tmp_path, "P@1", settings)
+    labels = [setting.label for setting in read_study_folder(tmp_path).settings]
+    assert labels == ["rate 0.01, adamw, decay 0", "rate 0.1", "adam, decay 0.5", "rate 0.01, adamw, decay 0.7"]
+
+
 def test_an_optimiser_study_compares_rates_and_decays(tmp_path):
     study = read_study_folder(optimiser_study(tmp_path))
     rate, decay = field_charts(study)

@@ -70,6 +70,8 @@ class SettingFacts:
     group: str
     values: dict[str, Any]
     trials: tuple[TrialFacts, ...]
+    varied: frozenset[str] = frozenset()
+    """Fields that its own group gives a value."""
     label: str = ""
 
     def each(self, what: str) -> list[float]:
@@ -146,7 +148,7 @@ def read_study_folder(folder: str | Path) -> StudyFacts:
     settings = [replace(setting, values={key: setting.values[key] for key in paths}) for setting in settings]
     fields = dict(zip(paths, _field_names(paths), strict=True))
     settings, fields = _with_real_rates(settings, fields)
-    labels = [setting_label(setting.values, fields) for setting in settings]
+    labels = _labels(settings, fields)
     labelled = tuple(replace(s, label=label or s.group or "setting") for s, label in zip(settings, labels, strict=True))
     return StudyFacts(path, whole.metric, fields, labelled, tuple(dict.fromkeys(notes)))
 
@@ -179,7 +181,8 @@ def _setting(row: dict[str, Any], metric: str, trials: dict[str, TrialFacts], pa
     config = found[0].config if found else {}
     # The config knows what a field was where a group does not vary it.
     values = {key: value_at(config, key, value) for key, value in given.items()}
-    return SettingFacts(str(row.get("group") or ""), values, found)
+    varied = frozenset(key for key, value in given.items() if value is not None)
+    return SettingFacts(str(row.get("group") or ""), values, found, varied)
 
 
 def value_at(config: dict[str, Any], path: str, otherwise: Any = None) -> Any:
@@ -232,6 +235,16 @@ def _with_real_rates(settings: list[SettingFacts], fields: dict[str, str]) -> tu
         for key, s in zip(keys, settings, strict=True)
     ]
     return real, {**fields, path: "rate"}
+
+
+def _labels(settings: Sequence[SettingFacts], fields: dict[str, str]) -> list[str]:
+    """What settings are called: by what their group varies, and by all that differs where that is not enough."""
+    whole = [setting_label(setting.values, fields) for setting in settings]
+    short = [setting_label({k: v for k, v in s.values.items() if k in s.varied}, fields) for s in settings]
+    meant: dict[str, set[str]] = {}
+    for label, full in zip(short, whole, strict=True):
+        meant.setdefault(label, set()).add(full)
+    return [label if len(meant[label]) == 1 else full for label, full in zip(short, whole, strict=True)]
 
 
 def setting_label(values: dict[str, Any], fields: dict[str, str]) -> str:
