@@ -18,6 +18,7 @@ from labelwise.data.options import ReadOptions
 from labelwise.data.read import FORMATS, read
 from labelwise.data.write import write
 from labelwise.errors import LabelwiseError
+from labelwise.kernels.reference_records import framed
 from labelwise.strings import Strings
 
 CASES = 200
@@ -51,7 +52,7 @@ def damaged(raw: bytes, chance: random.Random) -> bytes:
 def sample(name: str) -> tuple[Dataset, str]:
     """A data set and the file it is written to."""
     matrix = sparse.csr_array(np.array([[1.5, 0, 2], [0, 0, 0], [0, -3, 0]], np.float32))
-    if name in ("xc", "vowpal"):
+    if name in ("xc", "vowpal", "tfrecord"):
         data = small(None, [["0", "1"], [], ["1"]], features=matrix)
     elif name == "pecos":
         data = small(labels=[["0", "1"], [], ["1"]], features=matrix)
@@ -60,7 +61,7 @@ def sample(name: str) -> tuple[Dataset, str]:
     else:
         data = small(["some text", "", "é, more"], ids=Strings.of("abc") if name in ("csv", "tsv") else None)
     files = {"native": "out", "lines": "a_texts.txt", "pecos": "Y.trn.npz", "xc": "a.txt", "vowpal": "a.vw",
-             "fasttext": "a.ft"}  # fmt: skip
+             "fasttext": "a.ft", "tfrecord": "a.tfrecords"}  # fmt: skip
     return data, files.get(name, f"a.{name}")
 
 
@@ -91,13 +92,27 @@ def test_damaged_files_give_a_data_set_or_an_error(tmp_path, name):
     outcomes = set()
     for _ in range(CASES):
         target = chance.choice(files)
-        target.write_bytes(damaged(contents[target], chance))
+        raw = contents[target]
+        inside = name == "tfrecord" and chance.random() < 0.8
+        target.write_bytes(damaged_inside(raw, chance) if inside else damaged(raw, chance))
         if name == "native":
             sign_again(path)
         outcomes.add(comes_out_well(path, name))
         for one, raw in contents.items():
             one.write_bytes(raw)
     assert outcomes == {True, False}, "damage must sometimes matter and sometimes not"
+
+
+def damaged_inside(raw: bytes, chance: random.Random) -> bytes:
+    """One message of a TFRecord file damaged and framed with sound checksums, so that what is behind them is tested."""
+    messages = []
+    while raw:
+        end = 12 + int.from_bytes(raw[:8], "little")
+        messages.append(raw[12:end])
+        raw = raw[end + 4 :]
+    place = chance.randrange(len(messages))
+    messages[place] = damaged(messages[place], chance)
+    return b"".join(map(framed, messages))
 
 
 def sign_again(folder) -> None:
@@ -130,7 +145,7 @@ def test_damaged_arrays_with_sound_checksums(tmp_path):
     assert outcomes == {True, False}
 
 
-@pytest.mark.parametrize("extension", ["", ".txt", ".tsv", ".csv", ".jsonl", ".vw", ".ft", ".txt.gz"])
+@pytest.mark.parametrize("extension", ["", ".txt", ".tsv", ".csv", ".jsonl", ".vw", ".ft", ".txt.gz", ".tfrecords"])
 def test_noise_gives_a_data_set_or_an_error(tmp_path, extension):
     chance = random.Random(extension)
     for _ in range(60):

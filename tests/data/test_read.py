@@ -193,9 +193,9 @@ def test_a_written_folder_is_found_again_in_every_format(tmp_path, name):
     parts = {}
     for split, words in texts.items():
         rows = len(words)
-        features = sparse.csr_array(np.eye(rows, 3)) if name in ("xc", "vowpal", "pecos") else None
+        features = sparse.csr_array(np.eye(rows, 3)) if name in ("xc", "vowpal", "pecos", "tfrecord") else None
         labels = sparse.csr_array(np.eye(rows, 3, 1))
-        held = None if name in ("xc", "vowpal") else Strings.of(words)
+        held = None if name in ("xc", "vowpal", "tfrecord") else Strings.of(words)
         parts[split] = Dataset(labels, texts=held, features=features)
     write_splits(parts, tmp_path / "out", name)
     found, paths = find_parts(tmp_path / "out")

@@ -25,8 +25,9 @@ EXAMPLES = settings(deadline=None, max_examples=60)
 FILES = {
     "native": "train", "lines": "train_texts.txt", "tsv": "train.tsv", "fasttext": "train.ft", "jsonl": "train.jsonl",
     "csv": "train.csv", "pecos": "Y.trn.npz", "xc": "train.txt", "vowpal": "train.vw",
+    "tfrecord": "train.tfrecords",
 }  # fmt: skip
-PACKED = ["lines", "tsv", "fasttext", "jsonl", "csv", "xc", "vowpal"]
+PACKED = ["lines", "tsv", "fasttext", "jsonl", "csv", "xc", "vowpal", "tfrecord"]
 
 
 @contextmanager
@@ -154,7 +155,7 @@ def feature_datasets(draw, names):
 
 
 @EXAMPLES
-@given(feature_datasets(["0", "1", "2"]), st.sampled_from(["xc", "native", "jsonl"]))
+@given(feature_datasets(["0", "1", "2"]), st.sampled_from(["xc", "native", "jsonl", "tfrecord"]))
 def test_features_come_back_equal_with_their_width(dataset, format):
     with folder() as place:
         path = place / FILES[format]

@@ -29,6 +29,7 @@ from labelwise.data.dataset import Dataset
 from labelwise.data.read import FORMATS
 from labelwise.data.write import write
 from labelwise.errors import LabelwiseError
+from labelwise.kernels.reference_records import framed
 from labelwise.registry import METHODS, method_class
 from labelwise.store import MANIFEST
 
@@ -68,10 +69,20 @@ def seeds(name: str, folder: Path) -> list[Path]:
     """Small sound data sets in this format, each in a folder of its own."""
     texts = planted_texts(n_documents=6, n_labels=8)
     features = planted_features(n_documents=6, n_labels=8)
-    wanted = {"xc": [features], "vowpal": [features], "pecos": [features, texts], "native": [texts, features]}
+    wanted = {
+        "xc": [features],
+        "vowpal": [features],
+        "tfrecord": [features],
+        "pecos": [features, texts],
+        "native": [texts, features],
+    }
     made = []
     for number, data in enumerate(wanted.get(name, [texts])):
-        numbered = Dataset(data.labels, texts=data.texts, features=data.features) if name in ("xc", "pecos") else data
+        numbered = (
+            Dataset(data.labels, texts=data.texts, features=data.features)
+            if name in ("xc", "pecos", "tfrecord")
+            else data
+        )
         place = folder / f"seed{number}"
         place.mkdir(parents=True)
         main_file = {"pecos": "X.trn.npz" if data.texts is None else "X.trn.txt", "lines": "train_texts.txt"}
@@ -112,7 +123,8 @@ def fuzz_reader(name: str, cases: int, rng: random.Random, tmp_path: Path) -> Co
         shutil.copytree(rng.choice(sources), work)
         victim = rng.choice(files_below(work))
         content = victim.read_bytes()
-        victim.write_bytes(packed(broken(content, rng), rng))
+        inside = name == "tfrecord" and rng.random() < 0.7
+        victim.write_bytes(packed(broken_message(content, rng) if inside else broken(content, rng), rng))
         if name == "native" and rng.random() < 0.7:
             rehash(victim)
         before = [str(p) for p in files_below(work)]
@@ -128,6 +140,18 @@ def fuzz_reader(name: str, cases: int, rng: random.Random, tmp_path: Path) -> Co
         assert [str(p) for p in files_below(work)] == before, "a reader left something behind"
         shutil.rmtree(work)
     return outcomes
+
+
+def broken_message(content: bytes, rng: random.Random) -> bytes:
+    """A TFRecord file in which one message is broken and its checksums agree, as a stranger would make it."""
+    messages = []
+    while content:
+        end = 12 + int.from_bytes(content[:8], "little")
+        messages.append(content[12:end])
+        content = content[end + 4 :]
+    place = rng.randrange(len(messages))
+    messages[place] = broken(messages[place], rng)
+    return b"".join(map(framed, messages))
 
 
 def copy_somewhere(data: Dataset, work: Path, tmp_path: Path, outcomes: Counter) -> None:

@@ -115,7 +115,7 @@ def convert_command(
 
     A folder is written with all its parts, with --split one of them. Without --to the output's extension
     decides, and a folder is written in our own format, which keeps everything.
-    Formats: native, pecos, lines, jsonl, fasttext, xc, csv, tsv, vowpal.
+    Formats: native, pecos, lines, tfrecord, jsonl, fasttext, xc, csv, tsv, vowpal.
     """
     from labelwise.data.read import read
     from labelwise.data.write import write, write_splits

@@ -30,6 +30,7 @@ FORMATS: dict[str, str] = {
     "native": "labelwise.data.formats.native",
     "pecos": "labelwise.data.formats.pecos",
     "lines": "labelwise.data.formats.line_files",
+    "tfrecord": "labelwise.data.formats.tfrecord",
     "jsonl": "labelwise.data.formats.jsonl",
     "fasttext": "labelwise.data.formats.fasttext",
     "xc": "labelwise.data.formats.xc",
@@ -108,8 +109,10 @@ def parts_by_format(folder: Path) -> dict[str, dict[str, Path]]:
 
 
 def _is_of(path: Path, one: Format) -> bool:
+    if path.is_dir() or not path.exists():  # several files that are one part have a name with stars
+        return True
     try:
-        return path.is_dir() or detect(path).name == one.name
+        return detect(path).name == one.name
     except DataError:
         return False
 

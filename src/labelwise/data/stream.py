@@ -11,10 +11,11 @@ import codecs
 import logging
 import queue
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -25,7 +26,9 @@ from labelwise.progress import progress
 
 __all__ = [
     "Block",
+    "blocks_ahead",
     "decode_block",
+    "fill",
     "first_bytes",
     "line_blocks",
     "line_bounds",
@@ -62,19 +65,31 @@ class Block:
         return self.first_line + int(np.count_nonzero(self.data[:position] == NEWLINE))
 
 
+AnyBlock = TypeVar("AnyBlock", bound=Block)
+
+
 def line_blocks(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Generator[Block, None, None]:
     """The file's lines in blocks of about `block_bytes`; a longer line makes its block longer.
 
-    A byte order mark is dropped and a missing last newline added. The next blocks are read by a thread
-    meanwhile, which ends when the caller stops asking.
+    A byte order mark is dropped and a missing last newline added.
+    """
+    return blocks_ahead(path, block_bytes, _cut)
+
+
+def blocks_ahead(
+    path: str | Path, block_bytes: int, cut: Callable[[InputStream, int], Iterator[AnyBlock]]
+) -> Generator[AnyBlock, None, None]:
+    """The blocks that `cut` makes of a file.
+
+    The next ones are read by a thread meanwhile, which ends when the caller stops asking.
     """
     stream = open_stream(path)
     size = _file_size(stream.path)
-    waiting: queue.Queue[Block | BaseException | None] = queue.Queue(READ_AHEAD)
+    waiting: queue.Queue[AnyBlock | BaseException | None] = queue.Queue(READ_AHEAD)
     stop = threading.Event()
     reader = threading.Thread(
         target=_read_ahead,
-        args=(stream, size, block_bytes, waiting, stop),
+        args=(stream, size, cut(stream, block_bytes), waiting, stop),
         name="labelwise-reader",
         daemon=True,
     )
@@ -96,11 +111,11 @@ def line_blocks(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Generator[B
 
 
 def _read_ahead(
-    stream: InputStream, size: int | None, block_bytes: int, waiting: queue.Queue, stop: threading.Event
+    stream: InputStream, size: int | None, blocks: Iterator[Block], waiting: queue.Queue, stop: threading.Event
 ) -> None:
     """The thread's work: hand over blocks, then None; an error is handed over and raised by the consumer."""
     try:
-        for block in _cut(stream, block_bytes):
+        for block in blocks:
             share = 1.0 if not size else min(1.0, stream.consumed() / size)
             if not _hand_over(waiting, replace(block, share=share), stop):
                 return
@@ -139,7 +154,7 @@ def _cut(stream: InputStream, block_bytes: int) -> Iterator[Block]:
         buffer = bytearray(max(size, 2 * len(carried)))
         buffer[: len(carried)] = carried
         size = block_bytes
-        filled, ended = _fill(stream, buffer, len(carried))
+        filled, ended = fill(stream, buffer, len(carried))
         begin = _after_mark(stream.path, buffer) if at_start else 0
         if ended:
             end = filled
@@ -157,7 +172,7 @@ def _cut(stream: InputStream, block_bytes: int) -> Iterator[Block]:
             first_line += lines
 
 
-def _fill(stream: InputStream, buffer: bytearray, filled: int) -> tuple[int, bool]:
+def fill(stream: InputStream, buffer: bytearray, filled: int) -> tuple[int, bool]:
     """Read until the buffer is full or the stream ends: bytes in the buffer, and whether it ended."""
     with memoryview(buffer) as view:
         while filled < len(buffer):

@@ -38,6 +38,7 @@ HOLDS: dict[str, frozenset[str]] = {
     "fasttext": frozenset({"texts", "label_names"}),
     "pecos": frozenset({"texts", "features"}),
     "xc": frozenset({"features"}),
+    "tfrecord": frozenset({"features", "relevances"}),
     "vowpal": frozenset({"features", "label_names"}),
 }
 """What each format has a place for, besides the labels themselves."""

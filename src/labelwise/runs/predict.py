@@ -28,7 +28,20 @@ from labelwise.topk import TopK
 BATCH = 1024
 PIECE = 1 << 20
 WRITERS = ("jsonl", "tsv", "npz")
-DATA_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".ft", ".fasttext", ".vw", ".vowpal", ".xc", ".svm", ".npz")
+DATA_SUFFIXES = (
+    ".csv",
+    ".tsv",
+    ".jsonl",
+    ".json",
+    ".ft",
+    ".fasttext",
+    ".vw",
+    ".vowpal",
+    ".xc",
+    ".svm",
+    ".npz",
+    ".tfrecords",
+)
 
 Batch = tuple[list[str], Strings | Dataset]
 

@@ -25,6 +25,8 @@ class Format:
     ``part_name(split)`` is the name a part gets in a folder that is written; None stands for the split's name
     and the extension. ``siblings(path)`` are the further files that are read with a part's main file, whether
     or not they are there. ``recognises_unlabelled(path)`` tells documents without a file of labels beside them.
+    ``read_mapped(path, options, folder)`` is `read` for data larger than memory: rows go to files in the folder and
+    are mapped. A part of several files has a path that does not exist, with stars in its name.
     """
 
     name: str
@@ -37,3 +39,4 @@ class Format:
     part_name: Callable[[str], str] | None = None
     siblings: Callable[[Path], list[Path]] | None = None
     recognises_unlabelled: Callable[[Path], bool] | None = None
+    read_mapped: Callable[[Path, ReadOptions, Path], Dataset] | None = None

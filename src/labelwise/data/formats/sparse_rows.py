@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import numpy as np
 from scipy import sparse
@@ -39,13 +41,13 @@ class Rows:
     def add(self, counts: np.ndarray, indices: np.ndarray, values: np.ndarray | None, share: float) -> None:
         """Add the rows of one block, with which `share` of the whole has been read."""
         begin, self.size = self.size, self.size + len(indices)
+        self.counts.append(counts)
         if self.size > len(self.indices):
             expected = int(self.size / max(share, 1e-9) * 1.05)
             room = max(int(1.2 * self.size) + 1024, min(expected, 8 * self.size + (1 << 26)))
             self.indices = _enlarged(self.indices, begin, room)
             if self.values is not None:
                 self.values = _enlarged(self.values, begin, room)
-        self.counts.append(counts)
         self.indices[begin : self.size] = indices
         if self.values is not None:
             self.values[begin : self.size] = values
@@ -56,13 +58,60 @@ class Rows:
 
     def matrix(self, n_columns: int) -> sparse.csr_array:
         """The gathered rows; values are 1 where none were given."""
-        counts = np.concatenate([np.zeros(1, np.int32), *self.counts])
-        indptr = np.cumsum(counts, dtype=np.int32 if self.size < 2**31 else np.int64)
         self.indices.resize(self.size, refcheck=False)
         if self.values is not None:
             self.values.resize(self.size, refcheck=False)
         values = np.ones(self.size, np.float32) if self.values is None else self.values
-        return sparse.csr_array((values, self.indices, indptr), shape=(len(indptr) - 1, n_columns))
+        return _csr(self.counts, self.indices, values, n_columns)
+
+
+class RowsOnDisk:
+    """`Rows` whose columns and values go to files in a folder and are mapped in the end.
+
+    Only the counts stay in memory. The folder must stay until the matrix is done with.
+    """
+
+    def __init__(self, valued: bool, folder: Path) -> None:
+        self.size = 0
+        self.valued = valued
+        self.counts: list[np.ndarray] = []
+        self._places = [folder / f"{uuid4().hex}.rows" for _ in range(2)]
+
+    def add(self, counts: np.ndarray, indices: np.ndarray, values: np.ndarray | None, share: float) -> None:
+        """Add the rows of one block; `share` is not needed here."""
+        self.counts.append(counts.copy())
+        self.size += len(indices)
+        values = np.ones(len(indices), np.float32) if values is None else values
+        for place, array in zip(self._places, (indices, values), strict=True):
+            with place.open("ab") as file:
+                file.write(array.data)
+
+    def drop_last(self) -> None:
+        """Take back the last row, which must be empty."""
+        self.counts[-1] = self.counts[-1][:-1]
+
+    def matrix(self, n_columns: int) -> sparse.csr_array:
+        """The gathered rows, mapped."""
+        indices, values = (
+            np.asarray(np.memmap(place, dtype, "r")) if self.size else np.empty(0, dtype)
+            for place, dtype in zip(self._places, (np.int32, np.float32), strict=True)
+        )
+        return _csr(self.counts, indices, values, n_columns)
+
+
+def new_rows(valued: bool, folder: Path | None) -> Rows | RowsOnDisk:
+    """Rows in memory, or in files if there is a folder for them."""
+    return Rows(valued) if folder is None else RowsOnDisk(valued, folder)
+
+
+def _csr(counts: list[np.ndarray], indices: np.ndarray, values: np.ndarray, n_columns: int) -> sparse.csr_array:
+    """A matrix of these very arrays; SciPy's constructor would copy columns of another type than the offsets."""
+    ends = np.cumsum(np.concatenate([np.zeros(1, np.int32), *counts]), dtype=np.int64)
+    counts.clear()
+    matrix: Any = sparse.csr_array((len(ends) - 1, n_columns), dtype=np.float32)
+    matrix.data, matrix.indices = values, indices
+    matrix.indptr = ends if len(indices) >= 2**31 else ends.astype(np.int32)
+    return matrix
 
 
 def _enlarged(array: np.ndarray, used: int, room: int) -> np.ndarray:
@@ -112,13 +161,13 @@ def write_lines(
 
     with write_stream(path) as file, progress(f"writing {path.name}", len(dataset)) as step:
         file.write(header)
-        pieces = _pieces(most)
-        for (begin, end), text in zip(pieces, run_stream(lines, pieces), strict=True):
+        ranges = pieces(most)
+        for (begin, end), text in zip(ranges, run_stream(lines, ranges), strict=True):
             file.write(text.data)
             step(end - begin)
 
 
-def _pieces(most: np.ndarray) -> list[tuple[int, int]]:
+def pieces(most: np.ndarray) -> list[tuple[int, int]]:
     """Ranges of rows of about `WRITE_BYTES` each."""
     ends = np.cumsum(most)
     edges = [0]

@@ -1,0 +1,85 @@
+"""TFRecord files as a stream of blocks of whole records, read ahead by a thread as lines are.
+
+The lengths of records and their checksums are checked here, because blocks are cut by them; what is in a record is
+left to the reader of a format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from labelwise.data.files import InputStream
+from labelwise.data.stream import FIRST_BLOCK_BYTES, Block, blocks_ahead, fill
+
+ANEW = "copy or make the file anew"
+
+
+@dataclass(frozen=True, eq=False)
+class RecordBlock(Block):
+    """Some whole records: their bytes, the first one's number in place of a line's, how many, where they begin."""
+
+    first_byte: int = 0
+    fault: str | None = None
+    """What is wrong with the next record, in a last block without any: so that faults come in the order of the file."""
+
+
+def record_blocks(path: str | Path, block_bytes: int) -> Generator[RecordBlock, None, None]:
+    """The file's records in blocks of about `block_bytes`; a longer record makes its block longer."""
+    return blocks_ahead(path, block_bytes, _cut)
+
+
+def _cut(stream: InputStream, block_bytes: int) -> Iterator[RecordBlock]:
+    """Blocks that end at a record's end; the begun record at the end of a buffer is carried over to the next."""
+    from labelwise.kernels import example_records as kernel
+
+    carried = bytearray()
+    number, offset = 1, 0
+    size = min(block_bytes, FIRST_BLOCK_BYTES)
+    ended = False
+    while not ended:
+        buffer = bytearray(max(size, 2 * len(carried)))
+        buffer[: len(carried)] = carried
+        size = block_bytes
+        filled, ended = fill(stream, buffer, len(carried))
+        data = np.frombuffer(buffer, np.uint8)
+        fault, end, count = kernel.whole_records(data, filled)
+        if count:
+            yield RecordBlock(data[:end], number, count, first_byte=offset)
+        number, offset = number + count, offset + end
+        if fault != kernel.FINE:
+            yield _faulty(number, offset, _explain(data, fault, end, number))
+            return
+        carried = buffer[end:filled]
+    if carried:
+        yield _faulty(number, offset, _cut_short(carried))
+
+
+def _faulty(number: int, offset: int, what: str) -> RecordBlock:
+    return RecordBlock(np.empty(0, np.uint8), number, 0, first_byte=offset, fault=f"{where(number, offset)}: {what}")
+
+
+def where(number: int, offset: int) -> str:
+    """The place of a record, for messages."""
+    return f"record {number:,} at byte {offset:,}"
+
+
+def _explain(data: np.ndarray, fault: int, position: int, number: int) -> str:
+    from labelwise.kernels import example_records as kernel
+
+    if fault == kernel.TOO_LONG:
+        length = int.from_bytes(data[position : position + 8].tobytes(), "little")
+        return f"it says that it is {length:,} bytes long; at most {kernel.MAX_RECORD_BYTES:,} are read"
+    if number == 1:
+        return f"the checksum of its length is wrong: this is not a TFRecord file, or it is damaged; {ANEW}"
+    return f"the checksum of its length is wrong: the file is damaged here or before; {ANEW}"
+
+
+def _cut_short(rest: bytearray) -> str:
+    if len(rest) < 12:
+        return f"the file is cut short: {len(rest)} bytes are left where a record begins with 12; {ANEW}"
+    needed = int.from_bytes(rest[:8], "little") + 16
+    return f"the file is cut short: the record takes {needed:,} bytes and {len(rest):,} are left; {ANEW}"
