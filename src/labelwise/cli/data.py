@@ -114,22 +114,14 @@ def convert_command(
     """Write a data set in another format.
 
     A folder is written with all its parts, with --split one of them. Without --to the output's extension
-    decides, and a folder is written in our own format, which keeps everything.
+    decides, and a folder is written in our own format, which keeps everything. xc, vowpal and tfrecord may be
+    larger than memory: their rows go over files beside OUT.
     Formats: native, pecos, lines, tfrecord, jsonl, fasttext, xc, csv, tsv, vowpal.
     """
-    from labelwise.data.read import read
-    from labelwise.data.write import write, write_splits
+    from labelwise.data.convert import convert
 
-    options = _options(settings)
-    if split is None and _is_folder(path):
-        parts = _read_parts(path, from_format, options)
-        write_splits(parts, output, to_format or "native", force, drop or [])
-        documents = sum(map(len, parts.values()))
-    else:
-        place, found_format = _place(path, from_format)
-        data = read(place, found_format, split, options)
-        write(data, output, to_format, force, drop or [])
-        documents = len(data)
+    place, found_format = _place(path, from_format)
+    documents = convert(place, output, found_format, to_format, split, _options(settings), force, drop or [])
     typer.echo(f"{output}: {documents:,} documents")
 
 
@@ -240,10 +232,6 @@ def _place(path: str, format: str) -> tuple[Path, str]:
         return Path(path), format
 
     return require(path), entry(path).format if format == "auto" else format
-
-
-def _is_folder(path: str) -> bool:
-    return _place(path, "auto")[0].is_dir()
 
 
 def _read_parts(path: str, format: str, options: ReadOptions) -> dict[str, Dataset]:

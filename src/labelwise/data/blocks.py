@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from labelwise.data.pick import pick_rows
 from labelwise.errors import DataError
 
 ROWS_AT_ONCE = 4096
@@ -41,7 +42,7 @@ class Blocks:
 
     def __getitem__(self, rows: Any) -> Blocks:
         """Some of the rows."""
-        picked: list[Any] = [None if block is None else block[rows] for block in (self.sparse, self.dense)]
+        picked: list[Any] = [None if block is None else pick_rows(block, rows) for block in (self.sparse, self.dense)]
         return Blocks(*picked)
 
     def to_csr(self) -> sparse.csr_array:

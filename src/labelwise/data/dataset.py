@@ -16,6 +16,7 @@ from scipy import sparse
 
 from labelwise.data.blocks import Blocks
 from labelwise.data.label_space import check_distinct, places_of
+from labelwise.data.pick import pick_rows
 from labelwise.errors import DataError
 from labelwise.strings import Strings
 
@@ -108,11 +109,11 @@ class Dataset:
     def take(self, rows: Any) -> Dataset:
         """Some of the documents (a slice, an index array or a mask), with the same label space."""
         picked = {
-            part: getattr(self, part)[rows]
+            part: pick_rows(getattr(self, part), rows)
             for part in ("texts", "features", "paths", "ids")
             if getattr(self, part) is not None
         }
-        return replace(self, labels=self.labels[rows], **picked)
+        return replace(self, labels=pick_rows(self.labels, rows), **picked)
 
     def split(self, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
         """Two data sets drawn at random: the second holds `fraction` of the documents, order kept in both."""
@@ -136,20 +137,28 @@ class Dataset:
         check_distinct(label_names, "align")
         columns = places_of(self.label_names, label_names)
         new = np.flatnonzero(columns < 0)
-        used = np.unique(self.labels.indices)
-        new = new[np.isin(new, used)]
+        if len(new):
+            new = new[_used(self.labels)[new]]
         columns[new] = len(label_names) + np.arange(len(new))
         names = label_names + self.label_names[new] if len(new) else label_names
-        labels = sparse.csr_array(
-            (self.labels.data, columns[self.labels.indices], self.labels.indptr),
-            shape=(len(self), len(names)),
-        )
+        indices = self.labels.indices
+        if not np.array_equal(columns, np.arange(len(columns))):  # else they may stay where they are, mapped perhaps
+            indices = columns[indices]
+        labels = sparse.csr_array((self.labels.data, indices, self.labels.indptr), shape=(len(self), len(names)))
         texts = None
         if self.label_texts is not None:
             known = names + self.label_texts
             mine = places_of(names, self.label_names)
             texts = known[np.where(mine < 0, np.arange(len(names)), len(names) + mine)]
         return replace(self, labels=labels, label_names=names, label_texts=texts)
+
+
+def _used(labels: sparse.csr_array, piece: int = 1 << 20) -> np.ndarray:
+    """Which labels any document has; piece by piece, as NumPy copies what it takes for an index."""
+    used = np.zeros(labels.shape[1], bool)
+    for begin in range(0, len(labels.indices), piece):
+        used[labels.indices[begin : begin + piece]] = True
+    return used
 
 
 def canonical_csr(given: Any, what: str) -> sparse.csr_array:

@@ -123,6 +123,7 @@ def read(
     split: str | None = None,
     options: ReadOptions | Mapping[str, Any] | None = None,
     labels: bool = True,
+    scratch: str | Path | None = None,
 ) -> Dataset:
     """Read a data set, or one part of it.
 
@@ -138,6 +139,9 @@ def read(
         How to read what the file itself does not tell: `ReadOptions`, or a mapping with its fields.
     labels
         False reads documents to predict for: they need no labels, and get none.
+    scratch
+        For data larger than memory: a folder for temporary files. Formats of numbered features (xc, vowpal,
+        tfrecord) put their rows there and map them. Remove it when the data set is done with.
     """
     from labelwise.data.options import as_options
 
@@ -146,14 +150,18 @@ def read(
         options = options.model_copy(update={"labels": False})
     if path.is_dir():
         found, parts = _parts_to_read(path, format)
-        return _read_part(found, _chosen(path, parts, split), options)
+        return _read_part(found, _chosen(path, parts, split), options, scratch=scratch)
     if split is not None:
         raise ConfigError(f"split: {path} is a file; a split is chosen from a folder, got split '{split}'")
-    return _read_part(detect(path, options.labels) if format == AUTO else format_named(format), path, options)
+    found = detect(path, options.labels) if format == AUTO else format_named(format)
+    return _read_part(found, path, options, scratch=scratch)
 
 
 def read_splits(
-    path: str | Path, format: str = AUTO, options: ReadOptions | Mapping[str, Any] | None = None
+    path: str | Path,
+    format: str = AUTO,
+    options: ReadOptions | Mapping[str, Any] | None = None,
+    scratch: str | Path | None = None,
 ) -> dict[str, Dataset]:
     """Read all parts of a folder in one label space: that of train, then what only other parts have."""
     from labelwise.data.options import as_options
@@ -165,7 +173,7 @@ def read_splits(
     data: dict[str, Dataset] = {}
     for split in sorted(parts, key=lambda split: split != "train"):
         first = next(iter(data.values()), None)
-        data[split] = _read_part(found, parts[split], options, first)
+        data[split] = _read_part(found, parts[split], options, first, scratch)
     return data
 
 
@@ -183,14 +191,23 @@ def _parts_to_read(folder: Path, format: str) -> tuple[Format, dict[str, Path]]:
     return found, parts
 
 
-def _read_part(found: Format, path: Path, options: ReadOptions, first: Dataset | None = None) -> Dataset:
+def _read_part(
+    found: Format,
+    path: Path,
+    options: ReadOptions,
+    first: Dataset | None = None,
+    scratch: str | Path | None = None,
+) -> Dataset:
     """One part, in the label space of the first one if that is given."""
     from labelwise.data.label_texts import attach_label_texts_of_part
     from labelwise.data.options import refuse_without_effect
 
     refuse_without_effect(options, found.name, path)
 
-    data = found.read(path, options)
+    if scratch is not None and found.read_mapped is not None:
+        data = found.read_mapped(path, options, Path(scratch))
+    else:
+        data = found.read(path, options)
     if not options.labels:
         return _without_labels(data)
     if found.name in ONE_STRING and options.label_separator is None:

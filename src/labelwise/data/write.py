@@ -74,12 +74,17 @@ def write(
     if path.name in ("", ".."):
         raise ConfigError(f"{path}: the name of a new file or folder is needed")
     chosen = _format_of(path, format)
-    if path.exists() and not force:
-        raise ConfigError(f"{path} exists already; choose another place or replace it with {FORCE}")
+    refuse_taken(path, force)
     taken = f". The extension {path.suffix} was taken for {chosen.name}; format (--to NAME) chooses another"
     with _staged(path.parent, force) as staging:
         _write_part(dataset, staging.new / path.name, chosen, drop, taken if format is None and path.suffix else "")
         staging.outdated(path, chosen)
+
+
+def refuse_taken(path: Path, force: bool) -> None:
+    """Refuse a place where something is, unless it may be replaced."""
+    if path.exists() and not force:
+        raise ConfigError(f"{path} exists already; choose another place or replace it with {FORCE}")
 
 
 def write_splits(
@@ -95,7 +100,7 @@ def write_splits(
     another format are never left beside them, as only one of the two would be read.
     """
     chosen, folder = format_named(format), Path(folder)
-    _refuse_parts(folder, chosen, force)
+    refuse_parts(folder, chosen, force)
     with _staged(folder, force) as staging:
         for split, part in _in_one_space(parts).items():
             name = chosen.part_name(split) if chosen.part_name else split + chosen.extension
@@ -103,7 +108,7 @@ def write_splits(
             staging.outdated(folder / name, chosen)
 
 
-def _refuse_parts(folder: Path, chosen: Format, force: bool) -> None:
+def refuse_parts(folder: Path, chosen: Format, force: bool) -> None:
     """Refuse a folder in which old parts would be read with the new ones, or instead of them."""
     found = parts_by_format(folder)
     others = {name: parts for name, parts in found.items() if name != chosen.name or folder in parts.values()}

@@ -26,7 +26,7 @@ from labelwise.data.collect import LabelPile
 from labelwise.data.dataset import Dataset
 from labelwise.data.formats.base import Format
 from labelwise.data.formats.checks import refuse_empty, refuse_label_names, used_label_names
-from labelwise.data.formats.sparse_rows import READ_BYTES, Rows, sparse_features, token_at, write_lines
+from labelwise.data.formats.sparse_rows import READ_BYTES, new_rows, sparse_features, token_at, write_lines
 from labelwise.data.options import ReadOptions, how_to_set
 from labelwise.data.splits import split_files, stem_and_extension
 from labelwise.data.stream import (
@@ -68,13 +68,18 @@ class Parsed:
 
 def read(path: Path, options: ReadOptions) -> Dataset:
     """Read one file."""
+    return read_mapped(path, options, None)
+
+
+def read_mapped(path: Path, options: ReadOptions, folder: Path | None) -> Dataset:
+    """`read`, with the features in files of a folder instead of memory; labels are words and stay in memory."""
     text_codec(options.encoding)
     bits = options.hash_bits
 
     def work(block: Block) -> Parsed:
         return _parse(decode_block(block, path, options.encoding, options.on_bad_bytes), path, bits)
 
-    features, labels = Rows(valued=True), LabelPile()
+    features, labels = new_rows(True, folder), LabelPile()
     n_features, replaced = 0, 0
     with closing(line_blocks(path, READ_BYTES)) as blocks:
         for part in run_stream(work, blocks):
@@ -183,4 +188,5 @@ FORMAT = Format(
     write=write,
     parts=parts,
     extension=EXTENSION,
+    read_mapped=read_mapped,
 )

@@ -30,7 +30,7 @@ from labelwise.data.formats.checks import NO_DOCUMENTS, refuse_empty
 from labelwise.data.formats.sparse_rows import (
     MAX_LABELS,
     READ_BYTES,
-    Rows,
+    new_rows,
     sparse_features,
     token_at,
     write_lines,
@@ -77,11 +77,16 @@ class Parsed:
 
 def read(path: Path, options: ReadOptions) -> Dataset:
     """Read one file."""
+    return read_mapped(path, options, None)
+
+
+def read_mapped(path: Path, options: ReadOptions, folder: Path | None) -> Dataset:
+    """`read`, with the rows in files of a folder instead of memory."""
     with closing(line_blocks(path, READ_BYTES)) as blocks:
-        return _gathered(blocks, path, options.header == "check")
+        return _gathered(blocks, path, options.header == "check", folder)
 
 
-def _gathered(blocks: Iterator[Block], path: Path, check_header: bool) -> Dataset:
+def _gathered(blocks: Iterator[Block], path: Path, check_header: bool, folder: Path | None) -> Dataset:
     first = next(blocks, None)
     if first is None:
         raise DataError(f"{NO_DOCUMENTS}; a line `documents features labels` is needed at least", path)
@@ -96,7 +101,7 @@ def _gathered(blocks: Iterator[Block], path: Path, check_header: bool) -> Datase
     def work(block: Block) -> Parsed:
         return _parse(block, path, *limits)
 
-    features, labels = Rows(valued=True), Rows(valued=False)
+    features, labels = new_rows(True, folder), new_rows(False, folder)
     n_features, n_labels, documents, ends_empty = 0, 0, 0, False
     for part in run_stream(work, itertools.chain([first], blocks)):
         features.add(part.feature_counts, part.indices, part.values, part.share)
@@ -220,4 +225,5 @@ FORMAT = Format(
     write=write,
     parts=parts,
     extension=".txt",
+    read_mapped=read_mapped,
 )

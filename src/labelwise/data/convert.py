@@ -1,0 +1,74 @@
+"""From one format to another, also what is larger than memory.
+
+Rows of formats with numbered features are put into files beside the output while they are read, and mapped from there
+while they are written, so that only their offsets are held in memory. The files are gone when the work is done, or has
+failed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from labelwise.data.options import ReadOptions
+from labelwise.data.read import AUTO, format_named, read, read_splits
+from labelwise.data.write import refuse_parts, refuse_taken, write, write_splits
+from labelwise.errors import DataError
+
+
+def convert(
+    path: str | Path,
+    output: str | Path,
+    from_format: str = AUTO,
+    to_format: str | None = None,
+    split: str | None = None,
+    options: ReadOptions | Mapping[str, Any] | None = None,
+    force: bool = False,
+    drop: Iterable[str] = (),
+) -> int:
+    """Write a data set in another format; how many documents there are.
+
+    Parameters
+    ----------
+    path
+        A file or a folder; of a folder all parts are written, or the one that `split` names.
+    output
+        The file or folder to write.
+    from_format, to_format
+        As `format` of `labelwise.read` and `labelwise.write`; a folder with all parts is written as `native` if
+        nothing else is said.
+    options, force, drop
+        As those of `labelwise.read` and `labelwise.write`.
+    """
+    output = Path(output)
+    if split is None and Path(path).is_dir():
+        chosen = to_format or "native"
+        refuse_parts(output, format_named(chosen), force)
+        with _scratch(output) as scratch:
+            parts = read_splits(path, from_format, options, scratch)
+            write_splits(parts, output, chosen, force, drop)
+            return sum(map(len, parts.values()))
+    refuse_taken(output, force)
+    with _scratch(output) as scratch:
+        data = read(path, from_format, split, options, scratch=scratch)
+        write(data, output, to_format, force, drop)
+        return len(data)
+
+
+@contextmanager
+def _scratch(output: Path) -> Iterator[Path]:
+    """A hidden folder on the disk of the output, as that must have room anyway."""
+    above = next(folder for folder in output.absolute().parents if folder.is_dir())
+    hidden = None
+    try:
+        hidden = Path(tempfile.mkdtemp(prefix=".labelwise-", dir=above))
+        yield hidden
+    except OSError as error:
+        raise DataError(f"cannot be written to: {error.strerror or error}", above) from error
+    finally:
+        if hidden is not None:
+            shutil.rmtree(hidden, ignore_errors=True)
