@@ -22,6 +22,7 @@ import numpy as np
 
 from labelwise import __version__
 from labelwise.errors import ConfigError, ModelFormatError
+from labelwise.mapped import in_pieces
 from labelwise.strings import Strings
 
 FORMAT_VERSION = 1
@@ -92,7 +93,7 @@ def _safetensors_parts(arrays: Mapping[str, np.ndarray]) -> Iterator[bytes | mem
     yield len(text).to_bytes(8, "little") + text
     for key in order:
         if arrays[key].nbytes:
-            yield arrays[key].reshape(-1).view(np.uint8).data
+            yield from (piece.data for piece in in_pieces(arrays[key].reshape(-1).view(np.uint8)))
 
 
 @contextmanager
@@ -375,7 +376,7 @@ def csr_from_tensors(prefix: str, tensors: Mapping[str, np.ndarray], path: Path)
         and indptr[0] == 0
         and indptr[-1] == len(indices)
         and not (np.diff(indptr) < 0).any()
-        and (len(indices) == 0 or (indices.min() >= 0 and indices.max() < shape[1]))
+        and all(piece.min() >= 0 and piece.max() < shape[1] for piece in in_pieces(indices) if len(piece))
     )
     if not sound:
         raise ModelFormatError(f"{path}: the sparse matrix {prefix} is damaged")

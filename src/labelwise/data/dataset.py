@@ -7,7 +7,7 @@ same columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from labelwise.data.blocks import Blocks
 from labelwise.data.label_space import check_distinct, places_of
 from labelwise.data.pick import pick_rows
 from labelwise.errors import DataError
+from labelwise.mapped import forget, mapping_of
 from labelwise.strings import Strings
 
 Features = sparse.csr_array | np.ndarray | Blocks
@@ -192,7 +193,35 @@ def is_canonical_csr(matrix: Any) -> bool:
         return False
     from labelwise.kernels.canonical import is_canonical
 
-    return is_canonical(matrix.indptr, matrix.indices, matrix.data, *matrix.shape)
+    if mapping_of(matrix.indices) is None:
+        return is_canonical(matrix.indptr, matrix.indices, matrix.data, *matrix.shape)
+    indptr = matrix.indptr
+    if len(indptr) != matrix.shape[0] + 1 or indptr[0] != 0 or indptr[-1] != len(matrix.indices):
+        return False
+    if (np.diff(indptr) < 0).any():
+        return False
+    return all(_rows_are_canonical(matrix, *rows) for rows in _row_pieces(indptr))
+
+
+def _rows_are_canonical(matrix: Any, first: int, last: int) -> bool:
+    """`is_canonical` for some rows of a mapped matrix, whose pages are let go of afterwards."""
+    from labelwise.kernels.canonical import is_canonical
+
+    begin, end = matrix.indptr[first], matrix.indptr[last]
+    indices, data = matrix.indices[begin:end], matrix.data[begin:end]
+    sound = is_canonical(matrix.indptr[first : last + 1] - begin, indices, data, last - first, matrix.shape[1])
+    forget(indices)
+    forget(data)
+    return sound
+
+
+def _row_pieces(indptr: np.ndarray, size: int = 1 << 22) -> Iterator[tuple[int, int]]:
+    """Ranges of rows with about `size` stored values, at least one row each."""
+    first = 0
+    while first < len(indptr) - 1:
+        last = max(first + 1, int(np.searchsorted(indptr, indptr[first] + size, "right")) - 1)
+        yield first, last
+        first = last
 
 
 def canonical_features(features: Any) -> Features:
