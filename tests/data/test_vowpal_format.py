@@ -1,5 +1,6 @@
 """Vowpal Wabbit's lines: each rule of the format, each error, and what is written is read back."""
 
+import gzip
 import logging
 import re
 
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 from scipy import sparse
 from sklearn.utils import murmurhash3_32
 
+import labelwise as lw
+from cli.commands import labelwise as command
 from labelwise.data.dataset import Dataset, sorted_label_names
 from labelwise.data.formats import vowpal
 from labelwise.data.options import ReadOptions
@@ -48,6 +51,7 @@ RULES = {
     "the value of a namespace": ("3 |a:2 1:1.5 4 |b 5 |c:-.5 6:3\n", [(["3"], {1: 3, 4: 2, 5: 1, 6: -1.5})], 7),
     "a weight of one": ("3 1 | 1\n4 1.0| 1\n", [(["3"], {1: 1}), (["4"], {1: 1})], 2),
     "a tag": ("3 'second | 1\n3 1 'x|ns 2\n'alone | 3\n", [(["3"], {1: 1}), (["3"], {2: 1}), ([], {3: 1})], 4),
+    "a tag without a quote": ("3 1.0 page:7| 1\n3 x|ns 2\n", [(["3"], {1: 1}), (["3"], {2: 1})], 3),
     "no label": ("| 1\n |ns 2\n", [([], {1: 1}), ([], {2: 1})], 3),
     "no features": ("3 |\n4 |ns\n5 | |a |\n", [(["3"], {}), (["4"], {}), (["5"], {})], 0),
     "no blank before the bar": ("3|a 1\n", [(["3"], {1: 1})], 2),
@@ -224,6 +228,7 @@ def test_unused_labels_may_be_called_anything(tmp_path):
 RECOGNISED = {
     "1234 | 12:0.5 45 99:1\n| 3:1\n": True,
     "cat 1 'tag|ns price:0.5\n": True,
+    "17 1 page7| 12:0.5\n18 page8| 3:1\n": True,
     "1,2 |a 3 |b 4:5\n": True,
     "": False,
     "some words | more words here\n": False,
@@ -284,3 +289,38 @@ def test_strange_bytes_give_a_dataset_or_an_error(tmp_path):
             assert np.isfinite(matrix.data).all()
         outcomes["fine"] += 1
     assert min(outcomes.values()) > 100, outcomes
+
+
+def single_label_lines(rows, seed):
+    """Lines as ODP and ImageNet-22K have them: one label of 1..K, one bare bar; a label's own columns are the heaviest."""
+    rng = np.random.default_rng(seed)
+    heads = ["{} | ", "{} 1 | ", "{} 1.0 page{}| ", "{} 'page{} | ", "{} |"]
+    lines = []
+    for row in range(rows):
+        label = int(rng.integers(1, 31))
+        weights = dict.fromkeys(rng.integers(0, 200, 5).tolist(), 0.25) | {3 * label: 1.5, 3 * label + 1: 1}
+        features = " ".join(f"{column}:{value}" for column, value in sorted(weights.items()))
+        lines.append(heads[row % 5].format(label, row) + (" " if row % 5 == 4 else "") + features)
+    return "\n".join(lines) + "\n"
+
+
+def test_single_label_lines_from_file_to_report(tmp_path):
+    """What MACH's ODP and ImageNet-22K need: read, converted, trained on and predicted for by the commands of a user."""
+    data = tmp_path / "odp"
+    data.mkdir()
+    for split, rows in (("train", 900), ("test", 100)):
+        with gzip.open(data / f"{split}.vw.gz", "wt") as file:
+            file.write(single_label_lines(rows, len(split)))
+    found = lw.read(data, split="train")
+    assert list(found.label_names) == [str(label) for label in range(1, 31)]
+    assert (np.diff(found.labels.indptr) == 1).all()
+    command("data", "convert", data, tmp_path / "native")
+    (tmp_path / "run.yml").write_text(
+        f"data: {{path: {tmp_path / 'native'}}}\nmodel: {{method: linear_tree}}\nrun: {{folder: {tmp_path / 'run'}}}\n"
+    )
+    done = command("train", tmp_path / "run.yml")
+    assert re.search(r"P@1 +(9\d|100)\.", done.out), done.out
+    model = lw.load(tmp_path / "run" / "model")
+    test = lw.read(data, split="test")
+    best = [model.label_names_[label] for label in model.predict(test, k=1).ids[:, 0]]
+    assert np.mean([[name] == test.labels_of(row) for row, name in enumerate(best)]) > 0.9

@@ -179,8 +179,8 @@ names = st.one_of(columns.map(str), st.text("abé'-/=", min_size=1, max_size=5))
 vowpal_slips = st.sampled_from([":1", "1:", "1:x", "1:2:3", "1:inf", "2147483647", "1:-1e39", "1:\r"])
 
 
-heads = ["", "3", "cat", "7,7,é", "x'y 1", "5 1.0", "'only", "8 'tag", "9 1 'tag", " 2 "]
-bad_heads = ["a,", "1:2", "3 2", "3 1 1", "'a b", "3 'a b", "3 nan", "no bar"]
+heads = ["", "3", "cat", "7,7,é", "x'y 1", "5 1.0", "'only", "8 'tag", "9 1 'tag", " 2 ", "4 tag", "4 1 tag/1"]
+bad_heads = ["a,", "1:2", "3 2", "3 1 1", "'a b", "3 'a b", "3 nan", "3 a b", "3 2 a", "'a b", "no bar"]
 namespaces = ["|", "|", "|ns", "|words", "|:2.5", "|ns:-1e-3"]
 
 

@@ -157,7 +157,8 @@ def vowpal_row(line: bytes, hash_bits: int | None) -> SparseRow | None:
     head, bar, tail = line.replace(b"\t", b" ").partition(b"|")
     words = head.split(b" ")
     words = [word for word in words if word]
-    if words and words[-1].startswith(b"'"):
+    touching = len(words) > 1 and head[-1:] != b" " and not _DECIMAL.fullmatch(words[-1])
+    if touching or (words and words[-1].startswith(b"'")):
         words.pop()
     faulty = not bar or len(words) > 2 or any(word.startswith(b"'") for word in words[:1])
     if faulty or (len(words) == 2 and (float32_of(words[1]) is None or float(words[1]) != 1)):

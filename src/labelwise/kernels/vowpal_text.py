@@ -142,12 +142,19 @@ def _head(
                 if data[position] != COMMA:
                     break
                 position += 1
-        elif words == 1:
-            weight, position = read_number(data, position)
-            if position < 0 or weight != 1 or not at_word_end(data, position):
-                return BAD_WEIGHT, begin, tagged
         else:
-            return BAD_HEAD, begin, tagged
+            weight, position = read_number(data, position)
+            if position < 0 or not at_word_end(data, position):
+                position = begin
+                while not at_word_end(data, position):
+                    position += 1
+                if data[position] == BAR:
+                    break  # a tag that touches the bar needs no quote
+                weight = 0.0
+            if words > 1:
+                return BAD_HEAD, begin, tagged
+            if weight != 1:
+                return BAD_WEIGHT, begin, tagged
         words += 1
         position = skip_blanks(data, position)
     return FINE, position, tagged

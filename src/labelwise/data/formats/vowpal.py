@@ -2,7 +2,8 @@
 
 - The label may be any word, or several with commas between (`3,17 | ...`); a line that begins with the bar
   has none. Labels are put in order by number if all are plain numbers, else by code point.
-- Only the weight 1 is accepted, as a data set has no place for others. Tags are passed over.
+- Only the weight 1 is accepted, as a data set has no place for others. Tags are passed over; one that
+  touches the bar (`3 1.0 page7| ...`) needs no quote.
 - A feature without a value counts 1; a value after a namespace (`|words:2.0`) multiplies its features. Zeros
   are not stored, and values of features that fall on the same column are added.
 - Feature names are column numbers, whatever their namespace. With the option `hash_bits` every name is hashed
@@ -47,7 +48,8 @@ RESERVED = b" \t\r\n,:|"
 """Bytes that no label name can hold here."""
 
 _WORD = rb"[^\s|:,']"
-_HEAD = re.compile(rb"(?:" + _WORD + rb"+(?:," + _WORD + rb"+)*(?:[ \t]+[-+]?[\d.]+)?)?(?:[ \t]*'[^\s|]*)?[ \t]*\|")
+_LABELS = _WORD + rb"+(?:," + _WORD + rb"+)*(?:[ \t]+[-+]?[\d.]+)?"
+_HEAD = re.compile(rb"(?:" + _LABELS + rb"(?:[ \t]+[^\s|']+(?=\|))?)?(?:[ \t]*'[^\s|]*)?[ \t]*\|")
 _NAMESPACE = re.compile(rb"\|[^\s|]*")
 _FEATURE = re.compile(rb"[^\s|:]+:[-+]?(?:\d|\.\d)[\d.eE+-]*|\d+")
 
