@@ -152,7 +152,8 @@ def run_collapse_chart(course: Course) -> Chart | None:
     if len(course.readings.get("probe_loss", [])) < 2:
         return None
     trial = TrialFacts("", TrialEntry(verdict=course.verdict or None), {}, course, None)
-    return readings_chart("collapse", "What the collapse monitor saw", [SettingFacts("", {}, (trial,), "this run")])
+    setting = SettingFacts("", {}, (trial,), label="this run")
+    return readings_chart("collapse", "What the collapse monitor saw", [setting])
 
 
 def readings_chart(name: str, title: str, settings: Sequence[SettingFacts]) -> Chart | None:
