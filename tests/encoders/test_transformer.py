@@ -12,6 +12,7 @@ import transformers
 from labelwise.encoders.attention import attention_maps
 from labelwise.encoders.config import EncoderConfig
 from labelwise.encoders.embed import batches_by_length, encode_texts
+from labelwise.encoders.encoder_files import check_vocabulary
 from labelwise.encoders.transformer import TransformerEncoder, open_encoder
 from labelwise.errors import ConfigError, ModelFormatError
 from labelwise.strings import Strings
@@ -204,14 +205,47 @@ def test_weights_that_are_missing_are_not_drawn_at_random(folder):
 def test_damaged_folders_are_refused_with_a_reason(folder):
     config, file = EncoderConfig(model=str(folder), max_length=16), folder / "model.safetensors"
     whole, settings = file.read_bytes(), json.loads((folder / "config.json").read_text())
-    file.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ConfigError, match=r"encoder\.model"):
-        open_encoder(config, TEXTS, 0)
+    for left in (b"", whole[:6], whole[: len(whole) // 2], b"version https://large-files\n"):
+        file.write_bytes(left)
+        with pytest.raises(ConfigError, match=r"encoder\.model: .*(again|no weights)"):
+            open_encoder(config, TEXTS, 0)
     file.write_bytes(whole)
     for change in ({"hidden_size": 32}, {"num_hidden_layers": "x"}):
         (folder / "config.json").write_text(json.dumps({**settings, **change}))
         with pytest.raises(ConfigError, match=r"encoder\.model"):
             open_encoder(config, TEXTS, 0)
+
+
+def test_a_folder_without_tokenizer_files_is_refused(folder):
+    config = EncoderConfig(model=str(folder), max_length=16)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).unlink()
+    with pytest.raises(ConfigError, match=r"has no tokenizer; accepted is one of tokenizer\.json, .* Copy"):
+        open_encoder(config, TEXTS, 0)
+    (folder / "vocab.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"vocab\.json with merges\.txt"):
+        open_encoder(config, TEXTS, 0)
+
+
+def test_a_tokenizer_that_knows_no_words_is_refused(folder):
+    config = EncoderConfig(model=str(folder), max_length=16)
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer_config.json").unlink()
+    # BERT reads vocab.txt; that of another family is passed over by transformers without a word
+    for files in ({"vocab.txt": "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"}, {"vocab.json": "{}", "merges.txt": ""}):
+        for name, text in files.items():
+            (folder / name).write_text(text)
+        with pytest.raises(ConfigError, match="knows 0 tokens beside the special ones, the weights know 4"):
+            open_encoder(config, TEXTS, 0)
+        for name in files:
+            (folder / name).unlink()
+
+
+def test_a_tokenizer_far_smaller_than_the_weights_is_refused():
+    known = [f"w{n}" for n in range(3000)]
+    check_vocabulary("x", [*known, "[PAD]"], ["[PAD]"], 30000)
+    with pytest.raises(ConfigError, match="knows 2,999 tokens"):
+        check_vocabulary("x", [*known[1:], "[PAD]"], ["[PAD]"], 30000)
 
 
 def test_tokenizer_and_weights_of_different_models_are_refused():

@@ -8,9 +8,8 @@ document are averaged.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 
 from labelwise.encoders.arrays import as_array, as_tensor
 from labelwise.encoders.config import EncoderConfig
+from labelwise.encoders.encoder_files import check_vocabulary, encoder_place
 from labelwise.encoders.tokens import TextTokenizer, TokenBatch, state_of
 from labelwise.errors import ConfigError, MissingDependencyError, ModelFormatError
 from labelwise.store import stored
@@ -203,7 +203,7 @@ def open_encoder(config: EncoderConfig, texts: Strings, seed: int) -> Transforme
 
 
 def _pretrained(config: EncoderConfig) -> TransformerEncoder:
-    source, local = _place(config.model)
+    source, local = encoder_place(config.model)
     try:
         with _quiet():
             settings = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
@@ -231,23 +231,13 @@ def _pretrained(config: EncoderConfig) -> TransformerEncoder:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise ConfigError(f"encoder.model: {source} has no fast tokenizer (tokenizer.json)")
+    # A model without a table of tokens is refused by the encoder itself.
+    with suppress(AttributeError, NotImplementedError):
+        rows = backbone.get_input_embeddings().num_embeddings
+        check_vocabulary(source, tokenizer.get_vocab(), tokenizer.all_special_tokens, rows)
     pads = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
     pad = next(int(value) for value in pads if value is not None)
     return TransformerEncoder(backbone, TextTokenizer(backend, pad), config)
-
-
-def _place(model: str) -> tuple[str, bool]:
-    """A folder if there is one, else the name for the hub; and which of the two it is."""
-    folder = Path(os.path.expanduser(model))
-    if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise ConfigError(
-                f"encoder.model: {folder} has no config.json; the folder of a transformers model is needed"
-            )
-        return str(folder), True
-    if folder.exists() or folder.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1:
-        raise ConfigError(f"encoder.model: {model} is not a folder; give a folder with weights or a hub name")
-    return model, False
 
 
 def _why(source: str, local: bool, error: Exception) -> str:
@@ -256,6 +246,11 @@ def _why(source: str, local: bool, error: Exception) -> str:
     if "trust_remote_code" in said or "custom code" in said:
         return (
             f"{source} comes with code of its own, which labelwise does not run; take a model that transformers knows"
+        )
+    if type(error).__name__ == "SafetensorError":
+        return (
+            f"{source}: a file of weights (.safetensors) is cut off or damaged; copy or download it again. "
+            f"The reader said: {said[:200]}"
         )
     if "safetensors" in said or "model.safetensors" in said:
         return f"{source} has no weights in safetensors; weights in pickle files (.bin, .pt) are not read"
