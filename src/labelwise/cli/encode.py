@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from labelwise.cli.options import ForceOption, SetOption
+from labelwise.cli.options import EncodeSetOption, ForceOption
 
 
 def encode_command(
@@ -20,7 +20,7 @@ def encode_command(
         str, typer.Option(help="Format of DOCUMENTS: text (one a line) or a data format. auto: by the name.")
     ] = "auto",
     split: Annotated[str, typer.Option(help="Part to use when DOCUMENTS is a folder.")] = "test",
-    overrides: SetOption = None,
+    overrides: EncodeSetOption = None,
     force: ForceOption = False,
 ) -> None:
     """Write the vectors of documents; the same command goes on after it was stopped.

@@ -10,6 +10,14 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Set a config field, e.g. model.beam=20. May be repeated."),
 ]
+StudySetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Set a field of the study, e.g. parallel=2. May be repeated."),
+]
+EncodeSetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="As told above, e.g. encoder.max_length=512. May be repeated."),
+]
 ReadSetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="How the data is read, e.g. text_column=title. May be repeated."),

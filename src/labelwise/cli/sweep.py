@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from labelwise.cli.options import SetOption
+from labelwise.cli.options import ForceOption, StudySetOption
 
 if TYPE_CHECKING:
     from labelwise.sweep.runner import Finding
@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 
 def sweep_command(
     study: Annotated[str, typer.Argument(metavar="STUDY.yml", help="Study file; - reads it from stdin.")],
-    overrides: SetOption = None,
+    overrides: StudySetOption = None,
+    force: ForceOption = False,
 ) -> None:
     """Train many settings as a study file says, and put them into one table.
 
-    The same command goes on with a sweep that was stopped; finished trials are not run again. Fields of the run that
-    all trials share are set with run., as in --set run.data.limit=1000.
+    The same command goes on with a sweep that was stopped; finished trials are not run again. The folder of another
+    study is kept unless --force is given. Fields of the run that all trials share are set with run., as in
+    --set run.data.limit=1000.
     """
     from labelwise.cli.sources import config_source
     from labelwise.sweep.inspect import inspect_chosen
@@ -31,7 +33,7 @@ def sweep_command(
 
     checked = read_study(config_source(study).override(overrides or []))
     try:
-        findings = run_sweep(checked)
+        findings = run_sweep(checked, force)
     except KeyboardInterrupt:
         typer.echo(f"stopped; the same command goes on with {checked.folder}", err=True)
         raise typer.Exit(130) from None

@@ -21,6 +21,7 @@ from labelwise.atomic import replacing
 from labelwise.errors import ConfigError
 from labelwise.runs.load_data import load_run_data
 from labelwise.sweep import outcome as outcomes
+from labelwise.sweep.claim import LOCK, check_folder, claim
 from labelwise.sweep.outcome import Outcome, curve, hopeless, read_outcome, read_records
 from labelwise.sweep.search import Listed, Search, make_search
 from labelwise.sweep.study import Group, Setting, StopSection, Study, Trial
@@ -59,12 +60,14 @@ class Running:
     looked_at: float = 0.0
 
 
-def run_sweep(study: Study) -> list[Finding]:
-    """All trials of a study that are not done yet; what came out of all."""
+def run_sweep(study: Study, force: bool = False) -> list[Finding]:
+    """All trials of a study that are not done yet; what came out of all. With `force`, what is there is replaced."""
+    check_folder(study, force)
     _find_valid_parts(study)
     study.folder.mkdir(parents=True, exist_ok=True)
-    (study.folder / "trials").mkdir(exist_ok=True)
     with _locked(study) as lock:
+        claim(study, force)
+        (study.folder / "trials").mkdir(exist_ok=True)
         return _Sweep(study, lock).run()
 
 
@@ -237,7 +240,7 @@ def _first(group: Group) -> Setting:
 @contextmanager
 def _locked(study: Study) -> Iterator[IO[str]]:
     """One sweep at a time in a folder. Trials of a killed one end within moments, so that is waited for."""
-    with (study.folder / ".lock").open("w") as file:
+    with (study.folder / LOCK).open("w") as file:
         try:
             import fcntl
         except ImportError:
