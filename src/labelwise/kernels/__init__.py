@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
-from labelwise.kernels.stale_cache import drop_stale_kernels
+from labelwise.kernels.cache_place import find_cache_place
+from labelwise.kernels.stale_cache import drop_stale_kernels, stamp_of
 
 drop_stale_kernels(Path(__file__).parent)
+find_cache_place(Path(__file__).parent, stamp_of(Path(__file__).parent))

@@ -14,17 +14,21 @@ from pathlib import Path
 STAMP = "sources.sha256"
 
 
+def stamp_of(folder: Path) -> str:
+    """A word that changes when any source in the folder does."""
+    digest = hashlib.sha256()
+    for source in sorted(folder.glob("*.py")):
+        found = source.stat()
+        digest.update(f"{source.name} {found.st_size} {found.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
 def drop_stale_kernels(folder: Path) -> bool:
     """Remove what Numba keeps beside the sources in a folder unless all of them are as they were; tells whether it did.
 
     Where nothing may be written nothing is done: Numba then keeps its files elsewhere or not at all.
     """
-    cache = folder / "__pycache__"
-    digest = hashlib.sha256()
-    for source in sorted(folder.glob("*.py")):
-        found = source.stat()
-        digest.update(f"{source.name} {found.st_size} {found.st_mtime_ns}\n".encode())
-    stamp = digest.hexdigest()
+    cache, stamp = folder / "__pycache__", stamp_of(folder)
     with suppress(OSError):
         if (cache / STAMP).read_text() == stamp:
             return False
