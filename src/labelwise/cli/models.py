@@ -2,33 +2,91 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+WIDTH, LEAST_WIDTH = 100, 60
+LONGEST_DEFAULT, LEAST_MEANING = 20, 30
+Row = tuple[str, str, str]
 
 
 def models_command(
     name: Annotated[str | None, typer.Argument(help="Show the parameters of this method.")] = None,
 ) -> None:
     """List the methods, or show one with its parameters."""
+    import shutil
     import sys
     from inspect import getdoc
+    from textwrap import fill
 
-    from labelwise.cli.tables import print_table
     from labelwise.registry import method_class, method_names
 
     if name is None:
-        rows = [(n, (getdoc(method_class(n)) or "").splitlines()[0]) for n in method_names()]
-        width = max(len(n) for n, _ in rows)
-        for method, about in rows:
+        methods = [(n, (getdoc(method_class(n)) or "").splitlines()[0]) for n in method_names()]
+        width = max(len(n) for n, _ in methods)
+        for method, about in methods:
             typer.echo(f"{method:<{width}}  {about}")
         return
     kind = method_class(name)
-    typer.echo((sys.modules[kind.__module__].__doc__ or "").strip())
-    fields = kind.Config.model_fields
-    if not fields:
-        typer.echo("\nNo parameters.")
-        return
-    typer.echo("")
-    rows = [(key, repr(f.get_default(call_default_factory=True)), f.description or "") for key, f in fields.items()]
-    print_table("parameters", ["name", "default", "meaning"], rows)
+    width = max(shutil.get_terminal_size((WIDTH, 24)).columns, LEAST_WIDTH) if sys.stdout.isatty() else WIDTH
+    about = (sys.modules[kind.__module__].__doc__ or "").strip()
+    typer.echo("\n\n".join(fill(paragraph, width) for paragraph in about.split("\n\n")))
+    rows = list(parameter_rows(kind.Config, None))
+    typer.echo("\nparameters\n" if rows else "\nNo parameters.")
+    for line in table_lines([("name", "default", "meaning"), *rows], width) if rows else ():
+        typer.echo(line)
+
+
+def parameter_rows(kind: type[BaseModel], given: BaseModel | None, prefix: str = "") -> Iterator[Row]:
+    """A row for every field, those of sections after their section; a section's defaults are those it comes with."""
+    from pydantic import BaseModel
+
+    for key, field in kind.model_fields.items():
+        default: Any = getattr(given, key) if given is not None else field.get_default(call_default_factory=True)
+        about = " ".join((field.description or "").split())
+        if isinstance(default, BaseModel):
+            yield prefix + key, "", about
+            yield from parameter_rows(type(default), default, f"{prefix}{key}.")
+            continue
+        yield prefix + key, _shown(default) if not field.is_required() else "needed", about
+        for section in _sections(field.annotation):
+            yield from parameter_rows(section, None, f"{prefix}{key}.")
+
+
+def _sections(annotation: Any) -> list[type[BaseModel]]:
+    """The config class a field may hold instead of its default."""
+    from pydantic import BaseModel
+
+    options = [annotation, *getattr(annotation, "__args__", ())]
+    return [option for option in options if isinstance(option, type) and issubclass(option, BaseModel)]
+
+
+def _shown(value: Any) -> str:
+    """A value as a config would have it."""
+    import json
+
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def table_lines(rows: list[Row], width: int) -> Iterator[str]:
+    """Rows in three columns with folded meanings; where there is no room for three, the meaning stands below."""
+    from textwrap import wrap
+
+    longest = max(len(name) for name, _, _ in rows)
+    second = min(max(len(default) for _, default, _ in rows), LONGEST_DEFAULT)
+    before = longest + second + 4
+    if width - before < LEAST_MEANING:
+        before = 4
+    for name, default, about in rows:
+        first = f"{name:<{longest}}  {default:<{second}}  "
+        meaning = wrap(about, width - before)
+        if len(first) == before and meaning:  # a default that is cut could not be copied, so it may stick out
+            first += meaning.pop(0)
+        yield first.rstrip()
+        for line in meaning:
+            yield " " * before + line
