@@ -244,26 +244,36 @@ def decode_block(block: Block, path: str | Path, encoding: str = "utf-8", on_bad
             return replace(block, data=data)
     except UnicodeError:
         pass
-    return _decode_lines(block, path, encoding, codec, on_bad_bytes)
+    return _decode_lines(block, path, encoding, on_bad_bytes)
 
 
-def _decode_lines(block: Block, path: str | Path, encoding: str, codec: str, on_bad_bytes: str) -> Block:
+def decoded_line(
+    line: bytes, path: str | Path, number: int, encoding: str = "utf-8", on_bad_bytes: str = "error"
+) -> tuple[str, bool]:
+    """A line as text, and whether bytes that do not fit the encoding had to be replaced."""
+    codec, replaced = text_codec(encoding), False
+    try:
+        text = codecs.decode(line, codec)
+        text.encode()  # some codecs give halves of characters
+    except UnicodeError as error:
+        if on_bad_bytes != "replace":
+            raise _bad_bytes(path, number, line, encoding, error) from None
+        loose = codecs.decode(line, codec, "replace")
+        text, replaced = loose.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"), True
+    if "\n" in text:
+        what = f"the encoding {encoding} makes a line end inside a line; convert the file to UTF-8"
+        raise DataError(what, path, number)
+    return text, replaced
+
+
+def _decode_lines(block: Block, path: str | Path, encoding: str, on_bad_bytes: str) -> Block:
     """The slow way, a line at a time, for a block that holds bytes which do not fit."""
     pieces: list[bytes] = []
     replaced = 0
     for place, line in enumerate(block.data.tobytes()[:-1].split(b"\n")):
-        try:
-            text = codecs.decode(line, codec).encode()
-        except UnicodeError as error:
-            if on_bad_bytes != "replace":
-                raise _bad_bytes(path, block.first_line + place, line, encoding, error) from None
-            loose = codecs.decode(line, codec, "replace")
-            text = loose.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
-            replaced += 1
-        if b"\n" in text:
-            what = f"the encoding {encoding} makes a line end inside a line; convert the file to UTF-8"
-            raise DataError(what, path, block.first_line + place)
-        pieces += (text, b"\n")
+        text, touched = decoded_line(line, path, block.first_line + place, encoding, on_bad_bytes)
+        replaced += touched
+        pieces += (text.encode(), b"\n")
     return Block(
         np.frombuffer(bytearray().join(pieces), np.uint8),
         block.first_line,

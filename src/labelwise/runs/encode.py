@@ -20,6 +20,7 @@ import numpy as np
 
 from labelwise.atomic import replacing
 from labelwise.data.dataset import Dataset
+from labelwise.data.stream import warn_replaced
 from labelwise.errors import ConfigError, DataError
 from labelwise.progress import progress
 from labelwise.runs.load_data import read_part
@@ -108,7 +109,9 @@ def _documents(request: Request) -> Strings | Dataset:
         lines = stream.read().split(b"\n")
     if lines[-1] == b"":
         lines.pop()
-    return Strings.of(decoded(line, name, number) for number, line in enumerate(lines, 1))
+    texts, replaced = decoded(lines, name, 1, request.options)
+    warn_replaced(name, replaced, request.options.encoding)
+    return Strings.of(texts)
 
 
 def _fingerprint(identity: str, documents: Strings | Dataset, kind: str) -> str:

@@ -15,7 +15,7 @@ from typing import IO, Any
 from labelwise.atomic import replacing
 from labelwise.data.dataset import Dataset
 from labelwise.data.options import ReadOptions
-from labelwise.data.stream import open_stream
+from labelwise.data.stream import decoded_line, open_stream, warn_replaced
 from labelwise.errors import ConfigError, DataError
 from labelwise.methods.base import Method
 from labelwise.methods.label_wishes import LabelWishes, label_wishes
@@ -104,13 +104,15 @@ def _text_batches(request: Request, model: Method) -> Iterator[Batch]:
     if model.input_ != "texts" and model.learns:
         raise DataError(f"the model was trained on {model.input_}: give a data file and name its --format")
     name = "stdin" if request.documents == "-" else request.documents
-    count = 0
+    count = replaced = 0
     with opened(request.documents) as stream, progress("predicting") as step:
         for lines in _line_batches(stream):
-            texts = [decoded(line, name, count + place + 1) for place, line in enumerate(lines)]
+            texts, touched = decoded(lines, name, count + 1, request.options)
+            replaced += touched
             yield [str(count + place) for place in range(len(texts))], Strings.of(texts)
             step(len(texts))
             count += len(texts)
+    warn_replaced(name, replaced, request.options.encoding)
 
 
 def opened(documents: str) -> Any:
@@ -133,12 +135,13 @@ def _line_batches(stream: Any) -> Iterator[list[bytes]]:
         yield [rest]
 
 
-def decoded(line: bytes, name: str, number: int) -> str:
-    """A line as text, or an error that names it."""
-    try:
-        return line.removesuffix(b"\r").decode()
-    except UnicodeDecodeError as error:
-        raise DataError(f"not UTF-8 (byte {error.start + 1} of the line)", name, number) from None
+def decoded(lines: Iterable[bytes], name: str, first: int, options: ReadOptions) -> tuple[list[str], int]:
+    """Lines as texts, the first one's number being `first`; and in how many of them bytes had to be replaced."""
+    found = [
+        decoded_line(line.removesuffix(b"\r"), name, number, options.encoding, options.on_bad_bytes)
+        for number, line in enumerate(lines, first)
+    ]
+    return [text for text, _ in found], sum(replaced for _, replaced in found)
 
 
 def _data_batches(request: Request) -> Iterator[Batch]:
