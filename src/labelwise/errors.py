@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 
 
@@ -44,6 +45,13 @@ class MissingDependencyError(LabelwiseError, ImportError):
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs the package '{package}': pip install 'labelwise[{extra}]'")
+
+
+def require(purpose: str, extra: str, *packages: str) -> None:
+    """Raise a MissingDependencyError unless all packages of an extra are installed; none of them is imported."""
+    for package in packages:
+        if find_spec(package) is None:
+            raise MissingDependencyError(package, extra, purpose)
 
 
 def did_you_mean(given: str, accepted: Iterable[str]) -> str:

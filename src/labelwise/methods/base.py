@@ -132,6 +132,9 @@ class Method:
 
     # --- fit and predict ---
 
+    def check_needs(self) -> None:
+        """Raise what `fit` is bound to raise whatever the data: a package or a file is missing. Runs ask this first."""
+
     def fit(
         self, data: Any, labels: Any = None, *, valid: Dataset | None = None, context: FitContext | None = None
     ) -> Self:

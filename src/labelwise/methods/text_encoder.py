@@ -23,7 +23,8 @@ from pydantic import Field, model_validator
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.encoders.config import EncoderConfig
-from labelwise.errors import ConfigError, MissingDependencyError, ModelFormatError
+from labelwise.encoders.encoder_files import encoder_place
+from labelwise.errors import ConfigError, MissingDependencyError, ModelFormatError, require
 from labelwise.heads.config import HeadConfig
 from labelwise.methods.base import FitContext, Method
 from labelwise.methods.inputs import Documents
@@ -86,6 +87,12 @@ class TextEncoder(Method):
     history_: History | None
 
     # --- fit ---
+
+    def check_needs(self) -> None:
+        """Raise if a package or the folder of the encoder is missing."""
+        require(self.name, "nn", "torch", "transformers", "accelerate")
+        if not self.config.encoder.starts_random:
+            encoder_place(self.config.encoder.model)
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
         _check_torch()

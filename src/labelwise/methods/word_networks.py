@@ -16,7 +16,7 @@ from labelwise.codes.average import averaged
 from labelwise.codes.tree import LabelTree
 from labelwise.data.dataset import Dataset
 from labelwise.encoders.words import Vocabulary, WordTokens
-from labelwise.errors import ConfigError, MissingDependencyError, ModelFormatError
+from labelwise.errors import ConfigError, DataError, MissingDependencyError, ModelFormatError, require
 from labelwise.methods.base import FitContext, Method
 from labelwise.methods.inputs import Documents
 from labelwise.store import stored
@@ -104,6 +104,13 @@ class WordNetworkMethod(Method):
         return 1
 
     # --- fit ---
+
+    def check_needs(self) -> None:
+        """Raise if a package or the file of word vectors is missing."""
+        require(self.name, "nn", "torch", "accelerate")
+        vectors = self.config.words.vectors
+        if vectors is not None and not Path(vectors).expanduser().exists():
+            raise DataError(f"{vectors}: there is no such file of vectors")
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
         check_torch(self.name)

@@ -35,6 +35,8 @@ log = logging.getLogger("labelwise")
 def train(config: RunConfig, force: bool = False) -> RunFolder:
     """Carry out a run; returns its folder."""
     run = RunFolder(str(config.run.folder))
+    if force or not (run / files.MODEL).exists():
+        config.make_method().check_needs()
     with using_threads(config.run.threads), run.opened(config, force):
         with _timed(run, "read"):
             data, held_out = _with_held_out(config, load_run_data(config.data))

@@ -84,6 +84,8 @@ def write_results(study: Study, findings: list[Finding], rows: list[dict[str, An
 
 
 def _status(statuses: Counter[str]) -> str:
+    if not statuses:
+        return UNFINISHED
     if len(statuses) == 1:
         return next(iter(statuses))
     order = (FINISHED, HOPELESS, FAILED, UNFINISHED)

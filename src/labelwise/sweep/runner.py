@@ -19,16 +19,20 @@ from typing import IO
 
 from labelwise.atomic import replacing
 from labelwise.errors import ConfigError
-from labelwise.runs.load_data import load_run_data
 from labelwise.sweep import outcome as outcomes
+from labelwise.sweep.beforehand import check_beforehand
 from labelwise.sweep.claim import LOCK, check_folder, claim
 from labelwise.sweep.outcome import Outcome, curve, hopeless, read_outcome, read_records
-from labelwise.sweep.search import Listed, Search, make_search
-from labelwise.sweep.study import Group, Setting, StopSection, Study, Trial
+from labelwise.sweep.search import Search, make_search
+from labelwise.sweep.study import Setting, StopSection, Study, Trial
 
 log = logging.getLogger("labelwise")
 LOOK_EVERY = 0.1
 LOCK_WAIT = 15.0
+ALIKE = 3
+"""First trials that all end with the same mistake before the others are not tried any more."""
+MISTAKE = 2
+"""Exit code of a trial that was told what is wrong with its input."""
 
 
 @dataclass
@@ -63,7 +67,7 @@ class Running:
 def run_sweep(study: Study, force: bool = False) -> list[Finding]:
     """All trials of a study that are not done yet; what came out of all. With `force`, what is there is replaced."""
     check_folder(study, force)
-    _find_valid_parts(study)
+    check_beforehand(study)
     study.folder.mkdir(parents=True, exist_ok=True)
     with _locked(study) as lock:
         claim(study, force)
@@ -86,6 +90,7 @@ class _Sweep:
         self.seen: dict[str, Trial] = {}
         self.queue: deque[Trial] = deque()
         self.running: list[Running] = []
+        self.mistakes: list[str] = []
 
     def run(self) -> list[Finding]:
         try:
@@ -93,6 +98,8 @@ class _Sweep:
                 while len(self.running) < self.study.config.parallel and (trial := self._next()) is not None:
                     self._start(trial)
                 if not self.running:
+                    if self._all_alike():
+                        log.warning("the first %d trials failed alike, so no other was tried", len(self.mistakes))
                     self._tell_of_idle_rule()
                     return self.findings
                 time.sleep(LOOK_EVERY)
@@ -104,6 +111,8 @@ class _Sweep:
 
     def _next(self) -> Trial | None:
         """A trial that has to be run, from the settings in turn."""
+        if self._all_alike():
+            return None
         while not self.queue:
             setting = self.search.next()
             if setting is None:
@@ -157,6 +166,8 @@ class _Sweep:
         elif code != 0:
             message = outcomes.failure_message(trial.beside(outcomes.OUTPUT), code)
             outcomes.note(trial, outcomes.FAILED, message)
+            if code == MISTAKE:
+                self.mistakes.append(message.replace(trial.name, "TRIAL"))
         if work.process.stdin is not None:
             with suppress(OSError):
                 work.process.stdin.close()
@@ -179,6 +190,11 @@ class _Sweep:
     def _curve(self, trial: Trial, rule: StopSection) -> outcomes.Curve:
         records = read_records(trial.folder / outcomes.files.METRICS)
         return curve(records, self.metric, outcomes.COUNTED_IN[rule.unit])
+
+    def _all_alike(self) -> bool:
+        """Whether every trial so far has made the same mistake: the others would."""
+        alike = len(self.mistakes) >= ALIKE and len(set(self.mistakes)) == 1
+        return alike and len(self.mistakes) == len(self.outcomes)
 
     def _tell_of_idle_rule(self) -> None:
         rule = self.study.config.stop_hopeless
@@ -211,30 +227,6 @@ def _end(process: subprocess.Popen) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def _find_valid_parts(study: Study) -> None:
-    """Look once whether the data has a valid part; if not, every trial holds out the same training documents.
-
-    To get at the data, every trial's config is made and so checked: faults are found before the first hour is spent.
-    """
-    search = make_search(study) if study.config.search.kind != "optuna" else None
-    settings = search.settings if isinstance(search, Listed) else []
-    sections = {}
-    for setting in settings or [_first(group) for group in study.groups]:
-        for trial in study.trials(setting):
-            sections[trial.config.data.model_dump_json()] = trial.config.data
-    has_valid: dict[str, bool] = {}
-    for key, section in sections.items():
-        whole = section.model_copy(update={"limit": None}).model_dump_json()
-        if whole not in has_valid:
-            has_valid[whole] = load_run_data(section).valid is not None
-        if not has_valid[whole]:
-            study.held_out[key] = study.config.valid_fraction
-
-
-def _first(group: Group) -> Setting:
-    return Setting(group, {path: v[0] if isinstance(v, list) else v.low for path, v in group.vary.items()})
 
 
 @contextmanager
