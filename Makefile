@@ -58,7 +58,7 @@ $(VENV)/core.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --editable ".[report]"
 	touch $@
 
-# torch comes first and by its exact version: a range would bring gigabytes for graphics cards along
+# torch comes first and by its exact version: left to the range of `nn`, pip may bring gigabytes for graphics cards along
 $(VENV)/full.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) torch==2.13.0
 	$(PIP) --editable ".[report,nn,sweep]" --group dev

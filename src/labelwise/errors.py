@@ -44,7 +44,8 @@ class MissingDependencyError(LabelwiseError, ImportError):
     """An optional package is needed; the message names the extra that brings it."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(f"{purpose} needs the package '{package}': pip install 'labelwise[{extra}]'")
+        first = "; on a CPU install the CPU build of torch before that" if package == "torch" else ""
+        super().__init__(f"{purpose} needs the package '{package}': pip install 'labelwise[{extra}]'{first}")
 
 
 def require(purpose: str, extra: str, *packages: str) -> None:
