@@ -47,6 +47,17 @@ def test_a_good_training_is_healthy():
     assert seen["update_ratio"] > 1e-3
 
 
+def test_the_gradient_is_told_as_it_was_before_clipping():
+    """At a rate of next to nothing the weights stay, so clipping is all that could make a difference."""
+    free, clipped, adaptive = (
+        last(trained({"name": "sgd", "rate": 1e-12}, {"dropout": 0.0}, epochs=1, clip=clip))["gradient"]
+        for clip in (None, 1e-3, "adaptive")
+    )
+    assert free > 0.1
+    assert clipped == pytest.approx(free, rel=1e-4)
+    assert adaptive == pytest.approx(free, rel=1e-4)
+
+
 def test_a_huge_rate_collapses():
     seen = last(trained({"rate": 0.3}, AS_IN_THE_STUDY))
     assert seen["verdict"] == "collapsed", seen

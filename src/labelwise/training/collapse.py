@@ -57,6 +57,10 @@ class CollapseMonitor(Watcher):
 
     # --- the hooks of the loop ---
 
+    def clipped(self, length: Tensor) -> None:
+        """Keep how long the gradient was."""
+        self.steps.length = length
+
     def after_step(self, step: int, loss: Tensor) -> str | None:
         """Sample gradients and weights."""
         self.steps.look(step)
@@ -163,6 +167,8 @@ class StepSampler:
         decay = defaults["weight_decay"] if optimiser.weight_decay is None else optimiser.weight_decay
         self.pull = 0.0 if optimiser.name == "adamw" else float(decay)
         self.before: list[Tensor] | None = None
+        self.length: Tensor | None = None
+        """Of this step's gradient before clipping; None without clipping."""
         self.seen: list[dict[str, float]] = []
 
     def look(self, step: int) -> None:
@@ -203,7 +209,8 @@ class StepSampler:
         if not updates:
             return {}
         slopes = [p.grad.float().norm() for p in self.module.parameters() if p.grad is not None]
-        found = {"gradient": float(torch.stack(slopes).norm()), "update_ratio": float(np.median(updates))}
+        length = torch.stack(slopes).norm() if self.length is None else self.length
+        found = {"gradient": float(length), "update_ratio": float(np.median(updates))}
         if self.eps is not None:
             found["gradient_over_eps"] = float(np.median(gradients)) / self.eps
         if self.pull:

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -203,13 +203,20 @@ class _Loop:
                 loss = self.loss(batch) if count == 1 else self.loss(batch) / count
                 loss.backward()
             total = loss.detach() if number == 1 else total + loss.detach()
-        if self.config.clip == "adaptive":
-            clip_adaptively(self.learning.values(), self.place.lengths)
-        elif self.config.clip is not None:
-            clip_gradients(self.learning.values(), self.config.clip)
+        if self.config.clip is not None:
+            self._clip(self.config.clip)
         self.optimisers.step()
         self.loss_sum += total
         return total
+
+    def _clip(self, longest: float | Literal["adaptive"]) -> None:
+        """Scale the gradients down if they are too long; watchers are told how long they were."""
+        if longest == "adaptive":
+            length = clip_adaptively(self.learning.values(), self.place.lengths)
+        else:
+            length = clip_gradients(self.learning.values(), longest)
+        for watcher in self.watchers:
+            watcher.clipped(length)
 
     def _after_step(self, loss: Tensor) -> None:
         """All that may be due now that a step is done. Sets `stop` when it was the last."""

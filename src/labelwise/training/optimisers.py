@@ -197,17 +197,19 @@ def clip_gradients(parameters: Iterable[Tensor], longest: float) -> Tensor:
     return length
 
 
-def clip_adaptively(parameters: Iterable[Tensor], lengths: list[float]) -> None:
+def clip_adaptively(parameters: Iterable[Tensor], lengths: list[float]) -> Tensor:
     """Allow a gradient five times the longest of the last ones, and note its own length in `lengths`.
 
     As AttentionXML does it (You et al. 2019): of each length no more than 1, and no more than twice the longest before
-    it, is noted; until there are five nothing is clipped.
+    it, is noted; until there are five nothing is clipped. Returns the length before.
     """
     longest = max(lengths) if len(lengths) == REMEMBERED else math.inf
-    length = float(clip_gradients(parameters, 5 * longest))
+    before = clip_gradients(parameters, 5 * longest)
+    length = float(before)
     if math.isfinite(length):
         lengths.append(min(length, 2 * longest, 1.0))
         del lengths[:-REMEMBERED]
+    return before
 
 
 def _gradient_values(parameters: Iterable[Tensor]) -> Iterator[Tensor]:

@@ -68,7 +68,7 @@ class Reading:
     attention_entropy: tuple[float, ...] = ()
     """For each layer the mean entropy of attention over ln(tokens); 1 is uniform."""
     gradient: float = math.nan
-    """Length of the gradient, as the optimiser saw it."""
+    """Length of the gradient before clipping."""
     update_ratio: float = math.nan
     """Change of a weight matrix in one step over its size, the median of all matrices."""
     gradient_over_eps: float = math.nan

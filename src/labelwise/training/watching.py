@@ -18,6 +18,9 @@ class Watcher:
     def after_step(self, step: int, loss: Tensor) -> str | None:
         """After a step (counted from 1); the gradients are still there. To read `loss` costs a wait on a GPU."""
 
+    def clipped(self, length: Tensor) -> None:
+        """In a step with clipping, before `after_step`: the gradient's length before it was scaled down."""
+
     def after_epoch(self, numbers: dict[str, Any]) -> str | None:
         """After every validation, or every epoch without one; in eval mode, with averaged weights if there are any.
 
