@@ -97,7 +97,7 @@ def test_predict_to_every_format(tmp_path, config):
         (["evaluate", "nowhere", "corpus"], "there is no such folder"),
         (["compare", "corpus"], "at least two"),
         (["compare", "corpus", "corpus"], "run folder"),
-        (["report", "corpus"], "not a run folder"),
+        (["report", "corpus"], "neither the folder of a run, with state.json, nor of a study"),
         (["models", "linear"], "there is no method 'linear'"),
         (["nonsense"], "No such command"),
         (["train"], "Missing argument"),

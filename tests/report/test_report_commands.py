@@ -92,9 +92,9 @@ def test_report_replaces_charts_only_when_forced(tmp_path, capsys):
 
 
 def test_report_of_no_run(tmp_path):
-    with pytest.raises(DataError, match="nope: there is no such run folder"):
+    with pytest.raises(DataError, match="nope: there is no such folder"):
         report_command(str(tmp_path / "nope"))
-    with pytest.raises(LabelwiseError, match="not a run folder"):
+    with pytest.raises(LabelwiseError, match="neither the folder of a run"):
         report_command(str(tmp_path))
 
 

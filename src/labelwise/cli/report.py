@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def report_command(
@@ -12,32 +15,43 @@ def report_command(
     plots: Annotated[
         str | None, typer.Option(help="Also write the charts as SVG and PNG files into this folder.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace charts that are in that folder already.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace charts in the folder of --plots.")] = False,
 ) -> None:
     """Write the report of a run or of a study anew: one self-contained HTML page.
 
     The page is report.html in the folder. It comes from the other files there alone, so an older one is always
-    replaced; charts are only replaced with --force. A study's charts always go into files too, into its plots/ if no
-    other folder is named.
+    replaced. A study's charts always go into files too, into its own plots/ if no other folder is named, where older
+    ones are replaced as well; in a folder named with --plots charts are replaced only with --force.
     """
     from pathlib import Path
 
     from labelwise.errors import DataError
     from labelwise.report.html import write_report
     from labelwise.report.plots import save_plots
-    from labelwise.report.study_files import is_study
+    from labelwise.report.study_files import is_run, is_study
     from labelwise.report.study_page import write_study_report
     from labelwise.runs.folder import RunFolder
 
     folder = RunFolder(run)
     if not folder.path.is_dir():
-        raise DataError("there is no such run folder", folder.path)
+        raise DataError("there is no such folder; give that of a run or of a study", folder.path)
     if is_study(folder.path):
         for path in write_study_report(folder.path, plots, force):
             typer.echo(f"written: {path}")
         return
+    if not is_run(folder.path):
+        raise DataError(_neither(folder.path), folder.path)
     _ = folder.state
     # The charts come first: where they may not be written, the report is left as it is.
     charts = [] if plots is None else save_plots(folder.path, Path(plots), force=force)
     for path in [write_report(folder.path), *charts]:
         typer.echo(f"written: {path}")
+
+
+def _neither(folder: Path) -> str:
+    """What a folder is not, and what of that is inside."""
+    from labelwise.report.study_files import is_run, is_study
+
+    inside = sorted(path.name for path in folder.iterdir() if path.is_dir() and (is_run(path) or is_study(path)))
+    hint = f"; inside are {', '.join(inside[:5])}{', ...' * (len(inside) > 5)}" if inside else ""
+    return f"neither the folder of a run, with state.json, nor of a study, with trials/{hint}"

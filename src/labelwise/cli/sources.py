@@ -22,6 +22,21 @@ def config_source(path: str) -> ConfigSource:
     return ConfigSource.from_file(path)
 
 
+def refuse_study(source: ConfigSource) -> None:
+    """Say which command is meant when a run is to be trained from a study file."""
+    if source.values.keys() & {"vary", "groups", "search", "seeds"} and not source.values.keys() & {"data", "model"}:
+        raise ConfigError(f"{source.name}: this is a study, not the config of a run; labelwise sweep carries it out")
+
+
+def refuse_run_config(source: ConfigSource) -> None:
+    """Say which command is meant when a study is to be made of a run config."""
+    if source.values.keys() & {"data", "model"} and not source.values.keys() & {"vary", "groups"}:
+        raise ConfigError(
+            f"{source.name}: this is the config of a run, not a study; labelwise train carries it out. A study has the "
+            "run config under `run` (or names it as `base`), and `vary`"
+        )
+
+
 def stdin_text(what: str) -> str:
     """All of standard input."""
     try:

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from labelwise.sweep.runner import Finding
     from labelwise.sweep.study import Study
 
+NOT_LEARNED = ("collapsed", "diverged")
+"""Verdicts of trainings that came to nothing."""
+
 
 def sweep_command(
     study: Annotated[str, typer.Argument(metavar="STUDY.yml", help="Study file; - reads it from stdin.")],
@@ -24,14 +27,16 @@ def sweep_command(
     study is kept unless --force is given. Fields of the run that all trials share are set with run., as in
     --set run.data.limit=1000.
     """
-    from labelwise.cli.sources import config_source
+    from labelwise.cli.sources import config_source, refuse_run_config
     from labelwise.sweep.inspect import inspect_chosen
     from labelwise.sweep.outcome import FAILED
     from labelwise.sweep.results import result_rows, write_results
     from labelwise.sweep.runner import run_sweep
     from labelwise.sweep.study import read_study
 
-    checked = read_study(config_source(study).override(overrides or []))
+    source = config_source(study).override(overrides or [])
+    refuse_run_config(source)
+    checked = read_study(source)
     try:
         findings = run_sweep(checked, force)
     except KeyboardInterrupt:
@@ -77,7 +82,12 @@ def _show(study: Study, findings: list[Finding], rows: list[dict[str, Any]]) -> 
         [percent(row[f]) if f in shares else "" if row[f] is None else str(row[f]) for f in fields] for row in rows
     ]
     title = f"{study.folder}: {len(rows)} settings, chosen by {metric} on the valid part"
-    print_table(title, [*heads, "seconds", *verdict, "status"], cells)
+    print_table(title, [*heads, "mean seconds" if several else "seconds", *verdict, "status"], cells)
+    if rows and rows[0][metric] is not None and any(word in (rows[0]["verdict"] or "") for word in NOT_LEARNED):
+        typer.echo(
+            f"- the best setting is no good either: {rows[0]['verdict']}. Its score may be that of a model which has "
+            f"learned nothing; the remedy is in {study.folder / 'trials' / rows[0]['trials'][0] / 'metrics.jsonl'}"
+        )
     for message in dict.fromkeys(row["message"] for row in rows if row["message"]):
         typer.echo(f"- {message}")
     typer.echo(f"written: {study.folder / CSV}, {study.folder / JSON}")

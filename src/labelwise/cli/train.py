@@ -18,12 +18,14 @@ def train_command(
 
     The same command goes on with a run that was stopped. A finished run is kept unless --force is given.
     """
-    from labelwise.cli.sources import config_source
+    from labelwise.cli.sources import config_source, refuse_study
     from labelwise.cli.tables import show_results
     from labelwise.runs.config import run_config
     from labelwise.runs.train import train
 
-    checked = run_config(config_source(config).override(overrides or []))
+    source = config_source(config).override(overrides or [])
+    refuse_study(source)
+    checked = run_config(source)
     try:
         run = train(checked, force)
     except KeyboardInterrupt:

@@ -132,7 +132,12 @@ class StudyFacts:
 
 def is_study(folder: Path) -> bool:
     """Whether a folder is a study's and not a run's."""
-    return (folder / TRIALS).is_dir() and not (folder / "state.json").exists()
+    return (folder / TRIALS).is_dir() and not is_run(folder)
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is a run's."""
+    return (folder / "state.json").exists()
 
 
 def read_study_folder(folder: str | Path) -> StudyFacts:

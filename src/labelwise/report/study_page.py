@@ -125,7 +125,8 @@ def _columns(study: StudyFacts) -> list[str]:
     heads += ["best while training, %"] if _differs(study.settings) else []
     heads += ["test, %"] if any(setting.each("test") for setting in study.settings) else []
     heads += ["loss at the end"] if any(trial.course.loss for s in study.settings for trial in s.trials) else []
-    return [*heads, "time"]
+    several = any(len(setting.trials) > 1 for setting in study.settings)
+    return [*heads, "mean time" if several else "time"]
 
 
 def _differs(settings: Sequence[SettingFacts]) -> bool:
@@ -144,7 +145,8 @@ def _row(study: StudyFacts, setting: SettingFacts) -> dict[str, Any]:
     if "loss at the end" in columns:
         diverged = any(trial.course.loss and trial.course.final_loss is None for trial in setting.trials)
         cells.append("not a number" if diverged and not setting.each("loss") else _with_spread(setting, "loss", 1))
-    cells.append(duration(sum(setting.each("seconds"))) if setting.each("seconds") else NOTHING)
+    seconds = setting.mean("seconds")
+    cells.append(NOTHING if seconds is None else duration(seconds))
     return {"cells": cells, "judgements": _judgements(setting), "status": _status(setting)}
 
 

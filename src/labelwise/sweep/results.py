@@ -19,7 +19,7 @@ CSV, JSON = "results.csv", "results.json"
 
 
 def result_rows(study: Study, findings: list[Finding]) -> list[dict[str, Any]]:
-    """A row for each setting; those that finished first, then by the metric."""
+    """A row for each setting, numbers as means over seeds; those that finished first, then by the metric."""
     paths = varying(findings)
     rows = []
     for finding in findings:
@@ -36,7 +36,7 @@ def result_rows(study: Study, findings: list[Finding]) -> list[dict[str, Any]]:
                 "deviation": stdev(values) if len(values) > 1 else None,
                 "seeds": len(values),
                 f"test {study.config.metric}": mean(tests) if tests else None,
-                "seconds": round(sum(seconds), 2) if seconds else None,
+                "seconds": round(mean(seconds), 2) if seconds else None,
                 "verdict": _counted([outcome.verdict for outcome in found if outcome.verdict]),
                 "status": _status(statuses),
                 "message": next((outcome.message for outcome in found if outcome.message), ""),
