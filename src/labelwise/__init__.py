@@ -16,6 +16,7 @@ _HOMES = {
     "Dataset": "labelwise.data.dataset",
     "LinearFlat": "labelwise.methods.linear_flat",
     "LinearTree": "labelwise.methods.linear_tree",
+    "Mach": "labelwise.methods.mach",
     "Popularity": "labelwise.methods.popularity",
     "Strings": "labelwise.strings",
     "TextEncoder": "labelwise.methods.text_encoder",
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from labelwise.methods.bigru import BiGRU as BiGRU
     from labelwise.methods.linear_flat import LinearFlat as LinearFlat
     from labelwise.methods.linear_tree import LinearTree as LinearTree
+    from labelwise.methods.mach import Mach as Mach
     from labelwise.methods.popularity import Popularity as Popularity
     from labelwise.methods.text_encoder import TextEncoder as TextEncoder
     from labelwise.metrics.evaluate import evaluate as evaluate

@@ -20,6 +20,7 @@ METHODS: dict[str, str] = {
     "bigru": "labelwise.methods.bigru:BiGRU",
     "linear_flat": "labelwise.methods.linear_flat:LinearFlat",
     "linear_tree": "labelwise.methods.linear_tree:LinearTree",
+    "mach": "labelwise.methods.mach:Mach",
     "popularity": "labelwise.methods.popularity:Popularity",
     "text_encoder": "labelwise.methods.text_encoder:TextEncoder",
 }

@@ -116,3 +116,9 @@ class TopK:
 
 def _same_names(one: Strings | None, other: Strings | None) -> bool:
     return one is other or (one is not None and other is not None and one == other)
+
+
+def in_order(ids: np.ndarray, scores: np.ndarray) -> TopK:
+    """Rows by score and then by id: scores that differed may have become one probability, such as 1."""
+    order = np.lexsort((ids, -scores), axis=1)
+    return TopK(np.take_along_axis(ids, order, 1), np.take_along_axis(scores, order, 1))

@@ -3,6 +3,7 @@
 from labelwise.encoders.config import EncoderConfig
 from labelwise.encoders.word_config import RecurrentConfig, WordsConfig
 from labelwise.methods.bigru import GruConfig, GruTraining, SlowAdam
+from labelwise.methods.mach import MachOptimiser, MachTraining
 from labelwise.methods.word_networks import AdamConfig, WordTraining
 from labelwise.training.settings import OptimiserConfig, TrainingConfig
 
@@ -21,6 +22,12 @@ SMALL: dict[str, dict] = {
         "recurrent": GruConfig(width=32, dropout=0.2),
         "attention": "none",
         "training": GruTraining(epochs=4, steps=150, optimiser=SlowAdam(rate=0.02)),
+    },
+    "mach": {
+        "repetitions": 6,
+        "buckets": 48,
+        "hidden": [64],
+        "training": MachTraining(epochs=30, batch_size=32, optimiser=MachOptimiser(rate=0.01)),
     },
     "text_encoder": {
         "encoder": EncoderConfig(model="tiny", max_length=32, pooling="mean"),

@@ -26,6 +26,7 @@ from labelwise.cli import (
     evaluate,
     explain,
     models,
+    plan,
     predict,
     report,
     sweep,
@@ -51,6 +52,7 @@ app.command("sweep")(sweep.sweep_command)
 app.command("compare")(compare.compare_command)
 app.command("report")(report.report_command)
 app.command("models")(models.models_command)
+app.command("plan")(plan.plan_command)
 app.command("demo")(demo.demo_command)
 app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")

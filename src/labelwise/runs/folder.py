@@ -86,7 +86,7 @@ class RunFolder:
     def opened(self, config: RunConfig, force: bool) -> Iterator[None]:
         """Make the folder, or take up what a stopped run left, and keep others out meanwhile."""
         self._claim()
-        with self._locked():
+        with locked(self.path, "in this run folder"):
             self._prepare(config, force)
             with _log_to(self / LOG):
                 self._drop_cut_line()
@@ -220,12 +220,14 @@ class RunFolder:
         with replacing(self / name) as file:
             file.write(text)
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        with (self / LOCK).open("w") as file:
-            if not _take_lock(file):
-                raise ConfigError(f"{self.path}: another process is working in this run folder")
-            yield
+
+@contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Keep other processes out of a folder."""
+    with (path / LOCK).open("w") as file:
+        if not _take_lock(file):
+            raise ConfigError(f"{path}: another process is working {what}")
+        yield
 
 
 def _take_lock(file: IO[str]) -> bool:

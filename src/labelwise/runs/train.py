@@ -39,7 +39,7 @@ def train(config: RunConfig, force: bool = False) -> RunFolder:
         config.make_method().check_needs()
     with using_threads(config.run.threads), run.opened(config, force):
         with _timed(run, "read"):
-            data, held_out = _with_held_out(config, load_run_data(config.data))
+            data, held_out = with_held_out(config, load_run_data(config.data))
         log.info("train: %r", data.train)
         model = _fitted(config, run, data)
         if held_out is not None:
@@ -71,7 +71,7 @@ def _fitted(config: RunConfig, run: RunFolder, data: RunData) -> Method:
     return model
 
 
-def _with_held_out(config: RunConfig, data: RunData) -> tuple[RunData, Dataset | None]:
+def with_held_out(config: RunConfig, data: RunData) -> tuple[RunData, Dataset | None]:
     """The data without what is held out for calibration, and that; faults are found before anything is trained."""
     section, held_out = config.calibrate, None
     if section.enabled is not False:

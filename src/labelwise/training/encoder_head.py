@@ -17,7 +17,7 @@ from labelwise.encoders.embed import vectors_in_batches
 from labelwise.encoders.tokens import Tokens
 from labelwise.encoders.transformer import TransformerEncoder
 from labelwise.heads.flat import FlatHead, Targets
-from labelwise.topk import NOTHING, TopK
+from labelwise.topk import NOTHING, TopK, in_order
 from labelwise.training.batching import training_batches
 from labelwise.training.checkpoint import fingerprint
 from labelwise.training.settings import TrainingConfig
@@ -55,12 +55,6 @@ def best_labels(head: FlatHead, batches: Any, count: int, k: int) -> TopK:
         scores[documents] = torch.where(found == NOTHING, best, torch.sigmoid(best)).cpu().numpy()
         ids[documents] = found.cpu().numpy()
     return in_order(ids, scores)
-
-
-def in_order(ids: np.ndarray, scores: np.ndarray) -> TopK:
-    """Rows by score and then by id: scores that differed may have become one probability, such as 1."""
-    order = np.lexsort((ids, -scores), axis=1)
-    return TopK(np.take_along_axis(ids, order, 1), np.take_along_axis(scores, order, 1))
 
 
 @dataclass(frozen=True)

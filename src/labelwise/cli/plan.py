@@ -1,0 +1,48 @@
+"""labelwise plan --labels 10000000 --documents 1000000 --features 500000 --memory 8"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def plan_command(
+    labels: Annotated[int, typer.Option(help="Labels of the task.", min=1)],
+    documents: Annotated[int, typer.Option(help="Training documents.", min=1)],
+    features: Annotated[int, typer.Option(help="Features, such as words, before hashing.", min=1)] = 100_000,
+    memory: Annotated[float | None, typer.Option(help="GB for training and for serving; all that is free.")] = None,
+    confusion: Annotated[float, typer.Option(help="Probability that two labels cannot be told apart.")] = 0.01,
+    repetitions: Annotated[int | None, typer.Option(help="Fix the repetitions.", min=1, max=1000)] = None,
+    buckets: Annotated[int | None, typer.Option(help="Fix the buckets.", min=2)] = None,
+) -> None:
+    """Propose buckets, repetitions and hidden units for `mach`, and tell what they need.
+
+    The config is written to stdout, the reasons to stderr.
+    """
+    import yaml
+
+    from labelwise.codes.bucket_plan import plan_buckets
+    from labelwise.errors import ConfigError
+    from labelwise.training.free_memory import free_memory
+
+    if memory is None:
+        found = free_memory()
+        if found is None:
+            raise ConfigError("--memory: give the GB to plan for; this system does not tell what is free")
+        memory = found / 1e9
+    elif not 0 < memory < 1e9:
+        raise ConfigError(f"--memory: a number of GB above 0 is needed, got {memory}")
+    plan = plan_buckets(labels, documents, features, int(memory * 1e9), confusion, repetitions, buckets)
+    alike = plan.alike
+    rows = {
+        "memory to plan for": f"{memory:.1f} GB",
+        "weights of a repetition": f"{plan.weights:,}",
+        "memory to train one": f"{plan.training_bytes / 1e9:.2f} GB",
+        "memory to serve all": f"{plan.serving_bytes / 1e9:.2f} GB",
+        "outputs in all": f"{plan.repetitions * plan.buckets:,} instead of {labels:,}",
+        "pairs of labels that cannot be told apart": f"{alike:.2g} expected",
+    }
+    for name, value in rows.items():
+        typer.echo(f"{name:<44}{value}", err=True)
+    typer.echo(yaml.safe_dump({"model": plan.config()}, sort_keys=False), nl=False)

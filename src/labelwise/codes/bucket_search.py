@@ -1,0 +1,365 @@
+"""From scores of buckets back to labels: the exact k best of all labels, or of some, never documents x labels.
+
+Labels are scanned in blocks, 32 documents at a time (`kernels/bucket_scan.py`). The scan needs to know what a label
+must reach to matter, so it begins with a thousand labels whose scores are all worked out, and makes its bytes anew as
+more labels have been seen. Memory beside the tables and the scores is one byte for each score.
+
+The candidate mode looks at labels of each table's best buckets only: those that are met in several tables are scored
+exactly. What it may miss is a label whose buckets are all middling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+
+from labelwise.codes.buckets import BucketTables, members
+from labelwise.kernels.bucket_candidates import candidates_of
+from labelwise.kernels.bucket_scan import (
+    LANES,
+    LEAST,
+    MEDIAN,
+    STEPS,
+    SUM,
+    all_scores,
+    as_bytes,
+    as_flags,
+    highest,
+    limit_of,
+    scan,
+    scan_one,
+)
+from labelwise.parallel import ranges, run_all, threads
+from labelwise.topk import NOTHING, TopK
+
+Way = Literal["mean", "least", "median"]
+WAYS: dict[str, int] = {"mean": SUM, "least": LEAST, "median": MEDIAN}
+FIRST_LABELS, GROWTH, FLAG_GROWTH = 256, 4096, 32
+"""Labels whose scores are all worked out, and how many times as many are seen before bytes are made anew: seldom for
+sums, whose limits fall by themselves."""
+WEIGHED_AT_ONCE = 1 << 12
+"""Labels whose scores exist together when all are worked out."""
+FEW_DOCUMENTS = 3
+"""Documents that are cheaper one by one."""
+BLOCK = 1 << 16
+"""Labels whose hashes are worked out together."""
+Found = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Scores, labels and limits."""
+
+
+@dataclass(eq=False)
+class BucketSearch:
+    """Finds labels by the scores of their buckets.
+
+    Parameters
+    ----------
+    tables
+        Where labels lie. Tables of a 2-universal hash are worked out on the way; others are held side by side.
+    way
+        How a label's scores in all tables become one: their mean, the least, or the median.
+    """
+
+    tables: BucketTables
+    way: Way = "mean"
+
+    @cached_property
+    def _held(self) -> np.ndarray | None:
+        """All tables [labels, repetitions], unless they are better worked out on the way."""
+        on_the_way = self.tables.hash == "universal" and not self.tables.given
+        return None if on_the_way else self.tables.side_by_side()
+
+    def best(self, scores: np.ndarray, k: int, labels: np.ndarray | None = None) -> TopK:
+        """The k best labels of each document.
+
+        Parameters
+        ----------
+        scores
+            float32 [tables, buckets, documents], finite. Documents that have other numbers get no labels.
+        k
+            Labels a document.
+        labels
+            The only ones to choose from, sorted; None: all.
+        """
+        n_documents = scores.shape[2]
+        groups = self._groups(np.ascontiguousarray(scores, np.float32), k)
+        total = self.tables.n_items if labels is None else len(labels)
+        for begin, end in _phases(total, GROWTH if self.way == "mean" else FLAG_GROWTH):
+            run_all(lambda group, first=begin: group.make_ready(first > 0), groups)
+            for first in range(begin, end, BLOCK):
+                rows, chosen = self._rows(first, min(first + BLOCK, end), labels)
+                work = _shared_out(groups, len(rows))
+                run_all(lambda item, c=chosen, b=first, r=rows: item[0].look(r, c, b, item[1]), work)
+                for group in groups:
+                    group.gather()
+        ids = np.full((n_documents, k), NOTHING, np.int32)
+        best = np.full((n_documents, k), -np.inf, np.float32)
+        for group in groups:
+            ids[group.documents], best[group.documents] = group.ids[group.sound], group.best[group.sound]
+        return TopK(ids, best)
+
+    def _groups(self, scores: np.ndarray, k: int) -> list[_Lanes | _One]:
+        """Documents in windows of 32, the last of which may begin inside the one before; a few go one by one."""
+        n_tables, n_buckets, count = scores.shape
+        way = WAYS[self.way]
+        if count <= FEW_DOCUMENTS:
+            singles = [np.ascontiguousarray(scores[:, :, place : place + 1]) for place in range(count)]
+            return run_all(lambda item: _One(way, item[1], item[0], k), list(enumerate(singles)))
+        if count < LANES:
+            padded = np.zeros((n_tables, n_buckets, LANES), np.float32)
+            padded[:, :, :count] = scores
+            scores = padded
+        edges = [(begin, min(begin + LANES, count)) for begin in range(0, count, LANES)]
+        return run_all(lambda edge: _Lanes(way, scores, *edge, k), edges)
+
+    def _rows(self, first: int, last: int, labels: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Buckets of a block of labels, and the labels if they are not simply consecutive."""
+        none = np.empty(0, np.int64)
+        if labels is None:
+            return (self.tables.rows(first, last) if self._held is None else self._held[first:last]), none
+        chosen = labels[first:last].astype(np.int64)
+        if self._held is not None:
+            return np.ascontiguousarray(self._held[chosen]), chosen
+        begin = int(chosen[0])
+        return np.ascontiguousarray(self.tables.rows(begin, int(chosen[-1]) + 1)[chosen - begin]), chosen
+
+    def best_weighted(
+        self,
+        scores: np.ndarray,
+        k: int,
+        labels: np.ndarray,
+        weights: np.ndarray,
+        told: Callable[[np.ndarray], np.ndarray],
+    ) -> TopK:
+        """The k best of some labels by the product of told score and weight; every score is worked out, in blocks."""
+        n_documents = scores.shape[2]
+        ids = np.full((n_documents, 0), NOTHING, np.int32)
+        best = np.full((n_documents, 0), -np.inf, np.float32)
+        sound: Any = np.isfinite(scores).all((0, 1))
+        kernel: Any = all_scores
+        way = WAYS[self.way]
+        for first in range(0, len(labels), WEIGHED_AT_ONCE):
+            rows, chosen = self._rows(first, min(first + WEIGHED_AT_ONCE, len(labels)), labels)
+            found = np.empty((n_documents, len(rows)), np.float32)
+            run_all(lambda part, r=rows, f=found: kernel(r, scores, way, *part, f), ranges(n_documents, threads()))
+            found = np.where(sound[:, None], (told(found) * weights[chosen]).astype(np.float32), np.float32(-np.inf))
+            best = np.concatenate([best, found], 1)
+            ids = np.concatenate([ids, np.broadcast_to(chosen.astype(np.int32), found.shape)], 1)
+            order = np.lexsort((ids, -best), axis=1)[:, :k]
+            ids, best = np.take_along_axis(ids, order, 1), np.take_along_axis(best, order, 1)
+        ids[np.isneginf(best)] = NOTHING
+        return TopK(ids, best)
+
+    # --- candidates ---
+
+    @cached_property
+    def _members(self) -> tuple[np.ndarray, np.ndarray]:
+        """Labels of each bucket of each table: four bytes a label and table."""
+        order = np.empty((len(self.tables), self.tables.n_items), np.int32)
+        offsets = np.empty((len(self.tables), self.tables.n_buckets + 1), np.int64)
+        for row, number in enumerate(self.tables.numbers):
+            order[row], offsets[row] = members(self.tables.table(number), self.tables.n_buckets)
+        return order, offsets
+
+    def best_candidates(self, scores: np.ndarray, k: int, buckets: int, hits: int) -> TopK:
+        """The k best of the labels that are met `hits` times in the best `buckets` of each table.
+
+        Where fewer than k are met so often, those that are met less often are taken as well.
+        """
+        n_tables, n_buckets, n_documents = scores.shape
+        order, offsets = self._members
+        held = self._held if self._held is not None else self.tables.side_by_side()
+        ids = np.full((n_documents, k), NOTHING, np.int32)
+        best = np.full((n_documents, k), -np.inf, np.float32)
+        top = min(buckets, n_buckets)
+        kernel: Any = candidates_of
+
+        def work(part: tuple[int, int]) -> None:
+            counts = np.zeros(self.tables.n_items, np.uint8)
+            for document in range(*part):
+                own = np.ascontiguousarray(scores[:, :, document])
+                if not np.isfinite(own).all():
+                    continue
+                chosen = np.argpartition(-own, top - 1, axis=1)[:, :top]
+                kernel(own[:, :, None], held, order, offsets, chosen, min(hits, n_tables), WAYS[self.way], counts,
+                       best[document], ids[document])  # fmt: skip
+
+        run_all(work, ranges(n_documents, threads()))
+        return TopK(ids, best)
+
+
+def _phases(total: int, growth: int) -> list[tuple[int, int]]:
+    """Stretches of labels; between two of them the bytes are made anew."""
+    edges, edge = [0], FIRST_LABELS
+    while edge < total:
+        edges.append(edge)
+        edge *= growth
+    edges.append(total)
+    return list(pairwise(edges))
+
+
+def _shared_out(groups: Sequence[_Lanes | _One], n_labels: int) -> list[tuple[_Lanes | _One, tuple[int, int]]]:
+    """Work for all threads: a group each, or where there are fewer groups than threads a share of the labels."""
+    shares = ranges(n_labels, max(1, threads() // max(len(groups), 1)))
+    return [(group, share) for group in groups for share in shares]
+
+
+class _Lanes:
+    """Up to 32 documents on their way through the labels.
+
+    Attributes
+    ----------
+    documents, sound
+        Documents that have a result, and their lanes.
+    """
+
+    def __init__(self, way: int, scores: np.ndarray, begin: int, end: int, k: int) -> None:
+        self.way, self.scores = way, scores
+        self.first = max(0, min(begin, scores.shape[2] - LANES))
+        n_tables, n_buckets, _ = scores.shape
+        self.tops = np.empty((n_tables, LANES), np.float32)
+        odd = np.empty(LANES, np.float32)
+        kernel: Any = highest
+        kernel(scores, self.first, self.tops, odd)
+        lanes = np.arange(begin, end) - self.first
+        self.sound = lanes[odd[lanes] == 0]
+        self.documents = self.sound + self.first
+        self.active = np.uint32(np.bitwise_or.reduce(np.uint32(1) << self.sound.astype(np.uint32), initial=0))
+        self.bytes = np.empty((0, n_buckets, LANES), np.uint8)
+        self.limits = np.zeros(LANES, np.uint8)
+        self.steps = np.zeros(LANES)
+        self.bounds = self.tops.sum(0, dtype=np.float64)
+        self.best = np.full((LANES, k), -np.inf, np.float32)
+        self.ids = np.full((LANES, k), NOTHING, np.int32)
+        self.found: list[Found] = []
+
+    def make_ready(self, known: bool) -> None:
+        """Bytes and limits for what must be reached now; before anything is known, all labels are looked at."""
+        worst = self.best[:, -1].astype(np.float64)
+        if not known or np.isneginf(worst[self.sound]).any():
+            return
+        n_tables, n_buckets, _ = self.scores.shape
+        if len(self.bytes) == 0:
+            self.bytes = np.empty((n_tables, n_buckets, LANES), np.uint8)
+        if self.way == SUM:
+            self.steps = _steps(self.bounds, worst, n_tables)
+            kernel: Any = as_bytes
+            kernel(self.scores, self.first, self.tops, _rounded_down(self.steps), self.bytes)
+            self.limits = np.array(
+                [_limit(*each, n_tables) for each in zip(worst, self.bounds, self.steps, strict=True)]
+            )
+            return
+        flags: Any = as_flags
+        flags(self.scores, self.first, worst.astype(np.float32), *_flag(self.way, n_tables, self.limits), self.bytes)
+
+    def look(self, rows: np.ndarray, labels: np.ndarray, first: int, share: tuple[int, int]) -> None:
+        """Scan some labels; what is found waits for `gather`."""
+        begin, end = share
+        best, ids, limits = self.best.copy(), self.ids.copy(), self.limits.copy()
+        kernel: Any = scan
+        kernel(
+            rows[begin:end], labels[begin:end], first + begin, self.bytes, self.active, limits, self.bounds, self.steps,
+            self.scores, self.first, self.way, np.empty(len(self.scores), np.float32), best, ids,
+        )  # fmt: skip
+        self.found.append((best, ids, limits))
+
+    def gather(self) -> None:
+        """Put together what the shares have found."""
+        found, self.found = self.found, []
+        self.best, self.ids = _merged(found)
+        self.limits = np.min([part[2] for part in found], 0)
+
+
+class _One:
+    """A single document on its way through the labels."""
+
+    def __init__(self, way: int, scores: np.ndarray, document: int, k: int) -> None:
+        self.way, self.scores = way, scores
+        good = bool(np.isfinite(scores).all())
+        self.sound, self.documents = np.arange(int(good)), np.full(int(good), document)
+        self.bytes = np.empty((0, scores.shape[1]), np.uint8)
+        self.tops = scores.max(1) if good else scores[:, 0]
+        self.bound, self.step, self.limit = float(self.tops.sum(dtype=np.float64)), 0.0, 0
+        self.best = np.full((1, k), -np.inf, np.float32)
+        self.ids = np.full((1, k), NOTHING, np.int32)
+        self.found: list[Found] = []
+
+    def make_ready(self, known: bool) -> None:
+        """Bytes and limit for what must be reached now."""
+        worst = float(self.best[0, -1])
+        if not known or np.isneginf(worst) or len(self.sound) == 0:
+            return
+        n_tables = len(self.scores)
+        if self.way == SUM:
+            self.step = float(_steps(np.array([self.bound]), np.array([worst]), n_tables)[0])
+            away = (self.tops - self.scores[:, :, 0]) * _rounded_down(np.array([self.step]))
+            self.bytes = np.minimum(away, np.float32(255)).astype(np.uint8)
+            self.limit = int(_limit(worst, self.bound, self.step, n_tables))
+            return
+        limits = np.zeros(1, np.uint8)
+        wanted, weight = _flag(self.way, n_tables, limits), self.scores[:, :, 0] < np.float32(worst)
+        self.bytes = np.where(weight, np.uint8(wanted[0]), np.uint8(0))
+        self.limit = int(limits[0])
+
+    def look(self, rows: np.ndarray, labels: np.ndarray, first: int, share: tuple[int, int]) -> None:
+        """Scan some labels; what is found waits for `gather`."""
+        begin, end = share
+        best, ids = self.best.copy(), self.ids.copy()
+        limit = np.zeros(1, np.uint8)
+        if len(self.sound):
+            kernel: Any = scan_one
+            limit[0] = kernel(
+                rows[begin:end], labels[begin:end], first + begin, self.bytes, self.limit, self.bound, self.step,
+                self.scores, self.way, np.empty(len(self.scores), np.float32), best[0], ids[0],
+            )  # fmt: skip
+        self.found.append((best, ids, limit))
+
+    def gather(self) -> None:
+        """Put together what the shares have found."""
+        found, self.found = self.found, []
+        self.best, self.ids = _merged(found)
+        self.limit = min(int(part[2][0]) for part in found)
+
+
+def _merged(found: Sequence[Found]) -> tuple[np.ndarray, np.ndarray]:
+    """The best of what several shares of the labels gave; what was known before is in every one."""
+    if len(found) == 1:
+        return found[0][:2]
+    k = found[0][0].shape[1]
+    best = np.concatenate([part[0] for part in found], 1)
+    ids = np.concatenate([part[1] for part in found], 1)
+    order = np.lexsort((np.where(ids == NOTHING, np.iinfo(np.int32).max, ids), -best), axis=1)
+    best, ids = np.take_along_axis(best, order, 1), np.take_along_axis(ids, order, 1)
+    again = np.zeros(ids.shape, bool)
+    again[:, 1:] = (ids[:, 1:] == ids[:, :-1]) & (
+        ids[:, 1:] != NOTHING
+    )  # the same label has the same score: neighbours
+    order = np.argsort(again, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(best, order, 1), np.take_along_axis(ids, order, 1)
+
+
+def _steps(bounds: np.ndarray, worst: np.ndarray, n_tables: int) -> np.ndarray:
+    """What distances are multiplied by, so that STEPS of them lead from the best that can be to what is wanted."""
+    with np.errstate(invalid="ignore"):
+        away = bounds - n_tables * worst
+    return STEPS / np.where(np.isfinite(away), np.maximum(away, 1e-30), 1.0)
+
+
+def _rounded_down(steps: np.ndarray) -> np.ndarray:
+    """A little less, so that products rounded to float32 are never more than the true ones."""
+    return (steps * (1 - 1e-6)).astype(np.float32)
+
+
+def _limit(worst: float, bound: float, step: float, n_tables: int) -> np.uint8:
+    kernel: Any = limit_of
+    return np.uint8(0) if np.isneginf(worst) else np.uint8(kernel(worst, n_tables, bound, step))
+
+
+def _flag(way: int, n_tables: int, limits: np.ndarray) -> tuple[int]:
+    """What a score counts that is too low: the least must be high enough in all tables, the median in half of them."""
+    limits[:] = 0 if way == LEAST else n_tables // 2
+    return (255 if way == LEAST else 1,)

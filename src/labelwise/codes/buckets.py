@@ -1,0 +1,182 @@
+"""Buckets: R independent tables, each of which puts every label into one of B buckets.
+
+Two labels are told apart by a single table in which they lie in different buckets, so that R tables of B buckets stand
+for many more labels than R x B. Tables come from a hash (nothing to store), from a shuffled cut into equal parts, or
+from outside; what is not computed on the fly is held in 16 bits where B allows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from labelwise.errors import ConfigError, DataError, ModelFormatError
+from labelwise.kernels.murmur import murmur_buckets
+from labelwise.kernels.universal_hash import universal_buckets
+from labelwise.parallel import ranges, run_all, threads
+
+Hash = Literal["murmur", "universal", "balanced"]
+PRIME = (1 << 31) - 1
+"""Of the 2-universal hash; there can be no more labels than this."""
+MOST_BUCKETS = 1 << 24
+
+
+@dataclass(frozen=True, eq=False)
+class BucketTables:
+    """Some of the tables of a code, by number.
+
+    Parameters
+    ----------
+    n_items
+        Labels (or features) that are put into buckets.
+    n_buckets
+        Buckets of each table.
+    numbers
+        Which repetitions these are; a table depends on its number alone, not on which others there are.
+    hash
+        ``murmur``: MurmurHash3 with the number as its seed, bit for bit the tables of the original MACH.
+        ``universal``: ((a x + b) mod p) mod B. ``balanced``: a shuffle cut into equal parts.
+    seed
+        Decides universal and balanced tables.
+    given
+        Tables from elsewhere, by number; they take the place of the hash's.
+    """
+
+    n_items: int
+    n_buckets: int
+    numbers: tuple[int, ...]
+    hash: Hash = "murmur"
+    seed: int = 0
+    given: Mapping[int, np.ndarray] | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.n_items <= PRIME:
+            raise ConfigError(f"buckets are for 1 to {PRIME:,} labels, got {self.n_items:,}")
+        if not 1 <= self.n_buckets <= MOST_BUCKETS:
+            raise ConfigError(f"buckets: from 1 to {MOST_BUCKETS:,}, got {self.n_buckets:,}")
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The smallest type that holds a bucket's number."""
+        return narrow(self.n_buckets)
+
+    def of(self, numbers: Sequence[int]) -> BucketTables:
+        """Other repetitions of the same code."""
+        return BucketTables(self.n_items, self.n_buckets, tuple(numbers), self.hash, self.seed, self.given)
+
+    def table(self, number: int) -> np.ndarray:
+        """The bucket of every label in one repetition."""
+        if self.given is not None and number in self.given:
+            return self.given[number]
+        if self.hash == "balanced":
+            order = np.random.default_rng([self.seed, number]).permutation(self.n_items)
+            table = np.empty(self.n_items, self.dtype)
+            table[order] = np.arange(self.n_items) % self.n_buckets
+            return table
+        table = np.empty(self.n_items, self.dtype)
+        run_all(lambda part: self._hashed(number, part[0], table[part[0] : part[1]]), ranges(self.n_items, threads()))
+        return table
+
+    def rows(self, begin: int, end: int) -> np.ndarray:
+        """The buckets of some labels in all repetitions, [labels, repetitions]; hashes only, nothing is stored."""
+        if self.hash == "balanced" or self.given:
+            raise ValueError("only hashes are worked out label by label")
+        found = np.empty((len(self), end - begin), self.dtype)
+        for row, number in zip(found, self.numbers, strict=True):
+            self._hashed(number, begin, row)
+        return np.ascontiguousarray(found.T)
+
+    def side_by_side(self) -> np.ndarray:
+        """All tables as [labels, repetitions]: the buckets of one label lie together."""
+        whole = np.empty((self.n_items, len(self)), self.dtype)
+        for column, number in enumerate(self.numbers):
+            whole[:, column] = self.table(number)
+        return whole
+
+    def _hashed(self, number: int, first: int, out: np.ndarray) -> None:
+        if self.hash == "murmur":
+            kernel: Any = murmur_buckets
+            kernel(first, len(out), number, self.n_buckets, out)
+            return
+        a, b = universal_factors(self.seed, number)
+        universal: Any = universal_buckets
+        universal(first, len(out), a, b, PRIME, self.n_buckets, out)
+
+    # --- the original's files ---
+
+    def write_lookups(self, folder: str | Path) -> None:
+        """Write the tables as the original MACH does: bucket_order, class_order and counts of each, int64 .npy."""
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        for number in self.numbers:
+            table = self.table(number)
+            order, offsets = members(table, self.n_buckets)
+            for name, array in (("bucket_order", table), ("class_order", order), ("counts", offsets)):
+                np.save(target / f"{name}_{number}.npy", array.astype(np.int64))
+
+
+def read_lookups(folder: str | Path, n_items: int, n_buckets: int, numbers: Sequence[int]) -> dict[int, np.ndarray]:
+    """Tables that the original MACH has written, checked."""
+    return {number: _read_lookup(Path(folder), number, n_items, n_buckets) for number in numbers}
+
+
+def _read_lookup(folder: Path, number: int, n_items: int, n_buckets: int) -> np.ndarray:
+    path = folder / f"bucket_order_{number}.npy"
+    try:
+        table = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{path}: no table of buckets can be read: {error}") from None
+    try:
+        return checked_table(table, n_items, n_buckets, str(path))
+    except ModelFormatError as error:
+        raise DataError(str(error)) from None
+
+
+def checked_table(table: np.ndarray, n_items: int, n_buckets: int, where: str) -> np.ndarray:
+    """A table from outside in our type; every bucket must be one."""
+    if table.ndim != 1 or table.dtype.kind not in "iu" or len(table) != n_items:
+        raise ModelFormatError(
+            f"{where}: a table of {n_items:,} whole numbers is needed, found {table.dtype} {table.shape}"
+        )
+    if n_items and (int(table.min()) < 0 or int(table.max()) >= n_buckets):
+        raise ModelFormatError(f"{where}: buckets are numbered from 0 to {n_buckets - 1:,}, found others")
+    return np.ascontiguousarray(table, narrow(n_buckets))
+
+
+def narrow(n_buckets: int) -> np.dtype:
+    """The smallest type that numbers so many buckets."""
+    return np.dtype(np.uint16 if n_buckets <= 1 << 16 else np.uint32)
+
+
+def universal_factors(seed: int, number: int) -> tuple[int, int]:
+    """a and b of a 2-universal hash."""
+    random = np.random.default_rng([seed, number])
+    return int(random.integers(1, PRIME)), int(random.integers(0, PRIME))
+
+
+def members(table: np.ndarray, n_buckets: int) -> tuple[np.ndarray, np.ndarray]:
+    """The labels of each bucket: labels by bucket and then by number, and where each bucket begins."""
+    order = np.argsort(table, kind="stable")
+    offsets = np.zeros(n_buckets + 1, np.int64)
+    np.cumsum(np.bincount(table, minlength=n_buckets), out=offsets[1:])
+    return order, offsets
+
+
+def pairs_alike(n_labels: int, n_buckets: int, repetitions: int) -> float:
+    """Pairs of labels that are expected to share their bucket in every table: no prediction can tell them apart."""
+    return math.exp(math.log(n_labels) + math.log(max(n_labels - 1, 1e-300) / 2) - repetitions * math.log(n_buckets))
+
+
+def repetitions_needed(n_labels: int, n_buckets: int, probability: float) -> int:
+    """Repetitions with which, but for this probability, all pairs of labels can be told apart."""
+    if n_buckets < 2:
+        raise ConfigError("one bucket tells nothing apart; at least 2 are needed")
+    return max(1, math.ceil(2 * math.log(n_labels / math.sqrt(probability)) / math.log(n_buckets)))

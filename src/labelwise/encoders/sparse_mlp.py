@@ -1,0 +1,156 @@
+"""Networks over sparse rows, several side by side: a table of feature vectors, hidden layers, one output a bucket.
+
+All weights of `count` networks are stacked, so that a layer of all of them is one batched product. They share the
+documents and nothing else: each may read features under numbers of its own (feature hashing), and no sum runs over two
+networks, so that each learns what it would learn alone. There is never a dense matrix of the input.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from labelwise.encoders.rooms import hand_over_rows
+from labelwise.kernels.sparse_layer import by_column, summed_slopes, weighted_rows
+from labelwise.parallel import ranges, run_all, threads
+
+START_SPREAD = 0.05
+"""Standard deviation of the first weights of the table."""
+
+
+@dataclass(frozen=True)
+class SparseRows:
+    """Rows of a batch for several networks: CSR with columns [networks, entries] of each network's own numbering."""
+
+    indptr: Tensor
+    columns: Tensor
+    values: Tensor
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    def to(self, device: torch.device) -> SparseRows:
+        """The same on another device."""
+        return SparseRows(self.indptr.to(device), self.columns.to(device), self.values.to(device))
+
+
+class SparseMLP(nn.Module):
+    """`count` networks from sparse rows to `outputs` scores.
+
+    Parameters
+    ----------
+    count
+        Networks side by side.
+    n_features
+        Columns of each network's rows.
+    hidden
+        Widths of the hidden layers; none makes the networks linear.
+    outputs
+        Scores of each network.
+    """
+
+    def __init__(self, count: int, n_features: int, hidden: Sequence[int], outputs: int) -> None:
+        super().__init__()
+        widths = [*hidden, outputs]
+        self.count, self.n_features = count, n_features
+        self.table = nn.Parameter(torch.empty(count * n_features, widths[0]))
+        self.biases = nn.ParameterList(torch.zeros(count, width) for width in widths)
+        self.weights = nn.ParameterList(torch.empty(count, width, before) for before, width in pairwise(widths))
+        self._slots: np.ndarray | None = None
+
+    @torch.no_grad()
+    def start(self, seeds: Sequence[Sequence[int]], output_biases: Tensor) -> SparseMLP:
+        """Draw first weights, each network's from its own seed, and set where its outputs begin."""
+        for place, seed in enumerate(seeds):
+            generator = torch.Generator().manual_seed(int(np.random.SeedSequence(list(seed)).generate_state(1)[0]))
+            self.of(place, self.table).normal_(0, START_SPREAD, generator=generator)
+            for weight in self.weights:
+                weight[place].normal_(0, math.sqrt(2 / weight.shape[2]), generator=generator)
+        if len(self.weights):
+            self.weights[-1].mul_(START_SPREAD)  # outputs begin at their biases
+        for bias in self.biases[:-1]:
+            bias.zero_()
+        self.biases[-1].copy_(output_biases)
+        return self
+
+    def of(self, place: int, table: Tensor) -> Tensor:
+        """The part of the table that belongs to one network."""
+        return table[place * self.n_features : (place + 1) * self.n_features]
+
+    def forward(self, rows: SparseRows) -> Tensor:
+        """Scores [networks, documents, outputs]."""
+        layer = self._first(rows) + self.biases[0][:, None]
+        for weight, bias in zip(self.weights, self.biases[1:], strict=True):
+            layer = torch.baddbmm(bias[:, None], functional.relu(layer), weight.mT)
+        return layer
+
+    def scores_by_output(self, rows: SparseRows) -> Tensor:
+        """The same as [networks, outputs, documents], which decoding reads."""
+        layer = self._first(rows) + self.biases[0][:, None]
+        if not len(self.weights):
+            return layer.mT.contiguous()
+        for weight, bias in zip(self.weights[:-1], self.biases[1:-1], strict=True):
+            layer = torch.baddbmm(bias[:, None], functional.relu(layer), weight.mT)
+        return torch.baddbmm(self.biases[-1][:, :, None], self.weights[-1], functional.relu(layer).mT)
+
+    def _first(self, rows: SparseRows) -> Tensor:
+        """[networks, documents, width] from the table."""
+        width = self.table.shape[1]
+        offsets = torch.arange(self.count, device=rows.columns.device)[:, None] * self.n_features
+        columns = (rows.columns + offsets).reshape(-1)
+        entries = rows.columns.shape[1]
+        begins = torch.arange(self.count, device=rows.indptr.device)[:, None] * entries + rows.indptr[None, :-1]
+        values = rows.values.expand(self.count, -1).reshape(-1)
+        if self.table.device.type == "cpu":
+            indptr = torch.cat([begins.reshape(-1), torch.tensor([self.count * entries])])
+            found: Any = _FirstLayer.apply(self.table, indptr, columns, values, self)
+        else:
+            found = functional.embedding_bag(
+                columns, self.table, begins.reshape(-1), mode="sum", sparse=True, per_sample_weights=values
+            )
+        return found.reshape(self.count, len(rows), width)
+
+    def slots(self) -> np.ndarray:
+        """One number for each row of the table, for sorting entries by column."""
+        if self._slots is None or len(self._slots) != len(self.table):
+            self._slots = np.full(len(self.table), -1, np.int32)
+        return self._slots
+
+
+class _FirstLayer(torch.autograd.Function):
+    """Weighted sums of table rows; the gradient has only the rows that were read."""
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, indptr: Tensor, columns: Tensor, values: Tensor, owner: SparseMLP) -> Tensor:
+        ctx.entries = indptr, columns, values
+        ctx.table, ctx.owner = table, owner
+        out = table.new_empty(len(indptr) - 1, table.shape[1])
+        arrays = [part.detach().numpy() for part in (indptr, columns, values, table)]
+        target, kernel = out.numpy(), _kernel(weighted_rows)
+        run_all(lambda part: kernel(*arrays, *part, target), ranges(len(target), 4 * threads()))
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:  # type: ignore[bad-override]
+        (slopes,) = grad_outputs
+        indptr, columns, values = (part.numpy() for part in ctx.entries)
+        used, begins, rows, weights = _kernel(by_column)(indptr, columns, values, ctx.owner.slots())
+        out = np.empty((len(used), slopes.shape[1]), np.float32)
+        source, kernel = slopes.contiguous().numpy(), _kernel(summed_slopes)
+        run_all(lambda part: kernel(begins, rows, weights, source, *part, out), ranges(len(used), 4 * threads()))
+        hand_over_rows(ctx.table, torch.from_numpy(used.astype(np.int64)), torch.from_numpy(out))
+        return None, None, None, None, None
+
+
+def _kernel(function: Any) -> Any:
+    return function

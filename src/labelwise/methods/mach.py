@@ -1,0 +1,367 @@
+"""MACH: labels hashed into buckets, several times over; small classifiers of buckets; labels from the buckets' scores.
+
+Known from Medini et al., "Extreme Classification in Log Memory using Count-Min Sketch" (NeurIPS 2019). R hash tables
+put the labels into B buckets each, and for every table a network of its own learns which buckets a document's labels
+lie in. A label's score is put together from the scores of its R buckets.
+
+Cost: training is R networks of documents x (entries + B) x width, prediction the same for one pass and labels x R bytes
+looked at for each document. Memory: R x (features + B) x width weights, whatever the number of labels; beside them two
+bytes for each label and table, or none with universal hashing. Repetitions share nothing but the data and can be
+trained by separate processes or machines. Good for millions of labels when memory is what is short, and for training
+on many machines without a network between them; the linear tree is usually more accurate.
+What we do differently: documents are really shuffled, biases start at the buckets' log-odds, decoding is exact for all
+labels without an array of documents x labels, and metrics are the usual ones.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from labelwise.codes.bucket_search import BucketSearch
+from labelwise.codes.buckets import BucketTables, Hash, checked_table, read_lookups
+from labelwise.config import Config as BaseConfig
+from labelwise.data.dataset import Dataset
+from labelwise.errors import ConfigError, ModelFormatError
+from labelwise.features.tfidf import Tfidf
+from labelwise.methods.base import FitContext, Method
+from labelwise.methods.inputs import Documents
+from labelwise.methods.label_wishes import LabelWishes
+from labelwise.methods.linear_base import LinearTfidf, as_csr
+from labelwise.methods.word_networks import check_torch
+from labelwise.store import stored
+from labelwise.topk import TopK, in_order
+from labelwise.training.settings import Count, OptimiserConfig, Positive, ScheduleConfig, TrainingConfig
+
+if TYPE_CHECKING:
+    from labelwise.training.repetitions import Repetition, RepetitionTraining, Sizes
+
+log = logging.getLogger("labelwise")
+
+Score = Literal["logits", "mean", "least", "median", "unbiased"]
+SCORES_AT_ONCE = 1 << 24
+"""Scores of buckets that exist at a time in prediction: 64 MB."""
+MOST_REPETITIONS = 1000
+
+
+class MachOptimiser(OptimiserConfig):
+    """How weights follow gradients."""
+
+    name: Literal["adagrad", "adadelta", "adam", "amsgrad", "adamw", "sgd"] = "adam"
+    """The rule of the updates."""
+
+
+class MachTraining(TrainingConfig):
+    """How repetitions are trained: Adam at a constant rate, to the end of the last epoch."""
+
+    batch_size: Count = 256
+    """Documents in a batch."""
+    clip: Positive | Literal["adaptive"] | None = None
+    """Longest gradient; only for repetitions that are trained one at a time, because it looks at all weights."""
+    optimiser: MachOptimiser = MachOptimiser()
+    """How weights follow gradients."""
+    schedule: ScheduleConfig = ScheduleConfig(kind="linear")
+    """How the learning rate changes."""
+    validate_every: Count | Literal["epoch"] | None = None
+    """Steps between two validations, or every epoch, or null: never."""
+    restore_best: bool = False
+    """Keep the weights of the best validation rather than the last ones; for repetitions trained one at a time."""
+
+
+class CandidatesConfig(BaseConfig):
+    """Look at the labels of the best buckets only."""
+
+    buckets: Annotated[int, Field(ge=1)] = 50
+    """Best buckets of each table whose labels are met."""
+    hits: Annotated[int, Field(ge=1, le=255)] = 2
+    """Tables in which a label must be met to be scored."""
+
+
+class Mach(Method):
+    """Labels hashed into buckets: memory that does not grow with the labels, training without communication."""
+
+    name = "mach"
+    inputs = ("features", "texts")
+    same_on_any_threads = False
+    chooses_labels = True
+
+    class Config(BaseConfig):
+        """Parameters."""
+
+        repetitions: Annotated[int, Field(ge=1, le=MOST_REPETITIONS)] = 8
+        """Hash tables, each with a network of its own (R)."""
+        buckets: Annotated[int, Field(ge=2, le=1 << 24)] = 1000
+        """Buckets of each table (B)."""
+        hash: Hash = "murmur"
+        """murmur: the original's tables, bit for bit; universal: worked out on the way, nothing is stored; balanced: a
+        shuffle cut into equal parts."""
+        lookups: str | None = None
+        """Folder with tables in the original's form (bucket_order_0.npy ...), instead of a hash."""
+        feature_hashing: Annotated[int, Field(ge=1)] | None = None
+        """Rows that features are hashed into, by another hash in each repetition; null: a row for each feature."""
+        hidden: list[Annotated[int, Field(ge=1)]] = [256]
+        """Widths of the hidden layers; none makes the networks linear."""
+        loss: Literal["bce", "softmax"] = "bce"
+        """bce: a document may have many labels; softmax: it has one (ODP, ImageNet)."""
+        score: Score | None = None
+        """How a label's score comes from its buckets: the mean of their log-odds (logits), the mean, least or median
+        of their probabilities, or the unbiased estimator of the label's probability, which is meant for softmax. null
+        is logits with bce and unbiased with softmax."""
+        candidates: CandidatesConfig | None = None
+        """Score only labels of the best buckets; null: all labels, exactly."""
+        training: MachTraining = MachTraining()
+        """How each repetition is trained."""
+        at_once: Annotated[int, Field(ge=1, le=32)] = 1
+        """Repetitions that one process trains side by side, in batched products; each learns what it learns alone."""
+        repetitions_folder: str | None = None
+        """Folder of finished repetitions, each a file of its own, which several processes may fill; null keeps them
+        with the run."""
+        missing: Literal["train", "leave"] = "train"
+        """What to do with repetitions that are not finished: train them, or make a model without them."""
+        tfidf: LinearTfidf = LinearTfidf()
+        """How texts become features."""
+
+        @model_validator(mode="after")
+        def _check(self) -> Self:
+            if self.at_once > 1:
+                if self.training.clip is not None:
+                    raise ValueError("training.clip looks at all weights, so it needs at_once: 1")
+                if self.training.restore_best or self.training.early_stopping is not None:
+                    raise ValueError("training.restore_best and early_stopping judge one repetition: set at_once to 1")
+            if self.missing == "leave" and self.repetitions_folder is None:
+                raise ValueError("missing: leave needs a repetitions_folder with finished ones")
+            return self
+
+        @property
+        def way(self) -> Score:
+            """How scores are put together."""
+            return self.score or ("logits" if self.loss == "bce" else "unbiased")
+
+    tfidf_: Tfidf | None
+    repetitions_: list[Repetition]
+
+    # --- fit ---
+
+    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
+        from labelwise.training.machine import torch_threads
+
+        check_torch(self.name)
+        with torch_threads():
+            training = self._training(data, kind, valid, context)
+            folder, config = self._folder(context), self.config
+            numbers: Sequence[int] = range(config.repetitions)
+            if config.missing == "leave":
+                numbers = training.finished(numbers, folder)
+                if not numbers:
+                    raise ConfigError(f"repetitions_folder: no finished repetition of this training is in {folder}")
+                log.info("%d of %d repetitions are finished and used", len(numbers), config.repetitions)
+            self.repetitions_ = training.run(numbers, folder, config.at_once)
+        self._set_up(data.n_labels)
+
+    def fit_repetitions(
+        self, data: Dataset, numbers: Sequence[int], valid: Dataset | None = None, context: FitContext | None = None
+    ) -> Path:
+        """Train some repetitions alone and put them into `repetitions_folder`, from which `fit` takes them up.
+
+        Any number of processes may do so at the same time, on as many machines; finished ones are not trained again.
+        """
+        from labelwise.training.machine import torch_threads
+
+        check_torch(self.name)
+        config = self.config
+        if config.repetitions_folder is None:
+            raise ConfigError("to train single repetitions set repetitions_folder: where each one is put when finished")
+        odd = [number for number in numbers if not 0 <= number < config.repetitions]
+        if odd:
+            raise ConfigError(f"there are repetitions 0 to {config.repetitions - 1}, not {odd[0]}")
+        held_out = valid.align(data.label_names) if valid is not None else None
+        with torch_threads():
+            training = self._training(data, self._kind_of(data), held_out, context or FitContext())
+            folder = Path(config.repetitions_folder)
+            training.run(list(numbers), folder, config.at_once)
+        return folder
+
+    def _folder(self, context: FitContext) -> Path | None:
+        if self.config.repetitions_folder is not None:
+            return Path(self.config.repetitions_folder)
+        return None if context.checkpoints is None else context.checkpoints / "repetitions"
+
+    def _training(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> RepetitionTraining:
+        from labelwise.training.repetitions import RepetitionTraining
+
+        config = self.config
+        self.tfidf_ = Tfidf(config.tfidf) if kind == "texts" else None
+        features = self._features(data, fit=True)
+        held_out = None
+        if valid is not None and config.training.validate_every is not None:
+            held_out = self._features(valid, fit=False), valid.labels
+        settings = config.model_dump_json(
+            exclude={"training", "repetitions", "score", "candidates", "at_once", "repetitions_folder", "missing"}
+        )
+        tables = self._tables(data.n_labels, range(config.repetitions))
+        return RepetitionTraining(
+            features, data.labels, held_out, self._sizes(features.shape[1]), config.loss, config.training, tables,
+            self._feature_tables(features.shape[1]), settings, context,
+        )  # fmt: skip
+
+    def _features(self, data: Dataset | Documents, fit: bool) -> Any:
+        if self.tfidf_ is None:
+            return as_csr(data.features)
+        texts = data.texts or ()
+        return self.tfidf_.fit_transform(texts) if fit else self.tfidf_.transform(texts)
+
+    def _sizes(self, n_features: int) -> Sizes:
+        from labelwise.training.repetitions import Sizes
+
+        rows = self.config.feature_hashing or n_features
+        return Sizes(rows, tuple(self.config.hidden), self.config.buckets)
+
+    def _tables(self, n_labels: int, numbers: Sequence[int]) -> BucketTables:
+        config = self.config
+        given = None
+        if config.lookups is not None:
+            given = read_lookups(config.lookups, n_labels, config.buckets, numbers)
+        return BucketTables(n_labels, config.buckets, tuple(numbers), config.hash, config.training.seed, given)
+
+    def _feature_tables(self, n_features: int) -> BucketTables | None:
+        config = self.config
+        if config.feature_hashing is None:
+            return None
+        return BucketTables(n_features, config.feature_hashing, tuple(range(config.repetitions)))
+
+    def _set_up(self, n_labels: int) -> None:
+        """What prediction needs of the repetitions there are."""
+        numbers = tuple(one.number for one in self.repetitions_)
+        given = {one.number: one.buckets for one in self.repetitions_ if one.buckets is not None}
+        tables = BucketTables(
+            n_labels, self.config.buckets, numbers, self.config.hash, self.config.training.seed, given or None
+        )
+        way = self.config.way
+        self._search = BucketSearch(tables, way if way in ("least", "median") else "mean")  # type: ignore[arg-type]
+
+    # --- predict ---
+
+    def _predict(self, data: Documents, k: int) -> TopK:
+        return self._best(data, k, None)
+
+    def _predict_chosen(self, data: Documents, k: int, wishes: LabelWishes) -> TopK:
+        """Some labels only are searched exactly; with weights, the score of every one of them is worked out."""
+        labels = None if wishes.allowed is None else np.flatnonzero(wishes.allowed)
+        k = k if labels is None else min(k, len(labels))
+        if wishes.weights is None:
+            return self._best(data, k, labels)
+        return self._best(data, k, np.arange(len(wishes.weights)) if labels is None else labels, wishes.weights)
+
+    def _best(self, data: Documents, k: int, labels: np.ndarray | None, weights: np.ndarray | None = None) -> TopK:
+        features = self._features(data, fit=False)
+        config = self.config
+        per_document = len(self.repetitions_) * config.buckets
+        at_once = max(32, SCORES_AT_ONCE // per_document // 32 * 32)
+        parts = []
+        for begin in range(0, features.shape[0], at_once):
+            scores = self._scores(features[begin : begin + at_once])
+            if weights is not None and labels is not None:
+                found = self._search.best_weighted(scores, k, labels, weights, self._as_probabilities)
+            elif config.candidates is not None and labels is None:
+                found = self._search.best_candidates(scores, k, config.candidates.buckets, config.candidates.hits)
+            else:
+                found = self._search.best(scores, k, labels)
+            parts.append(found)
+        if not parts:
+            return TopK(np.empty((0, k), np.int32), np.empty((0, k), np.float32))
+        found = TopK.concatenate(parts)
+        return found if weights is not None else in_order(found.ids, self._as_probabilities(found.scores))
+
+    def _scores(self, features: Any) -> np.ndarray:
+        """Scores of buckets [repetitions, buckets, documents], in the form that is put together."""
+        import torch
+
+        from labelwise.training.machine import computing_device, torch_threads
+        from labelwise.training.repetitions import networks_of, sparse_rows
+
+        sizes, device = self._sizes(features.shape[1]), computing_device()
+        tables = self._feature_tables(features.shape[1])
+        found = np.empty((len(self.repetitions_), sizes.n_buckets, features.shape[0]), np.float32)
+        with torch_threads(), torch.inference_mode():
+            for place, one in enumerate(self.repetitions_):
+                hashed = None if tables is None else [tables.table(one.number)]
+                network = networks_of([one], sizes).to(device)
+                scores = network.scores_by_output(sparse_rows(features, 1, hashed).to(device))[0]
+                if self.config.way != "logits":
+                    scores = torch.sigmoid(scores) if self.config.loss == "bce" else torch.softmax(scores, 0)
+                found[place] = scores.cpu().numpy()
+        return found
+
+    def _as_probabilities(self, scores: np.ndarray) -> np.ndarray:
+        """What is told as a label's score; -inf stays what it is."""
+        way, buckets = self.config.way, self.config.buckets
+        if way == "logits":
+            told = 1 / (1 + np.exp(-np.clip(scores, -60, 60)))
+        elif way == "unbiased":
+            told = buckets / (buckets - 1) * (scores - 1 / buckets)
+        else:
+            return scores
+        return np.where(np.isneginf(scores), -np.inf, told).astype(np.float32)
+
+    # --- files ---
+
+    def _state(self) -> dict[str, np.ndarray]:
+        state = {"repetitions": np.array([one.number for one in self.repetitions_], np.int64)}
+        if self.tfidf_ is not None:
+            state |= {f"tfidf.{key}": value for key, value in self.tfidf_.state().items()}
+        for one in self.repetitions_:
+            state |= one.to_tensors(f"repetition{one.number}.")
+        return state
+
+    def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
+        check_torch(self.name)
+        from labelwise.training.repetitions import Repetition
+
+        self.tfidf_ = None
+        if self.input_ == "texts":
+            self.tfidf_ = Tfidf(self.config.tfidf)
+            prefix = "tfidf."
+            self.tfidf_.restore({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}, path)
+        n_features = self.tfidf_.n_features if self.tfidf_ else int(self.n_features_in_ or 0)
+        numbers = stored(tensors, "repetitions", path)
+        if (
+            numbers.ndim != 1
+            or numbers.dtype != np.int64
+            or not 1 <= len(numbers) <= MOST_REPETITIONS
+            or len(np.unique(numbers)) != len(numbers)
+            or not (numbers.min() >= 0 and numbers.max() < self.config.repetitions)
+        ):
+            raise ModelFormatError(f"{path}: the list of repetitions is damaged")
+        sizes, n_labels = self._sizes(n_features), len(self.label_names_)
+        self.repetitions_ = []
+        for number in numbers.tolist():
+            prefix = f"repetition{number}."
+            buckets = tensors.get(f"{prefix}buckets")
+            if buckets is not None:
+                buckets = checked_table(buckets, n_labels, self.config.buckets, f"{path}: {prefix}buckets")
+            self.repetitions_.append(Repetition(number, sizes.checked(tensors, prefix, path), buckets))
+        if self.config.lookups is not None and any(one.buckets is None for one in self.repetitions_):
+            raise ModelFormatError(f"{path}: the model was trained with tables of its own, and they are missing")
+        if len(numbers) < self.config.repetitions:
+            log.info("%s: %d of %d repetitions are there and used", path, len(numbers), self.config.repetitions)
+        self._set_up(n_labels)
+
+    def subset(self, numbers: Sequence[int]) -> Self:
+        """The same model with some of its repetitions only."""
+        from copy import copy
+
+        self._check_fitted()
+        held = {one.number: one for one in self.repetitions_}
+        unknown = [number for number in numbers if number not in held]
+        if unknown or not numbers:
+            raise ConfigError(f"repetitions: choose some of {sorted(held)}, got {list(numbers)}")
+        other = copy(self)
+        other.repetitions_ = [held[number] for number in dict.fromkeys(numbers)]
+        other._set_up(len(self.label_names_))
+        log.info("%d of %d repetitions are used", len(other.repetitions_), self.config.repetitions)
+        return other

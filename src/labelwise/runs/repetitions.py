@@ -1,0 +1,40 @@
+"""Single repetitions of a model that is made of independent parts, each trained by a process of its own."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from labelwise.errors import ConfigError
+from labelwise.methods.base import FitContext
+from labelwise.parallel import using_threads
+from labelwise.runs.config import RunConfig
+from labelwise.runs.folder import locked
+from labelwise.runs.load_data import load_run_data
+from labelwise.runs.train import with_held_out
+
+
+def train_repetitions(config: RunConfig, numbers: Sequence[int]) -> Path:
+    """Train some repetitions on the data of a run; returns the folder they are in."""
+    from labelwise.methods.mach import Mach
+
+    model = config.make_method()
+    if not isinstance(model, Mach):
+        raise ConfigError(f"--repetition: {model.name} is not made of repetitions; mach is")
+    if model.config.repetitions_folder is None:
+        raise ConfigError(
+            "--repetition: set model.repetitions_folder, the folder where each finished repetition is put, for example "
+            "--set model.repetitions_folder=runs/mach-repetitions"
+        )
+    with using_threads(config.run.threads):
+        data, _ = with_held_out(config, load_run_data(config.data))
+        work = Path(model.config.repetitions_folder) / ("work-" + "-".join(f"{number:03d}" for number in numbers))
+        try:
+            work.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"model.repetitions_folder: {work} cannot be made: {error.strerror}") from None
+        with locked(work, "on the same repetition"):
+            folder = model.fit_repetitions(data.train, numbers, data.valid, FitContext(work))
+        shutil.rmtree(work, ignore_errors=True)
+    return folder
