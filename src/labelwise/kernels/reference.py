@@ -390,3 +390,26 @@ def update_rows(weights, first, second, rows, gradient, decay, beta1, beta2, rat
             first[row][j] = beta1 * first[row][j] + (1 - beta1) * pull
             second[row][j] = beta2 * second[row][j] + (1 - beta2) * pull * pull
             weights[row][j] -= rate * first[row][j] / (second[row][j] ** 0.5 * root + eps)
+
+
+# --- buckets ------------------------------------------------------------------------------------------------------
+
+
+def murmur(key: int, seed: int) -> int:
+    """MurmurHash3 (x86, 32 bits) of one number of four bytes, as a signed number."""
+
+    def rotated(number: int, bits: int) -> int:
+        return (number << bits | number >> (32 - bits)) & 0xFFFFFFFF
+
+    mixed = rotated(key * 0xCC9E2D51 & 0xFFFFFFFF, 15) * 0x1B873593 & 0xFFFFFFFF
+    state = (rotated(seed ^ mixed, 13) * 5 + 0xE6546B64) & 0xFFFFFFFF ^ 4
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
+        state = (state ^ state >> shift) * factor & 0xFFFFFFFF
+    return state - (1 << 32) if state >> 31 else state
+
+
+def bucket_scores(scores: np.ndarray, rows: np.ndarray, way: str) -> np.ndarray:
+    """The score of every label [documents, labels] from those of its buckets [tables, buckets, documents]."""
+    values = np.stack([table[buckets] for table, buckets in zip(scores, rows.T, strict=True)]).astype(np.float64)
+    together = {"mean": np.mean, "least": np.min, "median": np.median}[way]
+    return together(values, axis=0).astype(np.float32).T

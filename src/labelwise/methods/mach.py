@@ -36,6 +36,7 @@ from labelwise.methods.linear_base import LinearTfidf, as_csr
 from labelwise.methods.word_networks import check_torch
 from labelwise.store import stored
 from labelwise.topk import TopK, in_order
+from labelwise.training.repartition import RepartitionConfig
 from labelwise.training.settings import Count, OptimiserConfig, Positive, ScheduleConfig, TrainingConfig
 
 if TYPE_CHECKING:
@@ -114,6 +115,8 @@ class Mach(Method):
         is logits with bce and unbiased with softmax."""
         candidates: CandidatesConfig | None = None
         """Score only labels of the best buckets; null: all labels, exactly."""
+        repartition: RepartitionConfig | None = None
+        """Let labels move to buckets that suit them while training goes on; null keeps the hash's."""
         training: MachTraining = MachTraining()
         """How each repetition is trained."""
         at_once: Annotated[int, Field(ge=1, le=32)] = 1
@@ -133,6 +136,8 @@ class Mach(Method):
                     raise ValueError("training.clip looks at all weights, so it needs at_once: 1")
                 if self.training.restore_best or self.training.early_stopping is not None:
                     raise ValueError("training.restore_best and early_stopping judge one repetition: set at_once to 1")
+            if self.repartition is not None and (self.training.epochs is None or self.training.steps is not None):
+                raise ValueError("repartition counts epochs: give training.epochs, and no steps")
             if self.missing == "leave" and self.repetitions_folder is None:
                 raise ValueError("missing: leave needs a repetitions_folder with finished ones")
             return self
@@ -206,7 +211,7 @@ class Mach(Method):
         tables = self._tables(data.n_labels, range(config.repetitions))
         return RepetitionTraining(
             features, data.labels, held_out, self._sizes(features.shape[1]), config.loss, config.training, tables,
-            self._feature_tables(features.shape[1]), settings, context,
+            self._feature_tables(features.shape[1]), settings, context, config.repartition,
         )  # fmt: skip
 
     def _features(self, data: Dataset | Documents, fit: bool) -> Any:
@@ -345,7 +350,8 @@ class Mach(Method):
             if buckets is not None:
                 buckets = checked_table(buckets, n_labels, self.config.buckets, f"{path}: {prefix}buckets")
             self.repetitions_.append(Repetition(number, sizes.checked(tensors, prefix, path), buckets))
-        if self.config.lookups is not None and any(one.buckets is None for one in self.repetitions_):
+        learned = self.config.lookups is not None or self.config.repartition is not None
+        if learned and any(one.buckets is None for one in self.repetitions_):
             raise ModelFormatError(f"{path}: the model was trained with tables of its own, and they are missing")
         if len(numbers) < self.config.repetitions:
             log.info("%s: %d of %d repetitions are there and used", path, len(numbers), self.config.repetitions)

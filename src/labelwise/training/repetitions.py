@@ -28,6 +28,7 @@ from labelwise.topk import TopK
 from labelwise.training.batching import training_batches
 from labelwise.training.checkpoint import fingerprint
 from labelwise.training.loop import train
+from labelwise.training.repartition import RepartitionConfig, moved
 from labelwise.training.settings import TrainingConfig
 from labelwise.training.validation import validated_metrics, validation_numbers
 
@@ -38,6 +39,8 @@ log = logging.getLogger("labelwise")
 
 KIND, FILE = "repetition", "repetition.safetensors"
 VALIDATED_AT_ONCE = 256
+SEED_STEP = 7919
+"""Between the seeds of two rounds."""
 
 Batch = tuple[Tensor, ...]
 
@@ -148,6 +151,7 @@ class RepetitionTraining:
     feature_tables: BucketTables | None
     settings: str
     context: FitContext
+    repartition: RepartitionConfig | None = None
     _marks: dict[str, str] = field(default_factory=dict)
 
     def run(self, numbers: Sequence[int], folder: Path | None, at_once: int) -> list[Repetition]:
@@ -172,24 +176,60 @@ class RepetitionTraining:
         return [] if folder is None else [number for number in numbers if self._finished(folder, number) is not None]
 
     def _trained(self, numbers: Sequence[int]) -> list[Repetition]:
-        """Train some repetitions side by side."""
+        """Train some repetitions side by side; with learned buckets in rounds, between which labels move."""
         tables = [self.tables.table(number) for number in numbers]
         hashed = None if self.feature_tables is None else [self.feature_tables.table(number) for number in numbers]
         sizes = self.sizes
         network = SparseMLP(len(numbers), sizes.n_features, sizes.hidden, sizes.n_buckets)
         biases = torch.stack([self._first_biases(table) for table in tables])
         network.start([(self.training.seed, number) for number in numbers], biases)
-        fitting = RepetitionFitting(self, network, list(numbers), tables, hashed)
-        train(
-            fitting,
-            self.training,
-            context=self.context,
-            rows=("table",),
-            stage=_stage(numbers),
-            identity=self.identity(),
-        )
-        given = self.tables.given or {}
-        return [_unstacked(network, place, number, given.get(number)) for place, number in enumerate(numbers)]
+        rounds = self._rounds()
+        for place, training in enumerate(rounds):
+            fitting = RepetitionFitting(self, training, network, list(numbers), tables, hashed)
+            train(
+                fitting,
+                training,
+                context=self.context,
+                rows=("table",),
+                stage=_stage(numbers) if len(rounds) == 1 else f"{_stage(numbers)}/round-{place}",
+                identity=self.identity() + fingerprint(*tables),
+            )
+            if self.repartition is not None and place + 1 < len(rounds):
+                before = tables
+                tables = [self._moved(network, row, table, hashed) for row, table in enumerate(tables)]
+                stay = np.mean([(old == new).mean() for old, new in zip(before, tables, strict=True)])
+                log.info("round %d: %.0f %% of the labels have moved", place + 1, 100 * (1 - stay))
+        learned = self.repartition is not None or self.tables.given is not None
+        return [
+            _unstacked(network, place, number, tables[place] if learned else None)
+            for place, number in enumerate(numbers)
+        ]
+
+    def _rounds(self) -> list[TrainingConfig]:
+        """The training cut where labels move; each round has a seed of its own for the order of documents."""
+        if self.repartition is None:
+            return [self.training]
+        total, every = int(self.training.epochs or 1), self.repartition.every
+        lengths = [min(every, total - begin) for begin in range(0, total, every)]
+        return [
+            self.training.model_copy(update={"epochs": length, "seed": self.training.seed + SEED_STEP * place})
+            for place, length in enumerate(lengths)
+        ]
+
+    def _moved(
+        self, network: SparseMLP, place: int, table: np.ndarray, hashed: Sequence[np.ndarray] | None
+    ) -> np.ndarray:
+        """New buckets of all labels by what one network has learned."""
+        own = networks_of([_unstacked(network, place, 0, None)], self.sizes).to(network.table.device)
+        numbers = None if hashed is None else [hashed[place]]
+
+        def scores(documents: np.ndarray) -> np.ndarray:
+            rows = sparse_rows(self.features[documents], 1, numbers)
+            with torch.inference_mode():
+                return own.scores_by_output(rows.to(own.table.device))[0].cpu().numpy()
+
+        choices = self.repartition.choices if self.repartition is not None else 1
+        return moved(self.labels, table, scores, self.sizes.n_buckets, choices)
 
     def _first_biases(self, table: np.ndarray) -> Tensor:
         """Outputs begin at how frequent buckets are: log-odds, or for softmax logarithms of shares."""
@@ -239,17 +279,19 @@ class RepetitionFitting:
     def __init__(
         self,
         owner: RepetitionTraining,
+        training: TrainingConfig,
         network: SparseMLP,
         numbers: list[int],
         tables: list[np.ndarray],
         hashed: list[np.ndarray] | None,
     ) -> None:
-        self.owner, self.module, self.numbers, self.tables, self.hashed = owner, network, numbers, tables, hashed
+        self.owner, self.training, self.module = owner, training, network
+        self.numbers, self.tables, self.hashed = numbers, tables, hashed
         self.ones = np.ones(owner.labels.shape[0], np.int64)
 
     def batches(self, epoch: int) -> Sequence[np.ndarray]:
         """Documents in an order drawn anew each epoch, the same for every repetition; sorted inside a batch."""
-        return [np.sort(rows) for rows in training_batches(self.ones, self.owner.training, epoch)]
+        return [np.sort(rows) for rows in training_batches(self.ones, self.training, epoch)]
 
     def load(self, item: np.ndarray) -> Batch:
         """Sparse rows and the buckets of their labels."""
@@ -268,7 +310,7 @@ class RepetitionFitting:
         if self.owner.valid is None or self.owner.valid[1].shape[0] == 0:
             return {}
         features, labels = self.owner.valid
-        metrics, k = validated_metrics(self.owner.training.metric)
+        metrics, k = validated_metrics(self.training.metric)
         given = dict(zip(self.numbers, self.tables, strict=True))
         tables = BucketTables(self.owner.tables.n_items, self.owner.sizes.n_buckets, tuple(self.numbers), given=given)
         search = BucketSearch(tables)
