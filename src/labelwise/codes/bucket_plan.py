@@ -131,8 +131,8 @@ def plan_buckets(
                 return plan if repetitions else _with_more(plan, memory)
     small = BucketPlan(n_labels, n_features, count, wishes[-1], WIDTHS[-1], sizes[-1], universal=True)
     raise ConfigError(
-        f"{_size(memory)} are not enough for {n_labels:,} labels: the smallest setting with {wishes[-1]} repetitions of "
-        f"{count:,} buckets needs {_size(small.training_bytes)} to train and {_size(small.serving_bytes)} to serve"
+        f"{_size(memory)} are not enough for {n_labels:,} labels: the smallest setting with {wishes[-1]} repetitions "
+        f"of {count:,} buckets needs {_size(small.training_bytes)} to train and {_size(small.serving_bytes)} to serve"
     )
 
 
