@@ -32,6 +32,9 @@ bench: $(VENV)/full.installed
 	$(BIN)/python benchmarks/read_sparse.py $(if $(PEERS),--peers $(firstword $(PEERS)))
 	$(BIN)/python benchmarks/metrics_scale.py
 	$(BIN)/python benchmarks/attention_xml_scale.py
+	$(BIN)/python benchmarks/mach_decoding.py
+	$(if $(DATA),$(BIN)/python benchmarks/mach.py --data $(DATA)/eurlex57k --repartition)
+	$(if $(DATA),$(BIN)/python benchmarks/mach.py --data $(DATA)/yso-en --buckets 500 2000)
 	$(if $(PEERS),$(BIN)/python benchmarks/metrics_peers.py --peers $(firstword $(PEERS)))
 	$(if $(and $(DATA),$(VECTORS)),$(BIN)/python benchmarks/attention_xml.py --data $(DATA)/eurlex57k --vectors $(VECTORS) \
 		--peers $(PEERS))

@@ -294,7 +294,7 @@ class Method:
 
     def _predict_chosen(self, data: Documents, k: int, wishes: LabelWishes) -> TopK:
         """The same with labels left out or weighed, for methods with `chooses_labels`."""
-        raise ConfigError(f"{self.name} cannot leave out or weigh labels; linear_tree and linear_flat can")
+        raise ConfigError(f"{self.name} cannot leave out or weigh labels; linear_tree, linear_flat and mach can")
 
     def _state(self) -> dict[str, np.ndarray]:
         """What was learned, as named arrays."""
