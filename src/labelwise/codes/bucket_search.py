@@ -10,7 +10,7 @@ exactly. What it may miss is a label whose buckets are all middling.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -31,6 +31,7 @@ from labelwise.kernels.bucket_scan import (
     as_flags,
     highest,
     limit_of,
+    look_at_members,
     scan,
     scan_one,
 )
@@ -42,12 +43,14 @@ WAYS: dict[str, int] = {"mean": SUM, "least": LEAST, "median": MEDIAN}
 FIRST_LABELS, GROWTH, FLAG_GROWTH = 256, 4096, 32
 """Labels whose scores are all worked out, and how many times as many are seen before bytes are made anew: seldom for
 sums, whose limits fall by themselves."""
-WEIGHED_AT_ONCE = 1 << 12
-"""Labels whose scores exist together when all are worked out."""
+MANY_LABELS, FIRST_BUCKETS, FIRST_MEMBERS = 1 << 15, 8, 32
+"""From so many labels on the search begins with the labels of each document's 8 best buckets in the first table, of
+which so many at least are scored."""
 FEW_DOCUMENTS = 3
 """Documents that are cheaper one by one."""
-BLOCK = 1 << 16
-"""Labels whose hashes are worked out together."""
+AT_ONCE = 1 << 12
+"""Labels whose buckets are worked out or picked together: few enough for a processor's cache."""
+Block = tuple[np.ndarray, np.ndarray, int]
 Found = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Scores, labels and limits."""
 
@@ -73,6 +76,12 @@ class BucketSearch:
         on_the_way = self.tables.hash == "universal" and not self.tables.given
         return None if on_the_way else self.tables.side_by_side()
 
+    @cached_property
+    def _first_members(self) -> tuple[np.ndarray, np.ndarray]:
+        """The labels of each bucket of the first table: where the search begins."""
+        order, offsets = members(self.tables.table(self.tables.numbers[0]), self.tables.n_buckets)
+        return order.astype(np.int32), offsets
+
     def best(self, scores: np.ndarray, k: int, labels: np.ndarray | None = None) -> TopK:
         """The k best labels of each document.
 
@@ -88,14 +97,19 @@ class BucketSearch:
         n_documents = scores.shape[2]
         groups = self._groups(np.ascontiguousarray(scores, np.float32), k)
         total = self.tables.n_items if labels is None else len(labels)
-        for begin, end in _phases(total, GROWTH if self.way == "mean" else FLAG_GROWTH):
-            run_all(lambda group, first=begin: group.make_ready(first > 0), groups)
-            for first in range(begin, end, BLOCK):
-                rows, chosen = self._rows(first, min(first + BLOCK, end), labels)
-                work = _shared_out(groups, len(rows))
-                run_all(lambda item, c=chosen, b=first, r=rows: item[0].look(r, c, b, item[1]), work)
-                for group in groups:
-                    group.gather()
+        phases = _phases(total, GROWTH if self.way == "mean" else FLAG_GROWTH)
+        if labels is None and self._held is not None and total > MANY_LABELS:
+            first = (self._held, *self._first_members)
+            run_all(lambda group: group.begin_with(*first), groups)
+            phases = [(0, phases[1][1]), *phases[2:]]
+        for begin, end in phases:
+            run_all(lambda group: group.make_ready(), groups)
+            # a thread stays with its documents, whose bytes then stay in its cache, for all labels of the phase
+            shares = ranges(end - begin, max(1, threads() // max(len(groups), 1)))
+            work = [(group, begin + first, begin + last) for group in groups for first, last in shares]
+            run_all(lambda item: item[0].look(self._blocks(*item[1:], labels)), work)
+            for group in groups:
+                group.gather()
         ids = np.full((n_documents, k), NOTHING, np.int32)
         best = np.full((n_documents, k), -np.inf, np.float32)
         for group in groups:
@@ -116,16 +130,24 @@ class BucketSearch:
         edges = [(begin, min(begin + LANES, count)) for begin in range(0, count, LANES)]
         return run_all(lambda edge: _Lanes(way, scores, *edge, k), edges)
 
-    def _rows(self, first: int, last: int, labels: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Buckets of a block of labels, and the labels if they are not simply consecutive."""
+    def _blocks(self, begin: int, end: int, labels: np.ndarray | None) -> Iterator[Block]:
+        """Buckets of labels [labels, tables], the labels if they are not consecutive, and the first one's number."""
         none = np.empty(0, np.int64)
-        if labels is None:
-            return (self.tables.rows(first, last) if self._held is None else self._held[first:last]), none
-        chosen = labels[first:last].astype(np.int64)
-        if self._held is not None:
-            return np.ascontiguousarray(self._held[chosen]), chosen
-        begin = int(chosen[0])
-        return np.ascontiguousarray(self.tables.rows(begin, int(chosen[-1]) + 1)[chosen - begin]), chosen
+        held = self._held
+        if labels is None and held is not None:
+            yield held[begin:end], none, begin
+            return
+        for first in range(begin, end, AT_ONCE):
+            last = min(first + AT_ONCE, end)
+            if labels is None:
+                yield self.tables.rows(first, last), none, first
+                continue
+            chosen = labels[first:last].astype(np.int64)
+            if held is None:
+                lowest = int(chosen[0])
+                yield self.tables.rows(lowest, int(chosen[-1]) + 1)[chosen - lowest], chosen, first
+            else:
+                yield held[chosen], chosen, first
 
     def best_weighted(
         self,
@@ -142,8 +164,7 @@ class BucketSearch:
         sound: Any = np.isfinite(scores).all((0, 1))
         kernel: Any = all_scores
         way = WAYS[self.way]
-        for first in range(0, len(labels), WEIGHED_AT_ONCE):
-            rows, chosen = self._rows(first, min(first + WEIGHED_AT_ONCE, len(labels)), labels)
+        for rows, chosen, _ in self._blocks(0, len(labels), labels):
             found = np.empty((n_documents, len(rows)), np.float32)
             run_all(lambda part, r=rows, f=found: kernel(r, scores, way, *part, f), ranges(n_documents, threads()))
             found = np.where(sound[:, None], (told(found) * weights[chosen]).astype(np.float32), np.float32(-np.inf))
@@ -202,12 +223,6 @@ def _phases(total: int, growth: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
-def _shared_out(groups: Sequence[_Lanes | _One], n_labels: int) -> list[tuple[_Lanes | _One, tuple[int, int]]]:
-    """Work for all threads: a group each, or where there are fewer groups than threads a share of the labels."""
-    shares = ranges(n_labels, max(1, threads() // max(len(groups), 1)))
-    return [(group, share) for group in groups for share in shares]
-
-
 class _Lanes:
     """Up to 32 documents on their way through the labels.
 
@@ -237,10 +252,17 @@ class _Lanes:
         self.ids = np.full((LANES, k), NOTHING, np.int32)
         self.found: list[Found] = []
 
-    def make_ready(self, known: bool) -> None:
+    def begin_with(self, rows: np.ndarray, order: np.ndarray, offsets: np.ndarray) -> None:
+        """Look at labels of each document's best buckets in the first table: they show what must be reached."""
+        for lane in self.sound:
+            _look_at_best(
+                rows, order, offsets, self.scores, self.first + lane, self.way, self.best[lane], self.ids[lane]
+            )
+
+    def make_ready(self) -> None:
         """Bytes and limits for what must be reached now; before anything is known, all labels are looked at."""
         worst = self.best[:, -1].astype(np.float64)
-        if not known or np.isneginf(worst[self.sound]).any():
+        if np.isneginf(worst[self.sound]).any():
             return
         n_tables, n_buckets, _ = self.scores.shape
         if len(self.bytes) == 0:
@@ -256,15 +278,16 @@ class _Lanes:
         flags: Any = as_flags
         flags(self.scores, self.first, worst.astype(np.float32), *_flag(self.way, n_tables, self.limits), self.bytes)
 
-    def look(self, rows: np.ndarray, labels: np.ndarray, first: int, share: tuple[int, int]) -> None:
+    def look(self, blocks: Iterable[Block]) -> None:
         """Scan some labels; what is found waits for `gather`."""
-        begin, end = share
         best, ids, limits = self.best.copy(), self.ids.copy(), self.limits.copy()
+        room = np.empty(len(self.scores), np.float32)
         kernel: Any = scan
-        kernel(
-            rows[begin:end], labels[begin:end], first + begin, self.bytes, self.active, limits, self.bounds, self.steps,
-            self.scores, self.first, self.way, np.empty(len(self.scores), np.float32), best, ids,
-        )  # fmt: skip
+        for rows, labels, first in blocks:
+            kernel(
+                rows, labels, first, self.bytes, self.active, limits, self.bounds, self.steps, self.scores, self.first,
+                self.way, room, best, ids,
+            )  # fmt: skip
         self.found.append((best, ids, limits))
 
     def gather(self) -> None:
@@ -288,10 +311,15 @@ class _One:
         self.ids = np.full((1, k), NOTHING, np.int32)
         self.found: list[Found] = []
 
-    def make_ready(self, known: bool) -> None:
+    def begin_with(self, rows: np.ndarray, order: np.ndarray, offsets: np.ndarray) -> None:
+        """Look at labels of the best buckets in the first table."""
+        if len(self.sound):
+            _look_at_best(rows, order, offsets, self.scores, 0, self.way, self.best[0], self.ids[0])
+
+    def make_ready(self) -> None:
         """Bytes and limit for what must be reached now."""
         worst = float(self.best[0, -1])
-        if not known or np.isneginf(worst) or len(self.sound) == 0:
+        if np.isneginf(worst) or len(self.sound) == 0:
             return
         n_tables = len(self.scores)
         if self.way == SUM:
@@ -305,24 +333,42 @@ class _One:
         self.bytes = np.where(weight, np.uint8(wanted[0]), np.uint8(0))
         self.limit = int(limits[0])
 
-    def look(self, rows: np.ndarray, labels: np.ndarray, first: int, share: tuple[int, int]) -> None:
+    def look(self, blocks: Iterable[Block]) -> None:
         """Scan some labels; what is found waits for `gather`."""
-        begin, end = share
-        best, ids = self.best.copy(), self.ids.copy()
-        limit = np.zeros(1, np.uint8)
-        if len(self.sound):
-            kernel: Any = scan_one
-            limit[0] = kernel(
-                rows[begin:end], labels[begin:end], first + begin, self.bytes, self.limit, self.bound, self.step,
-                self.scores, self.way, np.empty(len(self.scores), np.float32), best[0], ids[0],
+        best, ids, limit = self.best.copy(), self.ids.copy(), self.limit
+        room = np.empty(len(self.scores), np.float32)
+        kernel: Any = scan_one
+        for rows, labels, first in blocks if len(self.sound) else ():
+            limit = kernel(
+                rows, labels, first, self.bytes, limit, self.bound, self.step, self.scores, self.way, room, best[0],
+                ids[0],
             )  # fmt: skip
-        self.found.append((best, ids, limit))
+        self.found.append((best, ids, np.array([limit], np.uint8)))
 
     def gather(self) -> None:
         """Put together what the shares have found."""
         found, self.found = self.found, []
         self.best, self.ids = _merged(found)
         self.limit = min(int(part[2][0]) for part in found)
+
+
+def _look_at_best(
+    rows: np.ndarray,
+    order: np.ndarray,
+    offsets: np.ndarray,
+    scores: np.ndarray,
+    document: int,
+    way: int,
+    best: np.ndarray,
+    ids: np.ndarray,
+) -> None:
+    """Keep the best labels of a document's best buckets in the first table."""
+    own = scores[0, :, document]
+    count = min(FIRST_BUCKETS, len(own))
+    chosen = np.argpartition(-own, count - 1)[:count]
+    kernel: Any = look_at_members
+    room, promising = np.empty(len(scores), np.float32), np.empty(max(FIRST_MEMBERS, 2 * len(best)), np.int32)
+    kernel(rows, order, offsets, chosen, promising, scores, document, way, room, best, ids)
 
 
 def _merged(found: Sequence[Found]) -> tuple[np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from labelwise.errors import ConfigError, DataError, ModelFormatError
 from labelwise.kernels.murmur import murmur_buckets
-from labelwise.kernels.universal_hash import universal_buckets
+from labelwise.kernels.universal_hash import universal_rows
 from labelwise.parallel import ranges, run_all, threads
 
 Hash = Literal["murmur", "universal", "balanced"]
@@ -89,10 +90,20 @@ class BucketTables:
         """The buckets of some labels in all repetitions, [labels, repetitions]; hashes only, nothing is stored."""
         if self.hash == "balanced" or self.given:
             raise ValueError("only hashes are worked out label by label")
-        found = np.empty((len(self), end - begin), self.dtype)
-        for row, number in zip(found, self.numbers, strict=True):
-            self._hashed(number, begin, row)
-        return np.ascontiguousarray(found.T)
+        found = np.empty((end - begin, len(self)), self.dtype)
+        if self.hash == "universal":
+            kernel: Any = universal_rows
+            kernel(begin, *self._factors, PRIME, self.n_buckets, found)
+        else:
+            for column, number in enumerate(self.numbers):
+                self._hashed(number, begin, found[:, column])
+        return found
+
+    @cached_property
+    def _factors(self) -> tuple[np.ndarray, np.ndarray]:
+        """a and b of all repetitions."""
+        pairs = [universal_factors(self.seed, number) for number in self.numbers]
+        return np.array([a for a, _ in pairs], np.int64), np.array([b for _, b in pairs], np.int64)
 
     def side_by_side(self) -> np.ndarray:
         """All tables as [labels, repetitions]: the buckets of one label lie together."""
@@ -107,8 +118,8 @@ class BucketTables:
             kernel(first, len(out), number, self.n_buckets, out)
             return
         a, b = universal_factors(self.seed, number)
-        universal: Any = universal_buckets
-        universal(first, len(out), a, b, PRIME, self.n_buckets, out)
+        universal: Any = universal_rows
+        universal(first, np.array([a]), np.array([b]), PRIME, self.n_buckets, out[:, None])
 
     # --- the original's files ---
 

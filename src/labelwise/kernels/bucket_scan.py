@@ -222,13 +222,38 @@ def _lowest_bit(bits):
 
 @njit(nogil=True, cache=True)
 def _keep(score, label, best, ids):
-    """Put a label in its place if it is among the best; equal scores go to the lower label."""
+    """Put a label in its place if it is among the best and not there yet; equal scores go to the lower label."""
     last = len(best) - 1
-    if score < best[last] or (score == best[last] and (label > ids[last] or ids[last] < 0)) or not score > -np.inf:
+    if score < best[last] or (score == best[last] and (label >= ids[last] or ids[last] < 0)) or not score > -np.inf:
         return False
+    place = last
+    while place >= 0 and best[place] <= score:
+        if ids[place] == label:
+            return False
+        place -= 1
     place = last
     while place > 0 and (score > best[place - 1] or (score == best[place - 1] and label < ids[place - 1])):
         best[place], ids[place] = best[place - 1], ids[place - 1]
         place -= 1
     best[place], ids[place] = score, label
     return True
+
+
+@njit(nogil=True, cache=True)
+def look_at_members(rows, order, offsets, chosen, promising, scores, document, way, room, best, ids):
+    """Keep the best labels of some chosen buckets of the first table; those that do well in the second are scored.
+
+    `promising` is room for so many labels: a label's other tables are far apart in memory, so few are looked at.
+    """
+    second = min(1, rows.shape[1] - 1)
+    first_two = np.full(len(promising), -np.inf, np.float32)
+    promising[:] = -1
+    for bucket in chosen:
+        for place in range(offsets[bucket], offsets[bucket + 1]):
+            label = order[place]
+            _keep(
+                scores[0, bucket, document] + scores[second, rows[label, second], document], label, first_two, promising
+            )
+    for label in promising:
+        if label >= 0:
+            _keep(exact_score(rows, label, scores, document, way, room), label, best, ids)

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import numpy as np
 from numba import njit
 
 
 @njit(nogil=True, cache=True)
-def universal_buckets(first, count, a, b, prime, buckets, out):
-    """out[i] = the bucket of first + i, for i in 0..count. The sum before the last modulo is kept below 2 p."""
-    mixed = (a * first + b) % prime
-    for place in range(count):
-        out[place] = mixed % buckets
-        mixed += a
-        if mixed >= prime:
-            mixed -= prime
+def universal_rows(first, factors, shifts, prime, buckets, out):
+    """out[i, t] = the bucket of first + i by a = factors[t] and b = shifts[t].
+
+    From one number to the next only a is added, modulo p. The last modulo goes over a product with 1 / buckets: the
+    quotient is right or off by one, which the remainder shows.
+    """
+    tables = len(factors)
+    mixed = np.empty(tables, np.int64)
+    for table in range(tables):
+        mixed[table] = (factors[table] * first + shifts[table]) % prime
+    inverse = 1.0 / buckets
+    for place in range(len(out)):
+        row = out[place]
+        for table in range(tables):
+            number = mixed[table]
+            rest = number - np.int64(number * inverse) * buckets
+            rest += buckets if rest < 0 else 0
+            rest -= buckets if rest >= buckets else 0
+            row[table] = rest
+            number += factors[table]
+            mixed[table] = number - prime if number >= prime else number
