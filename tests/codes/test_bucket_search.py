@@ -50,16 +50,16 @@ def test_the_best_of_all_labels(seed, n_labels, n_buckets, n_tables, n_documents
 
 
 @pytest.mark.parametrize("way", ["mean", "least", "median"])
-@pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("n_documents", [1, 3, 20, 65])
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("n_documents", [2, 40])
 def test_many_labels_on_any_threads(way, threads, n_documents):
     """Enough labels for several phases and blocks; peaked scores, as networks give them."""
     random = np.random.default_rng(n_documents)
-    tables = BucketTables(150_000, 500, tuple(range(7)))
+    tables = BucketTables(60_000, 500, tuple(range(7)))
     rows = tables.side_by_side()
     scores = (random.normal(size=(7, 500, n_documents)) - 6).astype(np.float32)
     for document in range(n_documents):
-        for label in random.integers(0, 150_000, 4):
+        for label in random.integers(0, 60_000, 4):
             scores[np.arange(7), rows[label], document] = random.normal(size=7) + 1
     with using_threads(threads):
         top = BucketSearch(tables, way).best(scores, 7)

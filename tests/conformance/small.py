@@ -24,10 +24,10 @@ SMALL: dict[str, dict] = {
         "training": GruTraining(epochs=4, steps=150, optimiser=SlowAdam(rate=0.02)),
     },
     "mach": {
-        "repetitions": 3,
-        "buckets": 48,
+        "repetitions": 2,
+        "buckets": 64,
         "hidden": [32],
-        "training": MachTraining(epochs=8, batch_size=32, optimiser=MachOptimiser(rate=0.03)),
+        "training": MachTraining(epochs=6, batch_size=32, optimiser=MachOptimiser(rate=0.05)),
     },
     "text_encoder": {
         "encoder": EncoderConfig(model="tiny", max_length=32, pooling="mean"),
