@@ -1,5 +1,7 @@
 """From buckets back to labels: the exact search against all scores worked out, and the estimator against its formula."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -72,6 +74,61 @@ def test_equal_scores_go_to_the_lower_label():
     tables = BucketTables(5000, 3, (0, 1))
     top = BucketSearch(tables).best(np.zeros((2, 3, 40), np.float32), 6)
     np.testing.assert_array_equal(top.ids, np.tile(np.arange(6), (40, 1)))
+
+
+@pytest.mark.parametrize("n_documents", [1, 20])
+@pytest.mark.parametrize("offset", [1e4, -1e6])
+def test_scores_that_are_equal_only_once_rounded(n_documents, offset):
+    """High scores that hardly differ: many means become the same float32, and the lower label is still the one."""
+    random = np.random.default_rng(8)
+    tables = BucketTables(40_000, 2000, tuple(range(19)))
+    spread = np.abs(random.normal(size=(19, 2000, n_documents)))
+    scores = (offset - abs(offset) * 1e-7 * spread).astype(np.float32)
+    sums = np.zeros((n_documents, 40_000))
+    for table, places in zip(scores, tables.side_by_side().T, strict=True):
+        sums += table[places].T
+    values = (sums / 19).astype(np.float32)
+    expected = np.argsort(-values, axis=1, kind="stable")[:, :5]
+    top = BucketSearch(tables).best(scores, 5)
+    np.testing.assert_array_equal(top.ids, expected)
+    np.testing.assert_array_equal(top.scores, np.take_along_axis(values, expected, 1))
+
+
+@pytest.mark.parametrize("n_documents", [1, 5])
+def test_more_tables_than_a_byte_counts(n_documents):
+    """The median, whose limit is half of the tables, and candidates, which count tables, with 600 of them."""
+    random = np.random.default_rng(9)
+    tables = BucketTables(400, 5, tuple(range(600)))
+    scores = random.normal(size=(600, 5, n_documents)).astype(np.float32)
+    check(scores, tables, "median", 4)
+    search = BucketSearch(tables)
+    for hits in (200, 255, 600):
+        quick = search.best_candidates(scores, 4, buckets=5, hits=hits)
+        np.testing.assert_array_equal(quick.ids, search.best(scores, 4).ids)
+
+
+def test_no_labels_to_choose_from():
+    tables = BucketTables(10, 3, (0, 1))
+    for n_documents in (1, 5):
+        top = BucketSearch(tables).best(np.zeros((2, 3, n_documents), np.float32), 3, np.empty(0, np.int64))
+        assert (top.ids == -1).all()
+        assert top.ids.shape == (n_documents, 3)
+
+
+def test_few_of_many_labels_need_little_memory():
+    """Labels far apart, worked out on the way: what is between them is not."""
+    tables = BucketTables(50_000_000, 40, tuple(range(8)), "universal", seed=2)
+    labels = np.arange(17, 50_000_000, 500_000)
+    scores = np.random.default_rng(10).normal(size=(8, 40, 6)).astype(np.float32)
+    search = BucketSearch(tables)
+    tracemalloc.start()
+    top = search.best(scores, 5, labels)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20e6
+    rows = np.concatenate([tables.rows(label, label + 1) for label in labels])
+    ids, _ = brute_force(scores, rows, "mean", 5)
+    np.testing.assert_array_equal(top.ids, labels[ids])
 
 
 @pytest.mark.parametrize("kind", ["murmur", "universal"])

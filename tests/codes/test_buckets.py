@@ -121,6 +121,24 @@ def test_bad_files_are_told(tmp_path, array, message):
     assert "bucket_order_0.npy" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: b"PK\x03\x04" + content,
+        lambda content: content.replace(b"(50,)", b"(50  "),
+        lambda content: content.replace(b"(50,)", b"(99999999999999999999,)"),
+        lambda content: content[:90],
+    ],
+)
+def test_broken_files_are_told(tmp_path, change):
+    """Headers are Python text, and other files may have the name: whatever is raised there is told."""
+    path = tmp_path / "bucket_order_0.npy"
+    np.save(path, np.arange(50) % 7)
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(DataError, match="no table of buckets can be read"):
+        read_lookups(tmp_path, 50, 7, [0])
+
+
 def test_files_that_could_run_code_are_refused(tmp_path):
     np.save(tmp_path / "bucket_order_0.npy", np.array([{}] * 50), allow_pickle=True)
     with pytest.raises(DataError, match="no table"):

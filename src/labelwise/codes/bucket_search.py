@@ -1,8 +1,8 @@
 """From scores of buckets back to labels: the exact k best of all labels, or of some, never documents x labels.
 
 Labels are scanned in blocks, 32 documents at a time (`kernels/bucket_scan.py`). The scan needs to know what a label
-must reach to matter, so it begins with a thousand labels whose scores are all worked out, and makes its bytes anew as
-more labels have been seen. Memory beside the tables and the scores is one byte for each score.
+must reach to matter, so it begins with some labels whose scores are all worked out, and makes its bytes anew as more
+labels have been seen. Memory beside the tables and the scores is one byte for each score.
 
 The candidate mode looks at labels of each table's best buckets only: those that are met in several tables are scored
 exactly. What it may miss is a label whose buckets are all middling.
@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from labelwise.codes.buckets import BucketTables, members
-from labelwise.kernels.bucket_candidates import candidates_of
+from labelwise.kernels.bucket_candidates import MOST_HITS, candidates_of
 from labelwise.kernels.bucket_scan import (
     LANES,
     LEAST,
@@ -29,6 +29,7 @@ from labelwise.kernels.bucket_scan import (
     all_scores,
     as_bytes,
     as_flags,
+    distance_to,
     highest,
     limit_of,
     look_at_members,
@@ -97,12 +98,13 @@ class BucketSearch:
         n_documents = scores.shape[2]
         groups = self._groups(np.ascontiguousarray(scores, np.float32), k)
         total = self.tables.n_items if labels is None else len(labels)
+        held = self._held  # made before threads ask for it
         phases = _phases(total, GROWTH if self.way == "mean" else FLAG_GROWTH)
-        if labels is None and self._held is not None and total > MANY_LABELS:
-            first = (self._held, *self._first_members)
+        if labels is None and held is not None and total > MANY_LABELS:
+            first = (held, *self._first_members)
             run_all(lambda group: group.begin_with(*first), groups)
             phases = [(0, phases[1][1]), *phases[2:]]
-        for begin, end in phases:
+        for begin, end in phases if total else ():
             run_all(lambda group: group.make_ready(), groups)
             # a thread stays with its documents, whose bytes then stay in its cache, for all labels of the phase
             shares = ranges(end - begin, max(1, threads() // max(len(groups), 1)))
@@ -143,11 +145,7 @@ class BucketSearch:
                 yield self.tables.rows(first, last), none, first
                 continue
             chosen = labels[first:last].astype(np.int64)
-            if held is None:
-                lowest = int(chosen[0])
-                yield self.tables.rows(lowest, int(chosen[-1]) + 1)[chosen - lowest], chosen, first
-            else:
-                yield held[chosen], chosen, first
+            yield self.tables.rows_of(chosen) if held is None else held[chosen], chosen, first
 
     def best_weighted(
         self,
@@ -186,17 +184,21 @@ class BucketSearch:
             order[row], offsets[row] = members(self.tables.table(number), self.tables.n_buckets)
         return order, offsets
 
+    @cached_property
+    def _rows(self) -> np.ndarray:
+        """All tables [labels, repetitions]: candidates are anywhere."""
+        return self._held if self._held is not None else self.tables.side_by_side()
+
     def best_candidates(self, scores: np.ndarray, k: int, buckets: int, hits: int) -> TopK:
         """The k best of the labels that are met `hits` times in the best `buckets` of each table.
 
         Where fewer than k are met so often, those that are met less often are taken as well.
         """
         n_tables, n_buckets, n_documents = scores.shape
-        order, offsets = self._members
-        held = self._held if self._held is not None else self.tables.side_by_side()
+        (order, offsets), rows = self._members, self._rows
         ids = np.full((n_documents, k), NOTHING, np.int32)
         best = np.full((n_documents, k), -np.inf, np.float32)
-        top = min(buckets, n_buckets)
+        top, wanted = min(buckets, n_buckets), min(hits, n_tables, MOST_HITS)
         kernel: Any = candidates_of
 
         def work(part: tuple[int, int]) -> None:
@@ -206,8 +208,8 @@ class BucketSearch:
                 if not np.isfinite(own).all():
                     continue
                 chosen = np.argpartition(-own, top - 1, axis=1)[:, :top]
-                kernel(own[:, :, None], held, order, offsets, chosen, min(hits, n_tables), WAYS[self.way], counts,
-                       best[document], ids[document])  # fmt: skip
+                kernel(own[:, :, None], rows, order, offsets, chosen, wanted, WAYS[self.way], counts, best[document],
+                       ids[document])  # fmt: skip
 
         run_all(work, ranges(n_documents, threads()))
         return TopK(ids, best)
@@ -275,8 +277,10 @@ class _Lanes:
                 [_limit(*each, n_tables) for each in zip(worst, self.bounds, self.steps, strict=True)]
             )
             return
+        weight, limit = _flag(self.way, n_tables)
+        self.limits = np.full(LANES, min(limit, 255), np.uint8)  # bytes end at 255: within it are all labels
         flags: Any = as_flags
-        flags(self.scores, self.first, worst.astype(np.float32), *_flag(self.way, n_tables, self.limits), self.bytes)
+        flags(self.scores, self.first, worst.astype(np.float32), weight, self.bytes)
 
     def look(self, blocks: Iterable[Block]) -> None:
         """Scan some labels; what is found waits for `gather`."""
@@ -328,10 +332,8 @@ class _One:
             self.bytes = np.minimum(away, np.float32(255)).astype(np.uint8)
             self.limit = int(_limit(worst, self.bound, self.step, n_tables))
             return
-        limits = np.zeros(1, np.uint8)
-        wanted, weight = _flag(self.way, n_tables, limits), self.scores[:, :, 0] < np.float32(worst)
-        self.bytes = np.where(weight, np.uint8(wanted[0]), np.uint8(0))
-        self.limit = int(limits[0])
+        weight, self.limit = _flag(self.way, n_tables)
+        self.bytes = np.where(self.scores[:, :, 0] < np.float32(worst), np.uint8(weight), np.uint8(0))
 
     def look(self, blocks: Iterable[Block]) -> None:
         """Scan some labels; what is found waits for `gather`."""
@@ -343,7 +345,7 @@ class _One:
                 rows, labels, first, self.bytes, limit, self.bound, self.step, self.scores, self.way, room, best[0],
                 ids[0],
             )  # fmt: skip
-        self.found.append((best, ids, np.array([limit], np.uint8)))
+        self.found.append((best, ids, np.array([limit])))
 
     def gather(self) -> None:
         """Put together what the shares have found."""
@@ -389,9 +391,12 @@ def _merged(found: Sequence[Found]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _steps(bounds: np.ndarray, worst: np.ndarray, n_tables: int) -> np.ndarray:
-    """What distances are multiplied by, so that STEPS of them lead from the best that can be to what is wanted."""
-    with np.errstate(invalid="ignore"):
-        away = bounds - n_tables * worst
+    """What distances are multiplied by, so that STEPS of them lead from the best that can be to what is wanted.
+
+    The room for rounding counts: scores may be equal to what is wanted only once they are rounded.
+    """
+    kernel: Any = distance_to
+    away = np.array([kernel(low, n_tables, bound) for bound, low in zip(bounds, worst, strict=True)])
     return STEPS / np.where(np.isfinite(away), np.maximum(away, 1e-30), 1.0)
 
 
@@ -405,7 +410,7 @@ def _limit(worst: float, bound: float, step: float, n_tables: int) -> np.uint8:
     return np.uint8(0) if np.isneginf(worst) else np.uint8(kernel(worst, n_tables, bound, step))
 
 
-def _flag(way: int, n_tables: int, limits: np.ndarray) -> tuple[int]:
-    """What a score counts that is too low: the least must be high enough in all tables, the median in half of them."""
-    limits[:] = 0 if way == LEAST else n_tables // 2
-    return (255 if way == LEAST else 1,)
+def _flag(way: int, n_tables: int) -> tuple[int, int]:
+    """What a score counts that is too low, and how much may come together: the least must be high enough in all tables,
+    the median in half of them."""
+    return (255, 0) if way == LEAST else (1, n_tables // 2)

@@ -8,6 +8,7 @@ from outside; what is not computed on the fly is held in 16 bits where B allows.
 from __future__ import annotations
 
 import math
+import tokenize
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -99,6 +100,14 @@ class BucketTables:
                 self._hashed(number, begin, found[:, column])
         return found
 
+    def rows_of(self, items: np.ndarray) -> np.ndarray:
+        """The same for labels anywhere, by the universal hash."""
+        if self.hash != "universal" or self.given:
+            raise ValueError("only the universal hash is worked out for single labels")
+        factors, shifts = self._factors
+        mixed = (items.astype(np.int64)[:, None] * factors + shifts) % PRIME
+        return (mixed % self.n_buckets).astype(self.dtype)
+
     @cached_property
     def _factors(self) -> tuple[np.ndarray, np.ndarray]:
         """a and b of all repetitions."""
@@ -142,8 +151,14 @@ def read_lookups(folder: str | Path, n_items: int, n_buckets: int, numbers: Sequ
 def _read_lookup(folder: Path, number: int, n_items: int, n_buckets: int) -> np.ndarray:
     path = folder / f"bucket_order_{number}.npy"
     try:
-        table = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        table = np.lib.format.open_memmap(path, mode="r")  # arrays alone: neither archives nor objects
+    except (
+        OSError,
+        ValueError,
+        OverflowError,
+        SyntaxError,
+        tokenize.TokenError,
+    ) as error:  # of headers that are broken
         raise DataError(f"{path}: no table of buckets can be read: {error}") from None
     try:
         return checked_table(table, n_items, n_buckets, str(path))

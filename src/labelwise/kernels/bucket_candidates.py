@@ -7,6 +7,9 @@ from numba import njit
 
 from labelwise.kernels.bucket_scan import _keep, exact_score
 
+MOST_HITS = 255
+"""Up to which the tables that a label is met in are counted: one byte."""
+
 
 @njit(nogil=True, cache=True)
 def candidates_of(scores, rows, order, offsets, chosen, hits, way, counts, best, ids):
@@ -30,8 +33,9 @@ def candidates_of(scores, rows, order, offsets, chosen, hits, way, counts, best,
                 if counts[label] == 0:
                     met[n_met] = label
                     n_met += 1
-                counts[label] += 1
-                enough[counts[label]] += 1
+                if counts[label] < MOST_HITS:
+                    counts[label] += 1
+                    enough[counts[label]] += 1
     while hits > 1 and enough[hits] < len(best):
         hits -= 1
     room = np.empty(tables, np.float32)

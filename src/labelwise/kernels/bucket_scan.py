@@ -206,10 +206,14 @@ def all_scores(rows, scores, way, begin, end, out):
 
 @njit(nogil=True, cache=True)
 def limit_of(wanted, tables, bound, step):
-    """Steps that the bytes of a label may add up to if its mean is to reach `wanted`, with room for rounding."""
-    slack = 1e-5 * (abs(bound) + abs(wanted) * tables) + 1e-30
-    steps = (bound - wanted * tables + slack) * step
-    return np.uint8(min(max(steps, 0.0), 254.0))
+    """Steps that the bytes of a label may add up to if its mean is to reach `wanted`."""
+    return np.uint8(min(max(distance_to(wanted, tables, bound) * step, 0.0), 254.0))
+
+
+@njit(nogil=True, cache=True)
+def distance_to(wanted, tables, bound):
+    """How far a label's sum may be below `bound` if its mean is to reach `wanted`, with room for rounding."""
+    return bound - wanted * tables + 1e-5 * (abs(bound) + abs(wanted) * tables) + 1e-30
 
 
 @njit(nogil=True, cache=True, inline="always")
