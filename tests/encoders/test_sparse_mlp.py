@@ -9,6 +9,8 @@ from torch.nn import functional
 
 from labelwise.encoders.sparse_mlp import SparseMLP, SparseRows
 from labelwise.parallel import using_threads
+from labelwise.training.optimisers import make_optimisers
+from labelwise.training.settings import OptimiserConfig
 
 
 def rows_of(matrix, columns=None, count=1):
@@ -36,9 +38,9 @@ def started(count, hidden, outputs=7, n_features=40):
 
 def dense_scores(network, place, matrix):
     """The same from torch's own layers."""
-    layer = torch.from_numpy(matrix.toarray()) @ network.of(place, network.table) + network.biases[0][place]
-    for weight, bias in zip(network.weights, network.biases[1:], strict=True):
-        layer = functional.linear(functional.relu(layer), weight[place], bias[place])
+    layer = torch.from_numpy(matrix.toarray()) @ network.of(place, network.table) + network.bias(0)[place]
+    for number, weight in enumerate(network.weights, 1):
+        layer = functional.linear(functional.relu(layer), weight[place], network.bias(number)[place])
     return layer
 
 
@@ -103,6 +105,18 @@ def test_first_weights_depend_on_the_own_seed_alone(threads):
     assert torch.equal(both.of(1, both.table), second.table)
     assert torch.equal(both.weights[0][1], second.weights[0][0])
     assert not torch.equal(both.of(0, both.table), second.table)
+
+
+@pytest.mark.parametrize(
+    ("decay_on", "pulled"), [("matrices", ["table", "weights.0"]), ("matrices_but_embeddings", ["weights.0"])]
+)
+def test_biases_are_no_matrices_to_weight_decay(decay_on, pulled):
+    network = started(3, [5])
+    names = {parameter: name for name, parameter in network.named_parameters()}
+    config = OptimiserConfig(name="adam", weight_decay=0.1, decay_on=decay_on)
+    optimisers = make_optimisers(network, config, rows=("table",))
+    groups = [group for part in optimisers.parts for group in part.param_groups if group["weight_decay"] > 0]
+    assert sorted(names[parameter] for group in groups for parameter in group["params"]) == pulled
 
 
 def test_no_documents(matrix):

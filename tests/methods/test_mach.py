@@ -16,6 +16,7 @@ from labelwise.codes.buckets import BucketTables
 from labelwise.errors import ConfigError, DataError
 from labelwise.methods.base import FitContext
 from labelwise.parallel import using_threads
+from labelwise.store import Folder, new_folder
 from labelwise.training.repetitions import RepetitionFitting
 
 TRAINING = {"epochs": 6, "batch_size": 32, "optimiser": {"rate": 0.02}}
@@ -116,24 +117,71 @@ def test_more_repetitions_later_use_those_there_are(tmp_path, data, caplog):
     same_repetitions(more.repetitions_[:2], first.repetitions_)
 
 
-@pytest.mark.parametrize("change", ["data", "buckets", "damaged"])
+SHORT = {**SMALL, "repetitions": 1, "training": {**TRAINING, "epochs": 1}}
+
+
+def with_more_labels(data):
+    """The same with a label that no document has."""
+    n_documents, n_labels = data.labels.shape
+    parts = data.labels.data, data.labels.indices, data.labels.indptr
+    return lw.Dataset(sparse.csr_array(parts, shape=(n_documents, n_labels + 1)), features=data.features)
+
+
+@pytest.mark.parametrize("change", ["data", "labels", "buckets", "epochs", "seed", "lookups", "damaged", "bucket"])
 def test_what_does_not_belong_here_is_trained_anew(tmp_path, data, caplog, change):
-    folder = tmp_path / "parts"
-    lw.Mach(**{**SMALL, "repetitions": 1}, repetitions_folder=str(folder)).fit(data)
-    other, settings = data, {**SMALL, "repetitions": 1}
+    """Whatever a repetition depends on: a finished one that differs in any of it is not this one."""
+    folder, other, settings = tmp_path / "parts", data, dict(SHORT)
+    if change in ("lookups", "bucket"):
+        settings["lookups"] = str(tmp_path)
+        BucketTables(data.n_labels, 32, range(1)).write_lookups(tmp_path)
+    elif change == "labels":
+        settings["hash"] = "balanced"
+    lw.Mach(**settings, repetitions_folder=str(folder)).fit(data)
     if change == "data":
         other = data.take(slice(0, 299))
+    elif change == "labels":
+        other = with_more_labels(data)
     elif change == "buckets":
         settings["buckets"] = 31
-    else:
+    elif change in ("epochs", "seed"):
+        settings["training"] = {**settings["training"], change: 2}
+    elif change == "lookups":
+        BucketTables(data.n_labels, 32, range(1), "universal").write_lookups(tmp_path)
+    elif change == "damaged":
         file = folder / "000" / "repetition.safetensors"
         content = file.read_bytes()
         file.write_bytes(content[:-3] + b"xyz")
+    else:  # a stranger's file, whole in itself, with a bucket that there is not
+        held = Folder(folder / "000", "repetition")
+        tensors = {name: np.array(array) for name, array in held.tensors("repetition.safetensors").items()}
+        tensors["buckets"][7] = 60_000
+        about = {"fingerprint": held.manifest["fingerprint"], "number": 0}
+        with new_folder(folder / "000", "repetition", about, force=True) as new:
+            new.write_tensors("repetition.safetensors", tensors)
     expected = lw.Mach(**settings).fit(other)
     with caplog.at_level("WARNING"):
         found = lw.Mach(**settings, repetitions_folder=str(folder)).fit(other)
     assert "trained anew" in caplog.text
     same_repetitions(found.repetitions_, expected.repetitions_)
+
+
+def test_a_repetition_that_has_diverged_is_not_finished(tmp_path, data, caplog):
+    settings = {**SHORT, "training": {**TRAINING, "epochs": 1, "optimiser": {"rate": 1e30}}}
+    with caplog.at_level("WARNING"):
+        model = lw.Mach(**settings, repetitions_folder=str(tmp_path / "parts")).fit(data)
+    assert "repetition 0 has diverged" in caplog.text
+    assert not (tmp_path / "parts" / "000").exists()
+    assert (model.predict(data, k=2).ids == -1).all()
+
+
+def test_the_rate_of_the_head_is_the_outputs(data):
+    def trained(**optimiser):
+        training = {**TRAINING, "epochs": 1, "optimiser": {"rate": 1e-9, "weight_decay": 0, **optimiser}}
+        return lw.Mach(**{**SHORT, "training": training}).fit(data).repetitions_[0].tensors
+
+    still, moved = trained(), trained(head_rate=0.1)
+    changed = {name for name in still if np.abs(still[name] - moved[name]).max() > 1e-3}
+    assert changed == {"weight0", "bias1"}
 
 
 def test_a_model_of_what_is_finished(tmp_path, data, model, caplog):
@@ -161,13 +209,15 @@ def test_more_repetitions_are_better(data, model):
 
 @pytest.mark.parametrize("score", ["logits", "mean", "least", "median", "unbiased"])
 def test_every_way_to_score_finds_labels(data, model, score):
-    found = model.set_params(score=score)
-    found._set_up(data.n_labels)
-    top = found.predict(data, k=3)
+    top = model.set_params(score=score).predict(data, k=3)
+    put_together = {"least": np.min, "median": np.median}.get(score, np.mean)
+    tables, buckets = BucketTables(data.n_labels, 32, range(4)).side_by_side(), model._scores(data.features)
+    values = put_together([table[places] for table, places in zip(buckets, tables.T, strict=True)], axis=0).T
+    found = np.take_along_axis(values, top.ids, 1)
+    np.testing.assert_allclose(found, np.sort(values, axis=1)[:, :-4:-1], rtol=1e-5)
     assert lw.evaluate(top, data, metrics=["P@1"])["P@1"] > lw.Popularity().fit(data).score(data) + 0.1
     assert (np.diff(top.scores, axis=1) <= 0).all()
     model.set_params(score=None)
-    model._set_up(data.n_labels)
 
 
 def test_candidates_find_nearly_the_same(data, model):
@@ -262,6 +312,8 @@ def test_learned_buckets_resume_to_the_same(tmp_path, data):
     [
         ({"at_once": 2, "training": {"clip": 1.0}}, "at_once"),
         ({"at_once": 2, "training": {"restore_best": True}}, "at_once"),
+        ({"training": {"restore_best": True}}, "validate_every"),
+        ({"training": {"tokens_per_batch": 100}}, "batch_size"),
         ({"missing": "leave"}, "repetitions_folder"),
         ({"repartition": {}, "training": {"epochs": None, "steps": 5}}, "epochs"),
         ({"buckets": 1}, "buckets"),
@@ -276,6 +328,8 @@ def test_settings_that_contradict_each_other(settings, message):
 def test_faults_of_single_repetitions_are_told(tmp_path, data):
     config = run_file(tmp_path, data)
     assert "repetitions 0 to 3, not 9" in labelwise("train", config, "--repetition", "9", code=2).err
+    assert not (tmp_path / "parts").exists(), "nothing is left behind"
+    assert "delete its folder" in labelwise("train", config, "--repetition", "0", "--force", code=2).err
     without = ("--set", "model.repetitions_folder=null", "--repetition", "0")
     assert "model.repetitions_folder" in labelwise("train", config, *without, code=2).err
     other = ("--set", "model={method: popularity}", "--repetition", "0")

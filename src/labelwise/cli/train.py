@@ -27,6 +27,7 @@ def train_command(
     """
     from labelwise.cli.sources import config_source, refuse_study
     from labelwise.cli.tables import show_results
+    from labelwise.errors import ConfigError
     from labelwise.runs.config import run_config
     from labelwise.runs.train import train
 
@@ -34,6 +35,8 @@ def train_command(
     refuse_study(source)
     checked = run_config(source)
     if repetition:
+        if force:
+            raise ConfigError("--force is for runs; to train a repetition again, delete its folder")
         from labelwise.runs.repetitions import train_repetitions
 
         try:

@@ -63,8 +63,10 @@ class SparseMLP(nn.Module):
         widths = [*hidden, outputs]
         self.count, self.n_features = count, n_features
         self.table = nn.Parameter(torch.empty(count * n_features, widths[0]))
-        self.biases = nn.ParameterList(torch.zeros(count, width) for width in widths)
+        # flat, as vectors are: weight decay tells biases from matrices by their dimensions
+        self.biases = nn.ParameterList(torch.zeros(count * width) for width in widths)
         self.weights = nn.ParameterList(torch.empty(count, width, before) for before, width in pairwise(widths))
+        self.word_tables = ("table",) if hidden else ()
         self._slots: np.ndarray | None = None
 
     @torch.no_grad()
@@ -79,28 +81,32 @@ class SparseMLP(nn.Module):
             self.weights[-1].mul_(START_SPREAD)  # outputs begin at their biases
         for bias in self.biases[:-1]:
             bias.zero_()
-        self.biases[-1].copy_(output_biases)
+        self.biases[-1].copy_(output_biases.reshape(-1))
         return self
 
     def of(self, place: int, table: Tensor) -> Tensor:
         """The part of the table that belongs to one network."""
         return table[place * self.n_features : (place + 1) * self.n_features]
 
+    def bias(self, layer: int) -> Tensor:
+        """The biases of a layer, [networks, width]."""
+        return self.biases[layer].view(self.count, -1)
+
     def forward(self, rows: SparseRows) -> Tensor:
         """Scores [networks, documents, outputs]."""
-        layer = self._first(rows) + self.biases[0][:, None]
-        for weight, bias in zip(self.weights, self.biases[1:], strict=True):
-            layer = torch.baddbmm(bias[:, None], functional.relu(layer), weight.mT)
+        layer = self._first(rows) + self.bias(0)[:, None]
+        for place, weight in enumerate(self.weights, 1):
+            layer = torch.baddbmm(self.bias(place)[:, None], functional.relu(layer), weight.mT)
         return layer
 
     def scores_by_output(self, rows: SparseRows) -> Tensor:
         """The same as [networks, outputs, documents], which decoding reads."""
-        layer = self._first(rows) + self.biases[0][:, None]
+        layer = self._first(rows) + self.bias(0)[:, None]
         if not len(self.weights):
             return layer.mT.contiguous()
-        for weight, bias in zip(self.weights[:-1], self.biases[1:-1], strict=True):
-            layer = torch.baddbmm(bias[:, None], functional.relu(layer), weight.mT)
-        return torch.baddbmm(self.biases[-1][:, :, None], self.weights[-1], functional.relu(layer).mT)
+        for place, weight in enumerate(self.weights[:-1], 1):
+            layer = torch.baddbmm(self.bias(place)[:, None], functional.relu(layer), weight.mT)
+        return torch.baddbmm(self.bias(-1)[:, :, None], self.weights[-1], functional.relu(layer).mT)
 
     def _first(self, rows: SparseRows) -> Tensor:
         """[networks, documents, width] from the table."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from labelwise.codes.bucket_search import BucketSearch
+from labelwise.codes.bucket_search import BucketSearch, Way
 from labelwise.codes.buckets import BucketTables, Hash, checked_table, read_lookups
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("labelwise")
 
 Score = Literal["logits", "mean", "least", "median", "unbiased"]
+WAYS: dict[Score, Way] = {"least": "least", "median": "median"}
+"""How buckets' scores are put together, if it is not their mean."""
 SCORES_AT_ONCE = 1 << 24
 """Scores of buckets that exist at a time in prediction: 64 MB."""
 MOST_REPETITIONS = 1000
@@ -58,7 +60,7 @@ class MachOptimiser(OptimiserConfig):
 
 
 class MachTraining(TrainingConfig):
-    """How repetitions are trained: Adam at a constant rate, to the end of the last epoch."""
+    """How repetitions are trained: Adam at a rate that falls in a line, to the end of the last epoch."""
 
     batch_size: Count = 256
     """Documents in a batch."""
@@ -72,6 +74,8 @@ class MachTraining(TrainingConfig):
     """Steps between two validations, or every epoch, or null: never."""
     restore_best: bool = False
     """Keep the weights of the best validation rather than the last ones; for repetitions trained one at a time."""
+    time_budget: Positive | None = None
+    """Seconds after which a repetition ends with what it has; with `repartition`, each of its rounds."""
 
 
 class CandidatesConfig(BaseConfig):
@@ -114,7 +118,8 @@ class Mach(Method):
         of their probabilities, or the unbiased estimator of the label's probability, which is meant for softmax. null
         is logits with bce and unbiased with softmax."""
         candidates: CandidatesConfig | None = None
-        """Score only labels of the best buckets; null: all labels, exactly."""
+        """Score only labels of the best buckets; null: all labels, exactly. Predictions kept to some labels, or with
+        weights of labels, score all of those."""
         repartition: RepartitionConfig | None = None
         """Let labels move to buckets that suit them while training goes on; null keeps the hash's."""
         training: MachTraining = MachTraining()
@@ -136,6 +141,12 @@ class Mach(Method):
                     raise ValueError("training.clip looks at all weights, so it needs at_once: 1")
                 if self.training.restore_best or self.training.early_stopping is not None:
                     raise ValueError("training.restore_best and early_stopping judge one repetition: set at_once to 1")
+            if self.training.restore_best and self.training.validate_every is None:
+                raise ValueError("training.restore_best needs validation: set training.validate_every")
+            if self.training.tokens_per_batch is not None:
+                raise ValueError(
+                    "training.tokens_per_batch means nothing here, features have no tokens: set batch_size"
+                )
             if self.repartition is not None and (self.training.epochs is None or self.training.steps is not None):
                 raise ValueError("repartition counts epochs: give training.epochs, and no steps")
             if self.missing == "leave" and self.repetitions_folder is None:
@@ -181,15 +192,19 @@ class Mach(Method):
         config = self.config
         if config.repetitions_folder is None:
             raise ConfigError("to train single repetitions set repetitions_folder: where each one is put when finished")
-        odd = [number for number in numbers if not 0 <= number < config.repetitions]
-        if odd:
-            raise ConfigError(f"there are repetitions 0 to {config.repetitions - 1}, not {odd[0]}")
+        self.check_numbers(numbers)
         held_out = valid.align(data.label_names) if valid is not None else None
         with torch_threads():
             training = self._training(data, self._kind_of(data), held_out, context or FitContext())
             folder = Path(config.repetitions_folder)
             training.run(list(numbers), folder, config.at_once)
         return folder
+
+    def check_numbers(self, numbers: Sequence[int]) -> None:
+        """Raise unless all these are repetitions of this model."""
+        odd = [number for number in numbers if not 0 <= number < self.config.repetitions]
+        if odd:
+            raise ConfigError(f"there are repetitions 0 to {self.config.repetitions - 1}, not {odd[0]}")
 
     def _folder(self, context: FitContext) -> Path | None:
         if self.config.repetitions_folder is not None:
@@ -205,9 +220,9 @@ class Mach(Method):
         held_out = None
         if valid is not None and config.training.validate_every is not None:
             held_out = self._features(valid, fit=False), valid.labels
-        settings = config.model_dump_json(
-            exclude={"training", "repetitions", "score", "candidates", "at_once", "repetitions_folder", "missing"}
-        )
+        not_learned = {"repetitions", "score", "candidates", "at_once", "repetitions_folder", "missing"}
+        elsewhere = {"training", "lookups"}  # in the fingerprint as what they are or hold
+        settings = config.model_dump_json(exclude=not_learned | elsewhere)
         tables = self._tables(data.n_labels, range(config.repetitions))
         return RepetitionTraining(
             features, data.labels, held_out, self._sizes(features.shape[1]), config.loss, config.training, tables,
@@ -246,8 +261,7 @@ class Mach(Method):
         tables = BucketTables(
             n_labels, self.config.buckets, numbers, self.config.hash, self.config.training.seed, given or None
         )
-        way = self.config.way
-        self._search = BucketSearch(tables, way if way in ("least", "median") else "mean")  # type: ignore[arg-type]
+        self._search = BucketSearch(tables)
 
     # --- predict ---
 
@@ -265,6 +279,7 @@ class Mach(Method):
     def _best(self, data: Documents, k: int, labels: np.ndarray | None, weights: np.ndarray | None = None) -> TopK:
         features = self._features(data, fit=False)
         config = self.config
+        self._search.way = WAYS.get(config.way, "mean")  # the config may have changed since the last time
         per_document = len(self.repetitions_) * config.buckets
         at_once = max(32, SCORES_AT_ONCE // per_document // 32 * 32)
         parts = []

@@ -27,6 +27,8 @@ def train_repetitions(config: RunConfig, numbers: Sequence[int]) -> Path:
             "--repetition: set model.repetitions_folder, the folder where each finished repetition is put, for example "
             "--set model.repetitions_folder=runs/mach-repetitions"
         )
+    numbers = sorted(set(numbers))
+    model.check_numbers(numbers)
     with using_threads(config.run.threads):
         data, _ = with_held_out(config, load_run_data(config.data))
         work = Path(model.config.repetitions_folder) / ("work-" + "-".join(f"{number:03d}" for number in numbers))

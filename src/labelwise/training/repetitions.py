@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from labelwise.codes.bucket_search import BucketSearch
-from labelwise.codes.buckets import BucketTables
+from labelwise.codes.buckets import BucketTables, checked_table
 from labelwise.encoders.sparse_mlp import SparseMLP, SparseRows
 from labelwise.errors import LabelwiseError, ModelFormatError
 from labelwise.heads.bucket_loss import BucketTargets, Loss, bucket_loss
@@ -62,6 +62,11 @@ class Repetition:
     number: int
     tensors: Mapping[str, np.ndarray]
     buckets: np.ndarray | None = None
+
+    @property
+    def sound(self) -> bool:
+        """Whether all weights are numbers."""
+        return all(bool(np.isfinite(array).all()) for array in self.tensors.values())
 
     def to_tensors(self, prefix: str) -> dict[str, np.ndarray]:
         """All arrays by name."""
@@ -107,7 +112,7 @@ def networks_of(repetitions: Sequence[Repetition], sizes: Sizes) -> SparseMLP:
         return arrays[0][None] if one else torch.stack(arrays)
 
     values = {"table": joined("table").flatten(0, 1)}
-    values |= {f"biases.{place}": joined(f"bias{place}") for place in range(len(network.biases))}
+    values |= {f"biases.{place}": joined(f"bias{place}").flatten() for place in range(len(network.biases))}
     values |= {f"weights.{place}": joined(f"weight{place}") for place in range(len(network.weights))}
     network.load_state_dict(values, assign=True)
     return network.requires_grad_(False).eval()
@@ -158,14 +163,18 @@ class RepetitionTraining:
         """All these repetitions: those found finished in the folder, and the others trained and put there."""
         found = {number: self._finished(folder, number) for number in numbers} if folder is not None else {}
         done = {number: one for number, one in found.items() if one is not None}
-        missing = [number for number in numbers if number not in done]
+        missing = [number for number in dict.fromkeys(numbers) if number not in done]
         if done:
             log.info("%d of %d repetitions were finished before", len(done), len(numbers))
         for begin in range(0, len(missing), at_once):
             group = missing[begin : begin + at_once]
             for one in self._trained(group):
                 done[one.number] = one
-                if folder is not None:
+                if not one.sound:
+                    log.warning(
+                        "repetition %d has diverged: it finds no labels, and is not kept as finished", one.number
+                    )
+                elif folder is not None:
                     self._keep(folder, one)
             if folder is not None and self.context.checkpoints is not None:  # kept better now
                 shutil.rmtree(self.context.checkpoints / _stage(group), ignore_errors=True)
@@ -183,13 +192,14 @@ class RepetitionTraining:
         network = SparseMLP(len(numbers), sizes.n_features, sizes.hidden, sizes.n_buckets)
         biases = torch.stack([self._first_biases(table) for table in tables])
         network.start([(self.training.seed, number) for number in numbers], biases)
-        rounds = self._rounds()
+        rounds, last = self._rounds(), len(sizes.hidden)
         for place, training in enumerate(rounds):
             fitting = RepetitionFitting(self, training, network, list(numbers), tables, hashed)
             train(
                 fitting,
                 training,
                 context=self.context,
+                head=(f"biases.{last}", f"weights.{last - 1}" if last else "table"),
                 rows=("table",),
                 stage=_stage(numbers) if len(rounds) == 1 else f"{_stage(numbers)}/round-{place}",
                 identity=self.identity() + fingerprint(*tables),
@@ -199,9 +209,8 @@ class RepetitionTraining:
                 tables = [self._moved(network, row, table, hashed) for row, table in enumerate(tables)]
                 stay = np.mean([(old == new).mean() for old, new in zip(before, tables, strict=True)])
                 log.info("round %d: %.0f %% of the labels have moved", place + 1, 100 * (1 - stay))
-        learned = self.repartition is not None or self.tables.given is not None
         return [
-            _unstacked(network, place, number, tables[place] if learned else None)
+            _unstacked(network, place, number, tables[place] if self._own_tables else None)
             for place, number in enumerate(numbers)
         ]
 
@@ -240,12 +249,24 @@ class RepetitionTraining:
         shares = np.minimum((counts + 0.5) / (self.labels.shape[0] + 1.0), 0.999)
         return torch.from_numpy(np.log(shares / (1 - shares)).astype(np.float32))
 
+    @property
+    def _own_tables(self) -> bool:
+        """Whether buckets are not the hash's, so that each repetition has to hold its own."""
+        return self.repartition is not None or self.tables.given is not None
+
     def identity(self) -> str:
-        """A hash of the data and of all settings but the number."""
+        """A hash of the data and of all settings but the number and given tables."""
         if "identity" not in self._marks:
             arrays = [getattr(matrix, part) for matrix in self._matrices() for part in ("indptr", "indices", "data")]
-            self._marks["identity"] = fingerprint(*arrays, self.settings, list(self.sizes.shapes()))
+            shapes = [list(matrix.shape) for matrix in self._matrices()]
+            settings = [self.settings, self.training.part_of_the_result()]
+            self._marks["identity"] = fingerprint(*arrays, shapes, settings)
         return self._marks["identity"]
+
+    def mark(self, number: int) -> str:
+        """A hash of all that one repetition depends on: what a hash makes of its number needs no look."""
+        given = self.tables.given or {}
+        return fingerprint(self.identity(), number, *([given[number]] if number in given else []))
 
     def _matrices(self) -> list[Any]:
         return [self.features, self.labels, *(self.valid or ())]
@@ -258,17 +279,20 @@ class RepetitionTraining:
             return None
         try:
             held = Folder(path, KIND)
-            if held.manifest.get("fingerprint") != self.identity():
+            if held.manifest.get("fingerprint") != self.mark(number):
                 log.warning("%s: a repetition of another training, or of other data; it is trained anew", path)
                 return None
             tensors = held.tensors(FILE)
-            return Repetition(number, self.sizes.checked(tensors, "", path / FILE), tensors.get("buckets"))
+            buckets = stored(tensors, "buckets", path / FILE) if self._own_tables else None
+            if buckets is not None:
+                buckets = checked_table(buckets, self.tables.n_items, self.sizes.n_buckets, f"{path / FILE}: buckets")
+            return Repetition(number, self.sizes.checked(tensors, "", path / FILE), buckets)
         except LabelwiseError as error:
             log.warning("%s: not used, and trained anew: %s", path, error)
             return None
 
     def _keep(self, folder: Path, one: Repetition) -> None:
-        about = {"fingerprint": self.identity(), "number": one.number}
+        about = {"fingerprint": self.mark(one.number), "number": one.number}
         with new_folder(folder / f"{one.number:03d}", KIND, about, force=True) as new:
             new.write_tensors(FILE, one.to_tensors(""))
 
@@ -342,6 +366,6 @@ def sparse_rows(features: Any, count: int, hashed: Sequence[np.ndarray] | None) 
 def _unstacked(network: SparseMLP, place: int, number: int, buckets: np.ndarray | None) -> Repetition:
     """One network's arrays, copied out of the stack."""
     tensors = {"table": network.of(place, network.table.detach())}
-    tensors |= {f"bias{layer}": bias.detach()[place] for layer, bias in enumerate(network.biases)}
+    tensors |= {f"bias{layer}": network.bias(layer).detach()[place] for layer in range(len(network.biases))}
     tensors |= {f"weight{layer}": weight.detach()[place] for layer, weight in enumerate(network.weights)}
     return Repetition(number, {name: part.cpu().numpy().copy() for name, part in tensors.items()}, buckets)
