@@ -13,7 +13,7 @@ from cli.commands import labelwise
 from conformance.planted import planted
 from killing import kill_where_it_holds
 from labelwise.codes.buckets import BucketTables
-from labelwise.errors import ConfigError, DataError
+from labelwise.errors import ConfigError, DataError, MissingDependencyError
 from labelwise.methods.base import FitContext
 from labelwise.parallel import using_threads
 from labelwise.store import Folder, new_folder
@@ -323,6 +323,20 @@ def test_learned_buckets_resume_to_the_same(tmp_path, data):
 def test_settings_that_contradict_each_other(settings, message):
     with pytest.raises(ConfigError, match=message):
         lw.Mach(**settings)
+
+
+def test_without_torch_it_says_what_to_install(data, monkeypatch):
+    monkeypatch.delitem(sys.modules, "labelwise.training.machine")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingDependencyError, match="torch"):
+        lw.Mach(**SHORT).fit(data)
+
+
+def test_ranks_are_refused(data, monkeypatch):
+    """Rows of the table are not averaged over ranks: each would learn from its share of the documents alone."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="without torchrun"):
+        lw.Mach(**SHORT).fit(data)
 
 
 def test_faults_of_single_repetitions_are_told(tmp_path, data):

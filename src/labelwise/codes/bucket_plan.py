@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, replace
 from itertools import product
 
-from labelwise.codes.buckets import narrow, pairs_alike, repetitions_needed
+from labelwise.codes.buckets import BucketTables, narrow, pairs_alike, repetitions_needed
 from labelwise.errors import ConfigError
 
 PER_ROOT, MOST_BUCKETS = 12, 20_000
@@ -26,6 +26,8 @@ HASHED = (1_000_000, 500_000, 200_000, 100_000, 50_000, 20_000, 10_000)
 BATCH = 256
 MOMENTS = 2
 """Arrays beside each weight in Adam."""
+ORDER_BYTES = 4
+"""Of a label in the list of labels by bucket, from which the search begins."""
 NAME_BYTES = 24
 """Of a label's name in a model, about."""
 
@@ -65,8 +67,9 @@ class BucketPlan:
 
     @property
     def serving_bytes(self) -> int:
-        """All repetitions, their tables and the labels' names."""
-        tables = 0 if self.universal else self.repetitions * self.n_labels * narrow(self.buckets).itemsize
+        """All repetitions, their tables, the labels by their first bucket and the labels' names."""
+        each = self.repetitions * narrow(self.buckets).itemsize + ORDER_BYTES
+        tables = 0 if self.universal else self.n_labels * each
         return self.repetitions * self.weights * 4 + tables + self.n_labels * NAME_BYTES
 
     @property
@@ -117,6 +120,7 @@ def plan_buckets(
     if not 0 < confusion < 1:
         raise ConfigError(f"confusion is a probability between 0 and 1, got {confusion}")
     count = buckets or max(2, min(_round(PER_ROOT * n_labels**0.5), MOST_BUCKETS, n_labels))
+    BucketTables(n_labels, count, ())  # tells what no table can hold
     least = repetitions_needed(n_labels, count, confusion)
     wishes = [repetitions] if repetitions else [max(least, wish) for wish in (*USUAL_REPETITIONS, 1)]
     widest = WIDTH_FOR_FEW if n_documents < FEW_DOCUMENTS else WIDTHS[0]

@@ -16,6 +16,7 @@ labels without an array of documents x labels, and metrics are the usual ones.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -163,10 +164,16 @@ class Mach(Method):
 
     # --- fit ---
 
+    def check_needs(self) -> None:
+        """Torch, and one process: ranks would share gradients, and repetitions share nothing."""
+        check_torch(self.name)
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise ConfigError("mach trains in one process, without torchrun; train --repetition gives each its own")
+
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
+        self.check_needs()
         from labelwise.training.machine import torch_threads
 
-        check_torch(self.name)
         with torch_threads():
             training = self._training(data, kind, valid, context)
             folder, config = self._folder(context), self.config
@@ -186,9 +193,9 @@ class Mach(Method):
 
         Any number of processes may do so at the same time, on as many machines; finished ones are not trained again.
         """
+        self.check_needs()
         from labelwise.training.machine import torch_threads
 
-        check_torch(self.name)
         config = self.config
         if config.repetitions_folder is None:
             raise ConfigError("to train single repetitions set repetitions_folder: where each one is put when finished")

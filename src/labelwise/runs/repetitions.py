@@ -29,6 +29,7 @@ def train_repetitions(config: RunConfig, numbers: Sequence[int]) -> Path:
         )
     numbers = sorted(set(numbers))
     model.check_numbers(numbers)
+    model.check_needs()
     with using_threads(config.run.threads):
         data, _ = with_held_out(config, load_run_data(config.data))
         work = Path(model.config.repetitions_folder) / ("work-" + "-".join(f"{number:03d}" for number in numbers))

@@ -39,7 +39,7 @@ def moved(labels: Any, table: np.ndarray, scores: Scores, n_buckets: int, choice
     """The new bucket of each label; labels that no document has stay where they are, and are counted last."""
     by_label = labels.tocsc()
     counts = np.diff(by_label.indptr)
-    liked = np.repeat(table.astype(np.int64)[:, None], min(choices, n_buckets), 1)
+    liked = np.repeat(table[:, None], min(choices, n_buckets), 1)
     block = max(1, SUMS_AT_ONCE // n_buckets)
     with progress("moving labels", labels.shape[1]) as step:
         for begin in range(0, labels.shape[1], block):
