@@ -161,8 +161,24 @@ def test_what_does_not_belong_here_is_trained_anew(tmp_path, data, caplog, chang
     expected = lw.Mach(**settings).fit(other)
     with caplog.at_level("WARNING"):
         found = lw.Mach(**settings, repetitions_folder=str(folder)).fit(other)
-    assert "trained anew" in caplog.text
+    assert "not used" in caplog.text
     same_repetitions(found.repetitions_, expected.repetitions_)
+
+
+def test_a_finished_repetition_is_never_lost(tmp_path, data, caplog):
+    """Another training in the same folder puts its repetitions beside those that are there."""
+
+    def trained(epochs):
+        settings = {**SHORT, "training": {**TRAINING, "epochs": epochs}}
+        return lw.Mach(**settings, repetitions_folder=str(tmp_path)).fit(data).repetitions_
+
+    first, second = trained(1), trained(2)
+    assert len(list(tmp_path.iterdir())) == 2
+    with caplog.at_level("INFO"):
+        again = trained(1), trained(2)
+    assert caplog.text.count("1 of 1 repetitions were finished before") == 2
+    same_repetitions(again[0], first)
+    same_repetitions(again[1], second)
 
 
 def test_a_repetition_that_has_diverged_is_not_finished(tmp_path, data, caplog):

@@ -273,14 +273,20 @@ class RepetitionTraining:
 
     # --- finished ones ---
 
-    def _finished(self, folder: Path, number: int) -> Repetition | None:
+    def _places(self, folder: Path, number: int) -> tuple[Path, Path]:
+        """Where a finished repetition may be: under its number, or beside another training's that was there before."""
         path = folder / f"{number:03d}"
-        if not path.exists():
-            return None
+        return path, path.with_name(f"{path.name}-{self.mark(number)[:8]}")
+
+    def _finished(self, folder: Path, number: int) -> Repetition | None:
+        found = (self._read(path, number) for path in self._places(folder, number) if path.exists())
+        return next((one for one in found if one is not None), None)
+
+    def _read(self, path: Path, number: int) -> Repetition | None:
         try:
             held = Folder(path, KIND)
             if held.manifest.get("fingerprint") != self.mark(number):
-                log.warning("%s: a repetition of another training, or of other data; it is trained anew", path)
+                log.warning("%s: not used: a repetition of another training, or of other data", path)
                 return None
             tensors = held.tensors(FILE)
             buckets = stored(tensors, "buckets", path / FILE) if self._own_tables else None
@@ -292,9 +298,20 @@ class RepetitionTraining:
             return None
 
     def _keep(self, folder: Path, one: Repetition) -> None:
-        about = {"fingerprint": self.mark(one.number), "number": one.number}
-        with new_folder(folder / f"{one.number:03d}", KIND, about, force=True) as new:
+        """Put a finished one into the folder; one of another training that is there stays."""
+        mark = self.mark(one.number)
+        usual, beside = self._places(folder, one.number)
+        path = beside if _mark_of(usual) not in (None, mark) else usual
+        with new_folder(path, KIND, {"fingerprint": mark, "number": one.number}, force=True) as new:
             new.write_tensors(FILE, one.to_tensors(""))
+
+
+def _mark_of(path: Path) -> Any:
+    """The fingerprint of what a folder holds; None if it holds no repetition."""
+    try:
+        return Folder(path, KIND).manifest.get("fingerprint")
+    except LabelwiseError:
+        return None
 
 
 class RepetitionFitting:
