@@ -1,10 +1,13 @@
 """Shared set-up: the tests' own helpers are importable as packages beside this file."""
 
+import os
 import sys
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 
+# As the command line does, and before torch is loaded: workers whose threads spin take each other's cores.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 sys.path.insert(0, str(Path(__file__).parent))
 
 # Shared machines pause at odd moments: time limits belong to the runner, not to single examples.

@@ -257,7 +257,7 @@ def check_inputs_are_left_alone(make: Make, tmp_path: Path) -> None:
 def check_never_dense(make: Make, tmp_path: Path) -> None:
     """Learning from and predicting for documents over many labels takes far less memory than documents x labels."""
     kind = kinds(make)[-1]
-    n_labels, n_documents = 40_000, 2_000
+    n_labels, n_documents = 40_000, 1_000
     small = planted(kind, n_documents=300, n_labels=60).take(np.arange(n_documents) % 300)
     rows = np.repeat(np.arange(n_documents), 2)
     columns = np.random.default_rng(0).integers(0, n_labels, len(rows))

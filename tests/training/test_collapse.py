@@ -23,7 +23,12 @@ def trained(optimiser, head=None, epochs=3, context=None, monitor=None, **traini
     method = lw.TextEncoder(
         encoder={"model": "tiny", "max_length": 32},
         head=head or {},
-        training={"epochs": epochs, "optimiser": optimiser, "schedule": {"kind": "constant"}, **training},
+        training={
+            "epochs": epochs,
+            "optimiser": {"head_factor": 1, **optimiser},
+            "schedule": {"kind": "constant", "warmup": 0},
+            **training,
+        },
         monitor={"probe": 64, **(monitor or {})},
         valid_fraction=0,
     )
