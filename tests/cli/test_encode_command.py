@@ -161,7 +161,7 @@ _Unfinished.write = until_the_second
 def test_a_killed_command_ends_in_the_same_file(model, tmp_path):
     source, out, whole = tmp_path / "lines.txt", tmp_path / "x.npy", tmp_path / "whole.npy"
     texts = list(planted("texts", n_documents=500, seed=4).texts)
-    source.write_text("\n".join(texts * 9))
+    source.write_text("\n".join(texts * 5))
     command = ("encode", model, source, "-o", out)
     kill_where_it_holds(HOLD_AT_THE_SECOND_BATCH, *command)
     assert not out.exists()
