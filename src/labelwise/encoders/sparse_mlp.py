@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from labelwise.encoders.rooms import hand_over_rows
-from labelwise.kernels.sparse_layer import by_column, summed_slopes, weighted_rows
+from labelwise.kernels.sparse_layer import by_column, weighted_rows
 from labelwise.parallel import ranges, run_all, threads
 
 START_SPREAD = 0.05
@@ -152,7 +152,7 @@ class _FirstLayer(torch.autograd.Function):
         indptr, columns, values = (part.numpy() for part in ctx.entries)
         used, begins, rows, weights = _kernel(by_column)(indptr, columns, values, ctx.owner.slots())
         out = np.empty((len(used), slopes.shape[1]), np.float32)
-        source, kernel = slopes.contiguous().numpy(), _kernel(summed_slopes)
+        source, kernel = slopes.contiguous().numpy(), _kernel(weighted_rows)
         run_all(lambda part: kernel(begins, rows, weights, source, *part, out), ranges(len(used), 4 * threads()))
         hand_over_rows(ctx.table, torch.from_numpy(used.astype(np.int64)), torch.from_numpy(out))
         return None, None, None, None, None

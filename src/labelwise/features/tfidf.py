@@ -93,6 +93,7 @@ class _Lookup:
 
 
 _building = threading.Lock()
+MODEL_PREFIX = "tfidf."
 _NOTHING = _Lookup(np.uint64(0), *(np.zeros(4, kind) for kind in (np.uint64, np.uint64, np.uint8)))
 
 
@@ -186,6 +187,16 @@ class Tfidf:
             raise ModelFormatError(f"{path}: vocabulary holds a term twice, or one that is not made of words")
         self.vocabulary_, self.idf_, self._lookup = vocabulary, idf, lookup
         return self
+
+    def for_model(self) -> dict[str, np.ndarray]:
+        """The state under the names it has in a model."""
+        return {f"{MODEL_PREFIX}{key}": value for key, value in self.state().items()}
+
+    @classmethod
+    def of_model(cls, config: TfidfConfig, tensors: Mapping[str, np.ndarray], path: Path) -> Tfidf:
+        """Take back what `for_model` gave."""
+        own = {k.removeprefix(MODEL_PREFIX): v for k, v in tensors.items() if k.startswith(MODEL_PREFIX)}
+        return cls(config).restore(own, path)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_lookup": None}

@@ -8,7 +8,10 @@ from numba import njit
 
 @njit(nogil=True, cache=True)
 def weighted_rows(indptr, columns, values, table, begin, end, out):
-    """out[row] = sum of values[k] * table[columns[k]] over the row's entries k, for rows begin..end."""
+    """out[row] = sum of values[k] * table[columns[k]] over the row's entries k, for rows begin..end.
+
+    With entries by column, and slopes in the place of the table, this is also the way back.
+    """
     for row in range(begin, end):
         target = out[row]
         target[:] = 0
@@ -49,15 +52,3 @@ def by_column(indptr, columns, values, slots):
     for slot in range(count):
         slots[used[slot]] = -1
     return used, begins, rows, sorted_values
-
-
-@njit(nogil=True, cache=True)
-def summed_slopes(begins, rows, values, slopes, begin, end, out):
-    """out[c] = sum of values[k] * slopes[rows[k]] over the entries k of column c, for columns begin..end."""
-    for slot in range(begin, end):
-        target = out[slot]
-        target[:] = 0
-        for place in range(begins[slot], begins[slot + 1]):
-            source, value = slopes[rows[place]], values[place]
-            for column in range(len(target)):
-                target[column] += value * source[column]

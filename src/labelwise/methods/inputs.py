@@ -114,6 +114,16 @@ def widened(features: Any, n_features: int) -> Any:
     return sparse.csr_array((features.data, features.indices, features.indptr), shape=(features.shape[0], n_features))
 
 
+def with_held_out(
+    data: Dataset, valid: Dataset | None, fraction: float, most: int, seed: int
+) -> tuple[Dataset, Dataset | None]:
+    """Training and held-out documents: a part that was given is used whole, else a share, `most` of them at most."""
+    share = min(fraction, most / len(data))
+    if valid is not None or round(share * len(data)) in (0, len(data)):
+        return data, valid
+    return data.split(share, seed)
+
+
 def in_blocks(predict: Callable[[Dataset], TopK], data: Dataset, what: str) -> TopK:
     """Predictions for many documents in large blocks, so that there is progress to show."""
     parts = []

@@ -186,7 +186,7 @@ class LinearMethod(Method):
     def _state(self) -> dict[str, np.ndarray]:
         state = {"trees": np.array([len(self.trees_)], np.int64), "feature_order": self.order_.original}
         if self.tfidf_ is not None:
-            state |= {f"tfidf.{key}": value for key, value in self.tfidf_.state().items()}
+            state |= self.tfidf_.for_model()
         for number, (tree, levels) in enumerate(self.trees_):
             state |= tree.to_tensors(f"tree{number}")
             for depth, level in enumerate(levels):
@@ -197,11 +197,7 @@ class LinearMethod(Method):
         count = stored(tensors, "trees", path)
         if count.shape != (1,) or count.dtype != np.int64 or not 1 <= count[0] <= 10_000:
             raise ModelFormatError(f"{path}: the number of trees is damaged")
-        self.tfidf_ = None
-        if self.input_ == "texts":
-            self.tfidf_ = Tfidf(self.config.tfidf)
-            prefix = "tfidf."
-            self.tfidf_.restore({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}, path)
+        self.tfidf_ = Tfidf.of_model(self.config.tfidf, tensors, path) if self.input_ == "texts" else None
         n_features = self.tfidf_.n_features if self.tfidf_ else int(self.n_features_in_ or 0)
         self.order_ = FeatureOrder.from_tensors(tensors, n_features, path)
         self.trees_ = []

@@ -340,7 +340,7 @@ class Mach(Method):
     def _state(self) -> dict[str, np.ndarray]:
         state = {"repetitions": np.array([one.number for one in self.repetitions_], np.int64)}
         if self.tfidf_ is not None:
-            state |= {f"tfidf.{key}": value for key, value in self.tfidf_.state().items()}
+            state |= self.tfidf_.for_model()
         for one in self.repetitions_:
             state |= one.to_tensors(f"repetition{one.number}.")
         return state
@@ -349,11 +349,7 @@ class Mach(Method):
         check_torch(self.name)
         from labelwise.training.repetitions import Repetition
 
-        self.tfidf_ = None
-        if self.input_ == "texts":
-            self.tfidf_ = Tfidf(self.config.tfidf)
-            prefix = "tfidf."
-            self.tfidf_.restore({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}, path)
+        self.tfidf_ = Tfidf.of_model(self.config.tfidf, tensors, path) if self.input_ == "texts" else None
         n_features = self.tfidf_.n_features if self.tfidf_ else int(self.n_features_in_ or 0)
         numbers = stored(tensors, "repetitions", path)
         if (

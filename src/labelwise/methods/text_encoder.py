@@ -27,7 +27,7 @@ from labelwise.encoders.encoder_files import encoder_place
 from labelwise.errors import ConfigError, MissingDependencyError, ModelFormatError, require
 from labelwise.heads.config import HeadConfig
 from labelwise.methods.base import FitContext, Method
-from labelwise.methods.inputs import Documents
+from labelwise.methods.inputs import Documents, with_held_out
 from labelwise.store import stored
 from labelwise.strings import Strings
 from labelwise.topk import TopK
@@ -102,7 +102,7 @@ class TextEncoder(Method):
         from labelwise.training.machine import computing_device, torch_threads
 
         config = self.config
-        train, held_out = self._parts(data, valid)
+        train, held_out = with_held_out(data, valid, config.valid_fraction, MOST_VALID, config.training.seed)
         with torch_threads():
             encoder = open_encoder(config.encoder, train.texts or Strings.of(()), config.training.seed)
             head = FlatHead(encoder.width, data.n_labels, config.head)
@@ -110,13 +110,6 @@ class TextEncoder(Method):
             self.network_ = EncoderHead(encoder, head).to(computing_device())
             self.history_ = self._train(train, held_out, context)
         self._stored: dict[str, np.ndarray] | None = None
-
-    def _parts(self, data: Dataset, valid: Dataset | None) -> tuple[Dataset, Dataset | None]:
-        """Training and held-out documents. A validation part that was given is used whole."""
-        share = min(self.config.valid_fraction, MOST_VALID / len(data))
-        if valid is not None or round(share * len(data)) in (0, len(data)):
-            return data, valid
-        return data.split(share, self.config.training.seed)
 
     def _train(self, train: Dataset, valid: Dataset | None, context: FitContext) -> History:
         from labelwise.training.encoder_head import EncoderFitting, Part

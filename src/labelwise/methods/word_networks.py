@@ -18,7 +18,7 @@ from labelwise.data.dataset import Dataset
 from labelwise.encoders.words import Vocabulary, WordTokens
 from labelwise.errors import ConfigError, DataError, MissingDependencyError, ModelFormatError, require
 from labelwise.methods.base import FitContext, Method
-from labelwise.methods.inputs import Documents
+from labelwise.methods.inputs import Documents, with_held_out
 from labelwise.store import stored
 from labelwise.strings import Strings
 from labelwise.topk import TopK
@@ -122,7 +122,7 @@ class WordNetworkMethod(Method):
         from labelwise.training.machine import torch_threads
 
         config = self.config
-        train, held_out = self._parts(data, valid)
+        train, held_out = with_held_out(data, valid, config.valid_fraction, MOST_VALID, config.training.seed)
         training = _averaged_often(self._training(held_out), len(train))
         with torch_threads():
             self.vocabulary_, tokens = Vocabulary.learned(train.texts or Strings.of(()), config.words)
@@ -141,13 +141,6 @@ class WordNetworkMethod(Method):
                 self.trees_.append(trained)
                 self.histories_.append(histories)
         self._stored: dict[str, np.ndarray] | None = None
-
-    def _parts(self, data: Dataset, valid: Dataset | None) -> tuple[Dataset, Dataset | None]:
-        """Training and held-out documents. A validation part that was given is used whole."""
-        share = min(self.config.valid_fraction, MOST_VALID / len(data))
-        if valid is not None or round(share * len(data)) in (0, len(data)):
-            return data, valid
-        return data.split(share, self.config.training.seed)
 
     def _training(self, valid: Dataset | None) -> TrainingConfig:
         """The training config; without held-out documents training goes on to the end and keeps the last weights."""
