@@ -1,6 +1,7 @@
 """Shared set-up: the tests' own helpers are importable as packages beside this file."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -9,6 +10,9 @@ from hypothesis import HealthCheck, settings
 # As the command line does, and before torch is loaded: workers whose threads spin take each other's cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 sys.path.insert(0, str(Path(__file__).parent))
+# Shells start what runs in the background deaf to Ctrl-C, and so would be the commands that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Shared machines pause at odd moments: time limits belong to the runner, not to single examples.
 settings.register_profile("labelwise", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
