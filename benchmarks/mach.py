@@ -184,10 +184,10 @@ def main() -> None:
     sides = [{"side": "mach", "repetitions": given.repetitions, "buckets": b, **common} for b in given.buckets]
     if given.repartition:
         middle = given.buckets[len(given.buckets) // 2]
-        moving = {"every": max(1, given.epochs // 3), "choices": 10}
-        sides.append(
-            {"side": "mach", "repetitions": given.repetitions, "buckets": middle, "repartition": moving, **common}
-        )
+        for moving in ({}, {"offers": middle, "choices": 10}):
+            sides.append(
+                {"side": "mach", "repetitions": given.repetitions, "buckets": middle, "repartition": moving, **common}
+            )
     sides += [{"side": "one output a label", **common}, {"side": "linear_tree"}]
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as kept:
@@ -213,8 +213,8 @@ def main() -> None:
             done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, text=True)
             found = json.loads(done.stdout.splitlines()[-1])
             for row in found:
-                if one.get("repartition"):
-                    row["side"] = "mach, learned buckets"
+                if "repartition" in one:
+                    row["side"] = "mach, learned buckets" + (", any" if one["repartition"] else "")
                 print(row, flush=True)
             rows += found
     RESULTS.mkdir(exist_ok=True)

@@ -18,6 +18,7 @@ import pytest
 from scipy import sparse
 
 import labelwise as lw
+from conformance.memory import resident_memory
 from conformance.planted import planted
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, DataError, LabelwiseError, ModelFormatError, NotFittedError
@@ -271,6 +272,10 @@ def check_never_dense(make: Make, tmp_path: Path) -> None:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < n_documents * n_labels * 4 / 4, f"{peak:,} bytes for {n_documents:,} x {n_labels:,}"
+    many = data.take(np.tile(np.arange(n_documents), 2))  # networks keep blocks of a fixed size beside
+    with resident_memory() as grown:
+        model.predict(many, k=5)
+    assert max(grown) < len(many) * n_labels * 3, f"the process grew by {max(grown):,} bytes for {len(many):,}"
 
 
 @check

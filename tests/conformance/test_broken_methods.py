@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy import sparse
 
 from conformance.checks import CHECKS
@@ -167,6 +168,12 @@ class DenseFit(Centroid):
         data.labels.toarray()
 
 
+class DenseOutOfSight(Centroid):
+    def _predict(self, data, k):
+        torch.zeros(len(data), len(self.label_names_)).add_(1)
+        return super()._predict(data, k)
+
+
 class UnmapsQuietly(Centroid):
     def _restore(self, tensors, path):
         copies = {key: np.array(value) for key, value in tensors.items()}
@@ -262,6 +269,7 @@ def test_the_broken_method_is_caught(check, tmp_path, registered):
         ("save_and_load_are_exact", ForgetsOnSave, "not equal"),
         ("save_and_load_are_exact", UnmapsQuietly, "mapped"),
         ("never_dense", DenseFit, "bytes for"),
+        ("never_dense", DenseOutOfSight, "the process grew by"),
     ],
 )
 def test_further_ways_of_being_broken_are_caught(check, kind, message, tmp_path, registered):

@@ -1,8 +1,11 @@
 """Learned buckets: labels move to buckets that their documents' networks like already (IRLI, Gupta et al. 2021).
 
 Random hashing puts labels together that have nothing in common. After some epochs each label looks at the scores that
-its own training documents give to all buckets, and goes to the least loaded of the best few; training goes on from
-there. Scores are added up for a block of labels at a time, so that labels x buckets never exist.
+its own training documents give to buckets, and goes to the least loaded of the best few; training goes on from there.
+Scores are added up for a block of labels at a time, so that labels x buckets never exist.
+
+Labels of the same documents like the same buckets, in every table: free to choose, they end up together everywhere, and
+nothing can tell them apart. So each label is offered only some buckets, drawn by a hash of its own in every table.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from labelwise.codes.buckets import narrow
+from labelwise.codes.buckets import BucketTables, narrow
 from labelwise.config import Config
 from labelwise.kernels.least_loaded import least_loaded
 from labelwise.progress import progress
@@ -21,6 +24,10 @@ from labelwise.training.settings import Count
 SUMS_AT_ONCE = 1 << 25
 """Sums of scores that exist at a time: 128 MB."""
 DOCUMENTS_AT_ONCE = 1024
+SAMPLE = 4096
+"""Documents that tell how high a bucket's scores are as a rule."""
+FIRST_OFFER = 1 << 20
+"""Hashes of offers are numbered from here on, above those of repetitions."""
 
 Scores = Callable[[np.ndarray], np.ndarray]
 """Scores [buckets, documents] of some training documents."""
@@ -29,40 +36,70 @@ Scores = Callable[[np.ndarray], np.ndarray]
 class RepartitionConfig(Config):
     """Labels move to buckets that suit them."""
 
-    every: Count = 5
-    """Epochs after which labels move, again and again; after the last epochs they stay."""
-    choices: Count = 10
-    """Best buckets of a label, of which it takes the least loaded."""
+    every: Count = 2
+    """Epochs of training before labels move; after the last move all of `training.epochs` follow."""
+    times: Count = 1
+    """How often labels move."""
+    offers: Count = 4
+    """Buckets that a label may go to, others in each table; as many as all buckets or more: any bucket."""
+    choices: Count = 2
+    """Best of these buckets, of which the label takes the least loaded."""
+
+    def offered(self, n_labels: int, n_buckets: int, seed: int, number: int) -> BucketTables | None:
+        """A table for each offer of one repetition; None where labels may go to any bucket."""
+        if self.offers >= n_buckets:
+            return None
+        numbers = tuple(range(FIRST_OFFER + number * self.offers, FIRST_OFFER + (number + 1) * self.offers))
+        return BucketTables(n_labels, n_buckets, numbers, "universal", seed)
 
 
-def moved(labels: Any, table: np.ndarray, scores: Scores, n_buckets: int, choices: int) -> np.ndarray:
-    """The new bucket of each label; labels that no document has stay where they are, and are counted last."""
+def moved(
+    labels: Any, table: np.ndarray, scores: Scores, n_buckets: int, choices: int, offers: BucketTables | None = None
+) -> np.ndarray:
+    """The new bucket of each label; labels that no document has stay where they are, and are counted last.
+
+    A table of `offers` for each bucket that a label may go to; None: to any.
+    """
     by_label = labels.tocsc()
     counts = np.diff(by_label.indptr)
-    liked = np.repeat(table[:, None], min(choices, n_buckets), 1)
+    liked = np.repeat(table[:, None], min(choices, n_buckets if offers is None else len(offers)), 1)
+    usual = _usual(scores, labels.shape[0])
     block = max(1, SUMS_AT_ONCE // n_buckets)
     with progress("moving labels", labels.shape[1]) as step:
         for begin in range(0, labels.shape[1], block):
             end = min(begin + block, labels.shape[1])
             used = begin + np.flatnonzero(counts[begin:end])
             if len(used):
-                liked[used] = _liked(by_label[:, used], scores, n_buckets, liked.shape[1])
+                sums = _sums(by_label[:, used], scores, n_buckets) - counts[used, None] * usual
+                offered = None if offers is None else offers.rows_of(used)
+                liked[used] = _liked(sums, liked.shape[1], offered)
             step(end - begin)
     order = np.argsort(-counts, kind="stable")
     kernel: Any = least_loaded
     return kernel(liked, order, n_buckets).astype(narrow(n_buckets))
 
 
-def _liked(by_label: Any, scores: Scores, n_buckets: int, choices: int) -> np.ndarray:
-    """The buckets with the highest sums over each label's documents, best first; equal ones by number."""
+def _usual(scores: Scores, n_documents: int) -> np.ndarray:
+    """The mean score of each bucket: a label is drawn to buckets that its documents like more than others do."""
+    sample = np.unique(np.linspace(0, n_documents - 1, SAMPLE).astype(np.int64))
+    return scores(sample).mean(1)
+
+
+def _sums(by_label: Any, scores: Scores, n_buckets: int) -> np.ndarray:
+    """The scores of all buckets, added up over each label's documents."""
     rows = by_label.tocsr()
     documents = np.flatnonzero(np.diff(rows.indptr))
     sums = np.zeros((by_label.shape[1], n_buckets), np.float32)
     for begin in range(0, len(documents), DOCUMENTS_AT_ONCE):
         some = documents[begin : begin + DOCUMENTS_AT_ONCE]
         sums += (rows[some] > 0).astype(np.float32).T @ scores(some).T
-    sums /= np.diff(by_label.indptr)[:, None]
-    best = np.argpartition(-sums, choices - 1, axis=1)[:, :choices]
-    best.sort(axis=1)
-    order = np.argsort(-np.take_along_axis(sums, best, 1), axis=1, kind="stable")
-    return np.take_along_axis(best, order, 1)
+    return sums
+
+
+def _liked(sums: np.ndarray, choices: int, offered: np.ndarray | None) -> np.ndarray:
+    """The buckets with the highest sums among those offered, best first; equal ones by number."""
+    if offered is None:
+        offered = np.argpartition(-sums, choices - 1, axis=1)[:, :choices]
+    offered = np.sort(offered, axis=1)
+    order = np.argsort(-np.take_along_axis(sums, offered.astype(np.int64), 1), axis=1, kind="stable")
+    return np.take_along_axis(offered, order[:, :choices], 1)

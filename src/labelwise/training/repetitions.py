@@ -206,7 +206,7 @@ class RepetitionTraining:
             )
             if self.repartition is not None and place + 1 < len(rounds):
                 before = tables
-                tables = [self._moved(network, row, table, hashed) for row, table in enumerate(tables)]
+                tables = [self._moved(network, row, tables[row], hashed, number) for row, number in enumerate(numbers)]
                 stay = np.mean([(old == new).mean() for old, new in zip(before, tables, strict=True)])
                 log.info("round %d: %.0f %% of the labels have moved", place + 1, 100 * (1 - stay))
         return [
@@ -215,18 +215,22 @@ class RepetitionTraining:
         ]
 
     def _rounds(self) -> list[TrainingConfig]:
-        """The training cut where labels move; each round has a seed of its own for the order of documents."""
+        """A short training before each move and the whole one after the last, each with a seed of its own."""
         if self.repartition is None:
             return [self.training]
-        total, every = int(self.training.epochs or 1), self.repartition.every
-        lengths = [min(every, total - begin) for begin in range(0, total, every)]
+        lengths = [self.repartition.every] * self.repartition.times + [int(self.training.epochs or 1)]
         return [
             self.training.model_copy(update={"epochs": length, "seed": self.training.seed + SEED_STEP * place})
             for place, length in enumerate(lengths)
         ]
 
     def _moved(
-        self, network: SparseMLP, place: int, table: np.ndarray, hashed: Sequence[np.ndarray] | None
+        self,
+        network: SparseMLP,
+        place: int,
+        table: np.ndarray,
+        hashed: Sequence[np.ndarray] | None,
+        number: int,
     ) -> np.ndarray:
         """New buckets of all labels by what one network has learned."""
         own = networks_of([_unstacked(network, place, 0, None)], self.sizes).to(network.table.device)
@@ -237,8 +241,9 @@ class RepetitionTraining:
             with torch.inference_mode():
                 return own.scores_by_output(rows.to(own.table.device))[0].cpu().numpy()
 
-        choices = self.repartition.choices if self.repartition is not None else 1
-        return moved(self.labels, table, scores, self.sizes.n_buckets, choices)
+        settings = self.repartition or RepartitionConfig()
+        offers = settings.offered(self.labels.shape[1], self.sizes.n_buckets, self.training.seed, number)
+        return moved(self.labels, table, scores, self.sizes.n_buckets, settings.choices, offers)
 
     def _first_biases(self, table: np.ndarray) -> Tensor:
         """Outputs begin at how frequent buckets are: log-odds, or for softmax logarithms of shares."""
