@@ -34,6 +34,7 @@ bench: $(VENV)/full.installed
 	$(BIN)/python benchmarks/attention_xml_scale.py
 	$(BIN)/python benchmarks/mach_decoding.py
 	$(BIN)/python benchmarks/mach_scale.py
+	$(BIN)/python benchmarks/mach_shards.py
 	$(if $(DATA),$(BIN)/python benchmarks/mach.py --data $(DATA)/eurlex57k --repartition)
 	$(if $(DATA),$(BIN)/python benchmarks/mach.py --data $(DATA)/yso-en --buckets 500 2000)
 	$(if $(PEERS),$(BIN)/python benchmarks/metrics_peers.py --peers $(firstword $(PEERS)))

@@ -51,8 +51,8 @@ def test_what_is_not_mapped_is_one_piece():
 def test_a_mapped_matrix_is_checked_as_one_in_memory(tmp_path, monkeypatch, size, fault):
     import labelwise.data.dataset as dataset
 
-    whole = dataset._row_pieces
-    monkeypatch.setattr(dataset, "_row_pieces", lambda indptr: whole(indptr, size))
+    whole = dataset.row_pieces
+    monkeypatch.setattr(dataset, "row_pieces", lambda indptr: whole(indptr, size))
     matrix = sparse.random_array((40, 30), density=0.3, format="csr", dtype=np.float32, rng=np.random.default_rng(0))
     matrix.sort_indices()
     wide = int(np.argmax(np.diff(matrix.indptr) > 2))

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 PIECE_BYTES = 16 << 20
+COUNTED_AT_ONCE = 1 << 22
 
 
 def mapping_of(array: np.ndarray) -> mmap.mmap | None:
@@ -38,3 +39,17 @@ def in_pieces(array: np.ndarray) -> Iterator[np.ndarray]:
     for begin in range(0, len(array), size):
         yield array[begin : begin + size]
         forget(array)
+
+
+def counts_of(numbers: np.ndarray, size: int, table: np.ndarray | None = None) -> np.ndarray:
+    """How often each number below `size` occurs, or each `table[number]`.
+
+    Piece by piece, because NumPy makes a wider copy of what it counts and of what it takes for an index.
+    """
+    counts = np.zeros(size, np.int64)
+    at_once = max(COUNTED_AT_ONCE, size)
+    for begin in range(0, len(numbers), at_once):
+        piece = numbers[begin : begin + at_once]
+        counts += np.bincount(piece if table is None else table[piece], minlength=size)
+        forget(numbers)
+    return counts

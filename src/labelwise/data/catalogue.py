@@ -115,10 +115,14 @@ def require(name: str, folder: str | Path | None = None) -> Path:
 
 
 @overload
-def dataset(name: str, split: None = None, folder: str | Path | None = None) -> dict[str, Dataset]: ...
+def dataset(
+    name: str, split: None = None, folder: str | Path | None = None, scratch: Path | None = None
+) -> dict[str, Dataset]: ...
 @overload
-def dataset(name: str, split: str, folder: str | Path | None = None) -> Dataset: ...
-def dataset(name: str, split: str | None = None, folder: str | Path | None = None) -> Dataset | dict[str, Dataset]:
+def dataset(name: str, split: str, folder: str | Path | None = None, scratch: Path | None = None) -> Dataset: ...
+def dataset(
+    name: str, split: str | None = None, folder: str | Path | None = None, scratch: Path | None = None
+) -> Dataset | dict[str, Dataset]:
     """Read a named data set that has been downloaded before.
 
     Parameters
@@ -130,10 +134,12 @@ def dataset(name: str, split: str | None = None, folder: str | Path | None = Non
         train.
     folder
         Where named data sets are kept; not given: `data_home()`.
+    scratch
+        As that of `labelwise.read`.
     """
     from labelwise.data.read import read, read_splits
 
     known, place = entry(name), require(name, folder)
     if split is None:
-        return read_splits(place, known.format)
-    return read(place, known.format, split)
+        return read_splits(place, known.format, scratch=scratch)
+    return read(place, known.format, split, scratch=scratch)

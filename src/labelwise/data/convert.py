@@ -7,17 +7,14 @@ failed.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from labelwise.data.options import ReadOptions
 from labelwise.data.read import AUTO, format_named, read, read_splits
+from labelwise.data.scratch import scratch_beside
 from labelwise.data.write import refuse_parts, refuse_taken, write, write_splits
-from labelwise.errors import DataError
 
 
 def convert(
@@ -48,27 +45,12 @@ def convert(
     if split is None and Path(path).is_dir():
         chosen = to_format or "native"
         refuse_parts(output, format_named(chosen), force)
-        with _scratch(output) as scratch:
+        with scratch_beside(output) as scratch:
             parts = read_splits(path, from_format, options, scratch)
             write_splits(parts, output, chosen, force, drop)
             return sum(map(len, parts.values()))
     refuse_taken(output, force)
-    with _scratch(output) as scratch:
+    with scratch_beside(output) as scratch:
         data = read(path, from_format, split, options, scratch=scratch)
         write(data, output, to_format, force, drop)
         return len(data)
-
-
-@contextmanager
-def _scratch(output: Path) -> Iterator[Path]:
-    """A hidden folder on the disk of the output, as that must have room anyway."""
-    above = next(folder for folder in output.absolute().parents if folder.is_dir())
-    hidden = None
-    try:
-        hidden = Path(tempfile.mkdtemp(prefix=".labelwise-", dir=above))
-        yield hidden
-    except OSError as error:
-        raise DataError(f"cannot be written to: {error.strerror or error}", above) from error
-    finally:
-        if hidden is not None:
-            shutil.rmtree(hidden, ignore_errors=True)

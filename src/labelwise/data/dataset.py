@@ -18,7 +18,7 @@ from labelwise.data.blocks import Blocks
 from labelwise.data.label_space import check_distinct, places_of
 from labelwise.data.pick import pick_rows
 from labelwise.errors import DataError
-from labelwise.mapped import forget, mapping_of
+from labelwise.mapped import counts_of, forget, mapping_of
 from labelwise.strings import Strings
 
 Features = sparse.csr_array | np.ndarray | Blocks
@@ -99,7 +99,7 @@ class Dataset:
 
     def label_counts(self) -> np.ndarray:
         """Documents with each label."""
-        return np.bincount(self.labels.indices, minlength=self.n_labels)
+        return counts_of(self.labels.indices, self.n_labels)
 
     def labels_of(self, row: int) -> list[str]:
         """The names of one document's labels, in the order of the label space."""
@@ -118,6 +118,11 @@ class Dataset:
 
     def split(self, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
         """Two data sets drawn at random: the second holds `fraction` of the documents, order kept in both."""
+        chosen = self.drawn(fraction, seed)
+        return self.take(~chosen), self.take(chosen)
+
+    def drawn(self, fraction: float, seed: int = 0) -> np.ndarray:
+        """Which documents `split` puts into the second data set, as a mask."""
         if not 0 < fraction < 1:
             raise DataError(f"{self.name}: a split takes a fraction between 0 and 1, got {fraction}")
         chosen = np.zeros(len(self), bool)
@@ -125,7 +130,7 @@ class Dataset:
         if not 0 < size < len(self):
             raise DataError(f"{self.name}: {fraction:.3g} of {len(self):,} documents leaves one part without any")
         chosen[np.random.default_rng(seed).permutation(len(self))[:size]] = True
-        return self.take(~chosen), self.take(chosen)
+        return chosen
 
     def align(self, label_names: Strings) -> Dataset:
         """The same documents in another label space: its columns first, then the labels only found here.
@@ -200,7 +205,7 @@ def is_canonical_csr(matrix: Any) -> bool:
         return False
     if (np.diff(indptr) < 0).any():
         return False
-    return all(_rows_are_canonical(matrix, *rows) for rows in _row_pieces(indptr))
+    return all(_rows_are_canonical(matrix, *rows) for rows in row_pieces(indptr))
 
 
 def _rows_are_canonical(matrix: Any, first: int, last: int) -> bool:
@@ -215,7 +220,7 @@ def _rows_are_canonical(matrix: Any, first: int, last: int) -> bool:
     return sound
 
 
-def _row_pieces(indptr: np.ndarray, size: int = 1 << 22) -> Iterator[tuple[int, int]]:
+def row_pieces(indptr: np.ndarray, size: int = 1 << 22) -> Iterator[tuple[int, int]]:
     """Ranges of rows with about `size` stored values, at least one row each."""
     first = 0
     while first < len(indptr) - 1:

@@ -141,7 +141,8 @@ def read(
         False reads documents to predict for: they need no labels, and get none.
     scratch
         For data larger than memory: a folder for temporary files. Formats of numbered features (xc, vowpal,
-        tfrecord) put their rows there and map them. Remove it when the data set is done with.
+        tfrecord) and shards of native folders put their rows there and map them. Remove it when the data set is
+        done with.
     """
     from labelwise.data.options import as_options
 

@@ -81,6 +81,32 @@ def named_parts(stems: dict[Path, str]) -> dict[str, Path]:
     return in_order(parts)
 
 
+def sharded_parts(stems: dict[Path, str], folder: Path, extension: str = "") -> dict[str, Path]:
+    """As `named_parts`, but several of one split are one part, under a path with stars that `sharded_split` knows.
+
+    One that is called after the split alone is its part, and the others then go by their own names.
+    """
+    claims: dict[str, list[Path]] = {}
+    for path, stem in stems.items():
+        claims.setdefault(split_of(stem) or "", []).append(path)
+    found = {stems[path]: path for path in claims.pop("", [])}
+    for split, paths in claims.items():
+        exact = [path for path in paths if stems[path].lower() in ALIASES[split]]
+        if exact:
+            owner = min(exact, key=lambda path: ALIASES[split].index(stems[path].lower()))
+            found |= {split if path == owner else stems[path]: path for path in paths}
+        else:
+            found[split] = paths[0] if len(paths) == 1 else folder / f"*{split}*{extension}"
+    return in_order(found)
+
+
+def sharded_split(path: Path, extension: str = "") -> str | None:
+    """The split of a path with stars as `sharded_parts` gives it; None for the path of a single file or folder."""
+    if path.exists():
+        return None
+    return next((split for split in ALIASES if path.name == f"*{split}*{extension}"), None)
+
+
 def in_order(parts: dict[str, Path]) -> dict[str, Path]:
     """Train, valid and test first, then the others by name."""
     order = list(ALIASES)

@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from labelwise.data.pick import pick_rows
+
 Loss = Literal["bce", "softmax"]
 
 
@@ -31,7 +33,7 @@ class BucketTargets:
     @classmethod
     def of_rows(cls, labels: Any, rows: np.ndarray, tables: list[np.ndarray], n_buckets: int) -> BucketTargets:
         """Those of some rows of a label matrix, as the tables of some repetitions put them."""
-        picked = labels[rows]
+        picked = pick_rows(labels, rows)
         counts = np.diff(picked.indptr)
         documents = np.repeat(np.arange(len(rows)), counts)
         weights = np.repeat(1 / np.maximum(counts, 1), counts)

@@ -11,6 +11,7 @@ from scipy import sparse
 
 from labelwise.data.blocks import Blocks
 from labelwise.data.dataset import Dataset, Features, canonical_features, is_canonical_csr, labels_from_lists
+from labelwise.data.pick import csr_of, pick_rows
 from labelwise.errors import DataError
 from labelwise.progress import progress
 from labelwise.strings import Strings
@@ -52,7 +53,9 @@ class Documents:
 
     def take(self, rows: Any) -> Documents:
         """Some of the documents, as `Dataset.take`."""
-        parts: Any = (None if part is None else part[rows] for part in (self.texts, self.features, self.paths))
+        parts: Any = (
+            None if part is None else pick_rows(part, rows) for part in (self.texts, self.features, self.paths)
+        )
         return Documents(*parts)
 
 
@@ -111,7 +114,7 @@ def widened(features: Any, n_features: int) -> Any:
     """A sparse matrix with further, empty columns."""
     if features.shape[1] == n_features:
         return features
-    return sparse.csr_array((features.data, features.indices, features.indptr), shape=(features.shape[0], n_features))
+    return csr_of(features.data, features.indices, features.indptr, (features.shape[0], n_features))
 
 
 def with_held_out(

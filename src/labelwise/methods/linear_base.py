@@ -22,6 +22,7 @@ from labelwise.codes.explain import LabelPath, explain_labels
 from labelwise.codes.tree import LabelTree
 from labelwise.data.blocks import Blocks
 from labelwise.data.dataset import CSR, Dataset
+from labelwise.data.pick import csr_of
 from labelwise.errors import DataError, ModelFormatError
 from labelwise.features.feature_order import FeatureOrder
 from labelwise.features.tfidf import Tfidf, TfidfConfig
@@ -241,6 +242,5 @@ def as_csr(features: Any) -> Any:
         return features.to_csr()
     csr = features if isinstance(features, CSR) else sparse.csr_array(features)
     if csr.indices.dtype != np.int32:
-        csr = csr.copy() if csr is features else csr  # what is the user's stays as it is
-        csr.indices = csr.indices.astype(np.int32)
+        csr = csr_of(csr.data, csr.indices.astype(np.int32), csr.indptr, csr.shape)  # what is the user's stays as it is
     return csr

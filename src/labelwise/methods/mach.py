@@ -28,6 +28,7 @@ from labelwise.codes.bucket_search import BucketSearch, Way
 from labelwise.codes.buckets import BucketTables, Hash, checked_table, read_lookups
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
+from labelwise.data.pick import pick_rows
 from labelwise.errors import ConfigError, ModelFormatError
 from labelwise.features.tfidf import Tfidf
 from labelwise.methods.base import FitContext, Method
@@ -291,7 +292,7 @@ class Mach(Method):
         at_once = max(32, SCORES_AT_ONCE // per_document // 32 * 32)
         parts = []
         for begin in range(0, features.shape[0], at_once):
-            scores = self._scores(features[begin : begin + at_once])
+            scores = self._scores(pick_rows(features, slice(begin, begin + at_once)))
             if weights is not None and labels is not None:
                 found = self._search.best_weighted(scores, k, labels, weights, self._as_probabilities)
             elif config.candidates is not None and labels is None:

@@ -42,6 +42,9 @@ class DataSection(Config):
     """Seed of these random splits."""
     limit: Annotated[int, Field(ge=1)] | None = None
     """Use only the first so many training documents."""
+    mapped: bool = False
+    """Put the rows into files of the run's folder while they are read, and map them from there: for sparse files larger
+    than memory. The files are gone when the run ends."""
     options: ReadOptions = ReadOptions()
     """How to read the files, where they do not tell."""
 

@@ -33,6 +33,8 @@ RESULTS, MACHINE, LABELS, EXAMPLES, REPORT = (
     "report.html",
 )
 CALIBRATION, INSPECTION, CHECKPOINTS, LOCK = "calibration.json", "inspection.json", "checkpoints", ".lock"
+SCRATCH = ".rows"
+"""Rows of data that is mapped, while a process uses them."""
 WRITTEN = (
     CONFIG,
     METRICS,
@@ -46,9 +48,10 @@ WRITTEN = (
     INSPECTION,
     REPORT,
     CHECKPOINTS,
+    SCRATCH,
 )
 INSPECT = ("inspect.enabled", "inspect.documents", "inspect.tokens", "inspect.vectors")
-MAY_CHANGE = ("run.threads", "run.report", "model.memory", *INSPECT)
+MAY_CHANGE = ("run.threads", "run.report", "model.memory", "data.mapped", *INSPECT)
 """What a run that goes on may have been told otherwise: nothing learned depends on it."""
 FORMAT = "labelwise-run"
 

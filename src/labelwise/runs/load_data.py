@@ -10,10 +10,12 @@ from typing import Any
 from scipy import sparse
 
 from labelwise.data.catalogue import dataset as named_dataset
+from labelwise.data.catalogue import entry as known_entry
 from labelwise.data.catalogue import names as named_sets
 from labelwise.data.dataset import Dataset
+from labelwise.data.mapped_rows import split_mapped, take_mapped
 from labelwise.data.options import ReadOptions
-from labelwise.data.read import read, read_splits
+from labelwise.data.read import AUTO, FORMATS, detect, format_named, read, read_splits
 from labelwise.errors import ConfigError, DataError
 from labelwise.methods.inputs import widened
 from labelwise.runs.config import DataSection
@@ -28,21 +30,46 @@ class RunData:
     test: Dataset | None
 
 
-def load_run_data(section: DataSection) -> RunData:
-    """Read what a config's data section asks for."""
-    parts = _parts_of_path(section) if section.path is not None else _parts_of_files(section)
-    train, valid, test = parts["train"], parts.get("valid"), parts.get("test")
+def load_run_data(section: DataSection, scratch: Path | None = None) -> RunData:
+    """Read what a config's data section asks for; with a `scratch` folder, rows go to files there and are mapped."""
+    if section.mapped:
+        _refuse_unmapped(section)
+    parts = _parts_of_path(section, scratch) if section.path is not None else _parts_of_files(section, scratch)
+    train, valid, test = parts.pop("train"), parts.get("valid"), parts.get("test")  # rows of a whole are let go of
     if section.test_fraction is not None:
         if test is not None:
             raise DataError("data.test_fraction is given, but the data has a test part already; leave one out")
-        train, test = train.split(section.test_fraction, section.split_seed)
+        train, test = split(train, section.test_fraction, section.split_seed, scratch)
     if section.valid_fraction is not None:
         if valid is not None:
             raise DataError("data.valid_fraction is given, but the data has a valid part already; leave one out")
-        train, valid = train.split(section.valid_fraction, section.split_seed + 1)
+        train, valid = split(train, section.valid_fraction, section.split_seed + 1, scratch)
     if section.limit is not None:
-        train = train.take(slice(0, section.limit))
+        some = slice(0, section.limit)
+        train = train.take(some) if scratch is None else take_mapped(train, some, scratch)
     return RunData(*_one_width(train, valid, test))
+
+
+def split(data: Dataset, fraction: float, seed: int, scratch: Path | None) -> tuple[Dataset, Dataset]:
+    """Two data sets drawn at random, in memory, or in files if there is a folder for them."""
+    return data.split(fraction, seed) if scratch is None else split_mapped(data, fraction, seed, scratch)
+
+
+def _refuse_unmapped(section: DataSection) -> None:
+    """An error if any of the data is in a format whose rows cannot be put into files."""
+    for path in (section.path, section.train, section.valid, section.test):
+        if path is not None and Path(path).exists():
+            found = detect(path) if section.format == AUTO else format_named(section.format)
+        elif path is not None and path == section.path:
+            found = format_named(known_entry(known_name(path, "data.path")).format)
+        else:
+            continue  # what is not there is told when it is read
+        if found.read_mapped is None:
+            can = [name for name in FORMATS if format_named(name).read_mapped is not None]
+            raise ConfigError(
+                f"data.mapped: {path} is in the format {found.name}, whose documents are read into memory; rows of "
+                f"{', '.join(can)} can be mapped. Leave data.mapped out"
+            )
 
 
 def _one_width(*parts: Dataset | None) -> list[Any]:
@@ -51,25 +78,25 @@ def _one_width(*parts: Dataset | None) -> list[Any]:
     width = max((features.shape[1] for features in sparse_parts), default=0)
     return [
         part
-        if part is None or not sparse.issparse(part.features)
+        if part is None or not sparse.issparse(part.features) or part.features.shape[1] == width
         else replace(part, features=widened(part.features, width))
         for part in parts
     ]
 
 
-def _parts_of_path(section: DataSection) -> dict[str, Dataset]:
+def _parts_of_path(section: DataSection, scratch: Path | None) -> dict[str, Dataset]:
     path = str(section.path)
     if Path(path).is_file():
         raise DataError(f"data.path: {path} is a file; give a single file as data.train (and data.test)")
     if Path(path).exists():
-        parts = read_splits(path, section.format, section.options)
+        parts = read_splits(path, section.format, section.options, scratch)
     else:
         name = known_name(path, "data.path")
         if section.format != "auto" or section.options != ReadOptions():
             raise ConfigError(
                 f"data: {name} is a known data set; how it is read is settled, leave out format and options"
             )
-        parts = named_dataset(name)
+        parts = named_dataset(name, scratch=scratch)
     if "train" not in parts:
         raise DataError(f"{path}: there is no training part; found: {', '.join(parts) or 'none'}")
     return parts
@@ -96,12 +123,12 @@ def read_part(
     return found
 
 
-def _parts_of_files(section: DataSection) -> dict[str, Dataset]:
+def _parts_of_files(section: DataSection, scratch: Path | None) -> dict[str, Dataset]:
     parts: dict[str, Dataset] = {}
     for name in ("train", "valid", "test"):
         path = getattr(section, name)
         if path is not None:
-            split = name if Path(path).is_dir() else None
-            part = read(path, section.format, split, section.options)
+            chosen = name if Path(path).is_dir() else None
+            part = read(path, section.format, chosen, section.options, scratch=scratch)
             parts[name] = part.align(parts["train"].label_names) if parts else part
     return parts

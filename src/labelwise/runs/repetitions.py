@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from labelwise.data.scratch import scratch_at
 from labelwise.errors import ConfigError
 from labelwise.methods.base import FitContext
 from labelwise.parallel import using_threads
 from labelwise.runs.config import RunConfig
-from labelwise.runs.folder import locked
+from labelwise.runs.folder import LOCK, SCRATCH, locked
 from labelwise.runs.load_data import load_run_data
 from labelwise.runs.train import with_held_out
 
@@ -31,13 +33,25 @@ def train_repetitions(config: RunConfig, numbers: Sequence[int]) -> Path:
     model.check_numbers(numbers)
     model.check_needs()
     with using_threads(config.run.threads):
-        data, _ = with_held_out(config, load_run_data(config.data))
         work = Path(model.config.repetitions_folder) / ("work-" + "-".join(f"{number:03d}" for number in numbers))
         try:
             work.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"model.repetitions_folder: {work} cannot be made: {error.strerror}") from None
         with locked(work, "on the same repetition"):
-            folder = model.fit_repetitions(data.train, numbers, data.valid, FitContext(work))
+            try:
+                with scratch_at(work / SCRATCH, config.data.mapped) as scratch:
+                    data, _ = with_held_out(config, load_run_data(config.data, scratch), scratch)
+                    folder = model.fit_repetitions(data.train, numbers, data.valid, FitContext(work))
+            except BaseException:
+                _remove_empty(work)
+                raise
         shutil.rmtree(work, ignore_errors=True)
     return folder
+
+
+def _remove_empty(work: Path) -> None:
+    """Leave no folder behind where nothing has been learned yet."""
+    with suppress(OSError):
+        if [path.name for path in work.iterdir()] == [LOCK]:
+            shutil.rmtree(work)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.data.dataset import Dataset
+from labelwise.data.scratch import scratch_at
 from labelwise.data.stats import statistics
 from labelwise.errors import ConfigError, MissingDependencyError
 from labelwise.methods.base import FitContext, Method, load
@@ -26,7 +27,7 @@ from labelwise.runs.config import RunConfig
 from labelwise.runs.folder import RunFolder
 from labelwise.runs.inspect import can_be_inspected, inspect
 from labelwise.runs.judge import judge
-from labelwise.runs.load_data import RunData, load_run_data
+from labelwise.runs.load_data import RunData, load_run_data, split
 from labelwise.runs.machine import peak_memory
 
 log = logging.getLogger("labelwise")
@@ -37,9 +38,13 @@ def train(config: RunConfig, force: bool = False) -> RunFolder:
     run = RunFolder(str(config.run.folder))
     if force or not (run / files.MODEL).exists():
         config.make_method().check_needs()
-    with using_threads(config.run.threads), run.opened(config, force):
+    with (
+        using_threads(config.run.threads),
+        run.opened(config, force),
+        scratch_at(run / files.SCRATCH, config.data.mapped) as scratch,
+    ):
         with _timed(run, "read"):
-            data, held_out = with_held_out(config, load_run_data(config.data))
+            data, held_out = with_held_out(config, load_run_data(config.data, scratch), scratch)
         log.info("train: %r", data.train)
         model = _fitted(config, run, data)
         if held_out is not None:
@@ -71,13 +76,13 @@ def _fitted(config: RunConfig, run: RunFolder, data: RunData) -> Method:
     return model
 
 
-def with_held_out(config: RunConfig, data: RunData) -> tuple[RunData, Dataset | None]:
+def with_held_out(config: RunConfig, data: RunData, scratch: Path | None = None) -> tuple[RunData, Dataset | None]:
     """The data without what is held out for calibration, and that; faults are found before anything is trained."""
     section, held_out = config.calibrate, None
     if section.enabled is not False:
         held_out = data.valid
         if section.fraction is not None:
-            train, held_out = data.train.split(section.fraction, config.data.split_seed + 2)
+            train, held_out = split(data.train, section.fraction, config.data.split_seed + 2, scratch)
             data = replace(data, train=train)
         if held_out is None and section.enabled is True:
             raise ConfigError(

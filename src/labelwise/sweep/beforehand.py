@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 
+from labelwise.data.scratch import scratch_beside
 from labelwise.errors import ConfigError, require
 from labelwise.runs.load_data import load_run_data
 from labelwise.sweep.outcome import read_outcome
@@ -50,7 +52,8 @@ def _find_valid_parts(study: Study, settings: list[Setting]) -> None:
     for key, section in sections.items():
         whole = section.model_copy(update={"limit": None}).model_dump_json()
         if whole not in has_valid:
-            has_valid[whole] = load_run_data(section).valid is not None
+            with scratch_beside(study.folder) if section.mapped else nullcontext() as scratch:
+                has_valid[whole] = load_run_data(section, scratch).valid is not None
         if not has_valid[whole]:
             study.held_out[key] = study.config.valid_fraction
 

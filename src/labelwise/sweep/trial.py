@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.config import ConfigSource
+from labelwise.data.scratch import scratch_at
 from labelwise.errors import LabelwiseError
 from labelwise.methods.base import load
 from labelwise.metrics.names import parse_metric
@@ -36,13 +37,14 @@ def run_trial(config: RunConfig, metric: str) -> None:
         train(config)
     if metric in scored(run.path):  # another metric may have been asked for since
         return
-    valid = load_run_data(config.data).valid
-    if valid is None:
-        raise LabelwiseError("the data has no valid part any more; a study needs one to choose by")
-    section = config.evaluate.model_copy(
-        update={"metrics": [metric], "bootstrap": 0, "k": max(config.evaluate.k, parse_metric(metric).k or 0)}
-    )
-    judgement = judge(load(run / files.MODEL), valid, section)
+    with scratch_at(run / files.SCRATCH, config.data.mapped) as scratch:
+        valid = load_run_data(config.data, scratch).valid
+        if valid is None:
+            raise LabelwiseError("the data has no valid part any more; a study needs one to choose by")
+        section = config.evaluate.model_copy(
+            update={"metrics": [metric], "bootstrap": 0, "k": max(config.evaluate.k, parse_metric(metric).k or 0)}
+        )
+        judgement = judge(load(run / files.MODEL), valid, section)
     values = {**scored(run.path), **judgement.evaluation.values}
     run.write_json(VALID, {"n_documents": len(valid), "values": values})
 

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from labelwise.errors import LabelwiseError, ModelFormatError
+from labelwise.mapped import in_pieces
 from labelwise.store import Folder, new_folder
 
 log = logging.getLogger("labelwise")
@@ -40,7 +41,8 @@ def fingerprint(*parts: Any) -> str:
         if isinstance(part, np.ndarray):
             about = f"array {part.dtype} {part.shape}"
             digest.update(f"{len(about)} {about}".encode())
-            digest.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
+            for piece in in_pieces(np.ascontiguousarray(part).reshape(-1).view(np.uint8)):
+                digest.update(piece.data)
         else:
             text = json.dumps(part, sort_keys=True)
             digest.update(f"{len(text)} {text}".encode())

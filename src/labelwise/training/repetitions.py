@@ -20,9 +20,11 @@ from torch import Tensor
 
 from labelwise.codes.bucket_search import BucketSearch
 from labelwise.codes.buckets import BucketTables, checked_table
+from labelwise.data.pick import pick_rows
 from labelwise.encoders.sparse_mlp import SparseMLP, SparseRows
 from labelwise.errors import LabelwiseError, ModelFormatError
 from labelwise.heads.bucket_loss import BucketTargets, Loss, bucket_loss
+from labelwise.mapped import counts_of
 from labelwise.store import Folder, new_folder, stored
 from labelwise.topk import TopK
 from labelwise.training.batching import training_batches
@@ -247,7 +249,7 @@ class RepetitionTraining:
 
     def _first_biases(self, table: np.ndarray) -> Tensor:
         """Outputs begin at how frequent buckets are: log-odds, or for softmax logarithms of shares."""
-        counts = np.bincount(table[self.labels.indices], minlength=self.sizes.n_buckets).astype(np.float64)
+        counts = counts_of(self.labels.indices, self.sizes.n_buckets, table).astype(np.float64)
         if self.loss == "softmax":
             shares = (counts + 0.5) / (counts.sum() + 0.5 * len(counts))
             return torch.from_numpy(np.log(shares).astype(np.float32))
@@ -341,7 +343,7 @@ class RepetitionFitting:
 
     def load(self, item: np.ndarray) -> Batch:
         """Sparse rows and the buckets of their labels."""
-        rows = sparse_rows(self.owner.features[item], len(self.tables), self.hashed)
+        rows = sparse_rows(pick_rows(self.owner.features, item), len(self.tables), self.hashed)
         targets = BucketTargets.of_rows(self.owner.labels, item, self.tables, self.owner.sizes.n_buckets)
         return rows.indptr, rows.columns, rows.values, targets.places, targets.shares
 
@@ -362,7 +364,8 @@ class RepetitionFitting:
         search = BucketSearch(tables)
         parts = []
         for begin in range(0, labels.shape[0], VALIDATED_AT_ONCE):
-            rows = sparse_rows(features[begin : begin + VALIDATED_AT_ONCE], len(self.tables), self.hashed)
+            some = pick_rows(features, slice(begin, begin + VALIDATED_AT_ONCE))
+            rows = sparse_rows(some, len(self.tables), self.hashed)
             scores = self.module.scores_by_output(rows.to(self.module.table.device))
             parts.append(search.best(scores.float().cpu().numpy(), min(k, tables.n_items)))
         return validation_numbers(TopK.concatenate(parts), labels, metrics, self.owner.labels)

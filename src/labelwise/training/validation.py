@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from labelwise.mapped import counts_of
 from labelwise.metrics.evaluate import evaluate
 from labelwise.topk import TopK
 
@@ -21,7 +22,7 @@ def validated_metrics(metric: str) -> tuple[list[str], int]:
 
 def validation_numbers(top: TopK, labels: Any, metrics: list[str], train_labels: Any) -> dict[str, float]:
     """Metrics of predictions; `labels` may have columns that training has not."""
-    counts = np.bincount(train_labels.indices, minlength=labels.shape[1])
+    counts = counts_of(train_labels.indices, labels.shape[1])
     # places instead of scores: a network that has hardly begun gives many equal ones, which is not worth a warning
     places = np.where(np.isneginf(top.scores), -np.inf, -np.arange(top.k)).astype(np.float32)
     found = evaluate(

@@ -1,4 +1,7 @@
-"""`native`: our own binary folder. Holds every part of a data set exactly, and is mapped, not loaded."""
+"""`native`: our own binary folder. Holds every part of a data set exactly, and is mapped, not loaded.
+
+Folders `train-00`, `train-01` ... beside each other are shards: one part, in the order of their names.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ import numpy as np
 
 from labelwise.data.dataset import Dataset
 from labelwise.data.formats.base import Format
+from labelwise.data.mapped_rows import merged
 from labelwise.data.options import ReadOptions
-from labelwise.data.splits import ALIASES, canonical_split
+from labelwise.data.splits import canonical_split, sharded_parts, sharded_split, split_of
 from labelwise.errors import ModelFormatError
 from labelwise.store import (
     MANIFEST,
@@ -39,18 +43,36 @@ def recognises(path: Path) -> bool:
 
 
 def parts(folder: Path) -> dict[str, Path]:
-    """The folder itself if it is one, else those of its sub-folders that are."""
+    """The folder itself if it is one, else those of its sub-folders that are and whose names speak of a split."""
     if recognises(folder):
         return {canonical_split(folder.name): folder}
-    found: dict[str, Path] = {}
-    for aliases in ALIASES.values():
-        for name in aliases:
-            if recognises(folder / name):
-                found.setdefault(canonical_split(name), folder / name)
-    return found
+    return sharded_parts({path: path.name for path in _folders_in(folder)}, folder)
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    """Sub-folders of ours that are called after a split, by name; none if unreadable."""
+    try:
+        found = sorted(path for path in folder.iterdir() if not path.name.startswith(".") and split_of(path.name))
+    except OSError:
+        return []
+    return [path for path in found if recognises(path)]
 
 
 def read(path: Path, options: ReadOptions) -> Dataset:
+    """Read one folder, or all folders of a part one after the other."""
+    return read_mapped(path, options, None)
+
+
+def read_mapped(path: Path, options: ReadOptions, folder: Path | None) -> Dataset:
+    """`read`; a single folder is mapped as it is, shards are put together in files of the folder, if one is given."""
+    split = sharded_split(path)
+    if split is None:
+        return _read_folder(path)
+    shards = [found for found in _folders_in(path.parent) if split_of(found.name) == split]
+    return merged([_read_folder(shard) for shard in shards], str(path), folder)
+
+
+def _read_folder(path: Path) -> Dataset:
     folder = Folder(path, KIND)
     tensors, where = folder.tensors(TENSORS), path / TENSORS
     texts = {part: strings_from_tensors(part, tensors, where) for part in _TEXT_PARTS if f"{part}.ends" in tensors}
@@ -82,10 +104,11 @@ def write(dataset: Dataset, path: Path) -> None:
 
 FORMAT = Format(
     name=NAME,
-    about="our own folder: everything, exact, mapped; one folder a part or train/, valid/, test/",
+    about="our own folder: everything, exact, mapped; one folder a part or train/, valid/, test/, or train-00/ ...",
     recognises=recognises,
     read=read,
     write=write,
     parts=parts,
     extension="",
+    read_mapped=read_mapped,
 )

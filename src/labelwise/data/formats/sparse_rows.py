@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Any
-from uuid import uuid4
 
 import numpy as np
 from scipy import sparse
 
 from labelwise.data.blocks import Blocks
 from labelwise.data.dataset import Dataset
+from labelwise.data.on_disk import ArrayOnDisk
+from labelwise.data.pick import csr_of
 from labelwise.data.stream import write_stream
 from labelwise.errors import DataError
 from labelwise.parallel import run_stream
@@ -68,23 +68,21 @@ class Rows:
 class RowsOnDisk:
     """`Rows` whose columns and values go to files in a folder and are mapped in the end.
 
-    Only the counts stay in memory. The folder must stay until the matrix is done with.
+    Only the counts stay in memory. The folder must stay until the matrix is made.
     """
 
     def __init__(self, valued: bool, folder: Path) -> None:
         self.size = 0
         self.valued = valued
         self.counts: list[np.ndarray] = []
-        self._places = [folder / f"{uuid4().hex}.rows" for _ in range(2)]
+        self._indices, self._values = ArrayOnDisk(np.int32, folder), ArrayOnDisk(np.float32, folder)
 
     def add(self, counts: np.ndarray, indices: np.ndarray, values: np.ndarray | None, share: float) -> None:
         """Add the rows of one block; `share` is not needed here."""
         self.counts.append(counts.copy())
         self.size += len(indices)
-        values = np.ones(len(indices), np.float32) if values is None else values
-        for place, array in zip(self._places, (indices, values), strict=True):
-            with place.open("ab") as file:
-                file.write(array.data)
+        self._indices.add(indices)
+        self._values.add(np.ones(len(indices), np.float32) if values is None else values)
 
     def drop_last(self) -> None:
         """Take back the last row, which must be empty."""
@@ -92,11 +90,7 @@ class RowsOnDisk:
 
     def matrix(self, n_columns: int) -> sparse.csr_array:
         """The gathered rows, mapped."""
-        indices, values = (
-            np.asarray(np.memmap(place, dtype, "r")) if self.size else np.empty(0, dtype)
-            for place, dtype in zip(self._places, (np.int32, np.float32), strict=True)
-        )
-        return _csr(self.counts, indices, values, n_columns)
+        return _csr(self.counts, self._indices.mapped(), self._values.mapped(), n_columns)
 
 
 def new_rows(valued: bool, folder: Path | None) -> Rows | RowsOnDisk:
@@ -105,13 +99,15 @@ def new_rows(valued: bool, folder: Path | None) -> Rows | RowsOnDisk:
 
 
 def _csr(counts: list[np.ndarray], indices: np.ndarray, values: np.ndarray, n_columns: int) -> sparse.csr_array:
-    """A matrix of these very arrays; SciPy's constructor would copy columns of another type than the offsets."""
+    """The matrix of some rows, made of these very arrays."""
     ends = np.cumsum(np.concatenate([np.zeros(1, np.int32), *counts]), dtype=np.int64)
     counts.clear()
-    matrix: Any = sparse.csr_array((len(ends) - 1, n_columns), dtype=np.float32)
-    matrix.data, matrix.indices = values, indices
-    matrix.indptr = ends if len(indices) >= 2**31 else ends.astype(np.int32)
-    return matrix
+    return csr_of(values, indices, narrow_offsets(ends), (len(ends) - 1, n_columns))
+
+
+def narrow_offsets(ends: np.ndarray) -> np.ndarray:
+    """Offsets of rows in 32 bits if that is enough, which is what SciPy makes of them too."""
+    return ends if len(ends) and ends[-1] >= 2**31 else ends.astype(np.int32)
 
 
 def _enlarged(array: np.ndarray, used: int, room: int) -> np.ndarray:

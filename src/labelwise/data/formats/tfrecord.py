@@ -26,7 +26,7 @@ from labelwise.data.formats.checks import refuse_empty
 from labelwise.data.formats.sparse_rows import MAX_LABELS, READ_BYTES, new_rows, pieces, sparse_features
 from labelwise.data.options import ReadOptions
 from labelwise.data.records import ANEW, RecordBlock, record_blocks, where
-from labelwise.data.splits import canonical_split, files_in, in_order, plain_name, split_of, stem_and_extension
+from labelwise.data.splits import files_in, plain_name, sharded_parts, sharded_split, split_of, stem_and_extension
 from labelwise.data.stream import first_bytes, write_stream
 from labelwise.errors import DataError
 from labelwise.parallel import run_stream
@@ -179,33 +179,20 @@ def recognises(path: Path) -> bool:
 
 
 def parts(folder: Path) -> dict[str, Path]:
-    """Files whose names speak of a split, or have the extension; several of one split are one part.
-
-    A file that is called after the split alone is its part, and the others then go by their own names.
-    """
+    """Files whose names speak of a split, or have the extension; several of one split are one part."""
     chosen: dict[str, Path] = {}
     for path in files_in(folder):
         stem, extension = stem_and_extension(path)
         wanted = extension in EXTENSIONS or split_of(stem) is not None
         if wanted and plain_name(path) not in chosen and recognises(path):
             chosen[plain_name(path)] = path
-    claims: dict[str, list[Path]] = {}
-    for path in chosen.values():
-        claims.setdefault(split_of(stem_and_extension(path)[0]) or "", []).append(path)
-    found = {stem_and_extension(path)[0]: path for path in claims.pop("", [])}
-    for split, paths in claims.items():
-        exact = [path for path in paths if canonical_split(stem_and_extension(path)[0]) == split]
-        if exact:
-            found |= {split if path == exact[0] else stem_and_extension(path)[0]: path for path in paths}
-        else:
-            found[split] = paths[0] if len(paths) == 1 else folder / f"*{split}*{EXTENSION}"
-    return in_order(found)
+    return sharded_parts({path: stem_and_extension(path)[0] for path in chosen.values()}, folder, EXTENSION)
 
 
 def _files_of(path: Path) -> list[Path]:
     """The files of a part: itself, or all of a split for the name with stars that `parts` gives."""
-    split = path.name.removesuffix(f"*{EXTENSION}").removeprefix("*")
-    if path.exists() or path.name != f"*{split}*{EXTENSION}":
+    split = sharded_split(path, EXTENSION)
+    if split is None:
         return [path]
     files = {
         plain_name(file): file
