@@ -75,10 +75,13 @@ def expected(tmp_path_factory, corpora):
 @pytest.mark.parametrize("format", ["tfrecord", "native"])
 @pytest.mark.parametrize("mapped", [False, True])
 def test_shards_give_the_same_model(tmp_path, corpora, expected, format, mapped):
-    """The real command, from the shards as they are."""
-    (tmp_path / "run.yml").write_text(json.dumps(settings(corpora / format, tmp_path / "run", mapped=mapped)))
-    done = labelwise("train", tmp_path / "run.yml")
-    assert "P@1" in done.out
+    """From the shards as they are, once with the real command."""
+    given = settings(corpora / format, tmp_path / "run", mapped=mapped)
+    if (format, mapped) == ("tfrecord", True):
+        (tmp_path / "run.yml").write_text(json.dumps(given))
+        assert "P@1" in labelwise("train", tmp_path / "run.yml").out
+    else:
+        train(run_config(ConfigSource(given)))
     assert not (tmp_path / "run" / SCRATCH).exists()
     same_models(tmp_path / "run", expected, corpora)
 
