@@ -55,9 +55,7 @@ def same_matrices(found: Dataset, expected: Dataset) -> None:
 @pytest.fixture(params=[1, 40, 1 << 22])
 def pieces(request, monkeypatch):
     """Pieces of one row, of some, and of all."""
-    plain = mapped_rows.row_pieces
-    monkeypatch.setattr(mapped_rows, "row_pieces", lambda indptr: plain(indptr, request.param))
-    monkeypatch.setattr(mapped_rows, "DENSE_AT_ONCE", request.param)
+    monkeypatch.setattr(mapped_rows, "AT_ONCE", request.param)
 
 
 ROWS = [np.array([3, 0, 3, -1]), np.arange(60) % 3 == 0, slice(0, 20), slice(5, 40, 3), slice(0, 99), np.arange(0)]
@@ -111,8 +109,7 @@ def test_a_full_disk_names_the_folder(tmp_path, monkeypatch):
 
 
 def test_memory_does_not_grow_with_the_entries(tmp_path, monkeypatch):
-    plain = mapped_rows.row_pieces
-    monkeypatch.setattr(mapped_rows, "row_pieces", lambda indptr: plain(indptr, 1 << 14))
+    monkeypatch.setattr(mapped_rows, "AT_ONCE", 1 << 14)
     for name in ("train-0", "train-1"):
         write(drawn(5000, columns=1000), tmp_path / "in" / name)
     (tmp_path / "scratch").mkdir()

@@ -22,7 +22,8 @@ from labelwise.errors import DataError
 from labelwise.mapped import forget, in_pieces
 from labelwise.strings import Strings
 
-DENSE_AT_ONCE = 1 << 22
+AT_ONCE = 1 << 20
+"""Numbers that are on their way at a time: 8 MB of entries."""
 
 
 # --- some documents -------------------------------------------------------------------------------------------------
@@ -61,12 +62,12 @@ def _copied(matrix: Any, numbers: np.ndarray, folder: Path) -> Any:
     if isinstance(matrix, Blocks):
         return Blocks(_copied(matrix.sparse, numbers, folder), _copied(matrix.dense, numbers, folder))
     if isinstance(matrix, np.ndarray):
-        at_once = max(1, DENSE_AT_ONCE // max(1, matrix.shape[1]))
+        at_once = max(1, AT_ONCE // max(1, matrix.shape[1]))
         pieces = (matrix[numbers[begin : begin + at_once]] for begin in range(0, len(numbers), at_once))
         return _dense_on_disk(pieces, (len(numbers), matrix.shape[1]), folder)
     rows = RowsOnDisk(True, folder)
     ends = np.concatenate([[0], np.cumsum(np.diff(matrix.indptr)[numbers], dtype=np.int64)])
-    for first, last in row_pieces(ends):
+    for first, last in row_pieces(ends, AT_ONCE):
         part = pick_rows(matrix, numbers[first:last])
         rows.add(np.diff(part.indptr), part.indices, part.data, 1.0)
         forget(matrix.indices)
@@ -139,7 +140,7 @@ def _stacked(matrices: Sequence[Any], folder: Path | None) -> Any:
     rows = new_rows(True, folder)
     total = sum(len(matrix.indices) for matrix in matrices)
     for matrix in matrices:
-        for first, last in row_pieces(matrix.indptr):
+        for first, last in row_pieces(matrix.indptr, AT_ONCE):
             begin, end = int(matrix.indptr[first]), int(matrix.indptr[last])
             counts = np.diff(matrix.indptr[first : last + 1]).astype(np.int32)
             share = (rows.size + end - begin) / max(total, 1)
