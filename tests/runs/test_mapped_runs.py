@@ -17,6 +17,9 @@ from labelwise.runs.config import run_config
 from labelwise.runs.folder import SCRATCH
 from labelwise.runs.repetitions import train_repetitions
 from labelwise.runs.train import train
+from labelwise.sweep.beforehand import check_beforehand
+from labelwise.sweep.study import read_study
+from labelwise.sweep.trial import run_trial
 
 MODEL = {
     "method": "mach", "repetitions": 2, "buckets": 16, "hidden": [8],
@@ -203,3 +206,15 @@ def test_formats_that_cannot_be_mapped_are_refused(tmp_path, corpora):
     named = config("eurlex-4k", tmp_path / "three", mapped=True)
     with pytest.raises(ConfigError, match=r"data\.mapped: eurlex-4k is in the format"):
         train(named)
+
+
+def test_a_study_leaves_no_files(tmp_path, corpora):
+    """Neither the look at the data beforehand nor the scoring of a trial."""
+    run = settings(corpora / "tfrecord", tmp_path / "run", mapped=True, valid_fraction=0.2)
+    run["model"] = {"method": "popularity"}
+    values = {"run": run, "vary": {"data.split_seed": [1, 2]}, "folder": str(tmp_path / "sweep")}
+    check_beforehand(read_study(ConfigSource(values)))
+    assert list(tmp_path.iterdir()) == []
+    run_trial(run_config(ConfigSource(run)), "P@1")
+    assert not (tmp_path / "run" / SCRATCH).exists()
+    assert json.loads((tmp_path / "run" / "valid.json").read_text())["n_documents"] == 60

@@ -239,7 +239,7 @@ class RepetitionTraining:
         numbers = None if hashed is None else [hashed[place]]
 
         def scores(documents: np.ndarray) -> np.ndarray:
-            rows = sparse_rows(self.features[documents], 1, numbers)
+            rows = sparse_rows(pick_rows(self.features, documents), 1, numbers)
             with torch.inference_mode():
                 return own.scores_by_output(rows.to(own.table.device))[0].cpu().numpy()
 
