@@ -1,5 +1,7 @@
 """Labels that move: against the rule written out for one label after the other."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -35,6 +37,7 @@ def test_labels_move_as_the_rule_says(monkeypatch, offers, choices, at_once):
     scores[2] += 100  # a bucket that all documents like is nobody's favourite
     monkeypatch.setattr(repartition, "SUMS_AT_ONCE", at_once)
     monkeypatch.setattr(repartition, "DOCUMENTS_AT_ONCE", 7)
+    monkeypatch.setattr(repartition, "LABELS_AT_ONCE", 13)
     offered = RepartitionConfig(offers=offers).offered(40, 9, seed=3, number=1)
     found = repartition.moved(sparse.csr_array(labels), table, lambda rows: scores[:, rows], 9, choices, offered)
     assert found.dtype == np.uint16
@@ -50,3 +53,34 @@ def test_labels_are_offered_other_buckets_in_every_table():
     alike = [(offered[a][:, :, None] == offered[b][:, None, :]).any((1, 2)).mean() for a, b in ((0, 1), (0, 2), (1, 2))]
     assert max(alike) < 0.06, "16 pairs of 500 buckets meet in about 3 % of the labels"
     assert RepartitionConfig(offers=500).offered(5000, 500, 0, 0) is None
+
+
+def peak_of(labels, scores, n_buckets):
+    """Memory that it takes to move labels, the second time."""
+    for _ in range(2):
+        tracemalloc.start()
+        offers = RepartitionConfig().offered(labels.shape[1], n_buckets, 0, 0)
+        repartition.moved(labels, np.zeros(labels.shape[1], np.uint16), scores, n_buckets, 2, offers)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    return peak
+
+
+def drawn_labels(n_documents, n_labels, count):
+    columns = np.random.default_rng(0).integers(0, n_labels, (n_documents, count))
+    ends = np.arange(n_documents + 1) * count
+    return sparse.csr_array((np.ones(columns.size, np.float32), columns.ravel(), ends), shape=(n_documents, n_labels))
+
+
+def test_memory_holds_the_sums_of_some_labels_and_little_else(monkeypatch):
+    monkeypatch.setattr(repartition, "SUMS_AT_ONCE", 1 << 21)
+    monkeypatch.setattr(repartition, "DOCUMENTS_AT_ONCE", 100)
+    peak = peak_of(drawn_labels(4200, 5000, 2), lambda rows: np.zeros((1000, len(rows)), np.float32), 1000)
+    assert peak < 1.5 * 4 * (1 << 21), peak
+
+
+def test_memory_does_not_grow_with_the_labels_of_documents(monkeypatch):
+    monkeypatch.setattr(repartition, "LABELS_AT_ONCE", 1 << 12)
+    monkeypatch.setattr(repartition, "DOCUMENTS_AT_ONCE", 100)
+    labels = drawn_labels(10_000, 300, 50)
+    assert peak_of(labels, lambda rows: np.zeros((8, len(rows)), np.float32), 8) < labels.nnz * 2

@@ -14,16 +14,21 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from labelwise.codes.buckets import BucketTables, narrow
 from labelwise.config import Config
+from labelwise.data.dataset import row_pieces
+from labelwise.data.pick import pick_rows
 from labelwise.kernels.least_loaded import least_loaded
+from labelwise.mapped import counts_of, forget
 from labelwise.progress import progress
 from labelwise.training.settings import Count
 
 SUMS_AT_ONCE = 1 << 25
 """Sums of scores that exist at a time: 128 MB."""
 DOCUMENTS_AT_ONCE = 1024
+LABELS_AT_ONCE = 1 << 20
 SAMPLE = 4096
 """Documents that tell how high a bucket's scores are as a rule."""
 FIRST_OFFER = 1 << 20
@@ -60,19 +65,21 @@ def moved(
 
     A table of `offers` for each bucket that a label may go to; None: to any.
     """
-    by_label = labels.tocsc()
-    counts = np.diff(by_label.indptr)
+    counts = counts_of(labels.indices, labels.shape[1])
     liked = np.repeat(table[:, None], min(choices, n_buckets if offers is None else len(offers)), 1)
     usual = _usual(scores, labels.shape[0])
+
+    def lifts(documents: np.ndarray) -> np.ndarray:
+        return scores(documents) - usual
+
     block = max(1, SUMS_AT_ONCE // n_buckets)
     with progress("moving labels", labels.shape[1]) as step:
         for begin in range(0, labels.shape[1], block):
             end = min(begin + block, labels.shape[1])
             used = begin + np.flatnonzero(counts[begin:end])
             if len(used):
-                sums = _sums(by_label[:, used], scores, n_buckets) - counts[used, None] * usual
                 offered = None if offers is None else offers.rows_of(used)
-                liked[used] = _liked(sums, liked.shape[1], offered)
+                liked[used] = _liked(_sums(labels, used, lifts, n_buckets), liked.shape[1], offered)
             step(end - begin)
     order = np.argsort(-counts, kind="stable")
     kernel: Any = least_loaded
@@ -80,20 +87,39 @@ def moved(
 
 
 def _usual(scores: Scores, n_documents: int) -> np.ndarray:
-    """The mean score of each bucket: a label is drawn to buckets that its documents like more than others do."""
+    """The mean score of each bucket [buckets, 1]: labels are drawn to what their documents like more than others do."""
     sample = np.unique(np.linspace(0, n_documents - 1, SAMPLE).astype(np.int64))
-    return scores(sample).mean(1)
+    pieces = (sample[begin : begin + DOCUMENTS_AT_ONCE] for begin in range(0, len(sample), DOCUMENTS_AT_ONCE))
+    total = sum(scores(piece).sum(1, dtype=np.float64) for piece in pieces)
+    return (total / len(sample)).astype(np.float32)[:, None]
 
 
-def _sums(by_label: Any, scores: Scores, n_buckets: int) -> np.ndarray:
-    """The scores of all buckets, added up over each label's documents."""
-    rows = by_label.tocsr()
-    documents = np.flatnonzero(np.diff(rows.indptr))
-    sums = np.zeros((by_label.shape[1], n_buckets), np.float32)
+def _sums(labels: Any, used: np.ndarray, scores: Scores, n_buckets: int) -> np.ndarray:
+    """The scores of all buckets, added up over the documents of each of the `used` labels, all of a range."""
+    documents = _documents(labels, used[0], used[-1])
+    sums = np.zeros((len(used), n_buckets), np.float32)
     for begin in range(0, len(documents), DOCUMENTS_AT_ONCE):
         some = documents[begin : begin + DOCUMENTS_AT_ONCE]
-        sums += (rows[some] > 0).astype(np.float32).T @ scores(some).T
+        rows = pick_rows(labels, some)
+        wanted = (rows.indices >= used[0]) & (rows.indices <= used[-1]) & (rows.data > 0)
+        columns = np.repeat(np.arange(len(some)), np.diff(rows.indptr))[wanted]
+        found, places = np.unique(rows.indices[wanted], return_inverse=True)
+        ones = np.ones(len(places), np.float32)
+        true = sparse.csr_array((ones, (places, columns)), shape=(len(found), len(some)))
+        sums[np.searchsorted(used, found)] += true @ scores(some).T
     return sums
+
+
+def _documents(labels: Any, first: int, last: int) -> np.ndarray:
+    """Documents that have a label from `first` to `last`; a mapped matrix is not held."""
+    found = [np.empty(0, np.int64)]
+    for begin, end in row_pieces(labels.indptr, LABELS_AT_ONCE):
+        ends = labels.indptr[begin : end + 1] - labels.indptr[begin]
+        piece = labels.indices[labels.indptr[begin] : labels.indptr[end]]
+        so_far = np.concatenate([[0], np.cumsum((piece >= first) & (piece <= last))])
+        found.append(begin + np.flatnonzero(np.diff(so_far[ends])))
+        forget(piece)
+    return np.concatenate(found)
 
 
 def _liked(sums: np.ndarray, choices: int, offered: np.ndarray | None) -> np.ndarray:
