@@ -11,6 +11,7 @@ from cli.commands import labelwise
 from labelwise.runs.config import InspectSection
 from labelwise.runs.folder import RunFolder
 from labelwise.runs.inspect import COLOURS, covering_labels, in_a_plane, inspected
+from labelwise.sweep.search import make_search
 from sweep.planted import plant, write_study
 
 TINY = {
@@ -106,6 +107,39 @@ def _check_inspection(run, data):
     np.testing.assert_allclose(whole.weights.sum(-1), 1, rtol=1e-5)
     keep = [0, 1, 2, len(words) + 1]
     np.testing.assert_allclose(one["weights"], whole.weights[:, keep][:, :, keep], atol=6e-5)
+
+
+def test_mapped_data_is_looked_into_from_files(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    import labelwise as lw
+    from labelwise.config import ConfigSource
+    from labelwise.mapped import mapping_of
+    from labelwise.runs.inspect import inspect
+    from labelwise.sweep import inspect as of_studies
+    from labelwise.sweep.study import read_study
+    from labelwise.sweep.trial import run_trial
+
+    for split, data in lw.read_splits(plant(tmp_path / "lines", documents=40)).items():
+        half = len(data) // 2
+        for number, rows in enumerate((slice(0, half), slice(half, None))):
+            lw.write(data.take(rows), tmp_path / "data" / f"{split}-{number}")
+    data = {"path": str(tmp_path / "data"), "mapped": True}
+    run = {"data": data, "model": {**TINY, "training": {"epochs": 1}}, "evaluate": {"bootstrap": 0}}
+    study = read_study(ConfigSource.from_file(write_study(tmp_path, run=run, vary={"data.limit": [40]})))
+    (trial,) = (trial for setting in make_search(study).settings for trial in study.trials(setting))
+    run_trial(trial.config, "P@1")
+    seen = []
+
+    def looking(run, model, data, section):
+        seen.append([mapping_of(part.texts.buffer) is not None for part in (data.train, data.valid, data.test)])
+        inspect(run, model, data, section)
+
+    monkeypatch.setattr(of_studies, "chosen_trials", lambda _: [trial])
+    monkeypatch.setattr(of_studies, "inspect", looking)
+    of_studies.inspect_chosen(study, [])
+    assert seen == [[True, True, True]]
+    assert (trial.folder / "inspection.json").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "lines", "study.yml", "sweep"]
 
 
 def test_other_methods_have_nothing_inside(tmp_path):

@@ -45,6 +45,7 @@ def test_a_trial_is_named_by_what_is_learned(tmp_path):
     first = names()
     assert names(threads=1, parallel=3, folder="elsewhere") == first
     assert names(vary={"model.leaf_size": [4, 2]}) == first[::-1]
+    assert names(groups=[{"name": "a", "vary": {"data.mapped": [False, True]}}]) == [n for n in first for _ in range(2)]
     seeded = names(seeds=[0, 1], seed_field="model.seed")
     assert len(set(seeded)) == 4
     assert set(first) < set(seeded), "seed 0 is the default"

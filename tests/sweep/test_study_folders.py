@@ -47,6 +47,12 @@ def test_defaults_written_out_are_no_difference(tmp_path, claimed):
     assert check_folder(study_of(tmp_path, "run.model.solver.loss=squared_hinge", "run.run.threads=1"), force=False)
 
 
+@pytest.mark.parametrize("mapped", ["true", "false"])
+def test_rows_in_files_are_no_other_study(tmp_path, claimed, mapped):
+    assert check_folder(study_of(tmp_path, f"run.data.mapped={mapped}"), force=False)
+    assert "mapped" not in (claimed / "study.json").read_text()
+
+
 @pytest.mark.parametrize(
     ("overrides", "changes", "message"),
     [

@@ -17,7 +17,7 @@ from typing import Any
 from labelwise.atomic import replacing
 from labelwise.errors import ConfigError, LabelwiseError, ModelFormatError
 from labelwise.runs.config import run_config
-from labelwise.sweep.study import NOT_PART_OF_A_TRIAL, Study
+from labelwise.sweep.study import Study, what_is_learned
 
 log = logging.getLogger("labelwise")
 
@@ -35,8 +35,7 @@ def resolved(study: Study) -> dict[str, Any]:
         run = run_config(base).resolved()
     except LabelwiseError:  # a run that is whole only with what varies stays as it is written
         run = base.values
-    shared = {key: value for key, value in run.items() if key not in NOT_PART_OF_A_TRIAL}
-    return {**values, "run": shared, "varies": {group.name: sorted(group.vary) for group in study.groups}}
+    return {**values, "run": what_is_learned(run), "varies": {group.name: sorted(group.vary) for group in study.groups}}
 
 
 def check_folder(study: Study, force: bool) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 
+from labelwise.data.scratch import scratch_beside
 from labelwise.errors import LabelwiseError
 from labelwise.methods.base import load
 from labelwise.parallel import using_threads
@@ -38,15 +40,19 @@ def inspect_chosen(study: Study, findings: list[Finding]) -> None:
     if study.config.inspect == "none":
         return
     loaded: dict[str, RunData] = {}
-    with using_threads(study.config.threads):
-        for trial in chosen_trials(findings):
+    trials = chosen_trials(findings)
+    mapped = any(trial.config.data.mapped for trial in trials)
+    place = scratch_beside(study.folder) if mapped else nullcontext()
+    with using_threads(study.config.threads), place as scratch:
+        for trial in trials:
             run, section = RunFolder(trial.folder), trial.config.inspect
             if inspected(run, section) or not can_be_inspected(trial.config.make_method()):
                 continue
             try:
-                key = trial.config.data.model_dump_json()
+                data = trial.config.data
+                key = data.model_dump_json()
                 if key not in loaded:
-                    loaded[key] = load_run_data(trial.config.data)
+                    loaded[key] = load_run_data(data, scratch if data.mapped else None)
                 inspect(run, load(run / files.MODEL), loaded[key], section)
                 log.info("trial %s looked into", trial.name)
             except LabelwiseError as error:

@@ -210,11 +210,19 @@ class Study:
         fraction = self.held_out.get(config.data.model_dump_json())
         if fraction is not None:
             config = config.model_copy(update={"data": config.data.model_copy(update={"valid_fraction": fraction})})
-        learned = {key: value for key, value in config.resolved().items() if key not in NOT_PART_OF_A_TRIAL}
-        name = hashlib.sha256(json.dumps(learned, sort_keys=True).encode()).hexdigest()[:12]
+        learned = json.dumps(what_is_learned(config.resolved()), sort_keys=True)
+        name = hashlib.sha256(learned.encode()).hexdigest()[:12]
         folder = self.folder / "trials" / name
         run = config.run.model_copy(update={"folder": str(folder)})
         return Trial(name, folder, config.model_copy(update={"run": run}), seed)
+
+
+def what_is_learned(run: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a run's config makes two trials, or studies, different ones: rows in memory or in files do not."""
+    found = {key: value for key, value in run.items() if key not in NOT_PART_OF_A_TRIAL}
+    if isinstance(found.get("data"), dict):
+        found["data"] = {key: value for key, value in found["data"].items() if key != "mapped"}
+    return found
 
 
 def read_study(source: ConfigSource) -> Study:
