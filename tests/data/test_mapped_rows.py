@@ -19,8 +19,8 @@ from labelwise.data.dataset import Dataset
 from labelwise.data.mapped_rows import split_mapped, take_mapped
 from labelwise.data.pick import csr_of, pick_rows, row_numbers
 from labelwise.data.read import find_parts, read, read_splits
-from labelwise.data.write import write
-from labelwise.errors import DataError
+from labelwise.data.write import write, write_splits
+from labelwise.errors import ConfigError, DataError
 from labelwise.mapped import counts_of, mapping_of
 
 
@@ -108,6 +108,31 @@ def test_a_full_disk_names_the_folder(tmp_path, monkeypatch):
         split_mapped(drawn(), 0.5, 0, tmp_path)
 
 
+def test_a_file_that_cannot_be_mapped_names_the_folder(tmp_path, monkeypatch):
+    def refused(*_, **__):
+        raise OSError(errno.ENODEV, "No such device")
+
+    monkeypatch.setattr(np, "memmap", refused)
+    with pytest.raises(DataError, match=f"{tmp_path}: rows cannot be mapped: No such device"):
+        split_mapped(drawn(), 0.5, 0, tmp_path)
+
+
+def test_dense_features_are_checked_in_pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr(mapped, "PIECE_BYTES", 1 << 14)
+    dense = np.ones((2000, 300), np.float32)
+    data = take_mapped(drawn(2000, features=dense), np.arange(2000), tmp_path)
+    assert mapping_of(data.features) is not None
+    tracemalloc.start()
+    Dataset(data.labels, features=data.features)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < dense.nbytes / 20, peak
+    dense[1999, 299] = np.nan
+    dense.tofile(tmp_path / "dense")
+    with pytest.raises(DataError, match="NaN"):
+        drawn(2000, features=np.memmap(tmp_path / "dense", np.float32, "r", shape=(2000, 300)))
+
+
 def test_memory_does_not_grow_with_the_entries(tmp_path, monkeypatch):
     monkeypatch.setattr(mapped_rows, "AT_ONCE", 1 << 14)
     for name in ("train-0", "train-1"):
@@ -183,6 +208,14 @@ def test_shards_are_converted_into_one(tmp_path):
     assert convert(tmp_path / "in", tmp_path / "out") == 60
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["train"]
     assert_same(read(tmp_path / "out"), whole())
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_nothing_is_written_beside_shards(tmp_path, force):
+    put_shards(tmp_path / "in", whole(), [10, 60])
+    with pytest.raises(ConfigError, match=r"\*train\* \(native\)"):
+        write_splits({"train": whole()}, tmp_path / "in", "native", force)
+    assert sorted(path.name for path in (tmp_path / "in").iterdir()) == ["train-00", "train-01"]
 
 
 def renamed(data: Dataset, names: list[str]) -> Dataset:

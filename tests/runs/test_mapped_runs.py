@@ -208,6 +208,18 @@ def test_formats_that_cannot_be_mapped_are_refused(tmp_path, corpora):
         train(named)
 
 
+def test_a_folder_that_is_one_part_is_given_as_train(tmp_path, corpora, expected):
+    """Whatever it is called: what `data convert FILE FOLDER` writes, or a single shard."""
+    lw.write(lw.read(corpora / "native", split="train"), tmp_path / "corpus")
+    with pytest.raises(DataError, match=r"no training part; found: corpus; .* give it as data\.train"):
+        train(config(tmp_path / "corpus", tmp_path / "run"))
+    for mapped in (False, True):
+        given = settings(None, tmp_path / str(mapped), mapped=mapped)
+        given["data"] |= {"path": None, "train": str(tmp_path / "corpus"), "test": str(corpora / "native")}
+        train(run_config(ConfigSource(given)))
+        same_models(tmp_path / str(mapped), expected, corpora)
+
+
 def test_a_study_leaves_no_files(tmp_path, corpora):
     """Neither the look at the data beforehand nor the scoring of a trial."""
     run = settings(corpora / "tfrecord", tmp_path / "run", mapped=True, valid_fraction=0.2)

@@ -18,7 +18,7 @@ from labelwise.data.blocks import Blocks
 from labelwise.data.label_space import check_distinct, places_of
 from labelwise.data.pick import pick_rows
 from labelwise.errors import DataError
-from labelwise.mapped import counts_of, forget, mapping_of
+from labelwise.mapped import counts_of, forget, in_pieces, mapping_of
 from labelwise.strings import Strings
 
 Features = sparse.csr_array | np.ndarray | Blocks
@@ -242,7 +242,7 @@ def canonical_features(features: Any) -> Features:
     if dense.ndim != 2 or dense.dtype.kind not in "biuf":
         raise DataError(f"features must be a matrix of numbers, got {dense.dtype} of shape {dense.shape}")
     dense = np.ascontiguousarray(dense, np.float32)
-    if not np.isfinite(dense).all():
+    if not all(np.isfinite(piece).all() for piece in in_pieces(dense.reshape(-1))):
         raise DataError("features hold NaN or infinity; only finite numbers are accepted")
     return dense
 

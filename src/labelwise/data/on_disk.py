@@ -38,7 +38,10 @@ class ArrayOnDisk:
         """All of it, read-only; nothing can be added any more."""
         if not self.size:  # an empty file cannot be mapped
             return np.empty(0, self.dtype)
-        array = np.asarray(np.memmap(self._place, self.dtype, "r"))
+        try:
+            array = np.asarray(np.memmap(self._place, self.dtype, "r"))
+        except OSError as error:
+            raise DataError(f"rows cannot be mapped: {error.strerror or error}", self._place.parent) from error
         with suppress(OSError):
             self._place.unlink()
         return array

@@ -111,12 +111,16 @@ def write_splits(
 def refuse_parts(folder: Path, chosen: Format, force: bool) -> None:
     """Refuse a folder in which old parts would be read with the new ones, or instead of them."""
     found = parts_by_format(folder)
-    others = {name: parts for name, parts in found.items() if name != chosen.name or folder in parts.values()}
+    others = {
+        name: parts
+        for name, parts in found.items()
+        if name != chosen.name or folder in parts.values() or any(not path.exists() for path in parts.values())
+    }  # shards, under a name with stars, would lie beside the new part
     shown = "; ".join(f"{', '.join(path.name for path in parts.values())} ({name})" for name, parts in found.items())
     if others and force:
         raise ConfigError(
-            f"{folder} has parts that {FORCE} does not replace: {shown}. In one folder only one format is read; "
-            "remove them or choose another place"
+            f"{folder} has parts that {FORCE} does not replace: {shown}. In one folder only one format is read, and "
+            "shards are never mixed with a new part; remove them or choose another place"
         )
     if found and not force:
         raise ConfigError(f"{folder} has parts already: {shown}; choose another place or replace them with {FORCE}")

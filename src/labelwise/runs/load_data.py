@@ -15,7 +15,7 @@ from labelwise.data.catalogue import names as named_sets
 from labelwise.data.dataset import Dataset
 from labelwise.data.mapped_rows import split_mapped, take_mapped
 from labelwise.data.options import ReadOptions
-from labelwise.data.read import AUTO, FORMATS, detect, format_named, read, read_splits
+from labelwise.data.read import AUTO, FORMATS, detect, find_parts, format_named, read, read_splits
 from labelwise.errors import ConfigError, DataError
 from labelwise.methods.inputs import widened
 from labelwise.runs.config import DataSection
@@ -98,7 +98,8 @@ def _parts_of_path(section: DataSection, scratch: Path | None) -> dict[str, Data
             )
         parts = named_dataset(name, scratch=scratch)
     if "train" not in parts:
-        raise DataError(f"{path}: there is no training part; found: {', '.join(parts) or 'none'}")
+        alone = "; the folder is one part itself, give it as data.train" if _is_a_part(path, section.format) else ""
+        raise DataError(f"{path}: there is no training part; found: {', '.join(parts) or 'none'}{alone}")
     return parts
 
 
@@ -123,12 +124,17 @@ def read_part(
     return found
 
 
+def _is_a_part(path: str, format: str) -> bool:
+    """Whether this is a single part, whatever it is called, and not a folder with parts in it."""
+    return not Path(path).is_dir() or Path(path) in find_parts(path, format)[1].values()
+
+
 def _parts_of_files(section: DataSection, scratch: Path | None) -> dict[str, Dataset]:
     parts: dict[str, Dataset] = {}
     for name in ("train", "valid", "test"):
         path = getattr(section, name)
         if path is not None:
-            chosen = name if Path(path).is_dir() else None
+            chosen = None if _is_a_part(path, section.format) else name
             part = read(path, section.format, chosen, section.options, scratch=scratch)
             parts[name] = part.align(parts["train"].label_names) if parts else part
     return parts
