@@ -290,11 +290,13 @@ def test_tables_of_the_original(tmp_path, data, model):
 
 
 def test_labels_move_to_buckets_that_suit_them(tmp_path, data):
-    settings = {**SMALL, "training": {**TRAINING, "epochs": 8}, "repartition": {"every": 3, "choices": 5}}
+    settings = {**SMALL, "training": {**TRAINING, "epochs": 8}, "repartition": {"every": 3, "offers": 5}}
     model = lw.Mach(**settings).fit(data)
     hashed = BucketTables(data.n_labels, 32, range(4))
     for one in model.repetitions_:
         assert (one.buckets != hashed.table(one.number)).mean() > 0.3
+        offered = model.config.repartition.offered(data.n_labels, 32, 0, one.number).rows(0, data.n_labels)
+        assert (one.buckets[:, None] == offered).any(1)[data.label_counts() > 0].all()
         assert np.bincount(one.buckets, minlength=32).max() <= 12, "buckets stay about equally full"
     model.save(tmp_path / "model")
     np.testing.assert_array_equal(lw.load(tmp_path / "model").predict(data, k=5).ids, model.predict(data, k=5).ids)
@@ -304,7 +306,7 @@ def test_learned_buckets_resume_to_the_same(tmp_path, data):
     class Stopped(Exception):
         pass
 
-    settings = {**SMALL, "repetitions": 1, "repartition": {"every": 2, "choices": 5}}
+    settings = {**SMALL, "repetitions": 1, "repartition": {"every": 2}}
     expected = lw.Mach(**settings).fit(data)
     with pytest.MonkeyPatch.context() as patch:
         steps, plain = [], RepetitionFitting.loss
@@ -332,6 +334,8 @@ def test_learned_buckets_resume_to_the_same(tmp_path, data):
         ({"training": {"tokens_per_batch": 100}}, "batch_size"),
         ({"missing": "leave"}, "repetitions_folder"),
         ({"repartition": {}, "training": {"epochs": None, "steps": 5}}, "epochs"),
+        ({"repartition": {"choices": 4}}, "best 4 of 4 buckets"),
+        ({"repartition": {"choices": 8, "offers": 100}, "buckets": 8}, "best 8 of 8 buckets"),
         ({"buckets": 1}, "buckets"),
         ({"hash": "md5"}, "hash"),
     ],

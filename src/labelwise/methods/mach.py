@@ -151,6 +151,8 @@ class Mach(Method):
                 )
             if self.repartition is not None and (self.training.epochs is None or self.training.steps is not None):
                 raise ValueError("repartition counts epochs: give training.epochs, and no steps")
+            if self.repartition is not None:
+                self.repartition.check_choices(self.buckets)
             if self.missing == "leave" and self.repetitions_folder is None:
                 raise ValueError("missing: leave needs a repetitions_folder with finished ones")
             return self

@@ -48,7 +48,16 @@ class RepartitionConfig(Config):
     offers: Count = 4
     """Buckets that a label may go to, others in each table; as many as all buckets or more: any bucket."""
     choices: Count = 2
-    """Best of these buckets, of which the label takes the least loaded."""
+    """Best of these buckets, of which the label takes the least loaded; fewer than offers."""
+
+    def check_choices(self, n_buckets: int) -> None:
+        """Raise ValueError where labels would go to the least loaded bucket whatever their documents like."""
+        among = min(self.offers, n_buckets)
+        if self.choices >= among:
+            raise ValueError(
+                f"repartition.choices: the best {self.choices} of {among} buckets are all that a label is offered, so "
+                "that nothing learned would count; give fewer choices or more offers"
+            )
 
     def offered(self, n_labels: int, n_buckets: int, seed: int, number: int) -> BucketTables | None:
         """A table for each offer of one repetition; None where labels may go to any bucket."""
@@ -90,8 +99,8 @@ def _usual(scores: Scores, n_documents: int) -> np.ndarray:
     """The mean score of each bucket [buckets, 1]: labels are drawn to what their documents like more than others do."""
     sample = np.unique(np.linspace(0, n_documents - 1, SAMPLE).astype(np.int64))
     pieces = (sample[begin : begin + DOCUMENTS_AT_ONCE] for begin in range(0, len(sample), DOCUMENTS_AT_ONCE))
-    total = sum(scores(piece).sum(1, dtype=np.float64) for piece in pieces)
-    return (total / len(sample)).astype(np.float32)[:, None]
+    totals = np.stack([scores(piece).sum(1, dtype=np.float64) for piece in pieces])
+    return (totals.sum(0) / len(sample)).astype(np.float32)[:, None]
 
 
 def _sums(labels: Any, used: np.ndarray, scores: Scores, n_buckets: int) -> np.ndarray:
