@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from recorded_training import config, fit, recorded
+from recorded_training import Recorder, config, fit, recorded
 from tiny_fitting import TinyFitting, _one_thread, same_weights, weights_of  # noqa: F401
 
 from labelwise.methods.base import FitContext
+from labelwise.training import loop
 from labelwise.training.averaging import Averaging
 from labelwise.training.loop import train
 from labelwise.training.settings import AveragingConfig
@@ -47,6 +48,29 @@ def test_an_average_that_never_began_is_told(caplog):
     assert "averaging" not in caplog.text
     fit(config(averaging={"kind": "swa", "start": 9}))
     assert "averaging: training ended before its start" in caplog.text
+
+
+def test_a_time_budget_brings_the_mean_forward(monkeypatch, caplog):
+    now = [0.0]
+    monkeypatch.setattr(loop.time, "monotonic", lambda: now[0])
+
+    class Clock(Recorder):
+        def after_step(self, step, loss):
+            super().after_step(step, loss)
+            now[0] += 1.0
+
+    settings = config(
+        epochs=1000, time_budget=9.5, averaging={"kind": "swa", "start": 0.4, "every": 2}, restore_best=False
+    )
+    fitting, clock = TinyFitting(settings), Clock()
+    clock.module = fitting.module
+    history = train(fitting, settings, context=FitContext(), watchers=[clock])
+    assert history.steps == 10
+    assert "averaging" not in caplog.text
+    taken = [step for step in range(1, 11) if step % 2 == 0 and (step - 1) / 9.5 >= 0.4]
+    for name, parameter in fitting.module.named_parameters():
+        mean = torch.stack([clock.weights[step - 1][name] for step in taken]).mean(0)
+        torch.testing.assert_close(parameter.detach(), mean, rtol=1e-5, atol=1e-6)
 
 
 def test_a_mean_with_a_window_forgets():

@@ -31,14 +31,17 @@ class Averaging:
         self.averages: list[Tensor] = []
         self.count = 0
 
-    def due(self, step: int, total_steps: int, epochs_done: int, epoch_ended: bool) -> bool:
-        """Whether the weights after this step (counted from 1) are to be taken in."""
+    def due(self, step: int, total_steps: int, epochs_done: int, epoch_ended: bool, time_share: float = 0.0) -> bool:
+        """Whether the weights after this step (counted from 1) are to be taken in.
+
+        `time_share` is how much of the time budget is spent: training may end with it, long before the last step.
+        """
         if self.config.kind == "none":
             return False
         if self.config.kind == "ema":
             return True
         start = 0.5 if self.config.start is None else self.config.start
-        begun = step >= start * total_steps if start < 1 else epochs_done >= start
+        begun = max(step / total_steps, time_share) >= start if start < 1 else epochs_done >= start
         return begun and (epoch_ended if self.config.every is None else step % self.config.every == 0)
 
     @torch.no_grad()

@@ -222,7 +222,7 @@ class _Loop:
         """All that may be due now that a step is done. Sets `stop` when it was the last."""
         place, config = self.place, self.config
         epoch_ended = place.step_of_epoch == 0
-        if self.averaging.due(place.step, place.total_steps, place.epoch, epoch_ended):
+        if self.averaging.due(place.step, place.total_steps, place.epoch, epoch_ended, self._time_share()):
             if config.averaging.kind == "swa":
                 self.optimisers.settle()
             self.averaging.take_in()
@@ -361,3 +361,10 @@ class _Loop:
 
     def _seconds(self) -> float:
         return time.monotonic() - self.begin
+
+    def _time_share(self) -> float:
+        """How much of the time budget is spent, on the first rank's clock, where an average has to know."""
+        budget = self.config.time_budget
+        if budget is None or self.config.averaging.kind != "swa":
+            return 0.0
+        return self.machine.from_first(lambda: self._seconds() / budget)

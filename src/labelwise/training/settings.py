@@ -110,7 +110,8 @@ class AveragingConfig(Config):
     decay: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Memory of the moving average (ema; null is 0.999). The first steps count more, so that it forgets the start."""
     start: NotNegative | None = None
-    """Where the mean begins (swa; null is 0.5): below 1 a share of all steps, otherwise a number of epochs done."""
+    """Where the mean begins (swa; null is 0.5): below 1 a share of all steps, or of the time budget if that is reached
+    first, otherwise a number of epochs done."""
     every: Count | None = None
     """Steps from one averaged state to the next (swa); null is once an epoch."""
     window: Count | None = None
