@@ -120,7 +120,7 @@ rate {given.rate:g}. One run each; `benchmarks/mach.py`, {datetime.date.today()}
 those of the last line with the same buckets; seconds are their share. Peak memory is that of training, one repetition
 at a time, features included.
 
-![P@1 over the size of the model](mach_{given.name}.svg)
+![Scores, time and size over the repetitions](mach_{given.name}.svg)
 
 """
         + "\n".join(lines)
@@ -128,29 +128,43 @@ at a time, features included.
     )
 
 
+PANELS = {
+    "P@1, %": lambda row: 100 * row["P@1"],
+    "P@5, %": lambda row: 100 * row["P@5"],
+    "training, CPU seconds": lambda row: row["cpu"],
+    "size of the model, MB": lambda row: row["bytes"] / 1e6,
+}
+
+
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    """P@1 over the size of the model, a line for each number of buckets."""
+    """Scores, time and size over two repetitions and more: a line for each number of buckets, and the other sides."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
     lines: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         name = f"{row['side']}, {row['buckets']:,} buckets" if row["repetitions"] else row["side"]
-        lines.setdefault(name, []).append(row)
-    for name, found in lines.items():
-        marker = "o-" if found[0]["repetitions"] else "s"
-        axes.plot([r["bytes"] / 1e6 for r in found], [100 * r["P@1"] for r in found], marker, label=name)
-        for row in found:
-            if row["repetitions"]:
-                place = row["bytes"] / 1e6, 100 * row["P@1"]
-                axes.annotate(f"R={row['repetitions']}", place, (3, -9), fontsize=7, textcoords="offset points")
-    axes.set(xscale="log", xlabel="size of the model, MB", ylabel="P@1, %")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    figure.savefig(path, metadata={"Date": None})
+        if row["repetitions"] != 1:
+            lines.setdefault(name, []).append(row)
+    figure, panels = plt.subplots(2, 2, figsize=(9, 6.4), layout="constrained", sharex=True)
+    for axes, (title, value) in zip(panels.flat, PANELS.items(), strict=True):
+        for number, (name, found) in enumerate(lines.items()):
+            if found[0]["repetitions"]:
+                axes.plot([row["repetitions"] for row in found], [value(row) for row in found], "o-", label=name)
+            else:
+                axes.axhline(value(found[0]), color=f"C{number}", linestyle="--", label=name)
+        counts = sorted({row["repetitions"] for found in lines.values() for row in found if row["repetitions"]})
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(counts, [str(count) for count in counts])
+        axes.set_title(title, fontsize=10)
+        axes.grid(alpha=0.3)
+    for axes in panels[1]:
+        axes.set_xlabel("repetitions")
+        axes.set_ylim(bottom=0)
+    panels[0, 0].legend(fontsize=8)
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def main() -> None:
