@@ -346,6 +346,13 @@ def test_a_fault_in_one_of_several_files_names_that_file(tmp_path):
         read(tmp_path, split="train")
 
 
+def test_an_empty_file_among_several_is_refused(tmp_path):
+    put(tmp_path / "a_train.tfrecords", framed(document([1], [1], [1])))
+    (tmp_path / "b_train.tfrecords").touch()
+    with pytest.raises(DataError, match=r"b_train\.tfrecords: the file is empty"):
+        read(tmp_path, split="train")
+
+
 @pytest.mark.parametrize("content", [b"", b"1 3 2\n0,1 0:1.5\n", b"short", bytes(12), framed(b"")[:11]])
 def test_what_is_not_taken_for_it(tmp_path, content):
     assert tfrecord.recognises(put(tmp_path / "file.dat", content)) is False

@@ -251,6 +251,16 @@ def single():
     return lw.Dataset(labels, features=data.features)
 
 
+def test_several_labels_with_softmax_are_told(caplog, data, single):
+    settings = {**SMALL, "repetitions": 1, "loss": "softmax", "training": {**TRAINING, "epochs": 1}}
+    lw.Mach(**settings).fit(single)
+    assert "softmax" not in caplog.text
+    lw.Mach(**settings).fit(data)
+    several = int((np.diff(data.labels.indptr) > 1).sum())
+    assert several
+    assert f"softmax is for one label a document; of {several} that have more" in caplog.text
+
+
 def test_single_labels_with_softmax(single):
     settings = {**SMALL, "buckets": 16, "training": {**TRAINING, "epochs": 15}}
     model = lw.Mach(**settings, loss="softmax").fit(single)

@@ -45,4 +45,6 @@ def plan_command(
     }
     for name, value in rows.items():
         typer.echo(f"{name:<44}{value}", err=True)
+    if plan.repetitions * plan.buckets >= labels:
+        typer.echo("so few labels need no buckets: linear_tree and text_encoder have an output for each", err=True)
     typer.echo(yaml.safe_dump({"model": plan.config()}, sort_keys=False), nl=False)

@@ -159,7 +159,8 @@ def _read_lookup(folder: Path, number: int, n_items: int, n_buckets: int) -> np.
         SyntaxError,
         tokenize.TokenError,
     ) as error:  # of headers that are broken
-        raise DataError(f"{path}: no table of buckets can be read: {error}") from None
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise DataError(f"no table of buckets can be read: {why}", path) from None
     try:
         return checked_table(table, n_items, n_buckets, str(path))
     except ModelFormatError as error:

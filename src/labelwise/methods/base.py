@@ -306,11 +306,13 @@ class Method:
 
     def _explain(self, data: Documents, labels: np.ndarray) -> list[list[LabelPath]]:
         """For each tree the paths of some labels (ids), for a data set of one document."""
-        raise ConfigError(f"{self.name} cannot explain its predictions; linear_tree, linear_flat and attention_xml can")
+        raise ConfigError(
+            f"{self.name} cannot explain its predictions; linear_tree, linear_flat, attention_xml and bigru can"
+        )
 
     def _encode(self, data: Documents) -> np.ndarray:
         """The documents' vectors."""
-        raise ConfigError(f"{self.name} makes no vectors of documents; text_encoder and attention_xml do")
+        raise ConfigError(f"{self.name} makes no vectors of documents; text_encoder, attention_xml and bigru do")
 
     def _attention(self, data: Documents, tokens: int) -> list[AttentionMap]:
         """The documents' attention."""

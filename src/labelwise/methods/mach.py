@@ -233,6 +233,13 @@ class Mach(Method):
         not_learned = {"repetitions", "score", "candidates", "at_once", "repetitions_folder", "missing"}
         elsewhere = {"training", "lookups"}  # in the fingerprint as what they are or hold
         settings = config.model_dump_json(exclude=not_learned | elsewhere)
+        if config.loss == "softmax":
+            several = int((np.diff(data.labels.indptr) > 1).sum())
+            if several:
+                log.warning(
+                    "loss: softmax is for one label a document; of %d that have more, each label counts its share; "
+                    "bce learns every label for itself", several,
+                )  # fmt: skip
         tables = self._tables(data.n_labels, range(config.repetitions))
         return RepetitionTraining(
             features, data.labels, held_out, self._sizes(features.shape[1]), config.loss, config.training, tables,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from labelwise.metrics.evaluate import Evaluation, evaluate
 from labelwise.metrics.per_label import write_label_table
 from labelwise.runs import folder as files
 from labelwise.runs.config import EvaluateSection
+from labelwise.runs.stopwatch import stopwatch
 from labelwise.topk import NOTHING, TopK
 
 MAX_EXAMPLE_LETTERS = 600
@@ -84,11 +84,11 @@ def judge(model: Method, test: Dataset, section: EvaluateSection, folder: Path |
             bootstrap=section.bootstrap,
         )
 
-    begin = time.perf_counter()
-    top = in_blocks(lambda part: model.predict(part, k=section.k), test, "predicting")
-    predicted = time.perf_counter()
-    evaluation = score(top)
-    seconds = {"predict": predicted - begin, "evaluate": time.perf_counter() - predicted}
+    with stopwatch() as predicting:
+        top = in_blocks(lambda part: model.predict(part, k=section.k), test, "predicting")
+    with stopwatch() as evaluating:
+        evaluation = score(top)
+    seconds = {"predict": predicting.seconds, "evaluate": evaluating.seconds}
     if folder is not None:
         write_label_table(folder / files.LABELS, top, test, train=counts, k=min(5, top.k))
         write_examples(folder / files.EXAMPLES, top, test, counts, section.examples)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,6 +28,7 @@ from labelwise.runs.inspect import can_be_inspected, inspect
 from labelwise.runs.judge import judge
 from labelwise.runs.load_data import RunData, load_run_data, split
 from labelwise.runs.machine import peak_memory
+from labelwise.runs.stopwatch import Stopwatch, stopwatch
 
 log = logging.getLogger("labelwise")
 
@@ -161,15 +161,15 @@ def _reported(run: RunFolder) -> None:
 @contextmanager
 def _timed(run: RunFolder, stage: str) -> Iterator[None]:
     log.info("%s ...", stage)
-    begin = time.perf_counter()
-    done = False
+    done, watch = False, Stopwatch()
     try:
-        yield
+        with stopwatch() as watch:
+            yield
         done = True
     finally:
-        spent = time.perf_counter() - begin
-        run.record(stage, seconds=round(spent, 3), done=done, peak_bytes=peak_memory())
-    log.info("%s done in %.1f s", stage, spent)
+        compiling = {"compiling": round(watch.compiling, 3)} if watch.compiling else {}
+        run.record(stage, seconds=round(watch.seconds, 3), **compiling, done=done, peak_bytes=peak_memory())
+    log.info("%s done in %s", stage, watch.told)
 
 
 def _seconds(run: RunFolder) -> dict[str, float]:

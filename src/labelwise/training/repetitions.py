@@ -301,7 +301,7 @@ class RepetitionTraining:
                 buckets = checked_table(buckets, self.tables.n_items, self.sizes.n_buckets, f"{path / FILE}: buckets")
             return Repetition(number, self.sizes.checked(tensors, "", path / FILE), buckets)
         except LabelwiseError as error:
-            log.warning("%s: not used, and trained anew: %s", path, error)
+            log.warning("%s: not used: %s", path, error)
             return None
 
     def _keep(self, folder: Path, one: Repetition) -> None:

@@ -129,7 +129,11 @@ def sparse_features(dataset: Dataset, path: Path, format_name: str) -> sparse.cs
     if dataset.features is None:
         if len(dataset) == 0:
             return sparse.csr_array((0, 0), dtype=np.float32)
-        raise DataError(f"the format {format_name} needs features, which {dataset.name} does not have", path)
+        raise DataError(
+            f"the format {format_name} needs features, which {dataset.name} does not have; "
+            "labelwise.features.tfidf.Tfidf makes them of texts",
+            path,
+        )
     features = dataset.features
     return features.to_csr() if isinstance(features, Blocks) else sparse.csr_array(features)
 

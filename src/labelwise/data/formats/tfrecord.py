@@ -69,13 +69,14 @@ def read_mapped(path: Path, options: ReadOptions, folder: Path | None) -> Datase
     strange: str | None = None
     files = _files_of(path)
     for number, file in enumerate(files):
+        before = sum(map(len, features.counts))
         for part in _parsed(file):
             share = (number + part.share) / len(files)
             features.add(part.feature_counts, part.indices, part.values, share)
             labels.add(part.label_counts, part.labels, part.relevances, share)
             n_features, n_labels = max(n_features, part.n_features), max(n_labels, part.n_labels)
             strange = strange or part.strange
-    refuse_empty(sum(map(len, features.counts)), path)
+        refuse_empty(sum(map(len, features.counts)) - before, file)  # each shard: a copy may have failed
     if strange is not None:
         log.warning("%s: there are features that are not read, such as %r", path, strange)
     if n_labels > MAX_LABELS:

@@ -1,0 +1,40 @@
+"""Time without compilation, which happens once."""
+
+import logging
+import time
+
+import pytest
+from numba import njit
+
+from labelwise.runs.stopwatch import stopwatch
+
+
+def test_compilation_is_counted_apart_and_once(caplog):
+    @njit
+    def inner(number):
+        return number + 1
+
+    @njit
+    def outer(number):
+        return inner(number) * 2
+
+    with caplog.at_level(logging.INFO), stopwatch() as first:
+        begin = time.perf_counter()
+        assert outer(3) == 8
+        called = time.perf_counter() - begin
+        time.sleep(0.05)
+    assert 0 < first.compiling <= called
+    assert first.seconds >= 0.05
+    assert first.seconds + first.compiling >= called + 0.05
+    assert [record.getMessage() for record in caplog.records].count("compiling kernels, once on this machine") == 1
+    with stopwatch() as second:
+        assert outer(4) == 10
+    assert second.compiling == 0
+    assert "compile" not in second.told
+
+
+def test_what_fails_is_timed_too():
+    with pytest.raises(ZeroDivisionError), stopwatch() as watch:
+        time.sleep(0.01)
+        raise ZeroDivisionError
+    assert watch.seconds >= 0.01
