@@ -5,8 +5,9 @@ import time
 
 import pytest
 from numba import njit
+from numba.core import event
 
-from labelwise.runs.stopwatch import stopwatch
+from labelwise.runs.stopwatch import COMPILATION, stopwatch
 
 
 def test_compilation_is_counted_apart_and_once(caplog):
@@ -31,6 +32,13 @@ def test_compilation_is_counted_apart_and_once(caplog):
         assert outer(4) == 10
     assert second.compiling == 0
     assert "compile" not in second.told
+
+
+def test_a_compilation_that_began_before_counts_from_the_start():
+    with stopwatch() as watch:
+        time.sleep(0.02)
+        event.broadcast(event.Event(COMPILATION, event.EventStatus.END))
+    assert watch.compiling >= 0.02
 
 
 def test_what_fails_is_timed_too():

@@ -42,7 +42,7 @@ def stopwatch() -> Iterator[Stopwatch]:
             open_since.append(time.perf_counter())
 
         def on_end(self, event: Any) -> None:
-            since = open_since.pop()
+            since = open_since.pop() if open_since else begin  # another thread's may have begun before the block
             if not open_since:
                 watch.compiling += time.perf_counter() - since
 
