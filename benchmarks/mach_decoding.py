@@ -24,10 +24,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from numba import njit
 
 from labelwise.codes.bucket_search import BucketSearch
 from labelwise.codes.buckets import BucketTables
+from labelwise.kernels.jit import jit
 from labelwise.parallel import ranges, run_all, set_threads, threads
 from labelwise.topk import TopK
 
@@ -35,7 +35,7 @@ RESULTS = Path(__file__).parent / "results" / "mach_decoding.md"
 TABLES, BUCKETS, DOCUMENTS, K = 16, 10_000, 100, 5
 
 
-@njit(nogil=True)
+@jit
 def gather(lookup, scores, begin, end, row, best, ids):
     """The yardstick: dense rows and a running list of the best."""
     tables, labels = lookup.shape

@@ -91,7 +91,7 @@ def test_a_document_gets_the_same_alone_and_in_company(seed, beam):
 
 
 def test_scores_that_become_equal_are_ordered_by_label():
-    from labelwise.kernels.beam import from_logarithms
+    from labelwise.kernels.tree.beam import from_logarithms
 
     rng = np.random.default_rng(0)
     logs = np.sort(-(rng.random((200, 8)) ** 6) * 1e-6, axis=1)[:, ::-1].astype(np.float32)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import reference_kernels as reference
 from labelwise.codes.bucket_search import BucketSearch
 from labelwise.codes.buckets import BucketTables
-from labelwise.kernels import reference
 from labelwise.parallel import using_threads
 
 

@@ -18,8 +18,8 @@ from labelwise.data.options import ReadOptions
 from labelwise.data.read import FORMATS, read
 from labelwise.data.write import write
 from labelwise.errors import LabelwiseError
-from labelwise.kernels.reference_records import framed
 from labelwise.strings import Strings
+from reference_records import framed
 
 CASES = 200
 PIECES = [

@@ -20,8 +20,8 @@ from labelwise.data.options import ReadOptions
 from labelwise.data.read import detect, find_parts, read, read_splits
 from labelwise.data.write import write
 from labelwise.errors import DataError
-from labelwise.kernels.reference_records import example_row, framed
 from labelwise.parallel import using_threads
+from reference_records import example_row, framed
 
 
 def varint(value: int) -> bytes:

@@ -29,9 +29,9 @@ from labelwise.data.dataset import Dataset
 from labelwise.data.read import FORMATS
 from labelwise.data.write import write
 from labelwise.errors import LabelwiseError
-from labelwise.kernels.reference_records import framed
 from labelwise.registry import METHODS, method_class
 from labelwise.store import MANIFEST
+from reference_records import framed
 
 CASES = int(os.environ.get("LABELWISE_FUZZ_CASES", "0"))
 SECONDS = 20

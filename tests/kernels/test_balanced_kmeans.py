@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
-from labelwise.kernels import balanced_kmeans, capped_kmeans, reference, rows, selection
+import reference_kernels as reference
+from labelwise.kernels.cluster import balanced_kmeans, capped_kmeans, rows, selection
 
 
 def read_only(array):
@@ -63,14 +64,14 @@ def test_products_and_sums(case, data):
     first = data.draw(st.integers(0, width))
     last = data.draw(st.integers(first, width))
     centre = np.ones(width, np.float32)
-    rows.add_rows(*blocks, members, signs, first, last, centre)
+    rows.add_to_centre(*blocks, members, signs, first, last, centre)
     expected = np.ones(width)
     expected[first:last] += (signs @ matrix[members])[first:last]
     assert centre.tolist() == expected.tolist()
 
     begin = data.draw(st.integers(0, len(members)))
     products = np.full(len(members), 7, np.float32)
-    rows.dot_rows(*blocks, members, begin, len(members), centre, products)
+    rows.dot_with_centre(*blocks, members, begin, len(members), centre, products)
     assert products[:begin].tolist() == [7] * begin
     assert products[begin:].tolist() == (matrix[members] @ expected)[begin:].tolist()
 
@@ -87,7 +88,7 @@ def test_gathered_rows_hold_only_the_columns_in_use(case, data):
     entries = int((indptr[members + 1] - indptr[members]).sum())
     new_indptr, new_indices = np.empty(len(members) + 1, np.int64), np.empty(entries, np.uint32)
     new_values = np.empty(entries, np.float32)
-    used = rows.gather_rows(indptr, indices, values, matrix.shape[1], members, new_indptr, new_indices, new_values)
+    used = rows.copy_rows(indptr, indices, values, matrix.shape[1], members, new_indptr, new_indices, new_values)
     in_use = matrix[members][:, (matrix[members] != 0).any(0)]
     assert used == in_use.shape[1]
     found = sparse.csr_array((new_values, new_indices.astype(np.int32), new_indptr), shape=in_use.shape)

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from numba import njit
 from scipy import sparse
 
-from labelwise.kernels import chunk_rows
-from labelwise.kernels.canonical import is_canonical
-from labelwise.kernels.chunk_directory import directory_shape, fill_directory, look_up
-from labelwise.kernels.lanes import LANES, add_stretches, as_float
+from labelwise.kernels.formats.canonical import is_canonical
+from labelwise.kernels.tree import chunk_rows
+from labelwise.kernels.tree.chunk_directory import directory_shape, fill_directory, look_up
+from labelwise.kernels.tree.lanes import LANES, add_stretches, as_float
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelwise.kernels import reference
-from labelwise.kernels.dropout import drop_out
+import reference_kernels as reference
+from labelwise.kernels.networks.dropout import drop_out
 
 WORDS = st.integers(0, 2**32 - 1)
 

@@ -9,8 +9,8 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
-from labelwise.kernels import dual_descent
-from labelwise.kernels.lanes import LANES, add_rows, dot_rows
+from labelwise.kernels.tree import dual_descent
+from labelwise.kernels.tree.lanes import LANES, add_rows, dot_rows
 
 
 @njit

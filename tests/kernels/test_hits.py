@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelwise.kernels import hits as kernels
-from labelwise.kernels import reference
+import reference_kernels as reference
+from labelwise.kernels.metrics import hits as kernels
 from metrics.brute_force import Case, cases
 
 

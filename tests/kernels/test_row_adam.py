@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelwise.kernels import reference
-from labelwise.kernels.row_adam import update_rows
+import reference_kernels as reference
+from labelwise.kernels.networks.row_adam import update_rows
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 20), st.sampled_from([0.0, 0.1]))

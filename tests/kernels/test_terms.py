@@ -8,11 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelwise.kernels import memory, reference
-from labelwise.kernels.term_rows import MOST_DIGITS, UNKNOWN, look_up, merge_equal, note_columns, sort_row, write_rows
-from labelwise.kernels.term_table import TermTable, read_only
-from labelwise.kernels.terms import DONE, NO_PAIRS
-from labelwise.kernels.words import CHUNK, MARGIN, NEEDS_PYTHON, cut, fold, folding_table, is_one_character
+import reference_kernels as reference
+from labelwise import pages
+from labelwise.kernels.text.term_rows import (
+    MOST_DIGITS,
+    UNKNOWN,
+    look_up,
+    merge_equal,
+    note_columns,
+    sort_row,
+    write_rows,
+)
+from labelwise.kernels.text.term_table import TermTable, read_only
+from labelwise.kernels.text.terms import DONE, NO_PAIRS
+from labelwise.kernels.text.words import CHUNK, MARGIN, NEEDS_PYTHON, cut, fold, folding_table, is_one_character
 from labelwise.strings import Strings
 
 HALF = np.uint64(32)
@@ -180,17 +189,17 @@ def test_texts_as_terms():
 
 @pytest.mark.parametrize("size", [2, 64, 1 << 12, (1 << 20) + 3])
 def test_zeros_begin_at_a_cache_line(size):
-    array = memory.zeros(size, np.uint64)
+    array = pages.zeros(size, np.uint64)
     assert (array.ctypes.data % 64, array.shape, array.dtype) == (0, (size,), np.uint64)
     assert not array.any()
     array[:] = 7
-    assert memory.empty(size, np.int32).shape == (size,)
+    assert pages.empty(size, np.int32).shape == (size,)
 
 
 def test_large_arrays_without_large_pages(monkeypatch):
     monkeypatch.delattr("mmap.MADV_HUGEPAGE", raising=False)
-    assert not memory.zeros(memory.LARGE, np.uint8).any()
-    assert memory.empty(memory.LARGE, np.float32).shape == (memory.LARGE,)
+    assert not pages.zeros(pages.LARGE, np.uint8).any()
+    assert pages.empty(pages.LARGE, np.float32).shape == (pages.LARGE,)
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------

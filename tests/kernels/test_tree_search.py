@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from numba import njit
 from scipy import sparse
 
+import reference_kernels as reference
 from labelwise.codes.beam import LabelChoice, TreeSearch
 from labelwise.codes.chunked import ChunkedWeights, ChunkPart
-from labelwise.kernels import reference
-from labelwise.kernels.addresses import address_row, array_at
+from labelwise.kernels.tree.addresses import address_row, array_at
 
 N_FEATURES = 300
 

@@ -16,7 +16,7 @@ def averaged(tops: Sequence[TopK], k: int, product: bool) -> TopK:
     What a model does not offer counts 0 there if scores are products of probabilities (`product`); otherwise as much
     as the worst label that the model does offer for the document.
     """
-    from labelwise.kernels.averaging import average
+    from labelwise.kernels.tree.averaging import average
 
     n = len(tops[0])
     ids = np.concatenate([top.ids for top in tops], axis=1)

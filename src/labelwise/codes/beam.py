@@ -80,7 +80,7 @@ class TreeSearch:
         scores: np.ndarray,
     ) -> None:
         """Fill the rows begin..end of `ids` and `scores`."""
-        from labelwise.kernels.tree_search import descend
+        from labelwise.kernels.tree.tree_search import descend
 
         position = _nothing(np.int32) if end - begin == 1 else np.full(features.shape[1], NOTHING, np.int32)
         for first in range(begin, end, BLOCK):
@@ -102,7 +102,7 @@ class _Run(NamedTuple):
 
 def _runs(levels: Sequence[ChunkedWeights]) -> list[_Run]:
     """Levels for the kernel; nearly always one run, because lanes take more bytes only above 256 siblings."""
-    from labelwise.kernels.addresses import address_row
+    from labelwise.kernels.tree.addresses import address_row
 
     children_before = np.cumsum([0, *(level.n_children for level in levels)])
     runs = []

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from labelwise.kernels.bucket_scan import (
+from labelwise.kernels.buckets.bucket_scan import (
     LANES,
     LEAST,
     STEPS,

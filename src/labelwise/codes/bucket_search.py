@@ -1,6 +1,6 @@
 """From scores of buckets back to labels: the exact k best of all labels, or of some, never documents x labels.
 
-Labels are scanned in blocks, 32 documents at a time (`kernels/bucket_scan.py`). The scan needs to know what a label
+Labels are scanned in blocks, 32 documents at a time (`kernels/buckets/bucket_scan.py`). The scan needs to know what a label
 must reach to matter, so it begins with some labels whose scores are all worked out, and makes its bytes anew as more
 labels have been seen. Memory beside the tables and the scores is one byte for each score.
 
@@ -20,8 +20,8 @@ import numpy as np
 
 from labelwise.codes.bucket_lanes import Block, Lanes, One
 from labelwise.codes.buckets import BucketTables, members
-from labelwise.kernels.bucket_candidates import MOST_HITS, candidates_of
-from labelwise.kernels.bucket_scan import LANES, LEAST, MEDIAN, SUM, all_scores
+from labelwise.kernels.buckets.bucket_candidates import MOST_HITS, candidates_of
+from labelwise.kernels.buckets.bucket_scan import LANES, LEAST, MEDIAN, SUM, all_scores
 from labelwise.parallel import ranges, run_all, threads
 from labelwise.topk import NOTHING, TopK
 

@@ -18,8 +18,8 @@ from typing import Any, Literal
 import numpy as np
 
 from labelwise.errors import ConfigError, DataError, ModelFormatError
-from labelwise.kernels.murmur import murmur_buckets
-from labelwise.kernels.universal_hash import universal_rows
+from labelwise.kernels.buckets.murmur import murmur_buckets
+from labelwise.kernels.buckets.universal_hash import universal_rows
 from labelwise.parallel import ranges, run_all, threads
 
 Hash = Literal["murmur", "universal", "balanced"]

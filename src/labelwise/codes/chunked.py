@@ -126,7 +126,7 @@ class ChunkedWeights:
     @cached_property
     def directory(self) -> tuple[np.ndarray, ...]:
         """Where each chunk keeps its features: the tables of `kernels.chunk_directory`, made at the first use."""
-        from labelwise.kernels.chunk_directory import directory_shape, fill_directory
+        from labelwise.kernels.tree.chunk_directory import directory_shape, fill_directory
 
         n_chunks = len(self.chunk_offsets) - 1
         chunks = self.chunk_offsets, self.features
@@ -144,7 +144,7 @@ class ChunkedWeights:
         A whole row is added to the children's sums as vectors, which takes less time than a fourth of it one by one;
         and it is the common features, which nearly all documents have, that nearly all children have weights for.
         """
-        from labelwise.kernels.chunk_rows import fill_rows
+        from labelwise.kernels.tree.chunk_rows import fill_rows
 
         widths = np.repeat(np.diff(self.children_offsets), np.diff(self.chunk_offsets))
         counts = np.diff(self.row_offsets)

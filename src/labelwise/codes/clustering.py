@@ -67,7 +67,7 @@ def halve(features: Any, leaf_size: int, seed: int = 0, max_iterations: int = 20
         together = halved
 
     def halve_alone(task: tuple[int, int, int, int]) -> None:
-        from labelwise.kernels.balanced_kmeans import halve_down
+        from labelwise.kernels.cluster.balanced_kmeans import halve_down
 
         node, begin, end, layers = task
         own = rows.take(order[begin:end])
@@ -207,12 +207,12 @@ class Rows:
 
     def take(self, members: np.ndarray) -> Rows:
         """A copy of some of the rows with only the columns that occur in them: its centre fits a core's cache."""
-        from labelwise.kernels.rows import gather_rows
+        from labelwise.kernels.cluster.rows import copy_rows
 
         entries = int((self.indptr[members + 1] - self.indptr[members]).sum())
         indptr = np.empty(len(members) + 1, np.int64)
         indices, data = np.empty(entries, np.uint32), np.empty(entries, np.float32)
-        used = gather_rows(*self.arrays[:3], self.n_columns, members, indptr, indices, data)
+        used = copy_rows(*self.arrays[:3], self.n_columns, members, indptr, indices, data)
         return Rows(indptr, indices, data, self.dense[members], used)
 
     def column_ranges(self) -> list[tuple[int, int]]:
@@ -227,7 +227,7 @@ class Rows:
 
 def _checked_rows(features: Any, leaf_size: int, max_iterations: int) -> Rows:
     """Rows at unit length from CSR, dense or `Blocks`."""
-    from labelwise.kernels.rows import row_lengths
+    from labelwise.kernels.cluster.rows import row_lengths
 
     if leaf_size < 1:
         raise ConfigError(f"leaf_size must be 1 label or more, got {leaf_size}")
@@ -254,8 +254,8 @@ def _halve_together(rows: Rows, members: np.ndarray, draws: np.ndarray, max_iter
 
     The same steps as in the kernel `halve_down`, to the bit.
     """
-    from labelwise.kernels import balanced_kmeans as kernels
-    from labelwise.kernels.rows import add_rows
+    from labelwise.kernels.cluster import balanced_kmeans as kernels
+    from labelwise.kernels.cluster.rows import add_to_centre
 
     count = len(members)
     centre = np.zeros(rows.width, np.float32)
@@ -265,7 +265,7 @@ def _halve_together(rows: Rows, members: np.ndarray, draws: np.ndarray, max_iter
     def products() -> np.ndarray:
         """Add the rows by their signs to the centre, then all rows' products with it."""
         found = np.empty(count, np.float32)
-        parallel.run_all(lambda part: add_rows(*rows.arrays, members, signs, *part, centre), column_ranges)
+        parallel.run_all(lambda part: add_to_centre(*rows.arrays, members, signs, *part, centre), column_ranges)
         _dot_together(rows, members, centre, found, row_ranges)
         return found
 
@@ -286,7 +286,7 @@ def _halve_together(rows: Rows, members: np.ndarray, draws: np.ndarray, max_iter
 
 def _cluster_alone(rows: Rows, members: np.ndarray, group: _Group, max_iterations: int) -> np.ndarray:
     """The cluster of each of the group's rows."""
-    from labelwise.kernels.capped_kmeans import cluster_rows
+    from labelwise.kernels.cluster.capped_kmeans import cluster_rows
 
     own, clusters = rows.take(members), np.empty(len(members), np.int64)
     cluster_rows(
@@ -298,8 +298,8 @@ def _cluster_alone(rows: Rows, members: np.ndarray, group: _Group, max_iteration
 
 def _cluster_together(rows: Rows, members: np.ndarray, group: _Group, max_iterations: int) -> np.ndarray:
     """The same for a large group: all threads share its rows, then its centres. The steps of `cluster_rows`."""
-    from labelwise.kernels import capped_kmeans as kernels
-    from labelwise.kernels.rows import add_rows
+    from labelwise.kernels.cluster import capped_kmeans as kernels
+    from labelwise.kernels.cluster.rows import add_to_centre
 
     count = len(members)
     similarities = np.empty((len(group.draws), count), np.float32)
@@ -308,7 +308,7 @@ def _cluster_together(rows: Rows, members: np.ndarray, group: _Group, max_iterat
     for similar, draw in zip(similarities, group.draws, strict=True):
         chosen = kernels.draw_far(nearest, draw)
         centre = np.zeros(rows.width, np.float32)
-        add_rows(*rows.arrays, members[chosen : chosen + 1], np.ones(1, np.int8), 0, rows.width, centre)
+        add_to_centre(*rows.arrays, members[chosen : chosen + 1], np.ones(1, np.int8), 0, rows.width, centre)
         _dot_together(rows, members, centre, similar, row_ranges)
         kernels.lift_nearest(similar, chosen, nearest)
     clusters = np.full(count, -1)
@@ -328,6 +328,6 @@ def _cluster_together(rows: Rows, members: np.ndarray, group: _Group, max_iterat
 def _dot_together(
     rows: Rows, members: np.ndarray, centre: np.ndarray, products: np.ndarray, row_ranges: list[tuple[int, int]]
 ) -> None:
-    from labelwise.kernels.rows import dot_rows
+    from labelwise.kernels.cluster.rows import dot_with_centre
 
-    parallel.run_all(lambda part: dot_rows(*rows.arrays, members, *part, centre, products), row_ranges)
+    parallel.run_all(lambda part: dot_with_centre(*rows.arrays, members, *part, centre, products), row_ranges)

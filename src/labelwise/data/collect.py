@@ -47,7 +47,7 @@ class LabelPile:
     """Labels of documents, row after row."""
 
     def __init__(self) -> None:
-        from labelwise.kernels.fields import Interner
+        from labelwise.kernels.formats.fields import Interner
 
         self._interner = Interner()
         self._ids: list[np.ndarray] = []
@@ -63,7 +63,7 @@ class LabelPile:
 
     def add_fields(self, data: np.ndarray, starts: np.ndarray, ends: np.ndarray, separator: bytes = b"") -> None:
         """Rows whose labels stand in ``data[starts[r]:ends[r]]`` between blanks, or between separators."""
-        from labelwise.kernels.fields import split_fields
+        from labelwise.kernels.formats.fields import split_fields
 
         self.add_tokens(data, *split_fields(data, starts, ends, separator))
 

@@ -196,7 +196,7 @@ def is_canonical_csr(matrix: Any) -> bool:
     """Whether it is as `canonical_csr` makes it, of either kind: one pass, nothing copied."""
     if not isinstance(matrix, CSR) or matrix.ndim != 2 or matrix.dtype != np.float32:
         return False
-    from labelwise.kernels.canonical import is_canonical
+    from labelwise.kernels.formats.canonical import is_canonical
 
     if mapping_of(matrix.indices) is None:
         return is_canonical(matrix.indptr, matrix.indices, matrix.data, *matrix.shape)
@@ -210,7 +210,7 @@ def is_canonical_csr(matrix: Any) -> bool:
 
 def _rows_are_canonical(matrix: Any, first: int, last: int) -> bool:
     """`is_canonical` for some rows of a mapped matrix, whose pages are let go of afterwards."""
-    from labelwise.kernels.canonical import is_canonical
+    from labelwise.kernels.formats.canonical import is_canonical
 
     begin, end = matrix.indptr[first], matrix.indptr[last]
     indices, data = matrix.indices[begin:end], matrix.data[begin:end]

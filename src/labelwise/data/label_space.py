@@ -18,7 +18,7 @@ def places_of(names: Strings, within: Strings) -> np.ndarray:
     if len(names) + len(within) < LARGE:
         places = within.positions
         return np.fromiter((places.get(name, -1) for name in names), np.int64, len(names))
-    from labelwise.kernels.fields import Interner
+    from labelwise.kernels.formats.fields import Interner
 
     table = Interner()
     table.add(within.buffer, within.starts, within.ends)
@@ -41,7 +41,7 @@ def first_repeated(names: Strings) -> str | None:
         if len(names.positions) == len(names):
             return None
         return next(name for place, name in enumerate(names) if names.positions[name] != place)
-    from labelwise.kernels.fields import Interner
+    from labelwise.kernels.formats.fields import Interner
 
     places = Interner().add(names.buffer, names.starts, names.ends)
     again = np.flatnonzero(places != np.arange(len(names)))

@@ -34,7 +34,7 @@ def record_blocks(path: str | Path, block_bytes: int) -> Generator[RecordBlock, 
 
 def _cut(stream: InputStream, block_bytes: int) -> Iterator[RecordBlock]:
     """Blocks that end at a record's end; the begun record at the end of a buffer is carried over to the next."""
-    from labelwise.kernels import example_records as kernel
+    from labelwise.kernels.formats import example_records as kernel
 
     carried = bytearray()
     number, offset = 1, 0
@@ -68,7 +68,7 @@ def where(number: int, offset: int) -> str:
 
 
 def _explain(data: np.ndarray, fault: int, position: int, number: int) -> str:
-    from labelwise.kernels import example_records as kernel
+    from labelwise.kernels.formats import example_records as kernel
 
     if fault == kernel.TOO_LONG:
         length = int.from_bytes(data[position : position + 8].tobytes(), "little")

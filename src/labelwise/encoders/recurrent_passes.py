@@ -102,7 +102,7 @@ class Dropped:
         """Leave out entries of a contiguous tensor, in place, and make up for them."""
         if not self.share:
             return
-        from labelwise.kernels.dropout import drop_out
+        from labelwise.kernels.networks.dropout import drop_out
 
         flat = values.view(-1).numpy()
         keys = np.uint32(self.keys[0]), np.uint32(self.keys[1])
@@ -202,7 +202,7 @@ def _each_direction(work: Any) -> list[Any]:
 def _forward(
     plan: Plan, room: Room, weights: Weights, words: Tensor, starts: list[Tensor | None], out: Tensor, direction: int
 ) -> None:
-    from labelwise.kernels.recurrent_cells import gru_forward, lstm_forward
+    from labelwise.kernels.networks.recurrent_cells import gru_forward, lstm_forward
 
     kernel = lstm_forward if plan.kind == "lstm" else gru_forward
     steps, width = plan.steps, weights.recurrent.shape[1]
@@ -241,7 +241,7 @@ class _Slopes:
 def _backward(
     plan: Plan, room: Room, weights: Weights, words: Tensor, slopes: Tensor, direction: int, needs_words: bool
 ) -> _Slopes:
-    from labelwise.kernels.recurrent_cells import gru_backward, lstm_backward
+    from labelwise.kernels.networks.recurrent_cells import gru_backward, lstm_backward
 
     steps, width = plan.steps, weights.recurrent.shape[1]
     gates, before, cells = _buffers(plan, room, width, direction)

@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from labelwise.encoders.rooms import hand_over_rows
-from labelwise.kernels.sparse_layer import by_column, weighted_rows
+from labelwise.kernels.networks.sparse_layer import by_column, weighted_rows
 from labelwise.parallel import ranges, run_all, threads
 
 START_SPREAD = 0.05

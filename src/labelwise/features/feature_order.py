@@ -41,7 +41,7 @@ class FeatureOrder:
     @classmethod
     def by_frequency(cls, features: Any) -> FeatureOrder:
         """The order for a CSR matrix; equally common features keep theirs."""
-        from labelwise.kernels.renumber import count_columns
+        from labelwise.kernels.tree.renumber import count_columns
 
         counts = np.zeros(features.shape[1], np.int64)
         count_columns(features.indices, 0, len(features.indices), counts)
@@ -62,7 +62,7 @@ class FeatureOrder:
         return Rows(features.indptr, indices, data, features.shape)
 
     def _renumber(self, features: Any, out_indices: np.ndarray, out_data: np.ndarray) -> None:
-        from labelwise.kernels.renumber import renumber_rows
+        from labelwise.kernels.tree.renumber import renumber_rows
 
         matrix = features.indptr, features.indices, features.data, self.places
         if features.shape[0] <= FEW:

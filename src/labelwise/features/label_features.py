@@ -102,7 +102,7 @@ class _Sums:
 
     def of_range(self, labels: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Entries a label, their columns and values, and the dense rows."""
-        from labelwise.kernels.label_features import sum_documents
+        from labelwise.kernels.cluster.label_features import sum_documents
 
         first, last = labels
         widths = np.minimum(np.diff(self.work[first : last + 1]), self.n_columns)

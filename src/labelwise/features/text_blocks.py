@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from labelwise.kernels.terms import DONE, NO_PAIRS
+from labelwise.kernels.text.terms import DONE, NO_PAIRS
 from labelwise.parallel import run_stream
 from labelwise.progress import progress
 from labelwise.strings import Strings

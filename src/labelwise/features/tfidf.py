@@ -20,15 +20,15 @@ import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 from scipy import sparse
 
+from labelwise import pages
 from labelwise.config import Config
 from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFittedError
 from labelwise.features.feature_order import Rows
 from labelwise.features.text_blocks import Piece, Worker, work_off
 from labelwise.features.vocabulary import Counting, Counts, Terms, choose, column_order, count, most_frequent
-from labelwise.kernels import memory
-from labelwise.kernels.term_rows import UNKNOWN, count_kept, look_up, note_columns, write_rows
-from labelwise.kernels.term_table import TermTable, places, read_only
-from labelwise.kernels.words import folding_table
+from labelwise.kernels.text.term_rows import UNKNOWN, count_kept, look_up, note_columns, write_rows
+from labelwise.kernels.text.term_table import TermTable, places, read_only
+from labelwise.kernels.text.words import folding_table
 from labelwise.parallel import run_all
 from labelwise.store import stored, strings_from_tensors, strings_to_tensors
 from labelwise.strings import Strings
@@ -286,7 +286,7 @@ class _Reader(Worker):
         self.bits = max(1, (owner.n_features - 1).bit_length())
 
     def new_arrays(self, size: int) -> tuple[np.ndarray, ...]:
-        return memory.empty(size, np.int32), memory.empty(size, np.float32)
+        return pages.empty(size, np.int32), pages.empty(size, np.float32)
 
     def run_kernel(self, texts: Strings, lowercase: bool, row_ends: np.ndarray) -> tuple[int, int]:
         if not self.arrays:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from labelwise import pages
 from labelwise.errors import DataError
 from labelwise.features.text_blocks import Piece, Worker, work_off
-from labelwise.kernels import memory
-from labelwise.kernels.term_rows import UNKNOWN, tally
-from labelwise.kernels.term_table import TermTable
-from labelwise.kernels.terms import ARENA
+from labelwise.kernels.text.term_rows import UNKNOWN, tally
+from labelwise.kernels.text.term_table import TermTable
+from labelwise.kernels.text.terms import ARENA
 from labelwise.strings import Strings
 
 
@@ -69,7 +69,7 @@ class _Counter(Worker):
     def new_arrays(self, size: int) -> tuple[np.ndarray, ...]:
         if not self.how.keep and self.size >= size and self.arrays:
             return self.arrays
-        return (memory.empty(size, np.uint64),)
+        return (pages.empty(size, np.uint64),)
 
     def run_kernel(self, texts: Strings, lowercase: bool, row_ends: np.ndarray) -> tuple[int, int]:
         pairs = self.arrays[0] if self.arrays else np.empty(0, np.uint64)

@@ -14,7 +14,7 @@ import numpy as np
 from scipy import sparse
 
 from labelwise.errors import DataError
-from labelwise.kernels import hits as kernels
+from labelwise.kernels.metrics import hits as kernels
 from labelwise.metrics.bootstrap import GROUPS
 from labelwise.metrics.ranking import discounts
 from labelwise.topk import TopK

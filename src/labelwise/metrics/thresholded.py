@@ -56,7 +56,7 @@ class LabelCounter:
 
     def add(self, block: Block) -> None:
         """Count the predictions of a block."""
-        from labelwise.kernels.hits import count_labels
+        from labelwise.kernels.metrics.hits import count_labels
 
         count_labels(block.ids, block.hits, block.lengths(self.k), self.predicted, self.correct)
 
@@ -79,7 +79,7 @@ class CoverageCounter:
 
     def add(self, block: Block) -> None:
         """Look at the hits of a block."""
-        from labelwise.kernels.hits import first_places
+        from labelwise.kernels.metrics.hits import first_places
 
         first_places(block.ids, block.hits, self.depth, self.best)
 

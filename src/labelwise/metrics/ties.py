@@ -24,7 +24,7 @@ class TieCounter:
 
     def count(self, block: Block) -> np.ndarray:
         """The three numbers at each cut, for one block."""
-        from labelwise.kernels.hits import tie_range
+        from labelwise.kernels.metrics.hits import tie_range
 
         lowest, highest, cut_off = totals = np.zeros_like(self.totals)
         tie_range(block.scores, block.hits, block.filled, self.cuts, lowest, highest, cut_off)

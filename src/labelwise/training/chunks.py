@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
+from labelwise import pages
 from labelwise.codes.chunked import ChunkPart
 from labelwise.config import Config
-from labelwise.kernels import memory
 from labelwise.parallel import run_all
 from labelwise.progress import progress
 
@@ -101,7 +101,7 @@ class LevelTrainer:
         return rows * (1.0 + (chunk.last - chunk.first) // LANES)
 
     def _train_chunk(self, chunk: Chunk) -> ChunkPart:
-        from labelwise.kernels import chunk_rows, dual_descent
+        from labelwise.kernels.tree import chunk_rows, dual_descent
 
         solver = self.solver
         rows, starts, ends, indices, values, norms, features = self._local(chunk)
@@ -141,7 +141,7 @@ class LevelTrainer:
 
     def _local(self, chunk: Chunk) -> tuple[np.ndarray, ...]:
         """The chunk's rows with its own feature numbers; chunks with much of the data use it as it is, uncopied."""
-        from labelwise.kernels import chunk_rows
+        from labelwise.kernels.tree import chunk_rows
 
         X = self.features
         rows = np.arange(X.shape[0]) if chunk.rows is None else chunk.rows.astype(np.int64)
@@ -164,7 +164,7 @@ class LevelTrainer:
         if held is None or len(held) < size:
             held = None
             setattr(self._scratch, name, None)  # gone before the larger one comes
-            held = memory.empty(size, dtype)  # goes back to the system with the level
+            held = pages.empty(size, dtype)  # goes back to the system with the level
             if fill is not None:
                 held[:] = fill
             setattr(self._scratch, name, held)
@@ -192,7 +192,7 @@ def squared_norms(features: Any, block: int = 1 << 12) -> np.ndarray:
 
 def _assembled(features: np.ndarray, row_counts: np.ndarray, kept: list, bias: np.ndarray) -> ChunkPart:
     """The groups' kept weights side by side, feature by feature; features without any are left out."""
-    from labelwise.kernels.chunk_rows import place_kept
+    from labelwise.kernels.tree.chunk_rows import place_kept
 
     places = np.concatenate([[0], np.cumsum(row_counts)])
     lanes = np.empty(int(places[-1]), kept[0][1].dtype)

@@ -97,7 +97,7 @@ class RowOptimiser(Optimizer):
         )
 
     def _adam_rows(self, tables: _Tables, rows: Tensor, gradient: Tensor, group: dict[str, Any], step: int) -> None:
-        from labelwise.kernels.row_adam import update_rows
+        from labelwise.kernels.networks.row_adam import update_rows
 
         beta1, beta2 = group["betas"]
         decay = 0.0 if self._fades(group) else group["weight_decay"]

@@ -52,7 +52,7 @@ def parts(folder: Path) -> dict[str, Path]:
 
 
 def read(path: Path, options: ReadOptions) -> Dataset:
-    from labelwise.kernels.fields import leading_fields
+    from labelwise.kernels.formats.fields import leading_fields
 
     prefix = options.label_prefix.encode()
     if not prefix or _BLANK.search(prefix):

@@ -142,7 +142,7 @@ def write_lines(
     dataset: Dataset, features: sparse.csr_array, names: Strings, path: Path, header: bytes, bar: bool
 ) -> None:
     """Write one line a document, formatted on all threads and written in order."""
-    from labelwise.kernels.sparse_text import MAX_ENTRY_BYTES, format_lines
+    from labelwise.kernels.formats.sparse_text import MAX_ENTRY_BYTES, format_lines
 
     labels = dataset.labels
     names = names.compact()

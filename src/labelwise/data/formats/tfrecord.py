@@ -90,7 +90,7 @@ def _parsed(path: Path) -> Iterator[Parsed]:
 
 
 def _parse(block: RecordBlock, path: Path) -> Parsed:
-    from labelwise.kernels import example_records as kernel
+    from labelwise.kernels.formats import example_records as kernel
 
     if block.fault is not None:
         raise DataError(block.fault, path)
@@ -119,7 +119,7 @@ def _name_at(data: np.ndarray, position: int) -> str:
 
 def _explain(fault: int, name: str, detail: int) -> str:
     """A sentence for a fault of the kernel."""
-    from labelwise.kernels import example_records as kernel
+    from labelwise.kernels.formats import example_records as kernel
 
     other = {"input_idxs": "input_vals", "labels": "label_vals"}.get(name, "")
     sizes = f"{detail >> 32:,} numbers and '{other}' {detail & 0xFFFFFFFF:,}"
@@ -139,7 +139,7 @@ def _explain(fault: int, name: str, detail: int) -> str:
 
 def write(dataset: Dataset, path: Path) -> None:
     """Write one file; labels are written as their column numbers."""
-    from labelwise.kernels.example_writing import ENTRY_BYTES, RECORD_BYTES, format_examples
+    from labelwise.kernels.formats.example_writing import ENTRY_BYTES, RECORD_BYTES, format_examples
 
     features, labels = sparse_features(dataset, path, NAME), dataset.labels
     refuse_empty(len(dataset), path)
@@ -174,7 +174,7 @@ def recognises(path: Path) -> bool:
     head = np.frombuffer(bytearray(first_bytes(path, 12)), np.uint8)
     if len(head) < 12 or head[4:8].any():  # text never begins with four NULs, so the kernel is seldom needed
         return False
-    from labelwise.kernels import example_records as kernel
+    from labelwise.kernels.formats import example_records as kernel
 
     return kernel.whole_records(head, 12)[0] == kernel.FINE
 

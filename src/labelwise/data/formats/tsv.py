@@ -84,7 +84,7 @@ def read(path: Path, options: ReadOptions) -> Dataset:
 
 def _tabbed_lines(path: Path, options: ReadOptions) -> Iterator[tuple[Block, np.ndarray, np.ndarray, np.ndarray]]:
     """Blocks with the bounds of their lines that are not empty, and where the first two tabs stand."""
-    from labelwise.kernels.fields import find_byte
+    from labelwise.kernels.formats.fields import find_byte
 
     for block in text_blocks(path, options.encoding, options.on_bad_bytes):
         starts, ends = line_bounds(block.data)

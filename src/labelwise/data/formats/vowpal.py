@@ -97,7 +97,7 @@ def read_mapped(path: Path, options: ReadOptions, folder: Path | None) -> Datase
 
 
 def _parse(block: Block, path: Path, bits: int | None) -> Parsed:
-    from labelwise.kernels import vowpal_text as kernel
+    from labelwise.kernels.formats import vowpal_text as kernel
 
     data = block.data
     blanks = int(np.count_nonzero(data == kernel.SPACE) + np.count_nonzero(data == kernel.TAB))
@@ -121,7 +121,7 @@ def _parse(block: Block, path: Path, bits: int | None) -> Parsed:
 
 def _explain(data: np.ndarray, fault: int, position: int) -> str:
     """A sentence for a fault of the kernel at a byte."""
-    from labelwise.kernels import vowpal_text as kernel
+    from labelwise.kernels.formats import vowpal_text as kernel
 
     if fault in (kernel.BAD_HEAD, kernel.BAD_LABEL, kernel.BAD_WEIGHT) and not _bar_follows(data, position):
         fault = kernel.NO_BAR  # what seems to be wrong before the bar is so because the bar was forgotten

@@ -143,7 +143,7 @@ def _refuse_impossible(header: Header, path: Path) -> None:
 
 
 def _parse(block: Block, path: Path, n_features: int, n_labels: int) -> Parsed:
-    from labelwise.kernels import sparse_text as kernel
+    from labelwise.kernels.formats import sparse_text as kernel
 
     data = block.data
     colons = int(np.count_nonzero(data == kernel.COLON))
@@ -170,7 +170,7 @@ def _ends_empty(data: np.ndarray) -> bool:
 
 def _explain(data: np.ndarray, fault: int, position: int, n_features: int, n_labels: int) -> str:
     """A sentence for a fault of the kernel at a byte."""
-    from labelwise.kernels import sparse_text as kernel
+    from labelwise.kernels.formats import sparse_text as kernel
 
     token = token_at(data, position, b" \t\r\n")
     part = token_at(data, position, b" \t\r\n,:")

@@ -1,0 +1,1 @@
+"""Hashing labels into buckets, and the search back."""

@@ -1,0 +1,1 @@
+"""Clustering rows of features."""

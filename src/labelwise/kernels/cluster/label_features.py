@@ -1,0 +1,137 @@
+"""Label features: the weighted sum of the documents of each label, cut to its largest entries, at unit length.
+
+A document is a row of a CSR block and a row of a dense block side by side; either block may have no columns.
+Sums are made in one dense vector. A bit map says which of its places are in use and a coarser map which parts of
+the bit map are, so that a row comes out sorted, and all is clean again, without a sort and without a walk over all
+features.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from labelwise.kernels.cluster.selection import kth_smallest
+from labelwise.kernels.jit import jit
+
+_SIX, _NINE, _LOW = np.uint64(6), np.uint64(9), np.uint64(63)
+_ZERO, _ONE = np.uint64(0), np.uint64(1)
+_WORDS_A_LINE = 8
+_SPREAD, _SHIFT = np.uint64(0x03F79D71B4CB0A89), np.uint64(58)
+# Multiplied by _SPREAD every power of two has other top six bits; this is the way back to its exponent.
+_EXPONENTS = np.empty(64, np.uint64)
+for _exponent in range(64):
+    _EXPONENTS[((0x03F79D71B4CB0A89 << _exponent) % 2**64) >> 58] = _exponent
+
+
+@jit
+def sum_documents(
+    label_indptr: np.ndarray,
+    documents: np.ndarray,
+    weights: np.ndarray,
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    data: np.ndarray,
+    dense: np.ndarray,
+    first: int,
+    last: int,
+    n_columns: int,
+    keep: int,
+    counts: np.ndarray,
+    new_indices: np.ndarray,
+    new_data: np.ndarray,
+    new_dense: np.ndarray,
+) -> int:
+    """Rows of the labels from `first` to `last` (not included), one after the other; returns their entries.
+
+    `new_indices` and `new_data` need room for the `keep` largest entries of every label and all of the widest one.
+    """
+    sums = np.zeros(n_columns, np.float32)
+    lines = np.zeros((n_columns >> 9) + 1, np.uint8)
+    used = np.zeros(len(lines) * _WORDS_A_LINE, np.uint64)
+    place = 0
+    for label in range(first, last):
+        row = new_dense[label - first]
+        for position in range(label_indptr[label], label_indptr[label + 1]):
+            document, weight = documents[position], weights[position]
+            for k in range(np.uint64(indptr[document]), np.uint64(indptr[document + 1])):
+                column = np.uint64(indices[k])
+                lines[column >> _NINE] = 1
+                used[column >> _SIX] |= _ONE << (column & _LOW)
+                sums[column] += weight * data[k]
+            for k in range(dense.shape[1]):
+                row[k] += weight * dense[document, k]
+        count = _take_out(sums, used, lines, place, new_indices, new_data)
+        if count > keep:
+            count = _keep_largest(place, count, keep, new_indices, new_data)
+        counts[label - first] = count
+        _to_unit_length(new_data[place : place + count], row)
+        place += count
+    return place
+
+
+@jit
+def _take_out(
+    sums: np.ndarray, used: np.ndarray, lines: np.ndarray, place: int, new_indices: np.ndarray, new_data: np.ndarray
+) -> int:
+    """Move what is in the sums to the row that begins at `place`, by column, and leave everything zero."""
+    begin = place
+    for line in range(len(lines)):
+        if lines[line] == 0:
+            continue
+        lines[line] = 0
+        for word in range(_WORDS_A_LINE * line, _WORDS_A_LINE * (line + 1)):
+            bits = used[word]
+            used[word] = _ZERO
+            while bits != _ZERO:
+                column = (np.uint64(word) << _SIX) | _lowest_bit(bits)
+                bits &= bits - _ONE
+                value = sums[column]
+                sums[column] = 0
+                if value != 0:
+                    new_indices[place] = column
+                    new_data[place] = value
+                    place += 1
+    return place - begin
+
+
+@jit
+def _lowest_bit(bits: np.uint64) -> np.uint64:
+    return _EXPONENTS[((bits & (~bits + _ONE)) * _SPREAD) >> _SHIFT]
+
+
+@jit
+def _keep_largest(place: int, count: int, keep: int, new_indices: np.ndarray, new_data: np.ndarray) -> int:
+    """Close the row up to its `keep` entries of largest size; of equal ones those of lower columns stay."""
+    sizes = np.empty(count, np.float32)
+    for i in range(count):
+        sizes[i] = abs(new_data[place + i])
+    smallest = kth_smallest(sizes, count - keep)
+    equals = keep
+    for i in range(place, place + count):
+        if abs(new_data[i]) > smallest:
+            equals -= 1
+    kept = place
+    for i in range(place, place + count):
+        size = abs(new_data[i])
+        if size > smallest or (size == smallest and equals > 0):
+            equals -= size == smallest
+            new_indices[kept] = new_indices[i]
+            new_data[kept] = new_data[i]
+            kept += 1
+    return kept - place
+
+
+@jit
+def _to_unit_length(values: np.ndarray, row: np.ndarray) -> None:
+    squares = 0.0
+    for i in range(len(values)):
+        squares += np.float64(values[i]) * np.float64(values[i])
+    for i in range(len(row)):
+        squares += np.float64(row[i]) * np.float64(row[i])
+    if squares == 0:
+        return
+    scale = 1 / np.sqrt(squares)
+    for i in range(len(values)):
+        values[i] = values[i] * scale
+    for i in range(len(row)):
+        row[i] = row[i] * scale

@@ -1,0 +1,218 @@
+"""`jit`: compile a kernel with Numba and cache the machine code per user, not per copy of the sources.
+
+Numba's own cache lies beside the sources, is keyed by one source file and numbers its entries in an index that two
+processes can overwrite for each other. Here the folder is named by a hash of the kernel's source and of all modules of
+its package that it imports, so that a changed callee is noticed and every clone or environment of a user shares one
+cache; every signature is one file, written atomically. Nothing is written before a kernel is compiled.
+"""
+
+from __future__ import annotations
+
+import ast
+import atexit
+import hashlib
+import logging
+import os
+import pickle
+import shutil
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba.core.caching import CompileResultCacheImpl, FunctionCache
+from numba.core.serialize import dumps
+
+from labelwise.atomic import replacing
+from labelwise.errors import ConfigError, DataError
+
+log = logging.getLogger("labelwise")
+VARIABLE = "NUMBA_CACHE_DIR"
+OUTDATED = 30 * 24 * 3600
+"""Seconds after which machine code of other sources of a module is removed."""
+
+
+def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """`numba.njit` without the global lock and with our cache; takes Numba's options."""
+    if function is None:
+        return partial(jit, **options)
+    dispatcher = numba.njit(nogil=True, **options)(function)
+    if hasattr(dispatcher, "enable_caching"):  # a plain function under NUMBA_DISABLE_JIT
+        dispatcher._cache = _Cache(function)
+    return dispatcher
+
+
+inner = partial(jit, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+"""For functions that only kernels call: compiled in half the time."""
+
+
+class _Locator:
+    """Tells Numba where the machine code of a function goes."""
+
+    def __init__(self, function: Callable[..., Any], path: str) -> None:
+        source = Path(path)
+        self._folder = cache_folder() / f"{source.stem}-{source_hash(source)}"
+        self._line = function.__code__.co_firstlineno
+
+    @classmethod
+    def from_function(cls, function: Callable[..., Any], path: str) -> _Locator:
+        return cls(function, path)
+
+    def get_cache_path(self) -> str:
+        return str(self._folder)
+
+    def get_source_stamp(self) -> str:
+        return self._folder.name
+
+    def get_disambiguator(self) -> str:
+        return str(self._line)
+
+    def ensure_cache_path(self) -> None:
+        if self._folder.is_dir():
+            return
+        with suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+        module = self._folder.name.rpartition("-")[0]
+        for other in self._folder.parent.glob(f"{module}-*"):
+            with suppress(OSError):
+                if other.stat().st_mtime < time.time() - OUTDATED:
+                    shutil.rmtree(other, ignore_errors=True)
+
+
+class _Implementation(CompileResultCacheImpl):
+    _locator_classes = [_Locator]
+
+
+class _Cache(FunctionCache):
+    _impl_class = _Implementation
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._cache_file = _Files(Path(self._cache_path), self._impl.filename_base)
+
+
+class _Files:
+    """One file per signature and processor, in place of Numba's index and numbered files."""
+
+    def __init__(self, folder: Path, base: str) -> None:
+        self._folder, self._base = folder, base
+
+    def _path(self, key: Any) -> Path:
+        digest = hashlib.sha256(f"{numba.__version__} {key!r}".encode()).hexdigest()
+        return self._folder / f"{self._base}.{digest[:24]}.nbc"
+
+    def load(self, key: Any) -> Any:
+        try:
+            return pickle.loads(self._path(key).read_bytes())
+        except (OSError, EOFError, pickle.UnpicklingError):
+            return None
+
+    def save(self, key: Any, data: Any) -> None:
+        with (
+            suppress(DataError, OSError),
+            replacing(self._path(key), binary=True) as file,
+        ):  # a full disk: compiled again
+            file.write(dumps(data))
+
+    def flush(self) -> None:
+        for path in self._folder.glob(f"{self._base}.*.nbc"):
+            path.unlink(missing_ok=True)
+
+
+@cache
+def source_hash(path: Path) -> str:
+    """A hash of a module's source and, recursively, of the modules of its package that it imports."""
+    root = path.parent
+    while (root.parent / "__init__.py").exists():
+        root = root.parent
+    seen: dict[Path, bytes] = {}
+    waiting = [path]
+    while waiting:
+        source = waiting.pop()
+        if source in seen:
+            continue
+        seen[source] = source.read_bytes()
+        for name in _imports(seen[source]):
+            first, *rest = name.split(".")
+            found = root.joinpath(*rest).with_suffix(".py") if first == root.name and rest else root
+            waiting += [found] if found.is_file() else []
+    digest = hashlib.sha256()
+    for source in sorted(seen):
+        digest.update(f"{source.relative_to(root).as_posix()} {len(seen[source])}\n".encode() + seen[source])
+    return digest.hexdigest()[:24]
+
+
+def _imports(source: bytes) -> Iterator[str]:
+    """Dotted names that may be modules which a source imports."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@cache
+def cache_folder() -> Path:
+    """`NUMBA_CACHE_DIR`, else the user's cache folder, else a private temporary folder."""
+    given = os.environ.get(VARIABLE)
+    if given and can_be_written(Path(given)):
+        return Path(given) / "labelwise"
+    folder = _user_cache() / "labelwise" / "kernels"
+    if can_be_written(folder):
+        return folder
+    try:
+        folder = _private_folder()
+    except OSError as error:
+        raise ConfigError(
+            f"there is no folder for compiled kernels ({error}); set {VARIABLE} to one that can be written"
+        ) from None
+    log.warning("compiled kernels are kept in %s; set %s to a folder that lasts", folder, VARIABLE)
+    return folder
+
+
+def can_be_written(path: Path) -> bool:
+    """Whether a folder can be written to, or created where it does not exist yet."""
+    for folder in (path, *path.absolute().parents):
+        try:
+            folder.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError:
+            return False
+        return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+    return False
+
+
+def _user_cache() -> Path:
+    if sys.platform == "darwin":
+        return Path(os.path.expanduser("~/Library/Caches"))
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or os.path.expanduser("~/AppData/Local"))
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+
+
+def _private_folder() -> Path:
+    """A folder that only this user can write to, because compiled code is run when it is read back.
+
+    It outlives the process where that is possible.
+    """
+    user = os.geteuid() if hasattr(os, "geteuid") else None
+    if user is not None:
+        folder = Path(tempfile.gettempdir()) / f"labelwise-kernels-{user}"
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            status = folder.lstat()  # not of a link's target: anybody could have created one here
+        except OSError:
+            status = None
+        if status and stat.S_ISDIR(status.st_mode) and status.st_uid == user and not status.st_mode & 0o077:
+            return folder
+    made = tempfile.mkdtemp(prefix="labelwise-kernels-")
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return Path(made)

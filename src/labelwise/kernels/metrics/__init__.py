@@ -1,0 +1,1 @@
+"""Counts behind the metrics."""

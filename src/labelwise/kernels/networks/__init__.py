@@ -1,0 +1,1 @@
+"""What networks compute outside of torch."""

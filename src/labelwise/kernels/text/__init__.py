@@ -1,0 +1,1 @@
+"""Words and terms of texts."""

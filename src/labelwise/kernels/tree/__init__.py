@@ -1,0 +1,1 @@
+"""Training and searching a tree of linear classifiers."""

@@ -1,0 +1,61 @@
+"""The mean of several models' best labels, document by document."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from labelwise.kernels.jit import jit
+from labelwise.topk import NOTHING
+
+
+@jit
+def average(ids, scores, models, product, begin, end, out_ids, out_scores):
+    """Labels by their mean score over the models, best first, equal scores to the lower id.
+
+    ids, scores [documents, models * places]: what each model offers, side by side; NOTHING where it has no more.
+    A label that a model does not offer counts 0 there if scores are products (`product`), otherwise as much as the
+    worst label that the model does offer for the document.
+    """
+    places = ids.shape[1] // models
+    keep = out_ids.shape[1]
+    labels = np.empty(ids.shape[1], np.int32)
+    sums = np.empty(ids.shape[1], np.float64)
+    means = np.empty(ids.shape[1], np.float32)
+    for i in range(begin, end):
+        floors = 0.0
+        count = 0
+        for model in range(models):
+            first = model * places
+            last = first
+            while last < first + places and ids[i, last] != NOTHING:
+                last += 1
+            floor = 0.0 if product or last == first else np.float64(scores[i, last - 1])
+            floors += floor
+            for p in range(first, last):
+                count = _add(labels, sums, count, ids[i, p], scores[i, p] - floor)
+        for c in range(count):
+            means[c] = -(sums[c] + floors) / models
+        order = np.argsort(means[:count], kind="mergesort")
+        for p in range(keep):
+            out_ids[i, p] = labels[order[p]] if p < count else NOTHING
+            out_scores[i, p] = -means[order[p]] if p < count else -np.inf
+
+
+@jit
+def _add(labels, sums, count, label, score):
+    """Add a score to its label's sum; labels are kept in ascending order. Returns how many there are."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) >> 1
+        if labels[middle] < label:
+            low = middle + 1
+        else:
+            high = middle
+    if low < count and labels[low] == label:
+        sums[low] += score
+        return count
+    for place in range(count, low, -1):
+        labels[place] = labels[place - 1]
+        sums[place] = sums[place - 1]
+    labels[low], sums[low] = label, score
+    return count + 1
