@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from labelwise import __version__, store
-from labelwise.codes.chunked import ChunkPart
 from labelwise.codes.tree import LabelTree
 from labelwise.errors import ModelFormatError
+from labelwise.linear.weights import ChunkPart
 
 log = logging.getLogger("labelwise")
 
