@@ -16,8 +16,8 @@ from scipy import sparse
 
 from labelwise.checks import are_offsets, in_range
 from labelwise.data.blocks import Blocks
+from labelwise.data.csr import pick_rows
 from labelwise.data.label_space import check_distinct, places_of
-from labelwise.data.pick import pick_rows
 from labelwise.errors import DataError
 from labelwise.mapped import counts_of, forget, in_pieces, mapping_of
 from labelwise.strings import Strings
