@@ -199,7 +199,7 @@ def check_compressed(matrix: Any, what: str) -> None:
 
     SciPy's own check subtracts neighbouring offsets, which may wrap around, and its conversions trust the result.
     """
-    if not sparse.issparse(matrix) or matrix.format not in ("csr", "csc", "bsr"):
+    if getattr(matrix, "format", None) not in ("csr", "csc", "bsr"):
         return
     (rows, columns), (height, width) = matrix.shape, matrix.blocksize if matrix.format == "bsr" else (1, 1)
     major, minor = (columns, rows) if matrix.format == "csc" else (rows // height, columns // width)
