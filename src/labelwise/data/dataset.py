@@ -15,8 +15,8 @@ import numpy as np
 from scipy import sparse
 
 from labelwise.data.blocks import Blocks
+from labelwise.data.csr import pick_rows
 from labelwise.data.label_space import check_distinct, places_of
-from labelwise.data.pick import pick_rows
 from labelwise.errors import DataError
 from labelwise.mapped import counts_of, forget, in_pieces, mapping_of
 from labelwise.strings import Strings
