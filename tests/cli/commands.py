@@ -84,9 +84,9 @@ def _streams(given: IO[bytes], out: IO[bytes], err: IO[bytes]) -> Iterator[None]
         os.dup2(file.fileno(), number)
     # never closed: a library imported meanwhile may keep the stream for its log
     streams = {
-        "stdin": open(0, encoding="utf-8", closefd=False),
-        "stdout": open(1, "w", encoding="utf-8", closefd=False),
-        "stderr": open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False),
+        "stdin": open(0, encoding="utf-8", closefd=False),  # noqa: SIM115
+        "stdout": open(1, "w", encoding="utf-8", closefd=False),  # noqa: SIM115
+        "stderr": open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False),  # noqa: SIM115
     }
     try:
         with mock.patch.multiple(sys, **streams):
