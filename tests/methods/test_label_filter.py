@@ -130,7 +130,7 @@ def test_a_filter_made_before_is_not_checked_again(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="give it alone"):
         model.predict(data, labels=chosen, label_weights=weights)
     with pytest.raises(DataError, match="of one model"):
-        lw.LinearFlat().fit(["a", "b"], [["x"], ["y"]]).predict("a", labels=chosen)
+        lw.LinearFlat().fit(["one", "two"], [["x"], ["y"]]).predict("one", labels=chosen)
 
     (tmp_path / "texts.txt").write_text("\n".join(data.texts) + "\n")
     (tmp_path / "labels.txt").write_text("L1\nL3\n")
