@@ -10,7 +10,7 @@ from cli.commands import labelwise
 from conformance.planted import planted
 from killing import kill_where_it_holds
 from labelwise.config import ConfigSource
-from labelwise.data.on_disk import ArrayOnDisk
+from labelwise.data.csr import ArrayOnDisk
 from labelwise.errors import ConfigError, DataError
 from labelwise.methods.mach import Mach
 from labelwise.runs.config import run_config
@@ -157,7 +157,7 @@ def test_a_failure_leaves_no_files(tmp_path, corpora, monkeypatch):
 
 
 HOLD_WHILE_READING = """
-from labelwise.data.on_disk import ArrayOnDisk
+from labelwise.data.csr import ArrayOnDisk
 ArrayOnDisk.mapped = lambda self: hold()
 """
 HOLD_IN_THE_SECOND_EPOCH = """

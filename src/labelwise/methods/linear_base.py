@@ -21,8 +21,8 @@ from labelwise.codes.chunked import ChunkedWeights
 from labelwise.codes.explain import LabelPath, explain_labels
 from labelwise.codes.tree import LabelTree
 from labelwise.data.blocks import Blocks
+from labelwise.data.csr import csr_of
 from labelwise.data.dataset import CSR, Dataset
-from labelwise.data.pick import csr_of
 from labelwise.errors import DataError, ModelFormatError
 from labelwise.features.feature_order import FeatureOrder
 from labelwise.features.tfidf import Tfidf, TfidfConfig

@@ -27,8 +27,8 @@ from pydantic import Field, model_validator
 from labelwise.codes.bucket_search import BucketSearch, Way
 from labelwise.codes.buckets import BucketTables, Hash, checked_table, read_lookups
 from labelwise.config import Config as BaseConfig
+from labelwise.data.csr import pick_rows
 from labelwise.data.dataset import Dataset
-from labelwise.data.pick import pick_rows
 from labelwise.errors import ConfigError, ModelFormatError
 from labelwise.features.tfidf import Tfidf
 from labelwise.methods.base import FitContext, Method

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from labelwise.data.scratch import scratch_at
+from labelwise.data.out_of_core import scratch_at
 from labelwise.errors import ConfigError
 from labelwise.methods.base import FitContext
 from labelwise.parallel import using_threads

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.data.dataset import Dataset
-from labelwise.data.scratch import scratch_at
+from labelwise.data.out_of_core import scratch_at
 from labelwise.data.stats import statistics
 from labelwise.errors import ConfigError, MissingDependencyError
 from labelwise.methods.base import FitContext, Method, load

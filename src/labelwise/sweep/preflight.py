@@ -7,7 +7,7 @@ import subprocess
 import sys
 from contextlib import nullcontext
 
-from labelwise.data.scratch import scratch_beside
+from labelwise.data.out_of_core import scratch_beside
 from labelwise.errors import ConfigError, require
 from labelwise.runs.load_data import load_run_data
 from labelwise.sweep.outcome import read_outcome

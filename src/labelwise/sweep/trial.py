@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.config import ConfigSource
-from labelwise.data.scratch import scratch_at
+from labelwise.data.out_of_core import scratch_at
 from labelwise.errors import LabelwiseError
 from labelwise.methods.base import load
 from labelwise.metrics.names import parse_metric

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from labelwise.codes.bucket_search import BucketSearch
 from labelwise.codes.buckets import BucketTables, checked_table
-from labelwise.data.pick import pick_rows
+from labelwise.data.csr import pick_rows
 from labelwise.encoders.sparse_mlp import SparseMLP, SparseRows
 from labelwise.errors import LabelwiseError, ModelFormatError
 from labelwise.heads.bucket_loss import BucketTargets, Loss, bucket_loss
