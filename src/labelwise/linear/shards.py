@@ -21,9 +21,9 @@ import numpy as np
 
 from labelwise import __version__, store
 from labelwise.checks import all_finite, are_sizes, in_range, rises
-from labelwise.codes.chunked import ChunkPart
 from labelwise.codes.tree import LabelTree
 from labelwise.errors import ModelFormatError
+from labelwise.linear.weights import ChunkPart
 
 log = logging.getLogger("labelwise")
 
