@@ -168,7 +168,9 @@ def test_ctrl_c_leaves_a_run_that_goes_on(tmp_path, config):
 
 
 def test_a_killed_run_keeps_its_finished_stages(tmp_path, config):
-    code = SLOW.replace("popularity.Popularity._fit = slow", "import labelwise.runs.train as t; t.judge = slow")
+    code = SLOW.replace(
+        "popularity.Popularity._fit = slow", "import labelwise.runs.train as t; t.evaluate_model = slow"
+    )
     process = subprocess.Popen([sys.executable, "-c", code, "train", str(config)], cwd=tmp_path, stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"fitting\n"
     process.kill()
