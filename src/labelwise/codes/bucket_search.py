@@ -1,7 +1,7 @@
 """From scores of buckets back to labels: the exact k best of all labels, or of some, never documents x labels.
 
 Labels are scanned in blocks, 32 documents at a time (`kernels/buckets/bucket_scan.py`). The scan needs to know what a
-label must reach to matter, so it begins with some labels whose scores are all computed, and computes its bytes again as
+label must reach to matter, so it begins with some labels whose scores are all computed, and makes its bytes again as
 more labels have been seen. Memory beside the tables and the scores is one byte for each score.
 
 The candidate mode looks at labels of each table's best buckets only: those that are met in several tables are scored

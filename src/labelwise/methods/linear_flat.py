@@ -14,9 +14,9 @@ from __future__ import annotations
 from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
+from labelwise.linear.level_trainer import SolverConfig
 from labelwise.methods.base import FitContext
 from labelwise.methods.linear_base import LinearMethod, LinearTfidf, Memory, PostProcessor, Precision, Seed
-from labelwise.training.chunks import SolverConfig
 
 
 class LinearFlat(LinearMethod):
