@@ -24,7 +24,7 @@ from labelwise.linear.trees import LinearTrees, SearchSettings, TrainingSettings
 from labelwise.linear.trees import Precision as Precision
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
-from labelwise.methods.label_wishes import LabelWishes
+from labelwise.methods.label_filter import LabelFilter
 from labelwise.topk import TopK
 
 PostProcessor = Literal[tuple(POST_PROCESSORS)]  # type: ignore[valid-type]
@@ -65,8 +65,8 @@ class LinearMethod(Method):
     def _predict(self, data: Documents, k: int) -> TopK:
         return self.linear_.best(self._features(data), k, self.search_settings)
 
-    def _predict_chosen(self, data: Documents, k: int, wishes: LabelWishes) -> TopK:
-        return self.linear_.best(self._features(data), k, self.search_settings, wishes.allowed, wishes.weights)
+    def _predict_chosen(self, data: Documents, k: int, chosen: LabelFilter) -> TopK:
+        return self.linear_.best(self._features(data), k, self.search_settings, chosen.allowed, chosen.weights)
 
     def _explain(self, data: Documents, labels: np.ndarray) -> list[list[LabelPath]]:
         return self.linear_.explain(self._features(data), labels, self.search_settings)

@@ -33,7 +33,7 @@ from labelwise.errors import ConfigError, ModelFormatError
 from labelwise.features.tfidf import Tfidf
 from labelwise.methods.base import FitContext, Method
 from labelwise.methods.inputs import Documents
-from labelwise.methods.label_wishes import LabelWishes
+from labelwise.methods.label_filter import LabelFilter
 from labelwise.methods.linear_base import LinearTfidf, as_csr
 from labelwise.methods.word_networks import check_torch
 from labelwise.store import stored
@@ -285,13 +285,13 @@ class Mach(Method):
     def _predict(self, data: Documents, k: int) -> TopK:
         return self._best(data, k, None)
 
-    def _predict_chosen(self, data: Documents, k: int, wishes: LabelWishes) -> TopK:
+    def _predict_chosen(self, data: Documents, k: int, chosen: LabelFilter) -> TopK:
         """Some labels only are searched exactly; with weights, the score of every one of them is worked out."""
-        labels = None if wishes.allowed is None else np.flatnonzero(wishes.allowed)
+        labels = None if chosen.allowed is None else np.flatnonzero(chosen.allowed)
         k = k if labels is None else min(k, len(labels))
-        if wishes.weights is None:
+        if chosen.weights is None:
             return self._best(data, k, labels)
-        return self._best(data, k, np.arange(len(wishes.weights)) if labels is None else labels, wishes.weights)
+        return self._best(data, k, np.arange(len(chosen.weights)) if labels is None else labels, chosen.weights)
 
     def _best(self, data: Documents, k: int, labels: np.ndarray | None, weights: np.ndarray | None = None) -> TopK:
         features = self._features(data, fit=False)

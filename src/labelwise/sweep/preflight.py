@@ -17,7 +17,7 @@ from labelwise.sweep.study import Group, Setting, Study
 COUNT_GPUS = "import torch; print(torch.cuda.device_count())"
 
 
-def check_beforehand(study: Study) -> None:
+def check_study(study: Study) -> None:
     """Find faults before the first hour is spent; notes which data needs held-out documents."""
     settings = _settings(study)
     _find_valid_parts(study, settings)
