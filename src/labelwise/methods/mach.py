@@ -30,11 +30,12 @@ from labelwise.config import Config as BaseConfig
 from labelwise.data.csr import pick_rows
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, ModelFormatError
+from labelwise.features.rows import as_csr
 from labelwise.features.tfidf import Tfidf
 from labelwise.methods.base import FitContext, Method
 from labelwise.methods.inputs import Documents
 from labelwise.methods.label_filter import LabelFilter
-from labelwise.methods.linear_base import LinearTfidf, as_csr
+from labelwise.methods.linear_base import LinearTfidf
 from labelwise.methods.word_networks import check_torch
 from labelwise.store import stored
 from labelwise.topk import TopK, in_order
