@@ -13,7 +13,7 @@ import labelwise
 SOURCE = Path(labelwise.__file__).parent
 # From the ground up, as in docs/design.md. Single files beside these folders are below all of them.
 ROOMS = [
-    "kernels", "data", "metrics", "features", "codes", "encoders", "heads", "training", "methods",
+    "kernels", "data", "metrics", "features", "codes", "encoders", "heads", "networks", "training", "methods",
     "report", "runs", "sweep", "serve", "cli",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))

@@ -12,7 +12,7 @@ from cli.commands import labelwise
 from conformance.planted import planted
 from killing import kill_where_it_holds
 from labelwise.codes.chunked import ChunkPart
-from labelwise.methods.base import FitContext
+from labelwise.fit_context import FitContext
 from labelwise.parallel import using_threads
 from labelwise.store import Folder
 from labelwise.training import chunk_shards

@@ -26,7 +26,8 @@ from labelwise.data.pick import csr_of
 from labelwise.errors import DataError, ModelFormatError
 from labelwise.features.feature_order import FeatureOrder
 from labelwise.features.tfidf import Tfidf, TfidfConfig
-from labelwise.methods.base import FitContext, Method
+from labelwise.fit_context import FitContext
+from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
 from labelwise.methods.label_wishes import LabelWishes
 from labelwise.store import stored

@@ -14,7 +14,7 @@ from __future__ import annotations
 from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
-from labelwise.methods.base import FitContext
+from labelwise.fit_context import FitContext
 from labelwise.methods.linear_base import LinearMethod, LinearTfidf, Memory, PostProcessor, Precision, Seed
 from labelwise.training.chunks import SolverConfig
 

@@ -23,7 +23,7 @@ from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.features.label_features import pifa
-from labelwise.methods.base import FitContext
+from labelwise.fit_context import FitContext
 from labelwise.methods.given_negatives import read_negatives
 from labelwise.methods.linear_base import LinearMethod, LinearTfidf, Memory, PostProcessor, Precision, Seed, bytes_of
 from labelwise.store import csr_to_tensors
