@@ -161,3 +161,16 @@ def test_strings_and_matrices_round_trip_and_are_checked(tmp_path):
             broken = {**tensors, key: bad}
             store.strings_from_tensors("n", broken, tmp_path)
             store.csr_from_tensors("m", broken, tmp_path)
+
+
+WRAPPING = [0, 2**63 - 1, -(2**63), -1, 4]
+
+
+def test_offsets_that_wrap_around_are_refused(tmp_path):
+    strings = {"s.buffer": np.frombuffer(b"abcd", np.uint8), "s.ends": np.array([*WRAPPING, 4])}
+    with pytest.raises(ModelFormatError, match="text positions of s"):
+        store.strings_from_tensors("s", strings, tmp_path)
+    matrix = {"m.indptr": np.array(WRAPPING), "m.indices": np.zeros(4, np.int64), "m.data": np.ones(4, np.float32)}
+    for shape in ([4, 4], [4, 2**40], [-1, 4], [2**63 - 1, 4]):
+        with pytest.raises(ModelFormatError, match="sparse matrix m"):
+            store.csr_from_tensors("m", matrix | {"m.shape": np.array(shape)}, tmp_path)

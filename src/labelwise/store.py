@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from labelwise import __version__
+from labelwise.checks import are_offsets, in_range, never_falls
 from labelwise.errors import ConfigError, ModelFormatError
 from labelwise.mapped import in_pieces
 from labelwise.strings import Strings
@@ -29,6 +30,7 @@ FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 MAX_JSON_BYTES = 64 << 20
 MAX_HEADER_BYTES = 64 << 20
+MOST_COLUMNS = 1 << 31
 
 _TYPE_NAMES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "int16": "I16",
@@ -307,10 +309,8 @@ def _tensor(path: Path, key: str, entry: Any, data: np.ndarray) -> np.ndarray:
         count *= n
     if start > end or end > len(data) or count * dtype.itemsize != end - start or len(shape) > 32:
         raise ModelFormatError(f"{path}: tensor {key!r} does not lie inside the file")
-    raw = data[start:end]
-    if (start % dtype.itemsize) != 0:
-        raw = raw.copy()
-    return raw.view(dtype).reshape(shape)
+    found = data[start:end].view(dtype)
+    return (found if found.flags.aligned else found.copy()).reshape(shape)
 
 
 # --- the shapes we store -------------------------------------------------------------------------------------------
@@ -328,7 +328,7 @@ def strings_from_tensors(prefix: str, tensors: Mapping[str, np.ndarray], path: P
     if buffer.dtype != np.uint8 or ends.dtype != np.int64 or buffer.ndim != 1 or ends.ndim != 1:
         raise ModelFormatError(f"{path}: {prefix} is not a list of texts")
     last = int(ends[-1]) if len(ends) else 0
-    if last != len(buffer) or (len(ends) and ends[0] < 0) or (np.diff(ends) < 0).any():
+    if last != len(buffer) or (len(ends) and ends[0] < 0) or not never_falls(ends):
         raise ModelFormatError(f"{path}: the text positions of {prefix} are damaged")
     _check_utf8(buffer, f"{path}: {prefix} is not UTF-8")
     inside = ends[:-1][ends[:-1] < last]
@@ -368,15 +368,14 @@ def csr_from_tensors(prefix: str, tensors: Mapping[str, np.ndarray], path: Path)
     sound = (
         indptr.ndim == indices.ndim == data.ndim == 1
         and shape.shape == (2,)
-        and all(a.dtype.kind == "i" for a in (indptr, indices, shape))
-        and data.dtype.kind == "f"
+        and all(a.dtype in (np.int32, np.int64) for a in (indptr, indices, shape))
+        and data.dtype in (np.float32, np.float64)
         and (shape >= 0).all()
-        and len(indptr) == shape[0] + 1
+        and shape[1] <= MOST_COLUMNS
+        and len(indptr) == int(shape[0]) + 1
         and len(indices) == len(data)
-        and indptr[0] == 0
-        and indptr[-1] == len(indices)
-        and not (np.diff(indptr) < 0).any()
-        and all(piece.min() >= 0 and piece.max() < shape[1] for piece in in_pieces(indices) if len(piece))
+        and are_offsets(indptr, len(indices))
+        and in_range(indices, int(shape[1]))
     )
     if not sound:
         raise ModelFormatError(f"{path}: the sparse matrix {prefix} is damaged")

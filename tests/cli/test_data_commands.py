@@ -201,9 +201,6 @@ def test_build(tmp_path):
     with pytest.raises(DataError, match="exists already"):
         run("build", "pydocs", tmp_path / "docs", "--package", "typer")
     run("build", "pydocs", tmp_path / "docs", "--package", "typer", "--force", "--min-label-count", "3")
-    index = "".join(f"Package: p{n}\nDescription: text {n}\nDepends: a, b{n % 5}\n\n" for n in range(60))
-    (tmp_path / "x_Packages").write_text(index)
-    assert "6 labels" in run("build", "debian", tmp_path / "debian", "--lists", tmp_path).output
     assert run("build", "nothing", tmp_path / "x").exit_code == 2
 
 

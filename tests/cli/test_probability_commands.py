@@ -134,7 +134,7 @@ main(sys.argv[1:])
     ("module", "name", "said"),
     [
         ("methods.base", "Method.save_calibration", "trained already"),
-        ("runs.train", "judge", "calibrated already"),
+        ("runs.train", "evaluate_model", "calibrated already"),
     ],
 )
 def test_a_killed_run_goes_on_with_the_calibration(corpus, tmp_path, module, name, said):

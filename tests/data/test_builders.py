@@ -1,16 +1,13 @@
-"""Corpora built from packages and package indexes that the tests make themselves."""
+"""Corpora built from packages that the tests make themselves."""
 
-import gzip
 import importlib.metadata
 import json
-import lzma
 
 import pytest
 
 import labelwise as lw
-from labelwise.data.builders import debian, pydocs
+from labelwise.data.builders import pydocs
 from labelwise.data.builders.corpus import Document, position, write_corpus
-from labelwise.data.builders.debian import build_debian, dependencies
 from labelwise.data.builders.pydocs import build_pydocs
 from labelwise.errors import DataError
 
@@ -194,65 +191,3 @@ def test_the_packages_of_this_environment(tmp_path):
     assert len(parts["train"]) == built.train > 100
     assert "console" in parts["train"].label_names.positions
     assert set(built.source["packages"]) == {"rich", "typer"}
-
-
-# --- Debian ------------------------------------------------------------------------------------------------------
-
-
-def stanza(name, depends, description="words about it", md5=None):
-    lines = [f"Package: {name}", "Version: 1", f"Description: {description}"]
-    lines += [f"Depends: {depends}"] if depends else []
-    lines += [f"Description-md5: {md5}"] if md5 else []
-    return "\n".join([*lines, "Tag: a::b,", " c::d"]) + "\n\n"
-
-
-@pytest.mark.parametrize(
-    ("field", "names"),
-    [
-        ("libc6 (>= 2.34), libgcc-s1", ["libc6", "libgcc-s1"]),
-        ("a | b (<< 1), c:any, d [amd64] , a", ["a", "b", "c", "d"]),
-        ("libstdc++6, python3.11-minimal", ["libstdc++6", "python3.11-minimal"]),
-        ("", []),
-        (" , |", []),
-    ],
-)
-def test_dependencies(field, names):
-    assert dependencies(field) == names
-
-
-@pytest.mark.parametrize("pack", ["plain", "gz", "xz"])
-def test_debian(tmp_path, pack):
-    lists = tmp_path / "lists"
-    lists.mkdir()
-    index = stanza("zebra", "libc6 (>= 2), a | b", "Striped", "m1") + stanza("alone", "")
-    index += stanza("long", "libc6", "Short\n with a long part\n .\n and another")
-    index += "".join(stanza(f"p{n}", "libc6", f"Package {n}") for n in range(40))
-    packed = {"plain": (b"", lambda c: c), "gz": (b".gz", gzip.compress), "xz": (b".xz", lzma.compress)}
-    suffix, how = packed[pack]
-    (lists / f"example_dists_main_binary-amd64_Packages{suffix.decode()}").write_bytes(how(index.encode()))
-    (lists / "later_Packages").write_text(stanza("zebra", "other", "A second version"))
-    translation = "Package: zebra\nDescription-md5: m1\nDescription-en: Striped\n horse of Africa\n"
-    (lists / "example_i18n_Translation-en").write_text(translation)
-    built = build_debian(tmp_path / "corpus", lists)
-    found, _ = read_all(tmp_path / "corpus")
-    assert found["Striped horse of Africa"] == {"libc6", "a", "b"}
-    assert found["Short with a long part and another"] == {"libc6"}
-    assert built.documents == len(found) == 42
-    assert built.labels == 3
-
-
-def test_no_index(tmp_path, monkeypatch):
-    for place in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(DataError, match="apt-get update"):
-            build_debian(tmp_path / "corpus", place)
-    monkeypatch.setattr(debian, "APT_HELPER", "/no/such/helper")
-    (tmp_path / "x_Packages.lz4").write_bytes(b"packed")
-    with pytest.raises(DataError, match="only files that apt itself can unpack"):
-        build_debian(tmp_path / "corpus", tmp_path)
-
-
-def test_a_damaged_index(tmp_path):
-    (tmp_path / "x_Packages.gz").write_bytes(gzip.compress(stanza("a", "b").encode() * 1000)[:-20])
-    with pytest.raises(DataError, match=r"x_Packages\.gz"):
-        build_debian(tmp_path / "corpus", tmp_path)
-    assert not (tmp_path / "corpus").exists()

@@ -10,12 +10,13 @@ import pytest
 from data_cases import put
 from scipy import sparse
 
+from labelwise.data import csr
 from labelwise.data.blocks import Blocks
 from labelwise.data.convert import convert
+from labelwise.data.csr import pick_rows
 from labelwise.data.dataset import Dataset
-from labelwise.data.formats import sparse_rows, vowpal, xc
+from labelwise.data.formats import vowpal, xc
 from labelwise.data.formats.native import TENSORS
-from labelwise.data.pick import pick_rows
 from labelwise.data.read import read, read_splits
 from labelwise.data.write import write, write_splits
 from labelwise.errors import ConfigError, DataError
@@ -124,7 +125,7 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(sparse_rows.RowsOnDisk, "add", full)
+    monkeypatch.setattr(csr.RowsOnDisk, "add", full)
     with pytest.raises(DataError, match="cannot be written to: No space left"):
         convert(tmp_path / "in.txt", tmp_path / "out")
     assert [p.name for p in tmp_path.iterdir()] == ["in.txt"]

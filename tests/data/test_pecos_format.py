@@ -231,3 +231,17 @@ def test_a_dense_file_is_mapped(tmp_path):
     found = load_npy_matrix(tmp_path / "a.npy")
     assert not found.flags.writeable
     np.testing.assert_array_equal(found, [[0, 1, 2], [3, 4, 5]])
+
+
+@pytest.mark.parametrize("kind", ["csr", "csc"])
+@pytest.mark.parametrize("offsets", [[0, 2**63 - 1, -(2**63), -1, 3], [0, 3, 0, 2, 3], [0, -1, 1, 2, 3], [0, 1, 2, 3]])
+def test_offsets_that_wrap_around_are_refused(tmp_path, kind, offsets):
+    arrays = {"data": np.ones(3, np.float32), "indices": np.zeros(3, np.int64), "indptr": np.array(offsets)}
+    np.savez(tmp_path / "Y.trn.npz", **arrays, shape=np.array([4, 4]), format=kind.encode())
+    (tmp_path / "X.trn.txt").write_text("a\nb\nc\nd\n")
+    with pytest.raises(DataError, match=r"Y\.trn\.npz: the sparse matrix is damaged"):
+        read(tmp_path)
+    matrix = {"csr": sparse.csr_array, "csc": sparse.csc_array}[kind]((4, 4), dtype=np.float32)
+    matrix.data, matrix.indices, matrix.indptr = arrays["data"], arrays["indices"], arrays["indptr"]
+    with pytest.raises(DataError, match="not a valid sparse matrix"):
+        Dataset(matrix, texts=["a", "b", "c", "d"])

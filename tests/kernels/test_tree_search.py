@@ -12,9 +12,9 @@ from numba import njit
 from scipy import sparse
 
 import reference_kernels as reference
-from labelwise.codes.beam import LabelChoice, TreeSearch
-from labelwise.codes.chunked import ChunkedWeights, ChunkPart
 from labelwise.kernels.tree.addresses import address_row, array_at
+from labelwise.linear.beam import LabelChoice, TreeSearch
+from labelwise.linear.weights import ChunkedWeights, ChunkPart
 
 N_FEATURES = 300
 

@@ -170,10 +170,10 @@ def test_what_does_not_fit_is_refused(caplog):
 
 
 def test_ignore_means_ignore(monkeypatch):
-    monkeypatch.setattr("labelwise.training.memory_estimate.free_memory", lambda: 1000)
+    monkeypatch.setattr("labelwise.linear.memory_estimate.free_memory", lambda: 1000)
     data = planted("features")
     with pytest.raises(ConfigError, match="needs about"):
         lw.LinearFlat().fit(data)
     lw.LinearFlat(memory="ignore").fit(data)
-    monkeypatch.setattr("labelwise.training.memory_estimate.free_memory", lambda: None)
+    monkeypatch.setattr("labelwise.linear.memory_estimate.free_memory", lambda: None)
     lw.LinearFlat().fit(data)

@@ -10,14 +10,14 @@ from cli.commands import labelwise
 from conformance.planted import planted
 from killing import kill_where_it_holds
 from labelwise.config import ConfigSource
-from labelwise.data.on_disk import ArrayOnDisk
+from labelwise.data.csr import ArrayOnDisk
 from labelwise.errors import ConfigError, DataError
 from labelwise.methods.mach import Mach
 from labelwise.runs.config import run_config
 from labelwise.runs.folder import SCRATCH
 from labelwise.runs.repetitions import train_repetitions
 from labelwise.runs.train import train
-from labelwise.sweep.beforehand import check_beforehand
+from labelwise.sweep.preflight import preflight
 from labelwise.sweep.study import read_study
 from labelwise.sweep.trial import run_trial
 
@@ -157,7 +157,7 @@ def test_a_failure_leaves_no_files(tmp_path, corpora, monkeypatch):
 
 
 HOLD_WHILE_READING = """
-from labelwise.data.on_disk import ArrayOnDisk
+from labelwise.data.csr import ArrayOnDisk
 ArrayOnDisk.mapped = lambda self: hold()
 """
 HOLD_IN_THE_SECOND_EPOCH = """
@@ -225,7 +225,7 @@ def test_a_study_leaves_no_files(tmp_path, corpora):
     run = settings(corpora / "tfrecord", tmp_path / "run", mapped=True, valid_fraction=0.2)
     run["model"] = {"method": "popularity"}
     values = {"run": run, "vary": {"data.split_seed": [1, 2]}, "folder": str(tmp_path / "sweep")}
-    check_beforehand(read_study(ConfigSource(values)))
+    preflight(read_study(ConfigSource(values)))
     assert list(tmp_path.iterdir()) == []
     run_trial(run_config(ConfigSource(run)), "P@1")
     assert not (tmp_path / "run" / SCRATCH).exists()

@@ -41,11 +41,11 @@ def import_command(
 ) -> None:
     """Turn a LibMultiLabel config (AttentionXML, BiGRU/BiLSTM with label attention, linear) into one of ours.
 
-    What has no counterpart is told line by line, on stderr and as comments in the result.
+    Keys without a counterpart are reported with their lines, on stderr and as comments in the result.
     """
     from labelwise.atomic import replacing
     from labelwise.cli.sources import config_source, refuse_existing
-    from labelwise.runs.import_libmultilabel import import_libmultilabel
+    from labelwise.interop.libmultilabel import import_libmultilabel
 
     found = import_libmultilabel(config_source(config))
     text = found.to_yaml(f"From LibMultiLabel's {config}, by `labelwise config import`.")

@@ -36,7 +36,6 @@ class Corpus(StrEnum):
     """What `data build` can build."""
 
     pydocs = "pydocs"
-    debian = "debian"
 
 
 # --- looking -----------------------------------------------------------------------------------------------
@@ -174,8 +173,8 @@ def download_command(
     """
     from labelwise.cli.data_views import show_check
     from labelwise.data.catalogue import entry
-    from labelwise.data.download import check as compared
     from labelwise.data.download import download
+    from labelwise.data.published import check as compared
 
     typer.echo(f"{name}: {entry(name).title}. Licence: {entry(name).licence}.")
     found = download(name, folder, force, mirror)
@@ -188,25 +187,21 @@ def download_command(
 
 @app.command("build")
 def build_command(
-    corpus: Annotated[Corpus, typer.Argument(help="pydocs: docstrings of installed packages; debian: apt's index.")],
+    corpus: Annotated[Corpus, typer.Argument(help="pydocs: docstrings of installed packages.")],
     output: Annotated[str, typer.Argument(metavar="OUT", help="Folder to write.")],
     package: Annotated[
-        list[str] | None, typer.Option(help="pydocs: an installed package; `all` for all. May be repeated.")
+        list[str] | None, typer.Option(help="An installed package; `all` for all. May be repeated.")
     ] = None,
-    lists: Annotated[str | None, typer.Option(help="debian: folder with apt's index files.")] = None,
     seed: Annotated[int, typer.Option(help="Another seed draws another test set.")] = 0,
     limit: Annotated[int | None, typer.Option(min=10, help="Keep so many documents at most.")] = None,
     min_label_count: Annotated[int, typer.Option(min=1, help="Drop labels with fewer documents.")] = 1,
     force: ForceOption = False,
 ) -> None:
-    """Build a real corpus from what is on this machine."""
-    from labelwise.data.builders.debian import build_debian
+    """Build a real corpus from the documentation of installed packages."""
     from labelwise.data.builders.pydocs import build_pydocs
 
-    if corpus is Corpus.pydocs:
-        built = build_pydocs(output, package, seed, limit, min_label_count, force)
-    else:
-        built = build_debian(output, lists, seed, limit, min_label_count, force)
+    del corpus  # there is one
+    built = build_pydocs(output, package, seed, limit, min_label_count, force)
     typer.echo(
         f"{output}: {built.train:,} documents in train, {built.test:,} in test, {built.labels:,} labels, "
         f"{built.mean_labels:.2f} labels a document"

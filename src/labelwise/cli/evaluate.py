@@ -31,7 +31,7 @@ def evaluate_command(
     from labelwise.config import ConfigSource, validated
     from labelwise.data.options import ReadOptions
     from labelwise.runs.config import EvaluateSection
-    from labelwise.runs.judge import judge
+    from labelwise.runs.evaluate import evaluate_model
     from labelwise.runs.load_data import read_part
 
     source = ConfigSource({}, "evaluate").override(overrides or [])
@@ -42,8 +42,8 @@ def evaluate_command(
     target = refuse_existing(output, force) if output not in (None, "-") else None
     fitted = open_model(model)
     documents = read_part(data, format, split, options)
-    judgement = judge(fitted, documents, section)
-    evaluation = judgement.evaluation.to_dict()
+    found = evaluate_model(fitted, documents, section)
+    evaluation = found.evaluation.to_dict()
     text = json.dumps(evaluation, indent=1) + "\n"
     if output == "-":
         typer.echo(text, nl=False)
@@ -51,9 +51,9 @@ def evaluate_command(
     if target is not None:
         with replacing(target) as file:
             file.write(text)
-    rate = len(documents) / max(judgement.seconds["predict"], 1e-9)
+    rate = len(documents) / max(found.seconds["predict"], 1e-9)
     show_evaluation(f"{model} on {documents.name}: {len(documents):,} documents, {rate:,.0f} a second", evaluation)
-    if section.threshold is None and judgement.threshold is not None:
-        typer.echo(f"F1 with the threshold the model was calibrated to, {judgement.threshold:.4g}")
-    if judgement.unknown.labels:
-        typer.echo(str(judgement.unknown))
+    if section.threshold is None and found.threshold is not None:
+        typer.echo(f"F1 with the threshold the model was calibrated to, {found.threshold:.4g}")
+    if found.unknown.labels:
+        typer.echo(str(found.unknown))

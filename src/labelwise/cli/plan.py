@@ -24,7 +24,7 @@ def plan_command(
 
     from labelwise.codes.bucket_plan import plan_buckets
     from labelwise.errors import ConfigError
-    from labelwise.training.free_memory import free_memory
+    from labelwise.free_memory import free_memory
 
     if memory is None:
         found = free_memory()

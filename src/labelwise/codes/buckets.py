@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from labelwise.checks import in_range
 from labelwise.errors import ConfigError, DataError, ModelFormatError
 from labelwise.kernels.buckets.murmur import murmur_buckets
 from labelwise.kernels.buckets.universal_hash import universal_rows
@@ -173,7 +174,7 @@ def checked_table(table: np.ndarray, n_items: int, n_buckets: int, where: str) -
         raise ModelFormatError(
             f"{where}: a table of {n_items:,} whole numbers is needed, found {table.dtype} {table.shape}"
         )
-    if n_items and (int(table.min()) < 0 or int(table.max()) >= n_buckets):
+    if not in_range(table, n_buckets):
         raise ModelFormatError(f"{where}: buckets are numbered from 0 to {n_buckets - 1:,}, found others")
     return np.ascontiguousarray(table, narrow(n_buckets))
 

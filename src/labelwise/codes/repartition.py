@@ -19,8 +19,8 @@ from scipy import sparse
 
 from labelwise.codes.buckets import BucketTables, narrow
 from labelwise.config import Config
+from labelwise.data.csr import pick_rows
 from labelwise.data.dataset import row_pieces
-from labelwise.data.pick import pick_rows
 from labelwise.kernels.buckets.least_loaded import least_loaded
 from labelwise.mapped import counts_of, forget
 from labelwise.progress import progress

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from labelwise.checks import are_offsets, are_sizes, in_range
 from labelwise.data.dataset import canonical_csr
 from labelwise.errors import ConfigError, DataError, ModelFormatError
 from labelwise.store import stored
@@ -229,8 +230,7 @@ class LabelTree:
             and sizes.dtype == np.int64
             and 0 < len(sizes) <= MAX_LEVELS
             and (sizes > 0).all()
-            and (sizes <= len(parents)).all()
-            and sizes.sum() == len(parents)
+            and are_sizes(sizes, len(parents))
         )
         if not sound:
             raise ModelFormatError(f"{path}: the levels of {prefix} are damaged")
@@ -260,12 +260,11 @@ def _fault(parents: Sequence[np.ndarray], label_order: np.ndarray) -> str | None
     for level, own in enumerate(parents):
         if own.ndim != 1 or own.dtype != np.int32 or len(own) == 0:
             return f"level {level} is not a vector of int32"
-        steps = np.diff(own)
-        if own[0] != 0 or own[-1] != above - 1 or (steps < 0).any() or (steps > 1).any():
+        if not are_offsets(own, above - 1) or (np.diff(own) > 1).any():
             return f"the parents of level {level} do not count from 0 to {above - 1}"
         above = len(own)
     if label_order.ndim != 1 or label_order.dtype != np.int32 or len(label_order) != above:
         return f"the order of labels is not a vector of {above} int32"
-    if label_order.min() < 0 or label_order.max() >= above or (np.bincount(label_order, minlength=above) != 1).any():
+    if not in_range(label_order, above) or (np.bincount(label_order, minlength=above) != 1).any():
         return "the order of labels does not hold every label once"
     return None

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from labelwise.data.pick import pick_rows
+from labelwise.data.csr import pick_rows
 from labelwise.errors import DataError
 
 ROWS_AT_ONCE = 4096

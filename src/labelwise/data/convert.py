@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.data.options import ReadOptions
+from labelwise.data.out_of_core import scratch_beside
 from labelwise.data.read import AUTO, format_named, read, read_splits
-from labelwise.data.scratch import scratch_beside
 from labelwise.data.write import refuse_parts, refuse_taken, write, write_splits
 
 

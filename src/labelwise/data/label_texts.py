@@ -99,7 +99,7 @@ def _by_name(dataset: Dataset, path: Path, lines: Strings) -> Strings:
 
 
 def _lines(path: Path, options: ReadOptions) -> Strings:
-    from labelwise.data.collect import TextPile
+    from labelwise.data.accumulators import TextPile
 
     pile = TextPile()
     for block in text_blocks(path, options.encoding, options.on_bad_bytes):

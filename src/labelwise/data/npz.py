@@ -17,6 +17,7 @@ from typing import IO
 import numpy as np
 from scipy import sparse
 
+from labelwise.checks import are_offsets, in_range
 from labelwise.data.dataset import canonical_csr
 from labelwise.errors import DataError
 
@@ -63,6 +64,15 @@ def load_npz_matrix(path: Path) -> sparse.csr_array:
         raise DataError("the arrays of the sparse matrix have wrong types or shapes", path)
     rows, columns = (int(n) for n in shape)
     make = sparse.csr_array if kind == "csr" else sparse.csc_array
+    major, minor = (rows, columns) if kind == "csr" else (columns, rows)
+    sound = (
+        len(indptr) == major + 1
+        and len(indices) == len(data)
+        and are_offsets(indptr, len(indices))
+        and in_range(indices, minor)
+    )
+    if not sound:
+        raise DataError("the sparse matrix is damaged: offsets or indices point outside it", path)
     try:
         indices, indptr = (array.astype(np.int64, copy=False) for array in (indices, indptr))
         matrix = make((data, indices, indptr), shape=(rows, columns))

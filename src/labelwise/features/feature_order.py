@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from labelwise.checks import in_range
 from labelwise.errors import ModelFormatError
 from labelwise.parallel import ranges, run_all, threads
 from labelwise.store import stored
@@ -75,12 +76,11 @@ class FeatureOrder:
     def from_tensors(cls, tensors: Mapping[str, np.ndarray], n_features: int, path: Path) -> FeatureOrder:
         """Take back ``original``, checked: kernels use it without looking."""
         original = stored(tensors, "feature_order", path)
-        sound = original.dtype == np.int32 and original.shape == (n_features,)
-        if sound and n_features:
+        sound = original.dtype == np.int32 and original.shape == (n_features,) and in_range(original, n_features)
+        if sound:
             seen = np.zeros(n_features, bool)
-            inside = original[(original >= 0) & (original < n_features)]
-            seen[inside] = True
-            sound = len(inside) == n_features and bool(seen.all())
+            seen[original] = True
+            sound = bool(seen.all())
         if not sound:
             raise ModelFormatError(f"{path}: the order of features is damaged")
         return cls(original)

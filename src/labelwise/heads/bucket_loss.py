@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from labelwise.data.pick import pick_rows
+from labelwise.data.csr import pick_rows
 
 Loss = Literal["bce", "softmax"]
 

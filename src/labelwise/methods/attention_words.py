@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelwise.codes.explain import LabelPath, NodeStep
 from labelwise.encoders.words import WordTokens
 from labelwise.errors import ConfigError
 from labelwise.heads.label_outputs import LabelOutput
+from labelwise.linear.explain import LabelPath, NodeStep
 from labelwise.networks.attention_tree import AttentionTree
 from labelwise.networks.levels import AttentionLevel, Level
 from labelwise.topk import NOTHING

@@ -22,14 +22,14 @@ from labelwise.fit_context import FitContext
 from labelwise.methods.calibration import Calibration
 from labelwise.methods.inputs import Documents, as_dataset, as_inputs, in_blocks
 from labelwise.methods.label_file import ModelLabels
-from labelwise.methods.label_wishes import LabelWishes, label_wishes
+from labelwise.methods.label_filter import LabelFilter
 from labelwise.registry import method_class
 from labelwise.strings import Strings
 from labelwise.topk import NOTHING, TopK
 
 if TYPE_CHECKING:
-    from labelwise.codes.explain import LabelPath
     from labelwise.encoders.attention import AttentionMap
+    from labelwise.linear.explain import LabelPath
     from labelwise.methods.explanation import Explanation
     from labelwise.methods.threshold import CalibrationReport
 
@@ -163,6 +163,7 @@ class Method:
 
         `labels` (names, numbers or a mask) are the only ones to choose from; `label_weights` (a mapping or a vector)
         are what scores are multiplied by, before they become probabilities. Methods with `chooses_labels` can do that.
+        `labels` may also be what `label_filter` made of both, which is not checked again at each call.
         """
         top = self._scored(documents, k, labels, label_weights)
         return top if self.calibration_ is None else self.calibration_.apply(top)
@@ -174,14 +175,19 @@ class Method:
             raise ConfigError(f"k must be a whole number from 1 to {MAX_PLACES:,}, got {k!r}")
         dataset = as_inputs(documents, self.input_, self.n_features_in_)
         most = min(int(k), len(self.label_names_))
-        wishes = label_wishes(labels, label_weights, self.label_names_)
-        top = self._predict(dataset, most) if wishes is None else self._predict_chosen(dataset, most, wishes)
+        chosen = self.label_filter(labels, label_weights)
+        top = self._predict(dataset, most) if chosen is None else self._predict_chosen(dataset, most, chosen)
         missing = int(k) - top.k
         ids, scores = top.ids, top.scores
         if missing:
             ids = np.pad(ids, ((0, 0), (0, missing)), constant_values=NOTHING)
             scores = np.pad(scores, ((0, 0), (0, missing)), constant_values=-np.inf)
         return TopK(ids, scores, self.label_names_)
+
+    def label_filter(self, labels: Any = None, label_weights: Any = None) -> LabelFilter | None:
+        """`labels` and `label_weights` of `predict`, checked once for many calls; None when neither is given."""
+        self._check_fitted()
+        return LabelFilter.of(labels, label_weights, self.label_names_)
 
     def score(self, data: Any, labels: Any = None) -> float:
         """P@1 on labelled documents, so that scikit-learn's searches have something to maximise."""
@@ -278,7 +284,7 @@ class Method:
         """The best k labels; k is never above the number of labels."""
         raise NotImplementedError
 
-    def _predict_chosen(self, data: Documents, k: int, wishes: LabelWishes) -> TopK:
+    def _predict_chosen(self, data: Documents, k: int, chosen: LabelFilter) -> TopK:
         """The same with labels left out or weighed, for methods with `chooses_labels`."""
         raise ConfigError(f"{self.name} cannot leave out or weigh labels; linear_tree, linear_flat and mach can")
 

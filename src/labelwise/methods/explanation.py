@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labelwise.codes.explain import LabelPath, NodeStep
 from labelwise.errors import ConfigError, DataError, did_you_mean
+from labelwise.linear.explain import LabelPath, NodeStep
 from labelwise.methods.inputs import as_inputs
 from labelwise.topk import NOTHING, TopK
 

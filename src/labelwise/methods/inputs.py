@@ -10,8 +10,8 @@ import numpy as np
 from scipy import sparse
 
 from labelwise.data.blocks import Blocks
+from labelwise.data.csr import csr_of, pick_rows
 from labelwise.data.dataset import Dataset, Features, canonical_features, is_canonical_csr, labels_from_lists
-from labelwise.data.pick import csr_of, pick_rows
 from labelwise.errors import DataError
 from labelwise.progress import progress
 from labelwise.strings import Strings

@@ -16,26 +16,26 @@ from pydantic import Field
 from scipy import sparse
 
 from labelwise.codes.average import averaged
-from labelwise.codes.beam import POST_PROCESSORS, LabelChoice, TreeSearch
-from labelwise.codes.chunked import ChunkedWeights
-from labelwise.codes.explain import LabelPath, explain_labels
 from labelwise.codes.tree import LabelTree
 from labelwise.data.blocks import Blocks
+from labelwise.data.csr import csr_of
 from labelwise.data.dataset import CSR, Dataset
-from labelwise.data.pick import csr_of
 from labelwise.errors import DataError, ModelFormatError
 from labelwise.features.feature_order import FeatureOrder
 from labelwise.features.tfidf import Tfidf, TfidfConfig
 from labelwise.fit_context import FitContext
+from labelwise.linear.beam import POST_PROCESSORS, LabelChoice, TreeSearch
+from labelwise.linear.explain import LabelPath, explain_labels
+from labelwise.linear.memory_estimate import Memory as Memory
+from labelwise.linear.memory_estimate import check_memory, training_need
+from labelwise.linear.shards import ChunkShards, fingerprint
+from labelwise.linear.train_tree import Negatives, train_tree
+from labelwise.linear.weights import ChunkedWeights
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
-from labelwise.methods.label_wishes import LabelWishes
+from labelwise.methods.label_filter import LabelFilter
 from labelwise.store import stored
 from labelwise.topk import TopK
-from labelwise.training.chunk_shards import ChunkShards, fingerprint
-from labelwise.training.memory_estimate import Memory as Memory
-from labelwise.training.memory_estimate import check_memory, training_need
-from labelwise.training.tree import Negatives, train_tree
 
 Tree = tuple[LabelTree, list[ChunkedWeights]]
 PostProcessor = Literal[tuple(POST_PROCESSORS)]  # type: ignore[valid-type]
@@ -139,17 +139,17 @@ class LinearMethod(Method):
         each = k if len(self.trees_) == 1 else min(max(k, OFFERED), len(self.label_names_))
         return self._best(data, k, each, getattr(self.config, "beam", 1), [None] * len(self.trees_))
 
-    def _predict_chosen(self, data: Documents, k: int, wishes: LabelWishes) -> TopK:
+    def _predict_chosen(self, data: Documents, k: int, chosen: LabelFilter) -> TopK:
         """Few labels are searched in full: the beam is as wide as the nodes that can lead to them."""
         each = max(k, min(OFFERED, len(self.label_names_)))
         beam = getattr(self.config, "beam", 1)
-        if wishes.allowed is not None:
-            few = int(wishes.allowed.sum())
+        if chosen.allowed is not None:
+            few = int(chosen.allowed.sum())
             beam, each = max(beam, min(few, WIDE_BEAM)), max(each, min(few, SEARCHED_IN_FULL))
-        extra = None if wishes.weights is None else np.log(wishes.weights)
+        extra = None if chosen.weights is None else np.log(chosen.weights)
         choices = [
             LabelChoice(
-                None if wishes.allowed is None else wishes.allowed[tree.label_order],
+                None if chosen.allowed is None else chosen.allowed[tree.label_order],
                 None if extra is None else extra[tree.label_order],
             )
             for tree, _ in self.trees_

@@ -15,8 +15,8 @@ from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.fit_context import FitContext
+from labelwise.linear.level_trainer import SolverConfig
 from labelwise.methods.linear_base import LinearMethod, LinearTfidf, Memory, PostProcessor, Precision, Seed
-from labelwise.training.chunks import SolverConfig
 
 
 class LinearFlat(LinearMethod):

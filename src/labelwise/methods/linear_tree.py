@@ -24,11 +24,11 @@ from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.features.label_features import pifa
 from labelwise.fit_context import FitContext
+from labelwise.linear.level_trainer import SolverConfig
+from labelwise.linear.memory_estimate import check_memory, clustering_need
 from labelwise.methods.given_negatives import read_negatives
 from labelwise.methods.linear_base import LinearMethod, LinearTfidf, Memory, PostProcessor, Precision, Seed, bytes_of
 from labelwise.store import csr_to_tensors
-from labelwise.training.chunks import SolverConfig
-from labelwise.training.memory_estimate import check_memory, clustering_need
 
 
 class LinearTree(LinearMethod):

@@ -28,14 +28,14 @@ from labelwise.codes.bucket_search import Aggregation, BucketSearch
 from labelwise.codes.buckets import BucketTables, Hash, checked_table, read_lookups
 from labelwise.codes.repartition import RepartitionConfig
 from labelwise.config import Config as BaseConfig
+from labelwise.data.csr import pick_rows
 from labelwise.data.dataset import Dataset
-from labelwise.data.pick import pick_rows
 from labelwise.errors import ConfigError, ModelFormatError, require_imports
 from labelwise.features.tfidf import Tfidf
 from labelwise.fit_context import FitContext
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
-from labelwise.methods.label_wishes import LabelWishes
+from labelwise.methods.label_filter import LabelFilter
 from labelwise.methods.linear_base import LinearTfidf, as_csr
 from labelwise.networks.settings import Count, OptimiserConfig, Positive, ScheduleConfig, TrainingConfig
 from labelwise.store import stored
@@ -295,13 +295,13 @@ class Mach(Method):
     def _predict(self, data: Documents, k: int) -> TopK:
         return self._best(data, k, None)
 
-    def _predict_chosen(self, data: Documents, k: int, wishes: LabelWishes) -> TopK:
+    def _predict_chosen(self, data: Documents, k: int, chosen: LabelFilter) -> TopK:
         """Some labels only are searched exactly; with weights, the score of every one of them is worked out."""
-        labels = None if wishes.allowed is None else np.flatnonzero(wishes.allowed)
+        labels = None if chosen.allowed is None else np.flatnonzero(chosen.allowed)
         k = k if labels is None else min(k, len(labels))
-        if wishes.weights is None:
+        if chosen.weights is None:
             return self._best(data, k, labels)
-        return self._best(data, k, np.arange(len(wishes.weights)) if labels is None else labels, wishes.weights)
+        return self._best(data, k, np.arange(len(chosen.weights)) if labels is None else labels, chosen.weights)
 
     def _best(self, data: Documents, k: int, labels: np.ndarray | None, weights: np.ndarray | None = None) -> TopK:
         features = self._features(data, fit=False)

@@ -13,8 +13,8 @@ from labelwise.data.catalogue import dataset as named_dataset
 from labelwise.data.catalogue import entry as known_entry
 from labelwise.data.catalogue import names as named_sets
 from labelwise.data.dataset import Dataset
-from labelwise.data.mapped_rows import split_mapped, take_mapped
 from labelwise.data.options import ReadOptions
+from labelwise.data.out_of_core import split_mapped, take_mapped
 from labelwise.data.read import AUTO, FORMATS, detect, find_parts, format_named, read, read_splits
 from labelwise.errors import ConfigError, DataError
 from labelwise.methods.inputs import widened

@@ -18,12 +18,12 @@ from labelwise.data.options import ReadOptions
 from labelwise.data.stream import decoded_line, open_stream, warn_replaced
 from labelwise.errors import ConfigError, DataError
 from labelwise.methods.base import Method
-from labelwise.methods.label_wishes import LabelWishes, label_wishes
+from labelwise.methods.label_filter import LabelFilter
 from labelwise.progress import progress
 from labelwise.runs.label_files import read_label_list, read_label_weights
 from labelwise.runs.load_data import read_part
 from labelwise.strings import Strings
-from labelwise.topk import TopK
+from labelwise.topk import NOTHING, TopK
 
 BATCH = 1024
 PIECE = 1 << 20
@@ -76,7 +76,7 @@ def predict_file(model: Method, request: Request, output: str, to: str | None, f
     if kind == "npz" and output == "-":
         raise ConfigError("npz is written to a file: give one with -o")
     batches = _text_batches(request, model) if is_text(request) else _data_batches(request)
-    tops = _predicted(model, batches, request.k, request.threshold, _wishes(model, request))
+    tops = _predicted(model, batches, request.k, request.threshold, _label_filter(model, request))
     with _target(output, force, binary=kind == "npz") as file:
         if kind == "npz":
             _write_npz(file, tops, len(model.label_names_))
@@ -154,31 +154,30 @@ def _data_batches(request: Request) -> Iterator[Batch]:
             step(len(part))
 
 
-def _wishes(model: Method, request: Request) -> LabelWishes:
+def _label_filter(model: Method, request: Request) -> LabelFilter | None:
     """What the request's files say about labels, checked before anything is written."""
     labels = read_label_list(request.labels, model.label_names_) if request.labels is not None else None
     weights = read_label_weights(request.label_weights) if request.label_weights is not None else None
-    return label_wishes(labels, weights, model.label_names_) or LabelWishes()
+    return model.label_filter(labels, weights)
 
 
 def _predicted(
-    model: Method, batches: Iterable[Batch], k: int, threshold: float | None, wishes: LabelWishes
+    model: Method, batches: Iterable[Batch], k: int, threshold: float | None, chosen: LabelFilter | None
 ) -> Iterator[tuple[list[str], TopK]]:
     for ids, batch in batches:
-        top = model.predict(batch, k, labels=wishes.allowed, label_weights=wishes.weights)
+        top = model.predict(batch, k, labels=chosen)
         yield ids, top if threshold is None else top.above(threshold)
 
 
 def _write_jsonl(file: IO[str], ids: list[str], top: TopK, label_texts: Strings | None) -> None:
-    places = top.label_names.positions if label_texts is not None and top.label_names is not None else {}
-    for name, row in zip(ids, top, strict=True):
+    for name, row, numbers in zip(ids, top, top.ids, strict=True):
         labels = [
             {
                 "label": label,
-                **({"text": label_texts[places[label]]} if label_texts is not None else {}),
+                **({"text": label_texts[number]} if label_texts is not None else {}),
                 "score": score,
             }
-            for label, score in row
+            for (label, score), number in zip(row, numbers[numbers != NOTHING].tolist(), strict=True)
         ]
         file.write(json.dumps({"id": name, "labels": labels}, ensure_ascii=False) + "\n")
 

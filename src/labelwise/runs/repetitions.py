@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from labelwise.data.scratch import scratch_at
+from labelwise.data.out_of_core import scratch_at
 from labelwise.errors import ConfigError
 from labelwise.fit_context import FitContext
 from labelwise.parallel import using_threads
 from labelwise.runs.config import RunConfig
 from labelwise.runs.folder import LOCK, SCRATCH, locked
 from labelwise.runs.load_data import load_run_data
-from labelwise.runs.train import with_held_out
+from labelwise.runs.train import split_for_calibration
 
 
 def train_repetitions(config: RunConfig, numbers: Sequence[int]) -> Path:
@@ -41,7 +41,7 @@ def train_repetitions(config: RunConfig, numbers: Sequence[int]) -> Path:
         with locked(work, "on the same repetition"):
             try:
                 with scratch_at(work / SCRATCH, config.data.mapped) as scratch:
-                    data, _ = with_held_out(config, load_run_data(config.data, scratch), scratch)
+                    data, _ = split_for_calibration(config, load_run_data(config.data, scratch), scratch)
                     folder = model.fit_repetitions(data.train, numbers, data.valid, FitContext(work))
             except BaseException:
                 _remove_empty(work)

@@ -20,9 +20,7 @@ class Stopwatch:
     seconds: float = 0.0
     compiling: float = 0.0
 
-    @property
-    def told(self) -> str:
-        """Both for people."""
+    def __str__(self) -> str:
         besides = f", besides {self.compiling:.1f} s to compile kernels" if self.compiling >= 0.1 else ""
         return f"{self.seconds:.1f} s{besides}"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.data.dataset import Dataset
-from labelwise.data.scratch import scratch_at
+from labelwise.data.out_of_core import scratch_at
 from labelwise.data.stats import statistics
 from labelwise.errors import ConfigError, MissingDependencyError
 from labelwise.fit_context import FitContext
@@ -24,9 +24,9 @@ from labelwise.methods.threshold import CalibrationReport
 from labelwise.parallel import using_threads
 from labelwise.runs import folder as files
 from labelwise.runs.config import RunConfig
+from labelwise.runs.evaluate import evaluate_model
 from labelwise.runs.folder import RunFolder
 from labelwise.runs.inspect import can_be_inspected, inspect
-from labelwise.runs.judge import judge
 from labelwise.runs.load_data import RunData, load_run_data, split
 from labelwise.runs.machine import peak_memory
 from labelwise.runs.stopwatch import Stopwatch, stopwatch
@@ -45,7 +45,7 @@ def train(config: RunConfig, force: bool = False) -> RunFolder:
         scratch_at(run / files.SCRATCH, config.data.mapped) as scratch,
     ):
         with _timed(run, "read"):
-            data, held_out = with_held_out(config, load_run_data(config.data, scratch), scratch)
+            data, held_out = split_for_calibration(config, load_run_data(config.data, scratch), scratch)
         log.info("train: %r", data.train)
         model = _fitted(config, run, data)
         if held_out is not None:
@@ -77,7 +77,9 @@ def _fitted(config: RunConfig, run: RunFolder, data: RunData) -> Method:
     return model
 
 
-def with_held_out(config: RunConfig, data: RunData, scratch: Path | None = None) -> tuple[RunData, Dataset | None]:
+def split_for_calibration(
+    config: RunConfig, data: RunData, scratch: Path | None = None
+) -> tuple[RunData, Dataset | None]:
     """The data without what is held out for calibration, and that; faults are found before anything is trained."""
     section, held_out = config.calibrate, None
     if section.enabled is not False:
@@ -123,20 +125,20 @@ def _evaluated(config: RunConfig, run: RunFolder, train: Dataset, test: Dataset,
     if (run / files.RESULTS).exists():
         log.info("the model of this run is evaluated already")
         return
-    judgement = judge(model, test, config.evaluate, run.path)
-    seconds = {**_seconds(run), **judgement.seconds}
-    for stage, spent in judgement.seconds.items():
+    found = evaluate_model(model, test, config.evaluate, run.path)
+    seconds = {**_seconds(run), **found.seconds}
+    for stage, spent in found.seconds.items():
         run.record(stage, seconds=round(spent, 3))
     baseline = None
     if model.learns:
         floor = Popularity().fit(train).predict(test, config.evaluate.k)
-        values = judgement.score(floor).values
+        values = found.score(floor).values
         baseline = {"method": "popularity", "values": values}
     train_statistics = statistics(train)
     results = {
         "split": "test",
         "n_documents": len(test),
-        "evaluation": judgement.evaluation.to_dict(),
+        "evaluation": found.evaluation.to_dict(),
         "timings": {**seconds, "predict_documents_per_second": len(test) / max(seconds["predict"], 1e-9)},
         "memory": {"peak_bytes": _peak(run)},
         "model": {"bytes": folder_bytes(run / files.MODEL), "n_labels": len(model.label_names_)},
@@ -145,7 +147,7 @@ def _evaluated(config: RunConfig, run: RunFolder, train: Dataset, test: Dataset,
         "baseline": baseline,
         "calibration": _calibration(run),
     }
-    run.record("evaluate", split="test", **judgement.evaluation.values)
+    run.record("evaluate", split="test", **found.evaluation.values)
     run.write_json(files.RESULTS, results)
 
 
@@ -170,7 +172,7 @@ def _timed(run: RunFolder, stage: str) -> Iterator[None]:
     finally:
         compiling = {"compiling": round(watch.compiling, 3)} if watch.compiling else {}
         run.record(stage, seconds=round(watch.seconds, 3), **compiling, done=done, peak_bytes=peak_memory())
-    log.info("%s done in %s", stage, watch.told)
+    log.info("%s done in %s", stage, watch)
 
 
 def _seconds(run: RunFolder) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import nullcontext
 
-from labelwise.data.scratch import scratch_beside
+from labelwise.data.out_of_core import scratch_beside
 from labelwise.errors import LabelwiseError
 from labelwise.methods.base import load
 from labelwise.parallel import using_threads

@@ -20,9 +20,9 @@ from typing import IO
 from labelwise.atomic import replacing
 from labelwise.errors import ConfigError
 from labelwise.sweep import outcome as outcomes
-from labelwise.sweep.beforehand import check_beforehand
 from labelwise.sweep.claim import LOCK, check_folder, claim
 from labelwise.sweep.outcome import Outcome, curve, hopeless, read_outcome, read_records
+from labelwise.sweep.preflight import check_study
 from labelwise.sweep.search import Search, make_search
 from labelwise.sweep.study import Setting, StopSection, Study, Trial
 
@@ -67,7 +67,7 @@ class Running:
 def run_sweep(study: Study, force: bool = False) -> list[Finding]:
     """All trials of a study that are not done yet; what came out of all. With `force`, what is there is replaced."""
     check_folder(study, force)
-    check_beforehand(study)
+    check_study(study)
     study.folder.mkdir(parents=True, exist_ok=True)
     with _locked(study) as lock:
         claim(study, force)

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.config import ConfigSource
-from labelwise.data.scratch import scratch_at
+from labelwise.data.out_of_core import scratch_at
 from labelwise.errors import LabelwiseError
 from labelwise.methods.base import load
 from labelwise.metrics.names import parse_metric
 from labelwise.runs import folder as files
 from labelwise.runs.config import RunConfig, run_config
+from labelwise.runs.evaluate import evaluate_model
 from labelwise.runs.folder import RunFolder
-from labelwise.runs.judge import judge
 from labelwise.runs.load_data import load_run_data
 from labelwise.runs.train import train
 
@@ -44,8 +44,8 @@ def run_trial(config: RunConfig, metric: str) -> None:
         section = config.evaluate.model_copy(
             update={"metrics": [metric], "bootstrap": 0, "k": max(config.evaluate.k, parse_metric(metric).k or 0)}
         )
-        judgement = judge(load(run / files.MODEL), valid, section)
-    values = {**scored(run.path), **judgement.evaluation.values}
+        found = evaluate_model(load(run / files.MODEL), valid, section)
+    values = {**scored(run.path), **found.evaluation.values}
     run.write_json(VALID, {"n_documents": len(valid), "values": values})
 
 

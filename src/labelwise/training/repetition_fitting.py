@@ -11,7 +11,7 @@ from torch import Tensor
 
 from labelwise.codes.bucket_search import BucketSearch
 from labelwise.codes.buckets import BucketTables
-from labelwise.data.pick import pick_rows
+from labelwise.data.csr import pick_rows
 from labelwise.encoders.sparse_mlp import SparseMLP, SparseRows
 from labelwise.heads.bucket_loss import BucketTargets, Loss, bucket_loss
 from labelwise.networks.bucket_networks import sparse_rows

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from labelwise.codes.buckets import BucketTables
 from labelwise.codes.repartition import RepartitionConfig, moved
-from labelwise.data.pick import pick_rows
+from labelwise.data.csr import pick_rows
 from labelwise.encoders.sparse_mlp import SparseMLP
 from labelwise.fit_context import FitContext
 from labelwise.heads.bucket_loss import Loss

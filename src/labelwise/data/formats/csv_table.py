@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from labelwise.data.collect import LabelPile, TextPile, laid_out
+from labelwise.data.accumulators import LabelPile, TextPile, laid_out
 from labelwise.data.dataset import Dataset
 from labelwise.data.files import first_bytes, write_stream
 from labelwise.data.formats.base import Format

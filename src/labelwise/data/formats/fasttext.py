@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwise.data.collect import LabelPile, TextPile
+from labelwise.data.accumulators import LabelPile, TextPile
 from labelwise.data.dataset import Dataset
 from labelwise.data.files import first_bytes, write_stream
 from labelwise.data.formats.base import Format

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from labelwise.data.collect import LabelPile, TextPile
+from labelwise.data.accumulators import LabelPile, TextPile
 from labelwise.data.dataset import Dataset, Features
 from labelwise.data.files import first_bytes, write_stream
 from labelwise.data.formats.base import Format

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwise.data.collect import LabelPile, TextPile, no_labels
+from labelwise.data.accumulators import LabelPile, TextPile, no_labels
 from labelwise.data.dataset import Dataset
 from labelwise.data.files import write_stream
 from labelwise.data.formats.base import Format

@@ -12,8 +12,8 @@ import numpy as np
 
 from labelwise.data.dataset import Dataset
 from labelwise.data.formats.base import Format
-from labelwise.data.mapped_rows import merged
 from labelwise.data.options import ReadOptions
+from labelwise.data.out_of_core import merged
 from labelwise.data.splits import canonical_split, sharded_parts, sharded_split, split_of
 from labelwise.errors import ModelFormatError
 from labelwise.store import (

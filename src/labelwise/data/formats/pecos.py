@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 
-from labelwise.data.collect import no_labels
+from labelwise.data.accumulators import no_labels
 from labelwise.data.dataset import Dataset, Features
 from labelwise.data.files import write_stream
 from labelwise.data.formats.base import Format

@@ -20,10 +20,11 @@ from pathlib import Path
 
 import numpy as np
 
+from labelwise.data.csr import new_rows
 from labelwise.data.dataset import Dataset
 from labelwise.data.formats.base import Format
 from labelwise.data.formats.checks import refuse_empty
-from labelwise.data.formats.sparse_rows import MAX_LABELS, READ_BYTES, new_rows, pieces, sparse_features
+from labelwise.data.formats.sparse_rows import MAX_LABELS, READ_BYTES, pieces, sparse_features
 from labelwise.data.options import ReadOptions
 from labelwise.data.records import ANEW, RecordBlock, record_blocks, where
 from labelwise.data.splits import files_in, plain_name, sharded_parts, sharded_split, split_of, stem_and_extension

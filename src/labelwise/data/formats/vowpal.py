@@ -23,11 +23,12 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwise.data.collect import LabelPile
+from labelwise.data.accumulators import LabelPile
+from labelwise.data.csr import new_rows
 from labelwise.data.dataset import Dataset
 from labelwise.data.formats.base import Format
 from labelwise.data.formats.checks import refuse_empty, refuse_label_names, used_label_names
-from labelwise.data.formats.sparse_rows import READ_BYTES, new_rows, sparse_features, token_at, write_lines
+from labelwise.data.formats.sparse_rows import READ_BYTES, sparse_features, token_at, write_lines
 from labelwise.data.options import ReadOptions, how_to_set
 from labelwise.data.splits import split_files, stem_and_extension
 from labelwise.data.stream import (

@@ -24,13 +24,13 @@ from pathlib import Path
 
 import numpy as np
 
+from labelwise.data.csr import new_rows
 from labelwise.data.dataset import Dataset
 from labelwise.data.formats.base import Format
 from labelwise.data.formats.checks import NO_DOCUMENTS, refuse_empty
 from labelwise.data.formats.sparse_rows import (
     MAX_LABELS,
     READ_BYTES,
-    new_rows,
     sparse_features,
     token_at,
     write_lines,

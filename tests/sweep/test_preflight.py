@@ -10,7 +10,7 @@ from labelwise.config import ConfigSource
 from labelwise.errors import ConfigError, DataError, MissingDependencyError
 from labelwise.runs.config import RunConfig
 from labelwise.runs.train import train
-from labelwise.sweep import beforehand, runner
+from labelwise.sweep import preflight, runner
 from labelwise.sweep.results import result_rows
 from labelwise.sweep.study import read_study
 from sweep.planted import plant, write_study
@@ -53,19 +53,19 @@ def test_gpus_that_are_not_there(tmp_path, monkeypatch):
     pytest.importorskip("torch")
     plant(tmp_path / "data")
     study = study_of(tmp_path, {"method": "linear_tree"}, gpus=[0, 2])
-    monkeypatch.setattr(beforehand, "count_gpus", lambda: 2)
+    monkeypatch.setattr(preflight, "count_gpus", lambda: 2)
     with pytest.raises(ConfigError, match=r"study\.yml:\d+: gpus: there is no GPU 2; there are 2, counted from 0"):
-        beforehand.check_beforehand(study)
-    monkeypatch.setattr(beforehand, "count_gpus", lambda: 0)
+        preflight.check_study(study)
+    monkeypatch.setattr(preflight, "count_gpus", lambda: 0)
     with pytest.raises(ConfigError, match="no GPU 0; torch sees none"):
-        beforehand.check_beforehand(study)
-    monkeypatch.setattr(beforehand, "count_gpus", lambda: 3)
-    beforehand.check_beforehand(study)
+        preflight.check_study(study)
+    monkeypatch.setattr(preflight, "count_gpus", lambda: 3)
+    preflight.check_study(study)
 
 
 def test_gpus_are_counted():
     torch = pytest.importorskip("torch")
-    assert beforehand.count_gpus() == torch.cuda.device_count()
+    assert preflight.count_gpus() == torch.cuda.device_count()
 
 
 FAILING = "import sys; sys.stderr.write('labelwise: {}\\n'); sys.exit({})"

@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 
 from labelwise import __version__, store
-from labelwise.codes.chunked import ChunkPart
+from labelwise.checks import all_finite, are_sizes, in_range, rises
 from labelwise.codes.tree import LabelTree
 from labelwise.errors import ModelFormatError
+from labelwise.linear.weights import ChunkPart
 
 log = logging.getLogger("labelwise")
 
@@ -166,7 +167,7 @@ def _from_tensors(tensors: Mapping[str, np.ndarray], path: Path) -> dict[Key, Ch
     pieces = []
     for name in _ARRAYS:
         array, sizes = store.stored(tensors, name, path), store.stored(tensors, f"{name}.sizes", path)
-        if array.ndim != 1 or sizes.shape != (len(keys),) or (sizes < 0).any() or sizes.sum() != len(array):
+        if array.ndim != 1 or sizes.shape != (len(keys),) or not are_sizes(sizes, len(array)):
             raise ModelFormatError(f"{path}: the sizes of {name} are damaged")
         pieces.append(np.split(array, np.cumsum(sizes)[:-1]))
     if keys.ndim != 2 or keys.shape[1] != 3:
@@ -180,12 +181,13 @@ def _sound(part: ChunkPart, width: int, n_features: int) -> bool:
     return bool(
         all(getattr(part, name).dtype.kind == kind for name, kind in _ARRAYS.items())
         and len(part.features) == len(part.row_counts)
-        and len(part.lanes) == len(part.values) == part.row_counts.sum()
+        and len(part.lanes) == len(part.values)
+        and are_sizes(part.row_counts, len(part.lanes))
         and len(part.bias) == width
         and (part.row_counts > 0).all()
-        and (np.diff(part.features) > 0).all()
-        and (len(part.features) == 0 or (part.features[0] >= 0 and part.features[-1] < n_features))
-        and (part.lanes < width).all()
-        and np.isfinite(part.values).all()
-        and np.isfinite(part.bias).all()
+        and rises(part.features)
+        and in_range(part.features, n_features)
+        and in_range(part.lanes, width)
+        and all_finite(part.values)
+        and all_finite(part.bias)
     )

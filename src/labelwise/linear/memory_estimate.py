@@ -17,9 +17,9 @@ from pydantic import Field
 from labelwise.codes.tree import LabelTree
 from labelwise.errors import ConfigError
 from labelwise.features.label_features import two_blocks
+from labelwise.free_memory import free_memory
+from labelwise.linear.level_trainer import LANES, UNCOPIED, SolverConfig
 from labelwise.parallel import threads
-from labelwise.training.chunks import LANES, UNCOPIED, SolverConfig
-from labelwise.training.free_memory import free_memory
 
 log = logging.getLogger("labelwise")
 

@@ -12,12 +12,12 @@ from data_cases import assert_same
 from scipy import sparse
 
 from labelwise import mapped
-from labelwise.data import mapped_rows
+from labelwise.data import out_of_core
 from labelwise.data.blocks import Blocks
 from labelwise.data.convert import convert
+from labelwise.data.csr import csr_of, pick_rows, row_numbers
 from labelwise.data.dataset import Dataset
-from labelwise.data.mapped_rows import split_mapped, take_mapped
-from labelwise.data.pick import csr_of, pick_rows, row_numbers
+from labelwise.data.out_of_core import split_mapped, take_mapped
 from labelwise.data.read import find_parts, read, read_splits
 from labelwise.data.write import write, write_splits
 from labelwise.errors import ConfigError, DataError
@@ -55,7 +55,7 @@ def same_matrices(found: Dataset, expected: Dataset) -> None:
 @pytest.fixture(params=[1, 40, 1 << 22])
 def pieces(request, monkeypatch):
     """Pieces of one row, of some, and of all."""
-    monkeypatch.setattr(mapped_rows, "AT_ONCE", request.param)
+    monkeypatch.setattr(out_of_core, "AT_ONCE", request.param)
 
 
 ROWS = [np.array([3, 0, 3, -1]), np.arange(60) % 3 == 0, slice(0, 20), slice(5, 40, 3), slice(0, 99), np.arange(0)]
@@ -134,7 +134,7 @@ def test_dense_features_are_checked_in_pieces(tmp_path, monkeypatch):
 
 
 def test_memory_does_not_grow_with_the_entries(tmp_path, monkeypatch):
-    monkeypatch.setattr(mapped_rows, "AT_ONCE", 1 << 14)
+    monkeypatch.setattr(out_of_core, "AT_ONCE", 1 << 14)
     for name in ("train-0", "train-1"):
         write(drawn(5000, columns=1000), tmp_path / "in" / name)
     (tmp_path / "scratch").mkdir()

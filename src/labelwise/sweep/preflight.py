@@ -7,7 +7,7 @@ import subprocess
 import sys
 from contextlib import nullcontext
 
-from labelwise.data.scratch import scratch_beside
+from labelwise.data.out_of_core import scratch_beside
 from labelwise.errors import ConfigError, require
 from labelwise.runs.load_data import load_run_data
 from labelwise.sweep.outcome import read_outcome
@@ -17,7 +17,7 @@ from labelwise.sweep.study import Group, Setting, Study
 COUNT_GPUS = "import torch; print(torch.cuda.device_count())"
 
 
-def check_beforehand(study: Study) -> None:
+def check_study(study: Study) -> None:
     """Find faults before the first hour is spent; notes which data needs held-out documents."""
     settings = _settings(study)
     _find_valid_parts(study, settings)

@@ -8,11 +8,11 @@ from scipy import sparse
 
 import labelwise as lw
 from conformance.planted import planted_features, planted_texts
-from labelwise.codes.beam import POST_PROCESSORS, beam_search
-from labelwise.codes.chunked import ChunkedWeights, ChunkPart
-from labelwise.codes.explain import explain_labels, node_weights
 from labelwise.codes.tree import LabelTree
 from labelwise.errors import ConfigError, DataError, NotFittedError
+from labelwise.linear.beam import POST_PROCESSORS, beam_search
+from labelwise.linear.explain import explain_labels, node_weights
+from labelwise.linear.weights import ChunkedWeights, ChunkPart
 from labelwise.registry import method_class
 
 N_FEATURES, N_LABELS = 30, 40

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from labelwise.codes.beam import POST_PROCESSORS, beam_search
-from labelwise.codes.chunked import ChunkedWeights
 from labelwise.codes.tree import LabelTree
+from labelwise.linear.beam import POST_PROCESSORS, beam_search
+from labelwise.linear.weights import ChunkedWeights
 
 
 @dataclass(frozen=True)

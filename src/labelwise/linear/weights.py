@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from labelwise.checks import all_finite, are_offsets, in_range
 from labelwise.errors import ModelFormatError
 from labelwise.parallel import ranges, run_all, threads
 from labelwise.store import stored
@@ -205,13 +206,13 @@ class ChunkedWeights:
         )
         if (
             not sizes
-            or not _rising(self.chunk_offsets, len(self.features))
-            or not _rising(self.row_offsets, len(self.lanes))
+            or not are_offsets(self.chunk_offsets, len(self.features))
+            or not are_offsets(self.row_offsets, len(self.lanes))
         ):
             return False
-        if not np.isfinite(self.bias).all() or not np.isfinite(self.scales).all() or not np.isfinite(self.values).all():
+        if not all(all_finite(array) for array in (self.bias, self.scales, self.values)):
             return False
-        if len(self.features) and (self.features.min() < 0 or self.features.max() >= self.n_features):
+        if not in_range(self.features, self.n_features):
             return False
         inner = np.ones(len(self.features), bool)
         inner[self.chunk_offsets[:-1][self.chunk_offsets[:-1] < len(self.features)]] = False
@@ -229,7 +230,3 @@ def _lane_type(children_offsets: np.ndarray) -> type[np.unsignedinteger]:
     """The smallest type that numbers the children of every chunk."""
     widest = int(np.diff(children_offsets).max(initial=0))
     return np.uint8 if widest <= 1 << 8 else np.uint16 if widest <= 1 << 16 else np.uint32
-
-
-def _rising(offsets: np.ndarray, last: int) -> bool:
-    return bool(len(offsets) and offsets[0] == 0 and offsets[-1] == last and (np.diff(offsets) >= 0).all())

@@ -13,11 +13,11 @@ from typing import Any, Literal
 import numpy as np
 from scipy import sparse
 
-from labelwise.codes.beam import beam_search
-from labelwise.codes.chunked import ChunkedWeights, ChunkPart
 from labelwise.codes.tree import LabelTree
-from labelwise.training.chunk_shards import ChunkShards
-from labelwise.training.chunks import Chunk, LevelTrainer, SolverConfig, pieces_of, squared_norms
+from labelwise.linear.beam import beam_search
+from labelwise.linear.level_trainer import Chunk, LevelTrainer, SolverConfig, pieces_of, squared_norms
+from labelwise.linear.shards import ChunkShards
+from labelwise.linear.weights import ChunkedWeights, ChunkPart
 
 log = logging.getLogger("labelwise")
 

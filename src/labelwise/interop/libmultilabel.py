@@ -1,8 +1,8 @@
 """Run configs from LibMultiLabel's YAML: AttentionXML, BiGRU and BiLSTM with label-wise attention, linear SVMs.
 
-What means the same by another name is taken over, and where LibMultiLabel would have filled in a default of its own
-that differs from ours, that is written out. What its file cannot say (averaged weights, clipping, the check of memory)
-stays as it is here. Every other key is reported with its line.
+Settings with a counterpart are converted; where LibMultiLabel's default differs from ours, it is written out. Settings
+that its file does not have (averaged weights, clipping, the memory check) keep our defaults. Every other key is
+reported with its line.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from pathlib import Path
 
 from labelwise.config import ConfigSource
 from labelwise.errors import ConfigError, did_you_mean
+from labelwise.interop.config_conversion import ConfigConversion
+from labelwise.interop.liblinear import put_solver
 from labelwise.metrics.names import parse_metric
-from labelwise.runs.conversion import Conversion
-from labelwise.runs.import_liblinear import solver
 
 GLOVE = ("glove.42B.300d", "glove.840B.300d", *(f"glove.6B.{width}d" for width in (50, 100, 200, 300)))
 NETWORKS = {"attentionxml": "attention_xml", "bigrulwan": "bigru", "bilstmlwan": "bigru", "bigru": "bigru"}
@@ -40,9 +40,9 @@ COMMON_KEYS += ("eval_batch_size", "result_dir", "beam_width", "remove_no_label_
 NO_COUNTERPART = {
     "cpu": "left out: a GPU is used when there is one; CUDA_VISIBLE_DEVICES= hides it",
     "silent": "left out: `labelwise -q train` is quiet",
-    "data_workers": "left out: batches are made in the process; model.training.load_ahead makes them on threads",
-    "eval": "left out: `labelwise evaluate RUN DATA` judges a trained model",
-    "checkpoint_path": "left out: the same command goes on with a stopped run, and a run folder has its model",
+    "data_workers": "left out: batches are built in the process; model.training.load_ahead builds them on threads",
+    "eval": "left out: `labelwise evaluate RUN DATA` evaluates a trained model",
+    "checkpoint_path": "left out: the same command resumes a stopped run, and a run folder has its model",
     "checkpoint_dir": "left out: checkpoints are in the run folder",
     "log_path": "left out: the log is in the run folder",
     "predict_out_path": "left out: `labelwise predict RUN DATA -o FILE` writes predictions",
@@ -50,28 +50,28 @@ NO_COUNTERPART = {
     "save_positive_predictions": "left out: `labelwise predict RUN DATA --threshold T -o FILE` writes them",
     "label_file": "left out: the labels are those of the training documents",
     "include_test_labels": "left out: labels that no training document has cannot be predicted; scores count them",
-    "remove_no_label_data": "left out: documents without labels are learned from",
-    "eval_batch_size": "left out: documents are predicted in batches of like length that fit the memory",
+    "remove_no_label_data": "left out: documents without labels are used for training",
+    "eval_batch_size": "left out: documents are predicted in batches of similar length that fit into memory",
     "add_special_tokens": "left out: it concerns tokenisers of pretrained encoders",
     "vocab_file": "left out: the vocabulary is learned from the training documents",
-    "init_weight": "left out: layers start Xavier-uniform, label vectors at a length of their own",
+    "init_weight": "left out: layers are initialised Xavier-uniform, label vectors with a fixed norm",
     "limit_train_batches": "left out: data.limit keeps only the first training documents",
     "limit_val_batches": "left out: all held-out documents are used",
     "limit_test_batches": "left out: all test documents are used",
     "tree_max_depth": "left out: the depth follows from model.branching and model.leaf_size",
-    "lr_scheduler": "left out: the rate stays constant; model.training.schedule can let it fall",
+    "lr_scheduler": "left out: the rate is constant; model.training.schedule can decrease it",
     "scheduler_config": "left out with lr_scheduler",
     **dict.fromkeys(
         ("search_alg", "num_samples", "cpu_count", "gpu_count", "no_retrain", "scheduler"),
-        "left out: searches are files of their own here, see `labelwise sweep`",
+        "left out: searches have their own files here, see `labelwise sweep`",
     ),
 }
 
 
-def import_libmultilabel(source: ConfigSource) -> Conversion:
-    """Our config from LibMultiLabel's; `values` holds what is set, `notes` what became of the rest."""
+def import_libmultilabel(source: ConfigSource) -> ConfigConversion:
+    """Our config from LibMultiLabel's; `values` holds the fields that are set, `notes` the remarks on other keys."""
     _refuse_searches(source)
-    found = Conversion(source)
+    found = ConfigConversion(source)
     linear = found.get("linear", kind="switch")
     _data(found, linear=bool(linear))
     if linear:
@@ -82,13 +82,13 @@ def import_libmultilabel(source: ConfigSource) -> Conversion:
     side = "linear" if linear else "neural"
     for key in unused:
         if key not in NO_COUNTERPART and (key,) not in found.seen:
-            found.say(f"left out: LibMultiLabel does not use it on its {side} side", key)
+            found.note(f"left out: LibMultiLabel does not use it on its {side} side", key)
     for key, says in NO_COUNTERPART.items():
         if (key,) not in found.seen:
-            found.say(says, key)
-    found.tell_unknown((*COMMON_KEYS, *LINEAR_KEYS, *NETWORK_KEYS, *NO_COUNTERPART))
+            found.note(says, key)
+    found.note_unknown((*COMMON_KEYS, *LINEAR_KEYS, *NETWORK_KEYS, *NO_COUNTERPART))
     if found.filled:
-        found.tell(f"what the file leaves open is as LibMultiLabel has it by default: {', '.join(found.filled)}")
+        found.note_file(f"set to LibMultiLabel's defaults, as the file does not set them: {', '.join(found.filled)}")
     found.finished()
     return found
 
@@ -106,7 +106,7 @@ def _refuse_searches(source: ConfigSource) -> None:
             )
 
 
-def _data(found: Conversion, linear: bool) -> None:
+def _data(found: ConfigConversion, linear: bool) -> None:
     if not found.has("training_file"):
         raise ConfigError(f"{found.source.name}: training_file is missing; a run needs documents to train on")
     found.move("training_file", to="data.train", kind="word")
@@ -124,21 +124,21 @@ def _data(found: Conversion, linear: bool) -> None:
     found.put("run.folder", (Path(folder or "runs") / (f"{name}_{stem}" if name else stem)).as_posix(), "data_name")
 
 
-def _linear(found: Conversion) -> None:
-    found.say("left out: of the linear side linear_technique says what is trained", "model_name")
+def _linear(found: ConfigConversion) -> None:
+    found.note("left out: on the linear side linear_technique selects the model", "model_name")
     technique = found.get("linear_technique", kind="word") or "1vsrest"
     where = f"{found.source.where(('linear_technique',))}: linear_technique"
     if technique in OTHER_TECHNIQUES:
         raise ConfigError(
-            f"{where}: '{technique}' is not offered; 1vsrest (linear_flat) and tree (linear_tree) are, and calibrating "
-            "chooses a threshold for the best micro-F1"
+            f"{where}: '{technique}' is not offered; accepted: 1vsrest (linear_flat), tree (linear_tree). Calibration "
+            "chooses the threshold with the best micro-F1"
         )
     if technique not in TECHNIQUES:
         raise ConfigError(f"{where}: there is no '{technique}'; {did_you_mean(technique, TECHNIQUES)}")
     found.put("model.method", TECHNIQUES[technique], "linear_technique")
     if (found.source.values.get("data_format") or "txt") == "txt":
         found.put("model.tfidf.sublinear", False)
-    solver(found)
+    put_solver(found)
     found.move("seed", to="model.seed", kind="count")
     if technique == "tree":
         found.put("model.tree", "kway")
@@ -149,18 +149,18 @@ def _linear(found: Conversion) -> None:
         found.put("model.post_processor", "l2_hinge")
     else:
         for key in ("beam_width", "tree_degree", "tree_max_depth", "tree_ensemble_models"):
-            found.say("left out: it concerns trees, linear_technique is 1vsrest", key)
-    found.say("left out: LibMultiLabel's linear side has no held-out documents", "val_file")
-    found.say("left out: LibMultiLabel's linear side has no held-out documents", "val_size")
+            found.note("left out: it concerns trees, linear_technique is 1vsrest", key)
+    found.note("left out: LibMultiLabel's linear side has no held-out documents", "val_file")
+    found.note("left out: LibMultiLabel's linear side has no held-out documents", "val_size")
     # a margin of 0 is a sigmoid of one half
     _metrics(found, threshold=None if technique == "tree" else 0.5)
 
 
-def _network(found: Conversion) -> None:
+def _network(found: ConfigConversion) -> None:
     name = found.get("model_name", kind="word")
     where = f"{found.source.where(('model_name',))}: model_name"
     if name is None:
-        raise ConfigError(f"{found.source.name}: model_name is missing (or `linear: true`); it says what is trained")
+        raise ConfigError(f"{found.source.name}: model_name is missing (or `linear: true`); it selects the model")
     if name.lower() in NOT_OFFERED:
         raise ConfigError(f"{where}: {name} is not offered; the nearest method here is {NOT_OFFERED[name.lower()]}")
     if name.lower() not in NETWORKS:
@@ -175,31 +175,31 @@ def _network(found: Conversion) -> None:
         found.move("beam_width", to="model.beam_width", kind="count", default=10)
     else:
         for key in ("cluster_size", "beam_width"):
-            found.say(f"left out: it concerns trees, {name} has none", key)
+            found.note(f"left out: it concerns trees, {name} has none", key)
     _held_out(found)
     _training(found)
     threshold = found.get("metric_threshold", kind="number")
     _metrics(found, threshold=0.5 if threshold is None else threshold)
 
 
-def _words(found: Conversion) -> None:
+def _words(found: ConfigConversion) -> None:
     found.move("max_seq_length", to="model.words.max_length", kind="count", default=500)
     found.move("min_vocab_freq", to="model.words.min_frequency", kind="count", default=1)
     vectors, folder = found.get("embed_file", kind="word"), found.get("embed_cache_dir", kind="word")
     if vectors in GLOVE:
         file = (Path(folder or ".vector_cache") / f"{vectors}.txt").as_posix()
-        found.say(f"{file}: nothing is downloaded; put the file there, or set model.words.vectors", "embed_file")
+        found.note(f"{file}: nothing is downloaded; put the file there, or set model.words.vectors", "embed_file")
         found.put("model.words.vectors", file, "embed_file")
     elif vectors is not None:
         found.put("model.words.vectors", vectors, "embed_file")
-        found.say("left out: it is for vectors that LibMultiLabel downloads", "embed_cache_dir")
+        found.note("left out: it is for vectors that LibMultiLabel downloads", "embed_cache_dir")
     else:
-        found.say("left out: there is no embed_file", "embed_cache_dir")
-        found.tell("there is no embed_file: word vectors are drawn at random and learned")
+        found.note("left out: there is no embed_file", "embed_cache_dir")
+        found.note_file("there is no embed_file: word vectors are drawn at random and trained")
     found.move("normalize_embed", to="model.words.normalise", kind="switch")
 
 
-def _layers(found: Conversion, name: str) -> None:
+def _layers(found: ConfigConversion, name: str) -> None:
     section, tree = "network_config", name == "attentionxml"
     found.get(section, kind="section")
     found.move(section, "rnn_dim", to="model.recurrent.width", kind="count", default=512)
@@ -207,9 +207,9 @@ def _layers(found: Conversion, name: str) -> None:
     found.move(
         section, "post_encoder_dropout", to="model.recurrent.dropout", kind="number", default=0.5 if tree else 0.0
     )
-    found.say("left out: it acts between recurrent layers, and there is one", section, "encoder_dropout")
+    found.note("left out: it applies between recurrent layers, and there is one", section, "encoder_dropout")
     if (found.get(section, "rnn_layers", kind="count") or 1) > 1:
-        found.say("one recurrent layer is offered, and one it is", section, "rnn_layers")
+        found.note("only one recurrent layer is supported; one is used", section, "rnn_layers")
     frozen = found.get(section, "freeze_embed_training", kind="switch") if tree else False
     if found.has("embed_file") or frozen:
         found.put("model.words.frozen", bool(frozen), section, "freeze_embed_training")
@@ -219,17 +219,17 @@ def _layers(found: Conversion, name: str) -> None:
         found.put("model.attention", "none" if name == "bigru" else "label", "model_name")
         found.put("model.recurrent.cell", "lstm" if name == "bilstmlwan" else "gru", "model_name")
     known = ("rnn_dim", "rnn_layers", "embed_dropout", "encoder_dropout", "post_encoder_dropout")
-    found.tell_unknown((*known, "linear_size", "freeze_embed_training"), section)
+    found.note_unknown((*known, "linear_size", "freeze_embed_training"), section)
 
 
-def _held_out(found: Conversion) -> None:
-    """Which documents tell when the network is at its best."""
+def _held_out(found: ConfigConversion) -> None:
+    """The documents that choose the best weights."""
     size = found.get("val_size", kind="number")
     merged = found.get("merge_train_val", kind="switch")
     if found.has("val_file"):
-        found.say("left out: val_file holds the documents", "val_size")
+        found.note("left out: val_file holds the documents", "val_size")
         if merged:
-            found.say("not done: join the two files yourself and set model.valid_fraction to 0", "merge_train_val")
+            found.note("not supported: concatenate the two files and set model.valid_fraction to 0", "merge_train_val")
         return
     if merged or size == 0:
         found.put("model.valid_fraction", 0.0, "merge_train_val" if merged else "val_size")
@@ -240,19 +240,19 @@ def _held_out(found: Conversion) -> None:
     if size >= 1:
         documents = _lines(Path(str(found.source.values["training_file"])))
         if documents is None or documents <= size:
-            found.say(
-                "a number of documents is a share of them here, and the training file is not there to count: left out, "
-                "so that model.valid_fraction holds (0.05, at most 1,000 documents)",
+            found.note(
+                "held-out documents are given as a fraction here, and the training file is not there to count: "
+                "left out, model.valid_fraction applies (0.05, at most 1,000 documents)",
                 "val_size",
             )
             return
-        found.say(f"of {documents:,} training documents, as a share", "val_size")
+        found.note(f"of {documents:,} training documents, as a fraction", "val_size")
         size = round(size / documents, 6)
     found.put("data.valid_fraction", float(size), "val_size")
 
 
 def _lines(path: Path) -> int | None:
-    """Lines of a file that hold something."""
+    """The number of lines that are not blank; None if the file cannot be read."""
     try:
         with path.open("rb") as file:
             return sum(1 for line in file if line.strip())
@@ -260,14 +260,14 @@ def _lines(path: Path) -> int | None:
         return None
 
 
-def _training(found: Conversion) -> None:
+def _training(found: ConfigConversion) -> None:
     training = "model.training"
     found.move("epochs", to=f"{training}.epochs", kind="count", default=10_000)
     found.move("batch_size", to=f"{training}.batch_size", kind="count", default=16)
     found.move("seed", to=f"{training}.seed", kind="count")
     name = (found.get("optimizer", kind="word") or "adam").lower()
     if name not in ("adam", "adamw", "sgd"):
-        found.say(f"{name} is not offered, adam takes its place", "optimizer")
+        found.note(f"{name} is not offered, adam is used", "optimizer")
         name = "adam"
     found.put(f"{training}.optimiser.name", name, "optimizer")
     found.move("learning_rate", to=f"{training}.optimiser.rate", kind="number", default=1e-4)
@@ -277,51 +277,51 @@ def _training(found: Conversion) -> None:
     if name == "sgd":
         found.move("momentum", to=f"{training}.optimiser.momentum", kind="number", default=0.9)
     else:
-        found.say(f"left out: it is a setting of sgd, the optimiser is {name}", "momentum")
-    if "valid_fraction" not in found.values["model"]:  # with nothing held out, training goes on to its end
+        found.note(f"left out: it is a setting of sgd, the optimiser is {name}", "momentum")
+    if "valid_fraction" not in found.values["model"]:  # without held-out documents training runs to its end
         found.put(f"{training}.validate_every", "epoch")
         found.move("patience", to=f"{training}.early_stopping.patience", kind="count", default=5)
         _watched(found)
     else:
         for key in ("patience", "val_metric", "early_stopping_metric"):
-            found.say("left out: no documents are held out", key)
+            found.note("left out: no documents are held out", key)
     loss = found.get("loss_function", kind="word")
     if loss not in (None, "binary_cross_entropy_with_logits"):
-        found.say("not offered, binary_cross_entropy_with_logits takes its place", "loss_function")
+        found.note("not offered, binary_cross_entropy_with_logits is used", "loss_function")
     if found.get("shuffle", kind="switch") is False:
-        found.say("left out: the order of the documents is always drawn anew", "shuffle")
-    found.tell(
-        "gradients are clipped adaptively and weights averaged (SWA), where LibMultiLabel clips each number at 0.5; "
-        "model.training.clip and model.training.averaging change that"
+        found.note("left out: documents are always shuffled", "shuffle")
+    found.note_file(
+        "gradients are clipped adaptively and weights averaged (SWA), where LibMultiLabel clips each component at 0.5; "
+        "model.training.clip and model.training.averaging change this"
     )
 
 
-def _watched(found: Conversion) -> None:
-    """The number by which the best weights are chosen."""
+def _watched(found: ConfigConversion) -> None:
+    """The metric that chooses the best weights."""
     wanted, stopping = found.get("val_metric", kind="word"), found.get("early_stopping_metric", kind="word")
     metric = _metric(wanted or "P@1")
     if wanted is None:
         found.filled.append("model.training.metric P@1")
     if metric is None or "@" not in metric:
-        found.say("cannot be watched while training, nDCG@5 takes its place", "val_metric")
+        found.note("cannot be computed during training, nDCG@5 is used", "val_metric")
         metric = "nDCG@5"
     found.put("model.training.metric", metric, "val_metric")
     if stopping not in (None, wanted):
-        found.say(f"left out: {metric} both chooses the weights and ends the training", "early_stopping_metric")
+        found.note(f"left out: {metric} chooses the weights and stops training", "early_stopping_metric")
 
 
-def _metrics(found: Conversion, threshold: float | None) -> None:
-    """How the model is judged; without a threshold F1 cannot be worked out."""
+def _metrics(found: ConfigConversion, threshold: float | None) -> None:
+    """The metrics of the evaluation; without a threshold F1 cannot be computed."""
     given = found.get("monitor_metrics", kind="words")
     kept: list[str] = []
     for name in given or ["P@1", "P@3", "P@5"]:
         metric = _metric(name)
         if metric is None:
-            found.say(f"{name} is not offered, left out", "monitor_metrics")
+            found.note(f"{name} is not offered, left out", "monitor_metrics")
         elif threshold is None and "@" not in metric:
-            found.say(
+            found.note(
                 f"{name} left out: LibMultiLabel counts all labels that its beam reaches as predicted; "
-                "ask for it with evaluate.threshold, or calibrate the model",
+                "set evaluate.threshold or calibrate the model to compute it",
                 "monitor_metrics",
             )
         elif metric not in kept:
@@ -337,11 +337,11 @@ def _metrics(found: Conversion, threshold: float | None) -> None:
         found.put("evaluate.threshold", threshold, "metric_threshold")
         found.put("calibrate.enabled", False)  # the threshold is one of raw scores
     else:
-        found.say("left out: it is for F1, which is not asked for", "metric_threshold")
+        found.note("left out: it is for F1, which is not asked for", "metric_threshold")
 
 
 def _metric(name: str) -> str | None:
-    """Our name of a metric, if we have it."""
+    """Our name of a metric, or None."""
     try:
         return parse_metric(name).name
     except ConfigError:

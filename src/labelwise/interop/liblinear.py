@@ -1,4 +1,4 @@
-"""LIBLINEAR's options, as LibMultiLabel's `liblinear_options` hands them on, in words of our solver."""
+"""LIBLINEAR's command-line options, as in LibMultiLabel's `liblinear_options`, as settings of our solver."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import math
 import shlex
 
 from labelwise.errors import ConfigError
-from labelwise.runs.conversion import Conversion
+from labelwise.interop.config_conversion import ConfigConversion
 
 KEY = "liblinear_options"
 LOSSES = {0: "logistic", 1: "squared_hinge", 2: "squared_hinge", 3: "hinge", 7: "logistic"}
 DUAL = (1, 3, 7)
 MOST_PASSES = 300
-"""Passes after which LIBLINEAR's dual solvers end."""
+"""Maximum number of passes of LIBLINEAR's dual solvers."""
 WITH_VALUE = ("-s", "-c", "-p", "-e", "-B", "-m", "-w1", "-w-1")
 
 
-def solver(found: Conversion) -> None:
-    """Put the solver's settings; what is not in the options is as LIBLINEAR has it by default."""
+def put_solver(found: ConfigConversion) -> None:
+    """Set the solver's fields; options that are not given have LIBLINEAR's defaults."""
     text = found.get(KEY, kind="word") or ""
     where = f"{found.source.where((KEY,))}: {KEY}"
     options = _parsed(text, where)
@@ -36,14 +36,16 @@ def solver(found: Conversion) -> None:
         found.put("model.solver.tolerance", _number(options, "-e", 0.1, where), KEY)
         found.put("model.solver.max_passes", MOST_PASSES, KEY)
     elif "-e" in options:
-        found.say(f"-e left out: -s {kind:g} stops by another measure; model.solver.tolerance is ours", KEY)
+        found.note(f"-e left out: -s {kind:g} has another stopping criterion; model.solver.tolerance stays", KEY)
     if "-m" in options:
         found.put("run.threads", int(_number(options, "-m", 1, where)), KEY)
     if "-q" in options:
-        found.say("-q left out: the solver prints nothing", KEY)
+        found.note("-q left out: the solver prints nothing", KEY)
     if "-p" in options:
-        found.say("-p left out: it is for regression", KEY)
-    found.tell("weights below model.solver.threshold (0.1) are dropped; LIBLINEAR keeps all, as 0 would here")
+        found.note("-p left out: it is for regression", KEY)
+    found.note_file(
+        "weights below model.solver.threshold (0.1) are dropped; LIBLINEAR keeps all, as threshold 0 does here"
+    )
 
 
 def _parsed(text: str, where: str) -> dict[str, str]:

@@ -5,10 +5,10 @@ import pytest
 from scipy import sparse
 
 from labelwise.codes.tree import LabelTree
+from labelwise.free_memory import free_memory
+from labelwise.linear.level_trainer import SolverConfig
+from labelwise.linear.memory_estimate import MemoryNeed, clustering_need, training_need
 from labelwise.parallel import using_threads
-from labelwise.training.chunks import SolverConfig
-from labelwise.training.free_memory import free_memory
-from labelwise.training.memory_estimate import MemoryNeed, clustering_need, training_need
 
 GB = 1 << 30
 
@@ -97,7 +97,7 @@ def test_what_takes_more_is_thought_to_take_more():
 
 def test_the_bound_holds_when_everything_is_kept():
     """With a threshold of 0 no weight is lost, so their number is known."""
-    from labelwise.training.tree import train_tree
+    from labelwise.linear.train_tree import train_tree
 
     features, labels, tree = problem()
     solver = SolverConfig(threshold=0, max_passes=3)

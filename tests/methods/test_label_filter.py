@@ -1,5 +1,6 @@
 """Predictions kept to some labels, and labels weighed: the same as filtering and weighing a full prediction."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -9,6 +10,9 @@ import labelwise as lw
 from cli.commands import labelwise
 from conformance.planted import planted
 from labelwise.errors import ConfigError, DataError
+from labelwise.methods import label_filter
+from labelwise.runs import predict
+from labelwise.strings import Strings
 
 EVERYTHING = {"leaf_size": 6, "branching": 3, "beam": 1000}
 MAKE = {
@@ -111,3 +115,46 @@ def test_files_on_the_command_line(tmp_path):
     assert "weights.tsv:2" in labelwise(*arguments, code=2).err
     (tmp_path / "labels.txt").write_text("nothing\n")
     assert "no label 'nothing'" in labelwise(*arguments[:-2], code=2).err
+
+
+def test_a_filter_made_before_is_not_checked_again(tmp_path, monkeypatch):
+    data = planted("texts", n_documents=200)
+    model = lw.LinearFlat().fit(data)
+    weights = {"L3": 0, "L5": 2.5}
+    chosen = model.label_filter(["L1", "L3", "L5"], weights)
+    expected = model.predict(data, k=5, labels=["L1", "L3", "L5"], label_weights=weights)
+    found = model.predict(data, k=5, labels=chosen)
+    np.testing.assert_array_equal(found.ids, expected.ids)
+    np.testing.assert_array_equal(found.scores, expected.scores)
+    assert model.label_filter() is None
+    with pytest.raises(DataError, match="give it alone"):
+        model.predict(data, labels=chosen, label_weights=weights)
+    with pytest.raises(DataError, match="of one model"):
+        lw.LinearFlat().fit(["one", "two"], [["x"], ["y"]]).predict("one", labels=chosen)
+
+    (tmp_path / "texts.txt").write_text("\n".join(data.texts) + "\n")
+    (tmp_path / "labels.txt").write_text("L1\nL3\n")
+    calls = []
+    monkeypatch.setattr(
+        label_filter, "_mask", lambda *given, plain=label_filter._mask: calls.append(1) or plain(*given)
+    )
+    monkeypatch.setattr(predict, "BATCH", 50)
+    request = predict.Request(str(tmp_path / "texts.txt"), labels=str(tmp_path / "labels.txt"))
+    predict.predict_file(model, request, str(tmp_path / "out.jsonl"), None, False)
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 200
+    assert len(calls) == 1
+
+
+def test_label_texts_are_found_by_number(tmp_path):
+    """No table of all names is needed, which would take gigabytes with millions of labels."""
+    data = planted("texts", n_documents=100)
+    texts = Strings.of([f"text of {name}" for name in data.label_names])
+    model = lw.Popularity().fit(dataclasses.replace(data, label_texts=texts))
+    model.label_names_ = Strings.of(list(model.label_names_))
+    (tmp_path / "texts.txt").write_text("one\ntwo\n")
+    predict.predict_file(model, predict.Request(str(tmp_path / "texts.txt")), str(tmp_path / "o.jsonl"), None, False)
+    for line in (tmp_path / "o.jsonl").read_text().splitlines():
+        found = json.loads(line)["labels"]
+        assert len(found) == 10
+        assert all(label["text"] == f"text of {label['label']}" for label in found)
+    assert model.label_names_._positions is None

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from labelwise.codes.beam import POST_PROCESSORS, LabelChoice, beam_search
-from labelwise.codes.chunked import ChunkedWeights, ChunkPart
 from labelwise.errors import ConfigError, ModelFormatError
+from labelwise.linear.beam import POST_PROCESSORS, LabelChoice, beam_search
+from labelwise.linear.weights import ChunkedWeights, ChunkPart
 from labelwise.parallel import using_threads
 
 

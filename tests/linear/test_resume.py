@@ -11,13 +11,13 @@ import labelwise as lw
 from cli.commands import labelwise
 from conformance.planted import planted
 from killing import kill_where_it_holds
-from labelwise.codes.chunked import ChunkPart
 from labelwise.fit_context import FitContext
+from labelwise.linear import shards as chunk_shards
+from labelwise.linear.level_trainer import LevelTrainer
+from labelwise.linear.shards import ChunkShards, fingerprint
+from labelwise.linear.weights import ChunkPart
 from labelwise.parallel import using_threads
 from labelwise.store import Folder
-from labelwise.training import chunk_shards
-from labelwise.training.chunk_shards import ChunkShards, fingerprint
-from labelwise.training.chunks import LevelTrainer
 
 SMALL = {"trees": 2, "leaf_size": 10, "branching": 4}
 
@@ -31,8 +31,8 @@ def keys_in(checkpoints: Path) -> list[tuple[int, int, int]]:
 
 
 HOLD_AFTER_THREE_CHUNKS = """
-from labelwise.training import chunk_shards
-from labelwise.training.chunks import LevelTrainer
+from labelwise.linear import shards as chunk_shards
+from labelwise.linear.level_trainer import LevelTrainer
 chunk_shards.LONGEST_LOSS = 0.0
 trained, plain = [], LevelTrainer._train_chunk
 def three_at_most(self, chunk):

@@ -1,11 +1,14 @@
-"""Some documents of a data set, or several data sets one after the other, with their rows in files instead of memory.
+"""Data sets larger than memory: folders for their rows, and taking, splitting and merging them without loading them.
 
-All of it goes some rows at a time, so that memory holds the offsets of rows and little else.
+Rows are copied some at a time, so that memory holds the offsets of rows and little else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,16 +17,49 @@ from typing import Any
 import numpy as np
 
 from labelwise.data.blocks import Blocks
+from labelwise.data.csr import ArrayOnDisk, RowsOnDisk, csr_of, narrow_offsets, new_rows, pick_rows, row_numbers
 from labelwise.data.dataset import Dataset, row_pieces
-from labelwise.data.formats.sparse_rows import RowsOnDisk, narrow_offsets, new_rows
-from labelwise.data.on_disk import ArrayOnDisk
-from labelwise.data.pick import csr_of, pick_rows, row_numbers
 from labelwise.errors import DataError
 from labelwise.mapped import forget, in_pieces
 from labelwise.strings import Strings
 
 AT_ONCE = 1 << 20
 """Numbers that are on their way at a time: 8 MB of entries."""
+
+
+# --- folders for rows -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def scratch_beside(output: Path) -> Iterator[Path]:
+    """A hidden folder on the disk of the output, as that must have room anyway."""
+    above = next(folder for folder in output.absolute().parents if folder.is_dir())
+    hidden = None
+    try:
+        hidden = Path(tempfile.mkdtemp(prefix=".labelwise-", dir=above))
+        yield hidden
+    except OSError as error:
+        raise DataError(f"cannot be written to: {error.strerror or error}", above) from error
+    finally:
+        if hidden is not None:
+            shutil.rmtree(hidden, ignore_errors=True)
+
+
+@contextmanager
+def scratch_at(place: Path, wanted: bool) -> Iterator[Path | None]:
+    """This very folder, empty, or None if none is wanted; what a killed process left there is removed either way."""
+    shutil.rmtree(place, ignore_errors=True)
+    if not wanted:
+        yield None
+        return
+    try:
+        place.mkdir()
+    except OSError as error:
+        raise DataError(f"the folder cannot be made: {error.strerror or error}", place) from error
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
 
 
 # --- some documents -------------------------------------------------------------------------------------------------

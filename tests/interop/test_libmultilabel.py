@@ -5,8 +5,8 @@ import pytest
 from cli.commands import labelwise
 from labelwise.config import ConfigSource
 from labelwise.errors import ConfigError
+from labelwise.interop.libmultilabel import import_libmultilabel
 from labelwise.runs.config import run_config
-from labelwise.runs.import_libmultilabel import import_libmultilabel
 
 ATTENTION = """\
 data_name: shelf
@@ -117,7 +117,7 @@ def test_bigru_gets_the_defaults_of_libmultilabel_and_learns_its_vectors():
     assert model["training"]["optimiser"]["rate"] == 1e-4
     assert (model["training"]["epochs"], model["training"]["early_stopping"]) == (10_000, {"patience": 5})
     assert found.values["data"]["valid_fraction"] == 0.1
-    filled = next(str(note) for note in found.notes if "by default" in str(note))
+    filled = next(str(note) for note in found.notes if "LibMultiLabel's defaults" in str(note))
     assert "model.training.epochs 10000" in filled
     assert "valid_fraction" not in filled
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from labelwise.codes.chunked import ChunkedWeights
 from labelwise.errors import ConfigError, did_you_mean
+from labelwise.linear.weights import ChunkedWeights
 from labelwise.parallel import ranges, run_all, threads
 from labelwise.topk import NOTHING, TopK
 

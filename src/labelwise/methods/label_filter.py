@@ -13,32 +13,37 @@ from labelwise.strings import Strings
 
 
 @dataclass(frozen=True)
-class LabelWishes:
+class LabelFilter:
     """Labels that may be predicted, and what their scores are multiplied by; both over all labels. None: all, 1."""
 
-    allowed: np.ndarray | None = None
-    weights: np.ndarray | None = None
+    allowed: np.ndarray | None
+    weights: np.ndarray | None
+    n_labels: int
 
+    @classmethod
+    def of(cls, labels: Any, weights: Any, names: Strings) -> LabelFilter | None:
+        """Checked vectors from whatever a user gives; None when nothing is given.
 
-def label_wishes(labels: Any, weights: Any, names: Strings) -> LabelWishes | None:
-    """Checked vectors from whatever a user gives; None when there is no wish.
-
-    Parameters
-    ----------
-    labels
-        Names or numbers of the labels allowed, or a vector of bool over all labels.
-    weights
-        From names or numbers of labels to factors (the others have 1), or a vector of factors over all labels. A label
-        of factor 0 is not predicted.
-    """
-    allowed = None if labels is None else _mask(labels, names)
-    factors = None if weights is None else _factors(weights, names)
-    if factors is not None and (factors == 0).any():
-        allowed = (factors > 0) if allowed is None else allowed & (factors > 0)
-        factors = np.where(factors == 0, 1, factors)
-    if allowed is not None and not allowed.any():
-        raise DataError("no label may be predicted: the list of labels is empty, or all have a weight of 0")
-    return None if allowed is None and factors is None else LabelWishes(allowed, factors)
+        Parameters
+        ----------
+        labels
+            Names or numbers of the labels allowed, a vector of bool over all labels, or a filter made before.
+        weights
+            From names or numbers of labels to factors (the others have 1), or a vector of factors over all labels. A
+            label of factor 0 is not predicted.
+        """
+        if isinstance(labels, LabelFilter):
+            if weights is not None or labels.n_labels != len(names):
+                raise DataError("a label filter is of one model and holds the weights too: give it alone, as `labels`")
+            return labels
+        allowed = None if labels is None else _mask(labels, names)
+        factors = None if weights is None else _factors(weights, names)
+        if factors is not None and (factors == 0).any():
+            allowed = (factors > 0) if allowed is None else allowed & (factors > 0)
+            factors = np.where(factors == 0, 1, factors)
+        if allowed is not None and not allowed.any():
+            raise DataError("no label may be predicted: the list of labels is empty, or all have a weight of 0")
+        return None if allowed is None and factors is None else cls(allowed, factors, len(names))
 
 
 def _mask(labels: Any, names: Strings) -> np.ndarray:

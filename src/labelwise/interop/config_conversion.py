@@ -1,7 +1,7 @@
-"""Another tool's config on its way to one of ours: typed values, where each came from, and what became of the rest.
+"""Converts another tool's config to one of ours: typed values, the line each came from, and notes on all other keys.
 
-Every key is either put somewhere, or spoken about; what nobody has looked at is told in the end. The lines of the
-other tool's file go along, so that a fault of the result names the line that it came from.
+Every key is either converted or gets a note; keys that were never read are reported at the end. Line numbers of the
+other tool's file are kept, so that an error in the result names the line that caused it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from labelwise.errors import ConfigError, did_you_mean
 from labelwise.runs.config import RunConfig, run_config
 
 YAML_1_1 = {"yes": True, "on": True, "no": False, "off": False}
-"""Words that most YAML readers take for true and false, and ours for words."""
+"""Words that most YAML readers parse as true and false, and ours as strings."""
 KINDS = {
     "count": "a whole number",
     "number": "a number",
@@ -31,7 +31,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Note:
-    """What becomes of a key that is not simply taken over."""
+    """A key that was not converted as it is, and why."""
 
     where: str
     key: str
@@ -42,8 +42,8 @@ class Note:
         return f"{self.where}: {self.key}: {self.says}" if self.key else f"{self.where}: {self.says}"
 
 
-class Conversion:
-    """A run config in the making, from the values of `source`."""
+class ConfigConversion:
+    """A run config that is being built from the values of `source`."""
 
     def __init__(self, source: ConfigSource) -> None:
         self.source = source
@@ -58,7 +58,7 @@ class Conversion:
         return self._found(place) is not None
 
     def get(self, *place: str, kind: str) -> Any:
-        """The value of a key, checked, or None; the key counts as looked at."""
+        """The checked value of a key, or None; marks the key as read."""
         self.seen.add(place)
         found = self._found(place)
         if found is None:
@@ -69,7 +69,7 @@ class Conversion:
         return value
 
     def put(self, ours: str, value: Any, *place: str) -> None:
-        """Set a field of ours; the place is where it came from."""
+        """Set one of our fields; `place` is the key it came from."""
         parts = tuple(ours.split("."))
         section = self.values
         for part in parts[:-1]:
@@ -79,7 +79,7 @@ class Conversion:
             self._lines[parts] = self.source.lines[place]
 
     def move(self, *place: str, to: str, kind: str, default: Any = None) -> Any:
-        """Take a value over under our name; a default of the other tool is written out."""
+        """Copy a value to our field; a default of the other tool is written out."""
         value = self.get(*place, kind=kind)
         if value is None and default is not None:
             value = default
@@ -88,19 +88,19 @@ class Conversion:
             self.put(to, value, *place)
         return value
 
-    def say(self, text: str, *place: str) -> None:
-        """Tell what becomes of a key, if it is there."""
+    def note(self, text: str, *place: str) -> None:
+        """Add a note on a key, if the file has it."""
         self.seen.add(place)
         if self.has(*place):
             where = self.source.where(place)
             self.notes.append(Note(where, ".".join(place), text, self.source.lines.get(place, 0)))
 
-    def tell(self, text: str) -> None:
-        """Something about the whole file."""
+    def note_file(self, text: str) -> None:
+        """Add a note on the whole file."""
         self.notes.append(Note(self.source.name, "", text))
 
-    def tell_unknown(self, known: Iterable[str], section: str | None = None) -> None:
-        """Report every key that nobody has looked at; `known` are those that might have been meant."""
+    def note_unknown(self, known: Iterable[str], section: str | None = None) -> None:
+        """Add a note on every key that was not read; `known` are the candidates for a misspelt one."""
         values = self.source.values if section is None else self.source.values.get(section)
         for key in values if isinstance(values, dict) else ():
             place = (str(key),) if section is None else (section, str(key))
@@ -108,16 +108,16 @@ class Conversion:
                 near = did_you_mean(str(key), known)
                 hint = f"; {near}" if near.startswith("did") else ""
                 line = self.source.lines.get(place, 0)
-                says = f"not a key that is known here, left out{hint}"
+                says = f"unknown key, ignored{hint}"
                 self.notes.append(Note(self.source.where(place), ".".join(place), says, line))
 
     def finished(self) -> RunConfig:
-        """The checked result; faults name the line of the file they came from."""
+        """The validated result; errors name the line of the other tool's file."""
         self.notes.sort(key=lambda note: (note.line == 0, note.line))
         return run_config(ConfigSource(self.values, self.source.name, self._lines))
 
     def to_yaml(self, heading: str) -> str:
-        """What was set, with the notes above it."""
+        """The fields that were set, with the notes as comments above them."""
         notes = [line for note in self.notes for line in str(note).splitlines()]
         ordered = {name: self.values[name] for name in RunConfig.model_fields if name in self.values}
         return "".join(f"# {line}\n" for line in (heading, *notes)) + to_yaml(ordered)

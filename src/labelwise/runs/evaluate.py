@@ -1,4 +1,4 @@
-"""Judge a model on labelled documents: scores, a table of labels, examples to look at."""
+"""Evaluate a model on labelled documents: scores, a table of labels, examples to look at."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Unknown:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class ModelEvaluation:
     """An evaluation with what it took, and the means to score other predictions in the same way."""
 
     top: TopK
@@ -60,7 +60,9 @@ class Judgement:
     score: Callable[[TopK], Evaluation]
 
 
-def judge(model: Method, test: Dataset, section: EvaluateSection, folder: Path | None = None) -> Judgement:
+def evaluate_model(
+    model: Method, test: Dataset, section: EvaluateSection, folder: Path | None = None
+) -> ModelEvaluation:
     """Predict and score; with a folder, labels.tsv and examples.jsonl are written there.
 
     F1 without @k goes by the section's threshold, or by the model's own if none is given.
@@ -93,7 +95,7 @@ def judge(model: Method, test: Dataset, section: EvaluateSection, folder: Path |
         write_label_table(folder / files.LABELS, top, test, train=counts, k=min(5, top.k))
         write_examples(folder / files.EXAMPLES, top, test, counts, section.examples)
     unknown = Unknown.beyond(len(model.label_names_), test)
-    return Judgement(top, evaluation, seconds, threshold, unknown, score)
+    return ModelEvaluation(top, evaluation, seconds, threshold, unknown, score)
 
 
 def _in_space_of(model: Method, test: Dataset) -> Dataset:

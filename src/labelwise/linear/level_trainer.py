@@ -15,8 +15,8 @@ import numpy as np
 from pydantic import Field
 
 from labelwise import pages
-from labelwise.codes.chunked import ChunkPart
 from labelwise.config import Config
+from labelwise.linear.weights import ChunkPart
 from labelwise.parallel import run_all
 from labelwise.progress import progress
 

@@ -1,0 +1,68 @@
+"""Whether arrays from files can be trusted: offsets, indices and weights, checked once before a kernel walks them.
+
+Neighbours are compared, never subtracted: a difference of two int64 may wrap around and look small. All checks go in
+pieces, so that they need little memory beside the array, which may be mapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from labelwise.mapped import forget
+
+PIECE = 1 << 20
+
+
+def never_falls(values: np.ndarray) -> bool:
+    """Whether no value of a vector is below the one before it."""
+    return all(bool((piece[1:] >= piece[:-1]).all()) for piece in _pieces(values, overlap=1))
+
+
+def rises(values: np.ndarray) -> bool:
+    """Whether every value of a vector is above the one before it."""
+    return all(bool((piece[1:] > piece[:-1]).all()) for piece in _pieces(values, overlap=1))
+
+
+def are_offsets(offsets: np.ndarray, end: int) -> bool:
+    """Whether a vector of integers begins with 0, ends with `end` and never falls in between."""
+    return (
+        offsets.ndim == 1
+        and offsets.dtype.kind in "iu"
+        and len(offsets) > 0
+        and int(offsets[0]) == 0
+        and int(offsets[-1]) == end
+        and never_falls(offsets)
+    )
+
+
+def are_sizes(sizes: np.ndarray, total: int) -> bool:
+    """Whether a vector holds integers from 0 that add up to `total`."""
+    if sizes.ndim != 1 or sizes.dtype.kind not in "iu" or not in_range(sizes, total + 1):
+        return False
+    # a piece of numbers that are at most `total` cannot wrap as long as total * PIECE fits
+    return total < 1 << 43 and sum(int(piece.sum(dtype=np.int64)) for piece in _pieces(sizes)) == total
+
+
+def in_range(numbers: np.ndarray, end: int) -> bool:
+    """Whether all integers of an array are from 0 to ``end - 1``."""
+    return numbers.dtype.kind in "iu" and all(
+        int(piece.min()) >= 0 and int(piece.max()) < end for piece in _pieces(numbers.reshape(-1))
+    )
+
+
+def all_finite(array: np.ndarray) -> bool:
+    """Whether an array holds neither NaN nor infinity; one of integers never does."""
+    if array.dtype.kind != "f":
+        return True
+    flat = array.reshape(-1) if array.flags.c_contiguous else array.ravel()
+    return all(bool(np.isfinite(piece).all()) for piece in _pieces(flat))
+
+
+def _pieces(values: np.ndarray, overlap: int = 0) -> Iterator[np.ndarray]:
+    """A vector in pieces that are not empty, each with the last `overlap` values of the one before."""
+    for begin in range(0, len(values), PIECE):
+        yield values[max(0, begin - overlap) : begin + PIECE]
+        if len(values) > PIECE:
+            forget(values)

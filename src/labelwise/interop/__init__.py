@@ -1,0 +1,1 @@
+"""What other tools wrote, turned into ours: configs today, saved models later."""

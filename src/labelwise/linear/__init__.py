@@ -1,0 +1,1 @@
+"""Trees of linear classifiers: their weights, training, search and explanation."""
