@@ -64,7 +64,7 @@ def test_many_labels_on_any_threads(aggregation, threads, n_documents):
         for label in random.integers(0, 60_000, 4):
             scores[np.arange(7), rows[label], document] = random.normal(size=7) + 1
     with using_threads(threads):
-        top = BucketSearch(tables, aggregation).best(scores, 7)
+        top = BucketSearch(tables).best(scores, 7, aggregation=aggregation)
     ids, values = brute_force(scores, rows, aggregation, 7)
     np.testing.assert_allclose(top.scores, values, rtol=1e-6)
     assert (top.ids == ids).mean() > 0.99
