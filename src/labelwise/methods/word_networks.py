@@ -36,8 +36,8 @@ from labelwise.strings import Strings
 from labelwise.topk import TopK
 
 if TYPE_CHECKING:
+    from labelwise.codes.label_path import LabelPath
     from labelwise.encoders.recurrent import RecurrentEncoder
-    from labelwise.linear.explain import LabelPath
     from labelwise.networks.attention_tree import AttentionTree
     from labelwise.networks.levels import Level
     from labelwise.training.watching import History
