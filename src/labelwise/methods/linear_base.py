@@ -33,11 +33,8 @@ NOT_LEARNED = ("memory",)
 """Parameters that change nothing in the model."""
 
 
-class LinearTfidf(TfidfConfig):
-    """TF-IDF as linear classifiers like it best."""
-
-    sublinear: bool = True
-    """Count a term that occurs n times as 1 + ln(n)."""
+LINEAR_TFIDF = TfidfConfig(sublinear=True)
+"""TF-IDF that suits linear classifiers."""
 
 
 class LinearMethod(Method):

@@ -31,12 +31,12 @@ from labelwise.config import Config as BaseConfig
 from labelwise.data.csr import pick_rows
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, ModelFormatError, require_imports
-from labelwise.features.tfidf import Tfidf
+from labelwise.features.tfidf import Tfidf, TfidfConfig
 from labelwise.fit_context import FitContext
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
 from labelwise.methods.label_filter import LabelFilter
-from labelwise.methods.linear_base import LinearTfidf, as_csr
+from labelwise.methods.linear_base import LINEAR_TFIDF, as_csr
 from labelwise.networks.settings import Count, OptimiserConfig, Positive, ScheduleConfig, TrainingConfig
 from labelwise.store import stored
 from labelwise.topk import TopK, in_order
@@ -55,13 +55,6 @@ SCORES_AT_ONCE = 1 << 24
 MOST_REPETITIONS = 1000
 
 
-class MachOptimiser(OptimiserConfig):
-    """How weights follow gradients."""
-
-    name: Literal["adagrad", "adadelta", "adam", "amsgrad", "adamw", "sgd"] = "adam"
-    """The rule of the updates."""
-
-
 class MachTraining(TrainingConfig):
     """How repetitions are trained: Adam at a rate that falls in a line, to the end of the last epoch."""
 
@@ -69,7 +62,7 @@ class MachTraining(TrainingConfig):
     """Documents in a batch."""
     clip: Positive | Literal["adaptive"] | None = None
     """Longest gradient; only for repetitions that are trained one at a time, because it looks at all weights."""
-    optimiser: MachOptimiser = MachOptimiser()
+    optimiser: OptimiserConfig = OptimiserConfig(name="adam")
     """How weights follow gradients."""
     schedule: ScheduleConfig = ScheduleConfig(kind="linear")
     """How the learning rate changes."""
@@ -134,7 +127,7 @@ class Mach(Method):
         with the run."""
         missing: Literal["train", "leave"] = "train"
         """What to do with repetitions that are not finished: train them, or make a model without them."""
-        tfidf: LinearTfidf = LinearTfidf()
+        tfidf: TfidfConfig = LINEAR_TFIDF
         """How texts become features."""
 
         @model_validator(mode="after")

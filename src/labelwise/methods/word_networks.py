@@ -51,13 +51,6 @@ SEED_STEP = 1000
 WORDS = "encoder.words"
 
 
-class AdamConfig(OptimiserConfig):
-    """How weights follow gradients."""
-
-    name: Literal["adagrad", "adadelta", "adam", "amsgrad", "adamw", "sgd"] = "adam"
-    """The rule of the updates."""
-
-
 class WordTraining(TrainingConfig):
     """How recurrent networks are trained: Adam at a constant rate, adaptive clipping, the mean of weights (SWA)."""
 
@@ -65,7 +58,7 @@ class WordTraining(TrainingConfig):
     """Documents in a batch, at most."""
     clip: Positive | Literal["adaptive"] | None = "adaptive"
     """Longest gradient, all parameters together; `adaptive` allows five times the longest of the last five."""
-    optimiser: AdamConfig = AdamConfig()
+    optimiser: OptimiserConfig = OptimiserConfig(name="adam")
     """How weights follow gradients."""
     schedule: ScheduleConfig = ScheduleConfig(kind="constant")
     """How the learning rate changes."""
