@@ -45,6 +45,7 @@ class LinearMethod(Method):
 
     inputs = ("features", "texts")
     chooses_labels = True
+    explains = True
 
     tfidf_: Tfidf | None
     linear_: LinearTrees

@@ -19,8 +19,8 @@ from labelwise.fit_context import FitContext
 from labelwise.linear.level_trainer import SolverConfig
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.linear_base import (
-    LinearMethod,
     LINEAR_TFIDF,
+    LinearMethod,
     Memory,
     PostProcessor,
     Precision,

@@ -30,8 +30,8 @@ from labelwise.linear.shards import ChunkShards
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.given_negatives import read_negatives
 from labelwise.methods.linear_base import (
-    LinearMethod,
     LINEAR_TFIDF,
+    LinearMethod,
     Memory,
     PostProcessor,
     Precision,

@@ -57,7 +57,7 @@ class WordTraining(TrainingConfig):
     batch_size: Count = 40
     """Documents in a batch, at most."""
     clip: Positive | Literal["adaptive"] | None = "adaptive"
-    """Longest gradient, all parameters together; `adaptive` allows five times the longest of the last five."""
+    """Maximum gradient norm over all parameters; `adaptive` allows five times the largest of the last five."""
     optimiser: OptimiserConfig = OptimiserConfig(name="adam")
     """How weights follow gradients."""
     schedule: ScheduleConfig = ScheduleConfig(kind="constant")
@@ -81,6 +81,7 @@ class WordNetworkMethod(Method):
     inputs = ("texts",)
     same_on_any_threads = False
     encodes = True
+    explains = True
 
     vocabulary_: Vocabulary
     trees_: list[AttentionTree]
