@@ -27,7 +27,7 @@ from labelwise.encoders.encoder_files import encoder_place
 from labelwise.errors import ConfigError, MissingDependencyError, ModelFormatError, require
 from labelwise.heads.config import HeadConfig
 from labelwise.methods.base import FitContext, Method
-from labelwise.methods.inputs import Documents, with_held_out
+from labelwise.methods.inputs import Documents, split_for_early_stopping
 from labelwise.store import stored
 from labelwise.strings import Strings
 from labelwise.topk import TopK
@@ -102,7 +102,7 @@ class TextEncoder(Method):
         from labelwise.training.machine import computing_device, torch_threads
 
         config = self.config
-        train, held_out = with_held_out(data, valid, config.valid_fraction, MOST_VALID, config.training.seed)
+        train, held_out = split_for_early_stopping(data, valid, config.valid_fraction, MOST_VALID, config.training.seed)
         with torch_threads():
             encoder = open_encoder(config.encoder, train.texts or Strings.of(()), config.training.seed)
             head = FlatHead(encoder.width, data.n_labels, config.head)

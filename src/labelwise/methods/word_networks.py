@@ -18,7 +18,7 @@ from labelwise.data.dataset import Dataset
 from labelwise.encoders.words import Vocabulary, WordTokens
 from labelwise.errors import ConfigError, DataError, MissingDependencyError, ModelFormatError, require
 from labelwise.methods.base import FitContext, Method
-from labelwise.methods.inputs import Documents, with_held_out
+from labelwise.methods.inputs import Documents, split_for_early_stopping
 from labelwise.store import stored
 from labelwise.strings import Strings
 from labelwise.topk import TopK
@@ -122,7 +122,7 @@ class WordNetworkMethod(Method):
         from labelwise.training.machine import torch_threads
 
         config = self.config
-        train, held_out = with_held_out(data, valid, config.valid_fraction, MOST_VALID, config.training.seed)
+        train, held_out = split_for_early_stopping(data, valid, config.valid_fraction, MOST_VALID, config.training.seed)
         training = _averaged_often(self._training(held_out), len(train))
         with torch_threads():
             self.vocabulary_, tokens = Vocabulary.learned(train.texts or Strings.of(()), config.words)
