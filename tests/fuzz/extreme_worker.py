@@ -1,4 +1,4 @@
-"""Tries changed folders one after the other: ``python extreme_worker.py FOLDER CASES.json FIRST``.
+"""Tries changed folders one after the other: ``python extreme_worker.py CASES FIRST``.
 
 A process of its own, because a case may crash it: it prints a line before and after each case, so that whoever started
 it knows where to resume.
@@ -72,19 +72,19 @@ def late(*_):
 
 
 def main() -> None:
-    good, cases, first = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     import labelwise as lw
 
     lw.set_threads(1)
-    use = predict if (good / "config.json").exists() else read
-    use(good)  # compiles and imports what is needed
+    cases, first = pickle.loads(Path(sys.argv[1]).read_bytes()), int(sys.argv[2])
+    uses = {good: predict if (good / "config.json").exists() else read for good, _ in cases[first:]}
+    for good, use in uses.items():
+        use(good)  # compiles and imports what is needed
     signal.signal(signal.SIGALRM, late)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
-    for number, case in enumerate(pickle.loads(cases.read_bytes())):
-        if number >= first:
-            print(f"{number} begins", flush=True)
-            print(number, outcome(good, good.parent / "work", case, use).replace("\n", " "), flush=True)
+    for number, (good, case) in enumerate(cases[first:], first):
+        print(f"{number} begins", flush=True)
+        print(number, outcome(good, good.parent / "work", case, uses[good]).replace("\n", " "), flush=True)
 
 
 if __name__ == "__main__":

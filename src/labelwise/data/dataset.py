@@ -165,7 +165,9 @@ class Dataset:
 def _numbers(count: int, what: str) -> Strings:
     """Names of labels that have none."""
     if count > MOST_UNNAMED:
-        raise DataError(f"{what}: {count:,} labels without names, at most {MOST_UNNAMED:,} are read; is the shape right?")
+        raise DataError(
+            f"{what}: {count:,} labels without names, at most {MOST_UNNAMED:,} are read; is the shape right?"
+        )
     return Strings.numbers(count)
 
 

@@ -398,8 +398,8 @@ def _check_scores(top: TopK, folder: Path, filtered: bool) -> None:
         wrong[:, :1] |= empty[:, :1]
     if wrong.any():
         raise ModelFormatError(
-            f"{folder}: the scores of document {int(wrong.any(1).argmax())} are not finite numbers; weights are damaged "
-            "or the training has diverged, unless the document's own numbers are beyond all measure"
+            f"{folder}: the scores of document {int(wrong.any(1).argmax())} are not finite numbers; the weights are "
+            "damaged, the training has diverged, or features of the document are too large"
         )
 
 
