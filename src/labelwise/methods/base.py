@@ -88,7 +88,7 @@ class Method:
     n_features_in_: int | None
     input_: str
     calibration_: Calibration | None = None
-    _folder: Path | None = None
+    _loaded_from: Path | None = None
 
     def __init__(self, **params: Any) -> None:
         self._params: dict[str, Any] = {}
@@ -161,7 +161,7 @@ class Method:
         held_out = valid.align(dataset.label_names) if valid is not None else None
         self.__dict__.pop("label_names_", None)  # a fit that fails half-way must not be taken for the one before
         self._fit(dataset, kind, held_out, context or FitContext())
-        self.calibration_, self._folder = None, None
+        self.calibration_, self._loaded_from = None, None
         self.input_ = kind
         self.n_features_in_ = dataset.features.shape[1] if kind == "features" else None  # type: ignore[union-attr]
         self.label_names_ = dataset.label_names
@@ -192,8 +192,8 @@ class Method:
         most = min(int(k), len(self.label_names_))
         chosen = self.label_filter(labels, label_weights)
         top = self._predict(dataset, most) if chosen is None else self._predict_chosen(dataset, most, chosen)
-        if self._folder is not None:
-            _check_scores(top, self._folder, filtered=chosen is not None)
+        if self._loaded_from is not None:
+            _check_scores(top, self._loaded_from, filtered=chosen is not None)
         missing = int(k) - top.k
         ids, scores = top.ids, top.scores
         if missing:
@@ -378,7 +378,7 @@ class Method:
         if folder.verify:
             store.check_weights(tensors, folder.path / STATE_FILE)
         model._restore(tensors, folder.path / STATE_FILE)
-        model._folder = folder.path
+        model._loaded_from = folder.path
         calibrated = folder.manifest.get("calibrated", False)
         if calibrated is not (CALIBRATION_FILE in folder.manifest["files"]):
             raise ModelFormatError(f"{folder.path / store.MANIFEST}: it does not tell whether the model is calibrated")
