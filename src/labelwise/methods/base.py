@@ -7,8 +7,7 @@ the same for all. A method that can say why it predicts a label has a fifth hook
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -19,6 +18,7 @@ from labelwise.config import Config as BaseConfig
 from labelwise.config import validated
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFittedError
+from labelwise.fit_context import FitContext
 from labelwise.methods.calibration import Calibration
 from labelwise.methods.inputs import Documents, as_dataset, as_inputs, in_blocks
 from labelwise.methods.label_file import ModelLabels
@@ -37,20 +37,6 @@ STATE_FILE = "state.safetensors"
 CONFIG_FILE = "config.json"
 CALIBRATION_FILE = "calibration.safetensors"
 MAX_PLACES = 100_000
-
-
-def _no_log(**_numbers: Any) -> None:
-    pass
-
-
-@dataclass(frozen=True)
-class FitContext:
-    """What a run lends to a method while it trains."""
-
-    checkpoints: Path | None = None
-    """Folder for unfinished work, so that a killed run resumes; None when nothing is to be kept."""
-    log: Callable[..., None] = field(default=_no_log)
-    """Takes numbers by name (`log(step=10, loss=0.3)`) for metrics.jsonl."""
 
 
 class Method:
