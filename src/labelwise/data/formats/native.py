@@ -15,7 +15,7 @@ from labelwise.data.formats.base import Format
 from labelwise.data.options import ReadOptions
 from labelwise.data.out_of_core import merged
 from labelwise.data.splits import canonical_split, sharded_parts, sharded_split, split_of
-from labelwise.errors import ModelFormatError
+from labelwise.errors import DataError, ModelFormatError
 from labelwise.store import (
     MANIFEST,
     Folder,
@@ -79,7 +79,10 @@ def _read_folder(path: Path) -> Dataset:
     if "label_names" not in texts:
         raise ModelFormatError(f"{where}: the label names are missing")
     labels = csr_from_tensors("labels", tensors, where)
-    return Dataset(labels, features=features, **texts, name=str(path))
+    try:
+        return Dataset(labels, features=features, **texts, name=str(path))
+    except DataError as error:
+        raise ModelFormatError(f"{where}: {error}") from None
 
 
 def write(dataset: Dataset, path: Path) -> None:
