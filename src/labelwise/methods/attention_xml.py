@@ -22,7 +22,7 @@ from pydantic import Field, field_validator, model_validator
 from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
-from labelwise.encoders.word_config import RecurrentConfig, WordsConfig
+from labelwise.encoders.word_config import RecurrentConfig, Width, WordsConfig
 from labelwise.errors import ConfigError
 from labelwise.features.label_features import pifa
 from labelwise.features.tfidf import Tfidf, TfidfConfig
@@ -47,7 +47,7 @@ class AttentionXML(WordNetworkMethod):
         """The vocabulary and the words' vectors."""
         recurrent: RecurrentConfig = RecurrentConfig()
         """The recurrent layer."""
-        hidden: list[Count] = [256]
+        hidden: Annotated[list[Width], Field(max_length=64)] = [256]
         """Sizes of the layers between a label's view of a document and its score; all labels share them."""
         flat: bool = False
         """No tree: all labels are scored for every document. For a few thousand labels."""
