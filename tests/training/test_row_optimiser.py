@@ -119,7 +119,9 @@ def test_untouched_rows_are_not_written():
     (one,) = tables(1)
     start = one.detach().clone()
     ours = RowOptimiser([one], "adam")
-    one.grad = torch.sparse_coo_tensor(torch.tensor([[4, 1, 4]]), torch.ones(3, WIDTH), one.shape)
+    one.grad = torch.sparse_coo_tensor(
+        torch.tensor([[4, 1, 4]]), torch.ones(3, WIDTH), one.shape, check_invariants=True
+    )
     ours.step()
     changed = (one.detach() != start).any(1)
     assert changed.nonzero().flatten().tolist() == [1, 4]
