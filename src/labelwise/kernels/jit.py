@@ -25,8 +25,11 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import llvmlite.binding
 import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
 from numba.core.serialize import dumps
 
 from labelwise.atomic import replacing
@@ -34,6 +37,7 @@ from labelwise.errors import ConfigError, DataError
 
 log = logging.getLogger("labelwise")
 VARIABLE = "NUMBA_CACHE_DIR"
+_ENVIRONMENT = "_ZN08NumbaEnv"
 OUTDATED = 30 * 24 * 3600
 """Seconds after which machine code of other sources of a module is removed."""
 
@@ -42,14 +46,38 @@ def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """`numba.njit` without the global lock and with our cache; takes Numba's options."""
     if function is None:
         return partial(jit, **options)
-    dispatcher = numba.njit(nogil=True, **options)(function)
+    dispatcher = numba.njit(nogil=True, **{"no_cfunc_wrapper": True, **options})(function)
     if hasattr(dispatcher, "enable_caching"):  # a plain function under NUMBA_DISABLE_JIT
         dispatcher._cache = _Cache(function)
     return dispatcher
 
 
-inner = partial(jit, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-"""For functions that only kernels call: compiled in half the time."""
+class _InnerLibrary(JITCodeLibrary):
+    """LLVM code that only goes into callers, who optimise it together with their own and translate it."""
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        names = [v.name for v in self._final_module.global_variables if v.name.startswith(_ENVIRONMENT)]
+        module = llvmlite.binding.parse_assembly("".join(f'@"{name}" = common global i8* null\n' for name in names))
+        self._codegen._add_module(module)
+        self._codegen._engine.finalize_object()
+        self._finalized = True
+
+
+class _InnerCompiler(Compiler):
+    def define_pipelines(self) -> Any:
+        self.state.library = _InnerLibrary(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
+        return super().define_pipelines()
+
+
+def inner(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """`jit` for functions that only kernels call: they become a part of each kernel, and are not compiled by themselves."""
+    if function is None:
+        return partial(inner, **options)
+    return numba.njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, pipeline_class=_InnerCompiler, **options)(function)
 
 
 class _Locator:

@@ -12,7 +12,7 @@ import numpy as np
 
 from labelwise.kernels.formats.crc32c import masked_crc32c
 from labelwise.kernels.formats.sparse_text import MAX_INDEX, sort_features, sort_keys
-from labelwise.kernels.jit import jit
+from labelwise.kernels.jit import inner, jit
 
 FINE, BAD_LENGTH_SUM, TOO_LONG, BAD_SUM, BAD_MESSAGE, WRONG_KIND, NO_FEATURES = range(7)
 BAD_INDEX, NOT_FINITE, UNEQUAL, SUM_TOO_LARGE = range(7, 11)
@@ -32,7 +32,7 @@ _NAME_LENGTHS = np.array([len(name) for name in NAMES], np.int64)
 # --- frames -------------------------------------------------------------------------------------------------
 
 
-@jit
+@inner
 def read_bits(data: np.ndarray, position: int, count: int) -> int:
     """A whole number of so many bytes, the lowest first; of eight bytes it may be negative."""
     value = np.int64(0)
@@ -61,7 +61,7 @@ def whole_records(data: np.ndarray, filled: int) -> tuple[int, int, int]:
 # --- protobuf -----------------------------------------------------------------------------------------------
 
 
-@jit
+@inner
 def _varint(data: np.ndarray, position: int, end: int) -> tuple[int, int]:
     """A number of seven bits a byte: (the number, the position after it, or -1 if it has no end)."""
     value = np.uint64(0)
@@ -76,7 +76,7 @@ def _varint(data: np.ndarray, position: int, end: int) -> tuple[int, int]:
     return np.int64(0), -1
 
 
-@jit(forceinline=True)
+@inner(forceinline=True)
 def _short_varint(data: np.ndarray, position: int, end: int) -> tuple[int, int]:
     """`_varint`, quick for the two and three bytes that most columns take."""
     if end - position > 3:
@@ -93,7 +93,7 @@ def _short_varint(data: np.ndarray, position: int, end: int) -> tuple[int, int]:
     return _varint(data, position, end)
 
 
-@jit
+@inner
 def _field(data: np.ndarray, position: int, end: int) -> tuple[int, int, int, int]:
     """The next field of a message: (its number, its wire type, where its content begins and ends); end -1: a fault."""
     tag, position = _varint(data, position, end)
@@ -114,7 +114,7 @@ def _field(data: np.ndarray, position: int, end: int) -> tuple[int, int, int, in
     return tag >> 3, wire, begin, stop if stop <= end else -1
 
 
-@jit
+@inner
 def _which(data: np.ndarray, begin: int, end: int) -> int:
     """Which of NAMES stands here, or -1."""
     for name in range(len(_NAME_LENGTHS)):
@@ -127,7 +127,7 @@ def _which(data: np.ndarray, begin: int, end: int) -> int:
     return -1
 
 
-@jit
+@inner
 def _find_features(data: np.ndarray, begin: int, end: int, spans: np.ndarray) -> tuple[int, int]:
     """Where the features of NAMES lie in an Example, the last of equal ones: (fault, place of a strange name)."""
     spans[:] = -1
@@ -153,7 +153,7 @@ def _find_features(data: np.ndarray, begin: int, end: int, spans: np.ndarray) ->
     return FINE, strange
 
 
-@jit
+@inner
 def _entry(data: np.ndarray, position: int, end: int) -> tuple[int, int, int, int]:
     """A name with its Feature: (which of NAMES, the name's place, begin and end of the Feature); end -1: a fault."""
     which, name_at = -1, position
@@ -169,7 +169,7 @@ def _entry(data: np.ndarray, position: int, end: int) -> tuple[int, int, int, in
     return which, name_at, value, stop
 
 
-@jit
+@inner
 def _wholes(data: np.ndarray, position: int, end: int, out: np.ndarray, place: int) -> tuple[int, int, int]:
     """The whole numbers of a Feature as columns from `place` on: (fault, place after them, the bad number)."""
     while position < end:
@@ -196,7 +196,7 @@ def _wholes(data: np.ndarray, position: int, end: int, out: np.ndarray, place: i
     return FINE, place, 0
 
 
-@jit
+@inner
 def _floats(data: np.ndarray, position: int, end: int, out_bits: np.ndarray, place: int) -> tuple[int, int, int]:
     """The floats of a Feature from `place` on, by their bits: (fault, place after them, the kind it has instead)."""
     while position < end:
@@ -294,7 +294,7 @@ def parse_examples(
     return FINE, row, position, LABELS, 0, stored, tagged, top_feature + 1, top_label + 1, strange
 
 
-@jit
+@inner
 def _tidy_features(indices: np.ndarray, values: np.ndarray, begin: int, end: int) -> tuple[int, int, int]:
     """Make a row canonical: (fault, its new end, its highest column)."""
     top = previous = -1
@@ -312,7 +312,7 @@ def _tidy_features(indices: np.ndarray, values: np.ndarray, begin: int, end: int
     return FINE if end >= 0 else SUM_TOO_LARGE, end, top
 
 
-@jit
+@inner
 def _tidy_labels(labels: np.ndarray, relevances: np.ndarray, begin: int, end: int) -> tuple[int, int, int]:
     """Make a row of labels canonical; of equal labels the first counts: (fault, its new end, its highest label)."""
     top = previous = -1

@@ -19,7 +19,7 @@ from labelwise.kernels.formats.example_records import (
     VALUES,
     WHOLES,
 )
-from labelwise.kernels.jit import jit
+from labelwise.kernels.jit import inner, jit
 
 ENTRY_BYTES = 9
 """What a column and its value need at most."""
@@ -77,7 +77,7 @@ def format_examples(
     return position
 
 
-@jit
+@inner
 def _varint_bytes(value: int) -> int:
     count = 1
     while value > 127:
@@ -86,13 +86,13 @@ def _varint_bytes(value: int) -> int:
     return count
 
 
-@jit
+@inner
 def _framed(size: int) -> int:
     """Bytes of a field of this size with its tag and length."""
     return 1 + _varint_bytes(size) + size
 
 
-@jit
+@inner
 def _size_of(columns: np.ndarray, begin: int, end: int, zero: int) -> tuple[int, int]:
     """Bytes of the columns of a row and of its values."""
     size = 0
@@ -103,14 +103,14 @@ def _size_of(columns: np.ndarray, begin: int, end: int, zero: int) -> tuple[int,
     return size, 4 * (end - begin)
 
 
-@jit
+@inner
 def _entry_bytes(name: int, packed: int) -> int:
     """Bytes of a name with its Feature, whose numbers take `packed` bytes."""
     feature = _framed(_framed(packed))
     return 2 + _NAME_LENGTHS[name] + _framed(feature)
 
 
-@jit
+@inner
 def _put_varint(out: np.ndarray, position: int, value: int) -> int:
     while value > 127:
         out[position] = (value & 127) | 128
@@ -120,14 +120,14 @@ def _put_varint(out: np.ndarray, position: int, value: int) -> int:
     return position + 1
 
 
-@jit
+@inner
 def _put_head(out: np.ndarray, position: int, field: int, size: int) -> int:
     """The tag and the length of a field."""
     out[position] = (field << 3) | 2
     return _put_varint(out, position + 1, size)
 
 
-@jit
+@inner
 def _put_entry_head(out: np.ndarray, position: int, name: int, kind: int, packed: int) -> int:
     """All of an entry before its numbers."""
     position = _put_head(out, position, 1, _entry_bytes(name, packed))
@@ -140,21 +140,21 @@ def _put_entry_head(out: np.ndarray, position: int, name: int, kind: int, packed
     return _put_head(out, position, 1, packed)
 
 
-@jit
+@inner
 def _put_wholes(out: np.ndarray, position: int, columns: np.ndarray, begin: int, end: int, zero: int) -> int:
     for place in range(begin, end):
         position = _put_varint(out, position, np.int64(columns[place]))
     return position if zero < 0 else _put_varint(out, position, zero)
 
 
-@jit
+@inner
 def _put_floats(out: np.ndarray, position: int, bits: np.ndarray, begin: int, end: int, zero: int) -> int:
     for place in range(begin, end):
         position = _put_bits(out, position, np.int64(bits[place]), 4)
     return position if zero < 0 else _put_bits(out, position, 0, 4)
 
 
-@jit
+@inner
 def _put_bits(out: np.ndarray, position: int, value: int, count: int) -> int:
     """A whole number of so many bytes, the lowest first."""
     for _ in range(count):
