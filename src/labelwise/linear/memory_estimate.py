@@ -13,8 +13,10 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
+from scipy import sparse
 
 from labelwise.codes.tree import LabelTree
+from labelwise.data.blocks import Blocks
 from labelwise.errors import ConfigError
 from labelwise.features.label_features import two_blocks
 from labelwise.free_memory import free_memory
@@ -67,8 +69,8 @@ class MemoryNeed:
         return ALWAYS + int(SLACK * (self.threads + self.targets + self.weights + self.label_features))
 
 
-def check_memory(need: MemoryNeed, memory: Memory, held: int = 0, tell: bool = True) -> None:
-    """Say what is needed and what is there; refuse what does not fit, unless `memory` says otherwise.
+def check_memory(need: MemoryNeed, memory: Memory, held: int = 0, report: bool = True) -> None:
+    """Report what is needed and what is there; refuse what does not fit, unless `memory` says otherwise.
 
     A limit of one's own is for everything, the `held` bytes of features and labels too.
     """
@@ -77,7 +79,7 @@ def check_memory(need: MemoryNeed, memory: Memory, held: int = 0, tell: bool = T
         limit = int(memory * 1e9) - held
         free = limit if free is None else min(limit, free)
     known = "" if free is None else f"; {_size(max(0, free))} are free"
-    if tell:
+    if report:
         log.info("training needs about %s beside the data (%s)%s", _size(need.total), _size(held), known)
     if memory != "ignore" and free is not None and need.total > free:
         raise ConfigError(
@@ -101,6 +103,15 @@ def _advice(need: MemoryNeed) -> str:
 
 def _size(count: int) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.0f} MB"
+
+
+def bytes_of(features: Any, labels: Any) -> int:
+    """Bytes that features (of any kind) and labels hold."""
+    blocks = [features.sparse, features.dense] if isinstance(features, Blocks) else [features]
+    arrays = [block for block in blocks if isinstance(block, np.ndarray)]
+    for matrix in [labels, *(block for block in blocks if sparse.issparse(block))]:
+        arrays += [matrix.indptr, matrix.indices, matrix.data]
+    return sum(array.nbytes for array in arrays)
 
 
 def clustering_need(features: Any, labels: Any, keep: int | None) -> MemoryNeed:

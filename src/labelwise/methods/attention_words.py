@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labelwise.codes.label_path import LabelPath, PathStep
 from labelwise.encoders.words import WordTokens
 from labelwise.errors import ConfigError
 from labelwise.heads.label_outputs import LabelOutput
-from labelwise.linear.explain import LabelPath, NodeStep
 from labelwise.topk import NOTHING
 from labelwise.training.attention_tree import AttentionTree
 from labelwise.training.label_levels import AttentionLevel, Level
@@ -32,22 +32,23 @@ def explained(tree: AttentionTree, tokens: WordTokens, labels: np.ndarray) -> li
     words, places = np.unique(batch.ids, return_inverse=True)
     paths = []
     for number, label in enumerate(labels.tolist()):
-        steps, total = [], 1.0
+        steps, labels_below, total = [], [], 1.0
         for depth, view in enumerate(views):
             margin = float(view.margins[number])
             score = 1 / (1 + np.exp(-margin))
             total *= score
             below = np.flatnonzero(shape.ancestors(depth) == nodes[depth][number])
             there = bool(kept[min(depth + 1, len(kept) - 1)][number])
-            steps.append(
-                NodeStep(int(nodes[depth][number]), below, margin, float(view.biases[number]), score, total, there)
-            )
+            labels_below.append(below)
+            bias = float(view.biases[number])
+            steps.append(PathStep(int(nodes[depth][number]), len(below), (), margin, bias, score, total, there))
         weights, added = view.weights[number], view.added[number]
         shares = np.bincount(places, weights, len(words))
         sums = np.bincount(places, weights * added, len(words))
         used = shares > 0
         given = total if steps[-1].kept else 0.0
-        paths.append(LabelPath(label, tuple(steps), words[used], shares[used], sums[used] / shares[used], given))
+        means = sums[used] / shares[used]
+        paths.append(LabelPath(label, tuple(steps), tuple(labels_below), words[used], shares[used], means, given))
     return paths
 
 

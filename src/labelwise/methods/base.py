@@ -28,8 +28,8 @@ from labelwise.strings import Strings
 from labelwise.topk import NOTHING, TopK
 
 if TYPE_CHECKING:
+    from labelwise.codes.label_path import LabelPath
     from labelwise.encoders.attention import AttentionMap
-    from labelwise.linear.explain import LabelPath
     from labelwise.methods.explanation import Explanation
     from labelwise.methods.threshold import CalibrationReport
 

@@ -33,7 +33,7 @@ from labelwise.training.settings import (
 )
 
 if TYPE_CHECKING:
-    from labelwise.linear.explain import LabelPath
+    from labelwise.codes.label_path import LabelPath
     from labelwise.training.attention_tree import AttentionTree
     from labelwise.training.label_levels import Level
     from labelwise.training.watching import History
