@@ -15,9 +15,9 @@ from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.features.tfidf import Tfidf
+from labelwise.fit_context import FitContext
 from labelwise.linear.level_trainer import SolverConfig
 from labelwise.linear.trees import LinearTrees
-from labelwise.methods.base import FitContext
 from labelwise.methods.linear_base import (
     LinearMethod,
     LinearTfidf,

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from labelwise.formatting import NOTHING, cut, duration, number, percent, size
 from labelwise.report.drawing import thinned
 from labelwise.report.run_files import (
     CONFIG,
@@ -18,17 +19,7 @@ from labelwise.report.run_files import (
     Results,
     Run,
 )
-from labelwise.report.wording import (
-    NOTHING,
-    cut,
-    duration,
-    family_and_k,
-    in_reading_order,
-    number,
-    percent,
-    size,
-    words,
-)
+from labelwise.report.wording import family_and_k, in_reading_order, words
 
 MAX_EXAMPLES = 12
 MAX_TRUE_LABELS = 30

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from labelwise.data.out_of_core import scratch_at
 from labelwise.errors import ConfigError
-from labelwise.methods.base import FitContext
+from labelwise.fit_context import FitContext
 from labelwise.parallel import using_threads
 from labelwise.runs.config import RunConfig
 from labelwise.runs.folder import LOCK, SCRATCH, locked
