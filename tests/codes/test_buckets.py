@@ -26,15 +26,18 @@ HASHES = [593689054, -68075478, 1085422463, 847579505, 1889779975, 236698494, -9
 BUCKETS = [9054, 4522, 2463, 9505, 9975, 8494, 9806, 8321, 7025, 6131, 1021, 3498]
 
 
-def signed_hash(key, seed):
-    """The whole hash: its bucket among 2^32, as a signed number."""
+def hashes(keys, seed):
+    """With so many buckets that the signed hash can be read off the bucket."""
     found = np.empty(1, np.int64)
-    murmur_buckets(key, 1, seed, 1 << 32, found)
-    return int(found[0]) - (1 << 32 if found[0] >= 1 << 31 else 0)
+    numbers = []
+    for key in keys:
+        murmur_buckets(key, 1, seed, 1 << 40, found)
+        numbers.append(int(found[0]) - (1 << 40 if found[0] >= 1 << 39 else 0))
+    return numbers
 
 
 def test_known_hashes():
-    assert [signed_hash(key, 0) for key in range(9)] == HASHES
+    assert hashes(range(9), 0) == HASHES
     assert [reference.murmur(key, 0) for key in range(9)] == HASHES
 
 
@@ -44,7 +47,7 @@ def test_known_buckets():
 
 @given(keys=st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=50), seed=st.integers(0, 2**31 - 1))
 def test_the_hash_is_scikit_learns(keys, seed):
-    found = [signed_hash(key, seed) for key in keys]
+    found = hashes(keys, seed)
     assert found == murmurhash3_32(np.array(keys, np.int32), seed=seed).tolist()
     assert found == [reference.murmur(key, seed) for key in keys]
 

@@ -13,8 +13,9 @@ from labelwise.errors import DataError
 from labelwise.strings import Strings
 
 
-def tree_of_ids(parents, label_parents):
-    return LabelTree.from_bounds(*bounds_from_ids(parents, label_parents))
+def tree_of_ids(parents, homes):
+    """From the parent of each node and the node of each label."""
+    return LabelTree.from_bounds(*bounds_from_ids(parents, homes))
 
 
 def groups(tree, names, level):
@@ -78,7 +79,7 @@ def test_a_hierarchy_without_groups_is_flat():
 
 
 def test_by_numbers():
-    tree = tree_of_ids([-1, -1, 0, 0], label_parents=[3, 1, 2, 2, -1, 0])
+    tree = tree_of_ids([-1, -1, 0, 0], [3, 1, 2, 2, -1, 0])
     assert groups(tree, "abcdef", 0) == [["a", "c", "d", "f"], ["b"], ["e"]]
     assert groups(tree, "abcdef", 1) == [["a"], ["b"], ["c", "d"], ["e"], ["f"]]
     assert tree_of_ids([], [-1, -1]) == LabelTree.flat(2)

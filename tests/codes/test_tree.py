@@ -16,8 +16,9 @@ from labelwise.codes.tree import LabelTree
 from labelwise.errors import ConfigError, DataError, ModelFormatError
 
 
-def tree_of_ids(parents, label_parents):
-    return LabelTree.from_bounds(*bounds_from_ids(parents, label_parents))
+def tree_of_ids(parents, homes):
+    """From the parent of each node and the node of each label."""
+    return LabelTree.from_bounds(*bounds_from_ids(parents, homes))
 
 
 def random_features(count, seed=0):
