@@ -35,9 +35,10 @@ def explain_command(
     import json
 
     from labelwise.cli.explanations import show_explanation
-    from labelwise.cli.sources import open_model, stdin_text
+    from labelwise.cli.sources import stdin_text
     from labelwise.config import ConfigSource
     from labelwise.errors import ConfigError
+    from labelwise.runs.open_model import open_model
 
     if text is not None and data is not None:
         raise ConfigError("give a TEXT or a document of --data, not both")
@@ -59,9 +60,9 @@ def explain_command(
 
 
 def _document(model: str, data: str, document: str, split: str, format: str, source: ConfigSource) -> Dataset:
-    from labelwise.cli.sources import read_options
     from labelwise.errors import DataError
     from labelwise.runs.load_data import read_part
+    from labelwise.runs.open_model import read_options
 
     options = read_options(model, data, source.values, source)
     part = read_part(data, format, split, options, labels=False)

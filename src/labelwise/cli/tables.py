@@ -10,6 +10,8 @@ from typing import Any
 
 import typer
 
+from labelwise.run_schema import MODEL, REPORT, RESULTS
+
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """A table; the first column is text, the others are aligned to the right."""
@@ -97,13 +99,13 @@ def _threshold_line(report: dict[str, Any]) -> str:
 
 def show_results(run: Path) -> None:
     """What a run came to."""
-    results = run / "results.json"
+    results = run / RESULTS
     if results.exists():
         found = json.loads(results.read_text(encoding="utf-8"))
         baseline = (found.get("baseline") or {}).get("values")
         show_evaluation(f"{run}: {found['n_documents']:,} test documents", found["evaluation"], baseline)
         if found.get("calibration"):
             typer.echo(_threshold_line(found["calibration"]))
-    typer.echo(f"model: {run / 'model'}")
-    if (run / "report.html").exists():
-        typer.echo(f"report: {run / 'report.html'}")
+    typer.echo(f"model: {run / MODEL}")
+    if (run / REPORT).exists():
+        typer.echo(f"report: {run / REPORT}")

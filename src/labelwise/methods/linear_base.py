@@ -33,6 +33,7 @@ from labelwise.linear.weights import ChunkedWeights
 from labelwise.methods.base import FitContext, Method
 from labelwise.methods.inputs import Documents
 from labelwise.methods.label_filter import LabelFilter
+from labelwise.result_fields import PART, deciding
 from labelwise.store import stored
 from labelwise.topk import TopK
 
@@ -46,8 +47,6 @@ WIDE_BEAM, SEARCHED_IN_FULL = 100, 1000
 """Nodes a level, and labels of a tree, that are looked at if a user allows only so few labels."""
 OFFERED = 20
 """Labels each of several trees offers to their average: up to so many, the first labels do not depend on `k`."""
-NOT_LEARNED = ("memory",)
-"""Parameters that change nothing in the model."""
 
 
 class LinearTfidf(TfidfConfig):
@@ -123,7 +122,7 @@ class LinearMethod(Method):
         """Where finished chunks are kept while training goes on; nothing when nothing is to be kept."""
         if context.checkpoints is None:
             return nullcontext()
-        parameters = self.config.model_dump(mode="json", exclude=set(NOT_LEARNED))
+        parameters = deciding(self.config, PART)
         arrays = {
             f"{name}.{part}": getattr(matrix, part)
             for name, matrix in (("features", features), ("labels", data.labels))

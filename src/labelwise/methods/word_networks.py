@@ -19,6 +19,7 @@ from labelwise.encoders.words import Vocabulary, WordTokens
 from labelwise.errors import ConfigError, DataError, MissingDependencyError, ModelFormatError, require
 from labelwise.methods.base import FitContext, Method
 from labelwise.methods.inputs import Documents, with_held_out
+from labelwise.result_fields import PART, fields_beside
 from labelwise.store import stored
 from labelwise.strings import Strings
 from labelwise.topk import TopK
@@ -169,7 +170,8 @@ class WordNetworkMethod(Method):
         def rows(depth: int) -> list[str]:
             return [*([] if frozen else [WORDS]), *(["head.weight"] if depth else [])]
 
-        identity = self.config.model_dump_json(exclude={"training"})
+        beside = {**fields_beside(type(self.config), PART), "training": True}  # the loop knows it
+        identity = self.config.model_dump_json(exclude=beside)
         return TreeTraining(make, self._beam, training, rows, context, name, identity)
 
     def _started(self, level: Any, targets: Any, seed: int, above: Level | None) -> Level:

@@ -7,17 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from labelwise.report.drawing import thinned
-from labelwise.report.run_files import (
-    CONFIG,
-    LABELS,
-    Calibration,
-    Evaluation,
-    Example,
-    LabelTable,
-    PredictedLabel,
-    Results,
-    Run,
-)
+from labelwise.report.run_files import LabelTable, Run
 from labelwise.report.wording import (
     NOTHING,
     cut,
@@ -29,6 +19,7 @@ from labelwise.report.wording import (
     size,
     words,
 )
+from labelwise.run_schema import CONFIG, LABELS, Calibration, Evaluation, Example, PredictedLabel, Results
 
 MAX_EXAMPLES = 12
 MAX_TRUE_LABELS = 30
