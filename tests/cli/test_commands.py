@@ -12,7 +12,7 @@ import pytest
 from scipy import sparse
 
 import labelwise as lw
-from cli.commands import labelwise
+from cli.commands import labelwise, labelwise_process
 from conformance.planted import planted_texts
 from labelwise.registry import METHODS
 
@@ -38,7 +38,7 @@ def config(tmp_path, corpus):
 
 
 def test_train_evaluate_predict_compare_report(tmp_path, config, corpus):
-    done = labelwise("train", config, "--set", "evaluate.bootstrap=50", cwd=tmp_path)
+    done = labelwise_process("train", config, "--set", "evaluate.bootstrap=50", cwd=tmp_path)
     run = tmp_path / "runs" / "first"
     assert "P@1" in done.out
     names = {p.name for p in run.iterdir()}
@@ -153,7 +153,7 @@ def test_ctrl_c_leaves_a_run_that_goes_on(tmp_path, config):
         [sys.executable, "-c", SLOW, "train", str(config)], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert process.stdout.readline() == b"fitting\n"
-    locked = labelwise("train", config, cwd=tmp_path, code=2)
+    locked = labelwise_process("train", config, cwd=tmp_path, code=2)
     assert "another process" in locked.err
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
@@ -185,7 +185,7 @@ def test_a_killed_run_keeps_its_finished_stages(tmp_path, config):
 
 def test_help_is_quick_and_pipes_may_close(config, tmp_path):
     begin = time.perf_counter()
-    labelwise("--help")
+    labelwise_process("--help")
     assert time.perf_counter() - begin < 20  # a hang, not a speed test
     for command in ("train", "evaluate", "predict", "explain", "calibrate", "compare", "report", "models", "demo"):
         assert "Usage" in labelwise(command, "--help").out

@@ -9,7 +9,6 @@ import labelwise as lw
 from cli.commands import labelwise
 from conformance.planted import planted
 from killing import kill_where_it_holds
-from labelwise.cli.main import main
 from labelwise.runs import encode as encoding
 from labelwise.runs.encode import DocumentEncoder, encode_file
 from labelwise.runs.predict import Request
@@ -30,46 +29,34 @@ def texts(tmp_path):
     return path
 
 
-def main_quietly(*arguments):
-    """The command in this process."""
-    with pytest.raises(SystemExit) as stop:
-        main(list(map(str, arguments)))
-    assert stop.value.code in (0, None)
-
-
 def test_texts_and_data_files_of_a_trained_model(model, texts, tmp_path):
     out = tmp_path / "x.emb.npy"
-    main_quietly("encode", model, texts, "-o", out)
+    labelwise("encode", model, texts, "-o", out)
     expected = lw.load(model).encode(list(planted("texts", n_documents=50, seed=4).texts))
     np.testing.assert_array_equal(np.load(out), expected)
     lw.write(planted("texts", n_documents=50, seed=4), tmp_path / "data.jsonl")
-    main_quietly("encode", model, tmp_path / "data.jsonl", "-o", out, "--dtype", "float16", "--force")
+    labelwise("encode", model, tmp_path / "data.jsonl", "-o", out, "--dtype", "float16", "--force")
     np.testing.assert_array_equal(np.load(out), expected.astype(np.float16))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data.jsonl", "texts.txt", "x.emb.npy"]
 
 
-def mistake(capsys, *arguments):
-    """What the command says of a mistake; in this process, because to import torch takes seconds."""
-    with pytest.raises(SystemExit) as stop:
-        main(["encode", *map(str, arguments)])
-    assert stop.value.code == 2
-    return capsys.readouterr().err
+def mistake(*arguments):
+    return labelwise("encode", *arguments, code=2).err
 
 
-def test_mistakes(model, texts, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("os.dup2", lambda *_: None)  # the command closes standard output at its end
+def test_mistakes(model, texts, tmp_path):
     out = tmp_path / "x.npy"
-    assert ".npy" in mistake(capsys, model, texts, "-o", tmp_path / "x.csv")
-    assert "float16" in mistake(capsys, model, texts, "-o", out, "--dtype", "int8")
-    assert "trained model" in mistake(capsys, model, texts, "-o", out, "--set", "encoder.pooling=mean")
-    assert "no such folder" in mistake(capsys, model, texts, "-o", tmp_path / "no" / "x.npy")
+    assert ".npy" in mistake(model, texts, "-o", tmp_path / "x.csv")
+    assert "float16" in mistake(model, texts, "-o", out, "--dtype", "int8")
+    assert "trained model" in mistake(model, texts, "-o", out, "--set", "encoder.pooling=mean")
+    assert "no such folder" in mistake(model, texts, "-o", tmp_path / "no" / "x.npy")
     lw.Popularity().fit(planted("texts")).save(tmp_path / "popularity")
-    assert "makes no vectors" in mistake(capsys, tmp_path / "popularity", texts, "-o", out)
-    assert "not a folder" in mistake(capsys, tmp_path / "nothing", texts, "-o", out)
-    assert "pooling" in mistake(capsys, tmp_path, texts, "-o", out, "--set", "encoder.poling=first")
+    assert "makes no vectors" in mistake(tmp_path / "popularity", texts, "-o", out)
+    assert "not a folder" in mistake(tmp_path / "nothing", texts, "-o", out)
+    assert "pooling" in mistake(tmp_path, texts, "-o", out, "--set", "encoder.poling=first")
     assert not out.exists()
     out.write_bytes(b"")
-    assert "exists" in mistake(capsys, model, texts, "-o", out)
+    assert "exists" in mistake(model, texts, "-o", out)
 
 
 def test_a_pretrained_encoder_as_it_comes(tmp_path, texts):
@@ -87,7 +74,7 @@ def test_a_pretrained_encoder_as_it_comes(tmp_path, texts):
         folder
     )
     out = tmp_path / "x.npy"
-    main_quietly("encode", folder, texts, "-o", out, "--set", "encoder.pooling=first", "--set", "encoder.max_length=16")
+    labelwise("encode", folder, texts, "-o", out, "--set", "encoder.pooling=first", "--set", "encoder.max_length=16")
     np.testing.assert_allclose(np.load(out), encode_texts(encoder, lines), rtol=1e-5, atol=1e-6)
 
 

@@ -1,46 +1,39 @@
 """One command given what another one is for, and what help says."""
 
-import pytest
-
 from cli.commands import labelwise
-from labelwise.cli.main import main
 from sweep.planted import plant, write_study
 
 
-def said(capsys, monkeypatch, *arguments, code=2):
-    """What the command says, in this process."""
-    monkeypatch.setattr("os.dup2", lambda *_: None)  # the command closes standard output at its end
-    with pytest.raises(SystemExit) as stop:
-        main([*map(str, arguments)])
-    assert stop.value.code in ((0, None) if code == 0 else (code,))
-    told = capsys.readouterr()
-    return told.out + told.err
+def said(*arguments, code=2):
+    """All that the command says."""
+    done = labelwise(*arguments, code=code)
+    return done.out + done.err
 
 
-def test_studies_and_run_configs(tmp_path, capsys, monkeypatch):
+def test_studies_and_run_configs(tmp_path):
     study, run = write_study(tmp_path), tmp_path / "run.yml"
     run.write_text("data: {path: corpus}\nmodel: {method: popularity}\nrun: {threads: 1}\n")
-    assert "this is a study, not the config of a run; labelwise sweep" in said(capsys, monkeypatch, "train", study)
-    assert "this is the config of a run, not a study; labelwise train" in said(capsys, monkeypatch, "sweep", run)
+    assert "this is a study, not the config of a run; labelwise sweep" in said("train", study)
+    assert "this is the config of a run, not a study; labelwise train" in said("sweep", run)
     assert not (tmp_path / "sweep").exists()
 
 
-def test_a_folder_of_neither_kind_names_what_is_inside(tmp_path, capsys, monkeypatch):
+def test_a_folder_of_neither_kind_names_what_is_inside(tmp_path):
     for name, content in (("a", "trials/x"), ("b", "other"), ("c", "trials")):
         (tmp_path / name / content).mkdir(parents=True)
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "state.json").write_text("{}")
-    told = said(capsys, monkeypatch, "report", tmp_path)
+    told = said("report", tmp_path)
     assert "neither the folder of a run, with state.json, nor of a study, with trials/; inside are a, c, d" in told
-    assert "that of a run or of a study" in said(capsys, monkeypatch, "report", tmp_path / "nowhere")
+    assert "that of a run or of a study" in said("report", tmp_path / "nowhere")
 
 
-def test_help_has_examples_that_fit(capsys, monkeypatch):
+def test_help_has_examples_that_fit():
     for command, example in (("sweep", "parallel=2"), ("encode", "encoder.max_length=512"), ("train", "model.beam=20")):
-        told = said(capsys, monkeypatch, command, "--help", code=0)
+        told = said(command, "--help", code=0)
         assert example in told
         assert ("model.beam=20" in told) is (command == "train")
-    told = " ".join(said(capsys, monkeypatch, "report", "--help", code=0).split())
+    told = " ".join(said("report", "--help", code=0).split())
     assert "into its own plots/ if no other folder is named, where older ones are replaced as well" in told
 
 

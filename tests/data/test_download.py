@@ -15,7 +15,8 @@ from scipy import sparse
 from data.faulty_server import HASTY, left_in, ranged, whole
 from labelwise.data import catalogue
 from labelwise.data.catalogue import Published
-from labelwise.data.download import Comparison, check, compare, download
+from labelwise.data.download import download
+from labelwise.data.published import Comparison, check, compare
 from labelwise.data.stats import split_statistics
 from labelwise.errors import DataError
 
@@ -135,7 +136,7 @@ def test_a_file_that_changed_since_the_first_download(server, tmp_path, tiny):
 
 def test_known_checksum(server, tmp_path, tiny):
     tiny("'" + "0" * 64 + "'")
-    with pytest.raises(DataError, match="is not the file we know and has been removed"):
+    with pytest.raises(DataError, match="not the expected file, removed"):
         download("tiny", tmp_path / "home", patience=HASTY)
     assert not (tmp_path / "home" / "tiny").exists()
     tiny("'" + hashlib.sha256(tiny_archive()).hexdigest() + "'")

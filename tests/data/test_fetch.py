@@ -4,13 +4,14 @@ import hashlib
 import io
 import json
 import urllib.request
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from data.faulty_server import HASTY, endless, left_in, ranged, redirect, silent, status, trickling, whole
-from labelwise.data.confirm import confirmed_address
 from labelwise.data.fetch import Patience, _Redirects, fetch
+from labelwise.data.google_drive import confirmed_address
 from labelwise.errors import DataError
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
@@ -44,7 +45,7 @@ def test_cut_connection_is_resumed(server, tmp_path):
 
 def test_resumed_by_a_later_run(server, tmp_path):
     server.answers["/file.gz"] = [ranged(CONTENT, cut=120_000), status(500), status(500), status(500)]
-    with pytest.raises(DataError, match=r"given up after 3 tries.*120,000 bytes are kept"):
+    with pytest.raises(DataError, match=r"given up after 3 attempts.*120,000 bytes are kept"):
         get(server, tmp_path)
     assert left_in(tmp_path) == ["file.gz.part", "file.gz.part.json"]
     server.answers["/file.gz"] = ranged(CONTENT)
@@ -100,7 +101,7 @@ def test_wrong_checksum_names_both_and_leaves_nothing(server, tmp_path):
 
 
 def test_missing_file_is_told_at_once(server, tmp_path):
-    with pytest.raises(DataError, match=r"no such file \(404") as raised:
+    with pytest.raises(DataError, match=r"no such file.*404") as raised:
         get(server, tmp_path)
     assert str(tmp_path / "file.gz") in str(raised.value)
     assert len(server.requests) == 1
@@ -120,7 +121,7 @@ def test_the_next_address_is_asked_when_one_has_nothing(server, tmp_path):
 @pytest.mark.parametrize("answer", [silent, trickling])
 def test_dead_and_trickling_connections_time_out(server, tmp_path, answer):
     server.answers["/file.gz"] = answer
-    with pytest.raises(DataError, match="given up after 3 tries"):
+    with pytest.raises(DataError, match="given up after 3 attempts"):
         get(server, tmp_path)
     assert len(server.requests) == 3
 
@@ -136,6 +137,27 @@ def test_a_file_said_to_be_too_large_is_refused_at_once(server, tmp_path):
     with pytest.raises(DataError, match="more than the 1,000 bytes"):
         get(server, tmp_path, patience=Patience(max_bytes=1_000))
     assert "file.gz" not in left_in(tmp_path)
+
+
+def test_without_a_network(tmp_path):
+    with pytest.raises(DataError, match=r"given up after 3 attempts: no connection \(.*refused") as raised:
+        fetch(["http://127.0.0.1:9/file.gz"], tmp_path / "file.gz", None, HASTY)
+    assert f"copy it to {tmp_path / 'file.gz'}" in str(raised.value)
+    assert left_in(tmp_path) == []
+
+
+def test_a_disk_that_is_too_small(server, tmp_path, monkeypatch):
+    server.answers["/file.gz"] = ranged(CONTENT)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
+    with pytest.raises(DataError, match="has 300,000 bytes, the disk only 1,000 free"):
+        get(server, tmp_path)
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("address", ["http://[1/x", "http://a b/x", "http:///x"])
+def test_what_is_no_address(tmp_path, address):
+    with pytest.raises(DataError, match="x"):
+        fetch([address], tmp_path / "x", None, HASTY)
 
 
 def test_redirects(server, tmp_path):
@@ -169,7 +191,7 @@ def test_a_file_put_there_by_hand(server, tmp_path):
     (tmp_path / "file.gz").write_bytes(CONTENT)
     assert get(server, tmp_path).sha256 == SUM
     assert server.requests == []
-    with pytest.raises(DataError, match="remove it"):
+    with pytest.raises(DataError, match="remove the file"):
         get(server, tmp_path, sha256="0" * 64)
     assert left_in(tmp_path) == ["file.gz"]
 
@@ -191,13 +213,6 @@ def test_confirmation_form(server, tmp_path):
     asked = "/download?id=ab%26c&confirm=t&uuid=1-2"
     assert server.paths() == ["/uc?export=download&id=ab", asked, "/uc?export=download&id=ab", asked]
     assert server.requests[-1][1]["Range"] == "bytes=90000-"
-
-
-def test_confirmation_link(server, tmp_path):
-    link = '<a id="uc-download-link" href="/uc?export=download&amp;confirm=Xy1&amp;id=ab">Download anyway</a>'
-    server.answers["/uc"] = [whole(link.encode(), "text/html"), ranged(CONTENT)]
-    assert get(server, tmp_path, "/uc?export=download&id=ab").sha256 == SUM
-    assert server.paths()[1] == "/uc?export=download&confirm=Xy1&id=ab"
 
 
 def test_page_without_a_button(server, tmp_path):

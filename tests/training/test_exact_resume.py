@@ -80,8 +80,15 @@ def without_time(history):
     return (history.records, history.steps, history.epochs, history.best, history.stopped)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("optimiser", OPTIMISERS)
+# each optimiser with two variants, each variant with at least two optimisers
+PAIRS = [
+    (optimiser, list(VARIANTS)[(place + step) % len(VARIANTS)])
+    for place, optimiser in enumerate(OPTIMISERS)
+    for step in (0, 2)
+]
+
+
+@pytest.mark.parametrize(("optimiser", "variant"), PAIRS)
 def test_every_optimiser_resumes_exactly(optimiser, variant, tmp_path):
     common = {"epochs": 5, "batch_size": 7, "log_every": 4, "metric": "valid_loss", "checkpoint_every": {"steps": 3}}
     config = TrainingConfig.model_validate({"optimiser": OPTIMISERS[optimiser], **common, **VARIANTS[variant]})

@@ -14,9 +14,11 @@ WORDS, LABELS, WIDTH = 40, 6, 8
 @pytest.fixture(autouse=True)
 def _one_thread():
     """Two threads for a model this small only wait for each other, for long when the machine is busy."""
+    before = torch.get_num_threads()
     torch.set_num_threads(1)
     with using_threads(1):
         yield
+    torch.set_num_threads(before)
 
 
 class TinyModel(nn.Module):

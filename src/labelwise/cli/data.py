@@ -173,8 +173,8 @@ def download_command(
     """
     from labelwise.cli.data_views import show_check
     from labelwise.data.catalogue import entry
-    from labelwise.data.download import check as compared
     from labelwise.data.download import download
+    from labelwise.data.published import check as compared
 
     typer.echo(f"{name}: {entry(name).title}. Licence: {entry(name).licence}.")
     found = download(name, folder, force, mirror)

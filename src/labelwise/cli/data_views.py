@@ -12,7 +12,7 @@ from labelwise.cli.tables import print_table
 from labelwise.errors import DataError
 
 if TYPE_CHECKING:
-    from labelwise.data.download import Comparison
+    from labelwise.data.published import Comparison
     from labelwise.data.stats import SplitStatistics, Statistics
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labelwise.data.place import data_folder
+from labelwise.data.atomic_folder import data_folder
 from labelwise.errors import DataError
 
 TEST_SHARE = 0.2
