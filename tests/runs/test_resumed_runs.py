@@ -85,7 +85,7 @@ TRAINING = "model.training"
         [f"{TRAINING}.load_ahead=2"],
         [f"{TRAINING}.checkpoint_every.steps=5"],
         [f"{TRAINING}.checkpoint_every=" + "{seconds: 60}"],
-        ["model.at_once=1", "model.repetitions_folder=null", "run.report=false", "inspect.enabled=false"],
+        ["model.repetitions_folder=elsewhere", "inspect.vectors=10"],
     ],
     ids=lambda changes: changes[0].removeprefix("model."),
 )
