@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from labelwise.methods.base import FitContext
+from labelwise.fit_context import FitContext
+from labelwise.networks.settings import TrainingConfig
 from labelwise.parallel import set_threads
 from labelwise.training.loop import train
-from labelwise.training.settings import TrainingConfig
 
 
 class Network:

@@ -22,7 +22,7 @@ import numpy as np
 
 from labelwise import __version__
 from labelwise.atomic import replace_folder, replaced_copy
-from labelwise.checks import are_offsets, in_range, never_falls
+from labelwise.checks import LARGEST_WEIGHT, are_offsets, are_weights, in_range, never_falls
 from labelwise.errors import ConfigError, ModelFormatError
 from labelwise.mapped import in_pieces
 from labelwise.strings import Strings
@@ -195,6 +195,8 @@ class Folder:
         if not (self.path / MANIFEST).is_file():
             inside = f"; is it {self.path / kind} you mean?" if (self.path / kind / MANIFEST).is_file() else ""
             raise ModelFormatError(f"{self.path}: not a labelwise {kind} folder, {MANIFEST} is missing{inside}")
+        if (self.path / MANIFEST).is_symlink():
+            raise ModelFormatError(f"{self.path / MANIFEST}: a link to another file is not read; copy the file itself")
         manifest = _load_json(self.path / MANIFEST)
         if not isinstance(manifest, dict) or manifest.get("format") != f"labelwise-{kind}":
             found = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
@@ -369,6 +371,16 @@ def csr_from_tensors(prefix: str, tensors: Mapping[str, np.ndarray], path: Path)
     matrix: Any = sparse.csr_array((int(shape[0]), int(shape[1])), dtype=data.dtype)
     matrix.data, matrix.indices, matrix.indptr = data, indices, indptr  # given to the constructor, they would be copied
     return matrix
+
+
+def check_weights(tensors: Mapping[str, np.ndarray], path: Path) -> None:
+    """Refuse arrays that hold NaN, infinity or numbers that would become infinite in a product."""
+    for key, array in tensors.items():
+        if not are_weights(array):
+            raise ModelFormatError(
+                f"{path}: {key} holds NaN, infinity or numbers above {LARGEST_WEIGHT:g}; the file is damaged, or the "
+                "training has diverged"
+            )
 
 
 def stored(tensors: Mapping[str, np.ndarray], key: str, path: Path) -> np.ndarray:

@@ -5,7 +5,7 @@ from labelwise.encoders.word_config import RecurrentConfig, WordsConfig
 from labelwise.methods.bigru import GruConfig, GruTraining, SlowAdam
 from labelwise.methods.mach import MachOptimiser, MachTraining
 from labelwise.methods.word_networks import AdamConfig, WordTraining
-from labelwise.training.settings import OptimiserConfig, TrainingConfig
+from labelwise.networks.settings import OptimiserConfig, TrainingConfig
 
 WORDS, RECURRENT = WordsConfig(width=16), RecurrentConfig(width=32, dropout=0.2)
 SMALL: dict[str, dict] = {

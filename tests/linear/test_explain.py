@@ -68,7 +68,8 @@ def test_terms_and_bias_are_the_margin(precision, seed):
             assert step.margin == pytest.approx(document @ weights + level.bias[step.node], abs=1e-6)
             assert step.node == tree.ancestors(depth)[label]
             below = np.flatnonzero(tree.ancestors(depth) == step.node)
-            np.testing.assert_array_equal(np.sort(step.labels), below)
+            np.testing.assert_array_equal(np.sort(path.below[depth]), below)
+            assert step.n_labels == len(below)
         np.testing.assert_array_equal(path.values, document[path.features])
         assert (path.weights != 0).all()
 

@@ -14,10 +14,10 @@ from conformance.planted import planted
 from killing import kill_where_it_holds
 from labelwise.codes.buckets import BucketTables
 from labelwise.errors import ConfigError, DataError, MissingDependencyError
-from labelwise.methods.base import FitContext
+from labelwise.fit_context import FitContext
 from labelwise.parallel import using_threads
 from labelwise.store import Folder, new_folder
-from labelwise.training.repetitions import RepetitionFitting
+from labelwise.training.repetition_fitting import RepetitionFitting
 
 TRAINING = {"epochs": 6, "batch_size": 32, "optimiser": {"rate": 0.02}}
 SMALL = {"repetitions": 4, "buckets": 32, "hidden": [24], "training": TRAINING}
@@ -84,7 +84,7 @@ def test_processes_that_know_nothing_of_each_other(tmp_path, data):
 
 
 HOLD_IN_THE_SECOND_REPETITION = """
-from labelwise.training.repetitions import RepetitionFitting
+from labelwise.training.repetition_fitting import RepetitionFitting
 plain, seen = RepetitionFitting.loss, []
 def held(self, batch):
     seen.append(self.numbers)
@@ -264,7 +264,7 @@ def test_several_labels_with_softmax_are_told(caplog, data, single):
 def test_single_labels_with_softmax(single):
     settings = {**SMALL, "buckets": 16, "training": {**TRAINING, "epochs": 15}}
     model = lw.Mach(**settings, loss="softmax").fit(single)
-    assert model.config.way == "unbiased"
+    assert model.config.aggregation == "unbiased"
     assert model.score(single) > lw.Popularity().fit(single).score(single) + 0.4
     buckets = model._scores(single.features)
     np.testing.assert_allclose(buckets.sum(1), 1, rtol=1e-5)
@@ -356,7 +356,6 @@ def test_settings_that_contradict_each_other(settings, message):
 
 
 def test_without_torch_it_says_what_to_install(data, monkeypatch):
-    monkeypatch.delitem(sys.modules, "labelwise.training.machine")
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingDependencyError, match="torch"):
         lw.Mach(**SHORT).fit(data)

@@ -6,11 +6,12 @@ from transformers import PreTrainedTokenizerFast
 
 import labelwise as lw
 from conformance.planted import planted
+from labelwise.encoders.base import tensors_of
 from labelwise.errors import ConfigError
-from labelwise.methods.base import FitContext
+from labelwise.fit_context import FitContext
+from labelwise.networks.settings import TrainingConfig
 from labelwise.parallel import using_threads
 from labelwise.strings import Strings
-from labelwise.training.settings import TrainingConfig
 from labelwise.training.watching import History
 
 TINY = {"model": "tiny", "max_length": 32, "pooling": "mean"}
@@ -219,7 +220,7 @@ def test_blocks_of_labels_change_nothing_but_memory():
 
 
 def test_scores_that_saturate_are_in_the_order_of_ids():
-    from labelwise.training.encoder_head import in_order
+    from labelwise.topk import in_order
 
     top = in_order(np.array([[5, 2, 9]]), np.array([[1.0, 1.0, 0.5]], np.float32))
     assert top.ids.tolist() == [[2, 5, 9]]
@@ -257,7 +258,7 @@ def test_attention_is_that_of_the_monitor():
     encoder = model.network_.encoder
     tokens = encoder.tokenizer.encode(Strings.of(texts), encoder.config)
     for place, found in enumerate(model.attention(texts, tokens=64)):
-        ids, mask, _ = encoder.tensors(tokens.batch(np.array([place])))
+        ids, mask, _ = tensors_of(tokens.batch(np.array([place])))
         np.testing.assert_allclose(found.entropy, attention_entropy(encoder.attentions(ids, mask), mask), atol=1e-5)
         assert found.tokens[0] == "[CLS]"
         assert found.tokens[-1] == "[SEP]"

@@ -161,7 +161,7 @@ from labelwise.data.csr import ArrayOnDisk
 ArrayOnDisk.mapped = lambda self: hold()
 """
 HOLD_IN_THE_SECOND_EPOCH = """
-from labelwise.training.repetitions import RepetitionFitting
+from labelwise.training.repetition_fitting import RepetitionFitting
 plain = RepetitionFitting.batches
 RepetitionFitting.batches = lambda self, epoch: hold() if epoch else plain(self, epoch)
 """

@@ -2,9 +2,9 @@
 
 from tiny_fitting import TinyFitting, weights_of
 
-from labelwise.methods.base import FitContext
+from labelwise.fit_context import FitContext
+from labelwise.networks.settings import TrainingConfig
 from labelwise.training.loop import train
-from labelwise.training.settings import TrainingConfig
 from labelwise.training.watching import Watcher
 
 

@@ -10,7 +10,7 @@ import torch
 import labelwise as lw
 from conformance.planted import planted
 from labelwise.encoders.attention import attention_entropy
-from labelwise.methods.base import FitContext
+from labelwise.fit_context import FitContext
 from labelwise.parallel import using_threads
 from labelwise.training.collapse import spread
 from labelwise.training.verdicts import Reading, judge

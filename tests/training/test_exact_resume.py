@@ -13,10 +13,10 @@ import pytest
 import torch
 from tiny_fitting import TinyFitting, _one_thread, same_weights, weights_of  # noqa: F401
 
-from labelwise.methods.base import FitContext
+from labelwise.fit_context import FitContext
+from labelwise.networks.settings import TrainingConfig
 from labelwise.training.checkpoint import fingerprint
 from labelwise.training.loop import train
-from labelwise.training.settings import TrainingConfig
 from labelwise.training.watching import Watcher
 
 HERE = Path(__file__).parent

@@ -14,7 +14,7 @@ from tiny_fitting import TinyFitting, _one_thread, same_weights, weights_of  # n
 from torch import nn
 
 from labelwise.errors import ConfigError, DataError, MissingDependencyError
-from labelwise.methods.base import FitContext
+from labelwise.fit_context import FitContext
 from labelwise.parallel import using_threads
 from labelwise.training import machine
 from labelwise.training.loop import train

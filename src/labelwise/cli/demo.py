@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from labelwise.cli.options import ForceOption
+from labelwise.cli.terminal import echo
 
 METHODS = ("popularity", "linear_tree")
 SHOWN = 3
@@ -61,5 +62,5 @@ def demo_command(
     if not long_enough:
         return
     shown = [long_enough[(2 * place + 1) * len(long_enough) // (2 * SHOWN)] for place in range(SHOWN)]
-    typer.echo(f"\n{METHODS[-1]} on {len(shown)} test documents, with the words that caused each label:")
+    echo(f"\n{METHODS[-1]} on {len(shown)} test documents, with the words that caused each label:")
     show_documents(open_model(str(place / METHODS[-1])), test, shown)

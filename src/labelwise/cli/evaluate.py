@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from labelwise.cli.options import ForceOption, SetOption
+from labelwise.cli.terminal import echo
 
 
 def evaluate_command(
@@ -47,7 +48,7 @@ def evaluate_command(
     evaluation = found.evaluation.to_dict()
     text = json.dumps(evaluation, indent=1) + "\n"
     if output == "-":
-        typer.echo(text, nl=False)
+        echo(text, nl=False)
         return
     if target is not None:
         with replacing(target) as file:
@@ -55,6 +56,6 @@ def evaluate_command(
     rate = len(documents) / max(found.seconds["predict"], 1e-9)
     show_evaluation(f"{model} on {documents.name}: {len(documents):,} documents, {rate:,.0f} a second", evaluation)
     if section.threshold is None and found.threshold is not None:
-        typer.echo(f"F1 with the threshold the model was calibrated to, {found.threshold:.4g}")
+        echo(f"F1 with the threshold the model was calibrated to, {found.threshold:.4g}")
     if found.unknown.labels:
-        typer.echo(str(found.unknown))
+        echo(str(found.unknown))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from labelwise.cli.options import ReadSetOption
+from labelwise.cli.terminal import echo, echo_json
 
 if TYPE_CHECKING:
     from labelwise.config import ConfigSource
@@ -32,8 +33,6 @@ def explain_command(
 
     For each label the words that speak for and against it, and the nodes of each tree on the way to it.
     """
-    import json
-
     from labelwise.cli.explanations import show_explanation
     from labelwise.cli.sources import stdin_text
     from labelwise.config import ConfigSource
@@ -51,11 +50,11 @@ def explain_command(
         given = stdin_text("the text")
     explanations = fitted.explain(given, label or None, k=k, terms=terms)
     if json_output:
-        typer.echo(json.dumps([one.to_dict() for one in explanations], indent=1, ensure_ascii=False))
+        echo_json([one.to_dict() for one in explanations])
         return
     for place, one in enumerate(explanations):
         if place:
-            typer.echo("")
+            echo("")
         show_explanation(one)
 
 

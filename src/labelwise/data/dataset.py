@@ -25,6 +25,8 @@ from labelwise.strings import Strings
 Features = sparse.csr_array | np.ndarray | Blocks
 CSR = sparse.csr_array, sparse.csr_matrix
 """SciPy's newer and older kind."""
+MOST_UNNAMED = 1 << 27
+"""Labels whose names are made from their numbers at most: a damaged shape must not ask for gigabytes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +62,7 @@ class Dataset:
         labels = canonical_csr(self.labels, "labels")
         set_field = object.__setattr__
         set_field(self, "labels", labels)
-        names = Strings.numbers(labels.shape[1]) if self.label_names is None else Strings.of(self.label_names)
+        names = _numbers(labels.shape[1], self.name) if self.label_names is None else Strings.of(self.label_names)
         check_distinct(names, self.name)
         set_field(self, "label_names", names)
         for part in ("texts", "paths", "label_texts", "ids"):
@@ -158,6 +160,15 @@ class Dataset:
             mine = places_of(names, self.label_names)
             texts = known[np.where(mine < 0, np.arange(len(names)), len(names) + mine)]
         return replace(self, labels=labels, label_names=names, label_texts=texts)
+
+
+def _numbers(count: int, what: str) -> Strings:
+    """Names of labels that have none."""
+    if count > MOST_UNNAMED:
+        raise DataError(
+            f"{what}: {count:,} labels without names, at most {MOST_UNNAMED:,} are read; is the shape right?"
+        )
+    return Strings.numbers(count)
 
 
 def _used(labels: sparse.csr_array, piece: int = 1 << 20) -> np.ndarray:

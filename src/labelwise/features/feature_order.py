@@ -57,7 +57,13 @@ class FeatureOrder:
         return sparse.csr_array((rows.data, rows.indices, rows.indptr), shape=features.shape)
 
     def rows(self, features: Any) -> Rows:
-        """The same as bare arrays, for prediction: a matrix takes longer to make than a document to look at."""
+        """The same as bare arrays, for prediction: a matrix takes longer to make than a document to look at.
+
+        Bare arrays, which no user has, are renumbered in their own memory.
+        """
+        if isinstance(features, Rows):
+            self._renumber(features, features.indices, features.data)
+            return features
         indices, data = np.empty_like(features.indices), np.empty_like(features.data)
         self._renumber(features, indices, data)
         return Rows(features.indptr, indices, data, features.shape)

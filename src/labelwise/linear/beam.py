@@ -54,6 +54,7 @@ class TreeSearch:
     def best(self, features: Any, beam: int, k: int, choice: LabelChoice | None = None) -> TopK:
         """The best k labels of each row of a CSR matrix (float32, sorted int32 indices)."""
         n = features.shape[0]
+        beam = min(beam, len(self._names))  # no level has more nodes than labels
         extra = _nothing(np.float32) if choice is None or choice.extra is None else choice.extra.astype(np.float32)
         allowed = _allowed(self._levels, choice.allowed if choice else None)
         ids = np.empty((n, k), np.int32)

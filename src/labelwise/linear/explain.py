@@ -7,51 +7,14 @@ came by is asked of the beam search itself.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from labelwise.codes.label_path import LabelPath, PathStep
 from labelwise.codes.tree import LabelTree
 from labelwise.linear.beam import POST_PROCESSORS, beam_search
 from labelwise.linear.weights import ChunkedWeights
-
-
-@dataclass(frozen=True)
-class NodeStep:
-    """One node on the way to a label."""
-
-    node: int
-    """Its place in its level."""
-    labels: np.ndarray
-    """The labels below it (their ids); at the last step the label itself."""
-    margin: float
-    """What its classifier says: the weighted features and the bias."""
-    bias: float
-    score: float
-    """The margin after the post-processor, of this node alone."""
-    total: float
-    """The score of the way so far."""
-    kept: bool
-    """Whether the beam search came here; a label's own step: whether it was looked at."""
-
-
-@dataclass(frozen=True)
-class LabelPath:
-    """The way to one label in one tree, and the document's features that its own classifier has weights for."""
-
-    label: int
-    steps: tuple[NodeStep, ...]
-    features: np.ndarray
-    values: np.ndarray
-    weights: np.ndarray
-    given: float
-    """What the tree gives the label: the last step's total, but 0 where scores are products and no beam came by."""
-
-    @property
-    def reached(self) -> bool:
-        """Whether the beam search looked at the label."""
-        return self.steps[-1].kept
 
 
 def explain_labels(
@@ -86,7 +49,8 @@ def _path(
     nodes = [int(tree.label_places[label])]
     for parents in tree.parents[:0:-1]:
         nodes.insert(0, int(parents[nodes[0]]))
-    steps: list[NodeStep] = []
+    steps: list[PathStep] = []
+    below = [tree.label_order[slice(*_places_below(tree, depth, node))] for depth, node in enumerate(nodes)]
     weights, sums, there, parent = np.empty(0), 0.0, True, 0
     product = POST_PROCESSORS[post_processor][2]
     for depth, (level, node) in enumerate(zip(levels, nodes, strict=True)):
@@ -98,9 +62,10 @@ def _path(
         leaf = depth == len(levels) - 1
         there = there and (leaf or node in kept[depth])
         steps.append(
-            NodeStep(
+            PathStep(
                 node,
-                tree.label_order[slice(*_places_below(tree, depth, node))],
+                len(below[depth]),
+                (),
                 margin,
                 bias,
                 float(np.exp(logarithm)) if product else logarithm,
@@ -111,7 +76,8 @@ def _path(
         parent = node
     used = weights != 0
     given = steps[-1].total if there or not product else 0.0
-    return LabelPath(label, tuple(steps), row.indices[used], row.data[used].astype(np.float64), weights[used], given)
+    values = row.data[used].astype(np.float64)
+    return LabelPath(label, tuple(steps), tuple(below), row.indices[used], values, weights[used], given)
 
 
 def node_weights(level: ChunkedWeights, chunk: int, node: int, features: np.ndarray) -> np.ndarray:

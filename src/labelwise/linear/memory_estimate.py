@@ -13,10 +13,13 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
+from scipy import sparse
 
 from labelwise.codes.tree import LabelTree
+from labelwise.data.blocks import Blocks
 from labelwise.errors import ConfigError
 from labelwise.features.label_features import two_blocks
+from labelwise.formatting import size
 from labelwise.free_memory import free_memory
 from labelwise.linear.level_trainer import LANES, UNCOPIED, SolverConfig
 from labelwise.parallel import threads
@@ -68,8 +71,8 @@ class MemoryNeed:
         return ALWAYS + int(SLACK * (self.threads + self.targets + self.weights + self.label_features))
 
 
-def check_memory(need: MemoryNeed, memory: Memory, held: int = 0, tell: bool = True) -> None:
-    """Say what is needed and what is there; refuse what does not fit, unless `memory` says otherwise.
+def check_memory(need: MemoryNeed, memory: Memory, held: int = 0, report: bool = True) -> None:
+    """Report what is needed and what is there; refuse what does not fit, unless `memory` says otherwise.
 
     A limit of one's own is for everything, the `held` bytes of features and labels too.
     """
@@ -77,12 +80,12 @@ def check_memory(need: MemoryNeed, memory: Memory, held: int = 0, tell: bool = T
     if isinstance(memory, float | int):
         limit = int(memory * 1e9) - held
         free = limit if free is None else min(limit, free)
-    known = "" if free is None else f"; {_size(max(0, free))} are free"
-    if tell:
-        log.info("training needs about %s beside the data (%s)%s", _size(need.total), _size(held), known)
+    known = "" if free is None else f"; {size(max(0, free))} are free"
+    if report:
+        log.info("training needs about %s beside the data (%s)%s", size(need.total), size(held), known)
     if memory != "ignore" and free is not None and need.total > free:
         raise ConfigError(
-            f"training needs about {_size(need.total)} of memory, {_size(max(0, free))} are free; {_advice(need)}, "
+            f"training needs about {size(need.total)} of memory, {size(max(0, free))} are free; {_advice(need)}, "
             "or set memory to ignore to try all the same"
         )
 
@@ -100,8 +103,13 @@ def _advice(need: MemoryNeed) -> str:
     return "; ".join(advice[part] for part in worth[:2])
 
 
-def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.0f} MB"
+def bytes_of(features: Any, labels: Any) -> int:
+    """Bytes that features (of any kind) and labels hold."""
+    blocks = [features.sparse, features.dense] if isinstance(features, Blocks) else [features]
+    arrays = [block for block in blocks if isinstance(block, np.ndarray)]
+    for matrix in [labels, *(block for block in blocks if sparse.issparse(block))]:
+        arrays += [matrix.indptr, matrix.indices, matrix.data]
+    return sum(array.nbytes for array in arrays)
 
 
 def clustering_need(features: Any, labels: Any, keep: int | None) -> MemoryNeed:

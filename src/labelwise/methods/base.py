@@ -7,8 +7,7 @@ the same for all. A method that can say why it predicts a label has a fifth hook
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -19,6 +18,7 @@ from labelwise.config import Config as BaseConfig
 from labelwise.config import validated
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFittedError
+from labelwise.fit_context import FitContext
 from labelwise.methods.calibration import Calibration
 from labelwise.methods.inputs import Documents, as_dataset, as_inputs, in_blocks
 from labelwise.methods.label_file import ModelLabels
@@ -28,8 +28,8 @@ from labelwise.strings import Strings
 from labelwise.topk import NOTHING, TopK
 
 if TYPE_CHECKING:
+    from labelwise.codes.label_path import LabelPath
     from labelwise.encoders.attention import AttentionMap
-    from labelwise.linear.explain import LabelPath
     from labelwise.methods.explanation import Explanation
     from labelwise.methods.threshold import CalibrationReport
 
@@ -37,20 +37,6 @@ STATE_FILE = "state.safetensors"
 CONFIG_FILE = "config.json"
 CALIBRATION_FILE = "calibration.safetensors"
 MAX_PLACES = 100_000
-
-
-def _no_log(**_numbers: Any) -> None:
-    pass
-
-
-@dataclass(frozen=True)
-class FitContext:
-    """What a run lends to a method while it trains."""
-
-    checkpoints: Path | None = None
-    """Folder for unfinished work, so that a killed run resumes; None when nothing is to be kept."""
-    log: Callable[..., None] = field(default=_no_log)
-    """Takes numbers by name (`log(step=10, loss=0.3)`) for metrics.jsonl."""
 
 
 class Method:
@@ -88,6 +74,7 @@ class Method:
     n_features_in_: int | None
     input_: str
     calibration_: Calibration | None = None
+    _loaded_from: Path | None = None
 
     def __init__(self, **params: Any) -> None:
         self._params: dict[str, Any] = {}
@@ -160,7 +147,7 @@ class Method:
         held_out = valid.align(dataset.label_names) if valid is not None else None
         self.__dict__.pop("label_names_", None)  # a fit that fails half-way must not be taken for the one before
         self._fit(dataset, kind, held_out, context or FitContext())
-        self.calibration_ = None
+        self.calibration_, self._loaded_from = None, None
         self.input_ = kind
         self.n_features_in_ = dataset.features.shape[1] if kind == "features" else None  # type: ignore[union-attr]
         self.label_names_ = dataset.label_names
@@ -191,6 +178,8 @@ class Method:
         most = min(int(k), len(self.label_names_))
         chosen = self.label_filter(labels, label_weights)
         top = self._predict(dataset, most) if chosen is None else self._predict_chosen(dataset, most, chosen)
+        if self._loaded_from is not None:
+            _check_scores(top, self._loaded_from, filtered=chosen is not None)
         missing = int(k) - top.k
         ids, scores = top.ids, top.scores
         if missing:
@@ -371,7 +360,11 @@ class Method:
         model.label_names_, model.label_texts_, model.label_counts_ = labels.names, labels.texts, labels.counts
         model.n_documents_, model.input_ = manifest["n_documents"], manifest["input"]
         model.n_features_in_ = manifest["n_features"] if model.input_ == "features" else None
-        model._restore(folder.tensors(STATE_FILE), folder.path / STATE_FILE)
+        tensors = folder.tensors(STATE_FILE)
+        if folder.verify:
+            store.check_weights(tensors, folder.path / STATE_FILE)
+        model._restore(tensors, folder.path / STATE_FILE)
+        model._loaded_from = folder.path
         calibrated = folder.manifest.get("calibrated", False)
         if calibrated is not (CALIBRATION_FILE in folder.manifest["files"]):
             raise ModelFormatError(f"{folder.path / store.MANIFEST}: it does not tell whether the model is calibrated")
@@ -381,10 +374,26 @@ class Method:
         return model
 
 
+def _check_scores(top: TopK, folder: Path, filtered: bool) -> None:
+    """Refuse scores that are not finite, and documents without any label although none was left out: NaN ends so."""
+    if np.isfinite(top.scores).all():
+        return
+    empty = top.ids == NOTHING
+    wrong = ~(np.isfinite(top.scores) | empty)
+    if not filtered:
+        wrong[:, :1] |= empty[:, :1]
+    if wrong.any():
+        raise ModelFormatError(
+            f"{folder}: the scores of document {int(wrong.any(1).argmax())} are not finite numbers; the weights are "
+            "damaged, the training has diverged, or features of the document are too large"
+        )
+
+
 def load(path: str | Path, verify: bool = True) -> Method:
     """Open a model folder written by `Method.save`; its manifest decides the class.
 
-    Weights are mapped, not read. `verify=False` skips comparing hashes, for large models on a disk one trusts.
+    Weights are mapped, not read into memory. `verify=False` neither compares hashes nor looks for weights that are
+    not finite, for large models on a disk one trusts.
     """
     folder = store.Folder(path, "model", verify)
     name = folder.manifest.get("method")

@@ -10,18 +10,18 @@ What we do differently: words after a document's end have no weight, and biases 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import numpy as np
 from pydantic import Field
 
 from labelwise.config import Config as BaseConfig
 from labelwise.encoders.word_config import RecurrentConfig, WordsConfig
 from labelwise.methods.word_networks import AdamConfig, WordNetworkMethod, WordTraining
-from labelwise.training.settings import Count, Positive
+from labelwise.networks.settings import Count, Positive
 
 if TYPE_CHECKING:
-    from labelwise.training.label_levels import Level
+    from labelwise.encoders.recurrent import RecurrentEncoder
+    from labelwise.networks.levels import Level
 
 
 class GruConfig(RecurrentConfig):
@@ -67,22 +67,14 @@ class BiGRU(WordNetworkMethod):
         """Share of the training documents held out to choose the best weights when the data has no valid part; at
         most 1,000 documents."""
 
-    def _level(self, table: Any, depth: int, size: int, seed: int) -> Level:
-        from labelwise.encoders.recurrent import RecurrentEncoder
+    def _level(self, encoder: RecurrentEncoder, size: int) -> Level:
         from labelwise.heads.config import HeadConfig
         from labelwise.heads.flat import FlatHead
         from labelwise.heads.label_attention import LabelAttention
         from labelwise.heads.label_outputs import LabelOutput
-        from labelwise.training.label_levels import AttentionLevel, PooledLevel
+        from labelwise.networks.levels import AttentionLevel, PooledLevel
 
-        encoder = RecurrentEncoder(table, self.config.words.is_frozen, self.config.recurrent, seed)
         if self.config.attention == "none":
             return PooledLevel(encoder, FlatHead(encoder.width, size, HeadConfig(dropout=0.0)))
         output = LabelOutput(encoder.width, size)
         return AttentionLevel(encoder, LabelAttention(encoder.width, size, output))
-
-    def _started(self, level: Any, targets: Any, seed: int, above: Level | None) -> Level:
-        if self.config.attention == "label":
-            return super()._started(level, targets, seed, above)
-        level.head.start(np.bincount(targets.indices, minlength=targets.shape[1]), targets.shape[0], seed)
-        return level

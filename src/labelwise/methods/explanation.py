@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from labelwise.codes.label_path import LabelPath, PathStep
 from labelwise.errors import ConfigError, DataError, did_you_mean
-from labelwise.linear.explain import LabelPath, NodeStep
 from labelwise.methods.inputs import as_inputs
 from labelwise.topk import NOTHING, TopK
 
@@ -27,27 +27,6 @@ class Term:
     value: float
     weight: float
     contribution: float
-
-
-@dataclass(frozen=True)
-class PathStep:
-    """A node on the way to a label."""
-
-    node: int
-    """Its place in its level."""
-    n_labels: int
-    """Labels below it."""
-    examples: tuple[str, ...]
-    """The most frequent of them, by meaning where it is known."""
-    margin: float
-    """What the node's classifier says: all its terms and the bias."""
-    bias: float
-    score: float
-    """The margin after the post-processor, of this node alone."""
-    total: float
-    """The score of the way so far."""
-    kept: bool
-    """Whether the beam search came here; at the label itself: whether it was looked at."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +137,9 @@ def _explanation(model: Method, paths: Sequence[LabelPath], score: float, terms:
 def _tree_path(model: Method, path: LabelPath, terms: int | None) -> TreePath:
     best, other = _terms(model, path.features, path.values, path.weights, terms)
     last = path.steps[-1]
-    steps = tuple(_step(model, step) for step in path.steps)
+    steps = tuple(
+        replace(step, examples=_examples(model, labels)) for step, labels in zip(path.steps, path.below, strict=True)
+    )
     return TreePath(steps, last.margin, last.bias, best, other, last.total, path.reached)
 
 
@@ -174,9 +155,8 @@ def _terms(
     return tuple(Term(*column) for column in columns), float(contributions[order[len(chosen) :]].sum())
 
 
-def _step(model: Method, step: NodeStep) -> PathStep:
-    counts = model.label_counts_[step.labels]
-    frequent = step.labels[np.argsort(-counts, kind="stable")[:STAND_INS]]
+def _examples(model: Method, labels: np.ndarray) -> tuple[str, ...]:
+    """The most frequent of some labels, by meaning where it is known."""
+    frequent = labels[np.argsort(-model.label_counts_[labels], kind="stable")[:STAND_INS]]
     meanings = model.label_names_ if model.label_texts_ is None else model.label_texts_
-    examples = tuple(meanings[int(label)] for label in frequent)
-    return PathStep(step.node, len(step.labels), examples, step.margin, step.bias, step.score, step.total, step.kept)
+    return tuple(meanings[int(label)] for label in frequent)

@@ -14,9 +14,22 @@ from __future__ import annotations
 from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
+from labelwise.features.tfidf import Tfidf
+from labelwise.fit_context import FitContext
 from labelwise.linear.level_trainer import SolverConfig
-from labelwise.methods.base import FitContext
-from labelwise.methods.linear_base import LinearMethod, LinearTfidf, Memory, PostProcessor, Precision, Seed
+from labelwise.linear.trees import LinearTrees
+from labelwise.methods.linear_base import (
+    LinearMethod,
+    LinearTfidf,
+    Memory,
+    PostProcessor,
+    Precision,
+    Seed,
+    check_relevance,
+    finished_work,
+    training_features,
+    training_settings,
+)
 
 
 class LinearFlat(LinearMethod):
@@ -43,5 +56,10 @@ class LinearFlat(LinearMethod):
         """Seed of training."""
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
-        features = self._features(data, kind, fit=True)
-        self._learn(features, data, lambda _seed: LabelTree.flat(data.n_labels), context)
+        if self.config.relevance:
+            check_relevance(data)
+        self.tfidf_, self.linear_ = Tfidf(self.config.tfidf) if kind == "texts" else None, LinearTrees()
+        features = self.linear_.order_features(*training_features(data, self.tfidf_))
+        settings = training_settings(self.config, self.search_settings)
+        with finished_work(self, context.checkpoints, features, data.labels, {}) as shards:
+            self.linear_.train(features, data.labels, [LabelTree.flat(data.n_labels)], settings, shards)

@@ -12,7 +12,6 @@ weights may be kept in 16 or 8 bits, and several trees are averaged.
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -23,11 +22,25 @@ from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.features.label_features import pifa
+from labelwise.features.tfidf import Tfidf
+from labelwise.fit_context import FitContext
 from labelwise.linear.level_trainer import SolverConfig
-from labelwise.linear.memory_estimate import check_memory, clustering_need
-from labelwise.methods.base import FitContext
+from labelwise.linear.memory_estimate import bytes_of, check_memory, clustering_need
+from labelwise.linear.shards import ChunkShards
+from labelwise.linear.trees import LinearTrees
 from labelwise.methods.given_negatives import read_negatives
-from labelwise.methods.linear_base import LinearMethod, LinearTfidf, Memory, PostProcessor, Precision, Seed, bytes_of
+from labelwise.methods.linear_base import (
+    LinearMethod,
+    LinearTfidf,
+    Memory,
+    PostProcessor,
+    Precision,
+    Seed,
+    check_relevance,
+    finished_work,
+    training_features,
+    training_settings,
+)
 from labelwise.store import csr_to_tensors
 
 
@@ -82,6 +95,8 @@ class LinearTree(LinearMethod):
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
         config = self.config
+        if config.relevance:
+            check_relevance(data)
         own_tree, own_negatives = None, None  # files first: a mistake in them should not cost the time of TF-IDF
         given: dict[str, np.ndarray] = {}
         if config.tree == "hierarchy":
@@ -90,34 +105,38 @@ class LinearTree(LinearMethod):
         if "user" in config.negatives:
             own_negatives = read_negatives(config.user_negatives, data)
             given |= csr_to_tensors("negatives", own_negatives)
-        features = self._features(data, kind, fit=True)
-        describing = features if kind == "texts" else data.features  # dense ones describe labels whole
-        self._learn(
-            features,
-            data,
-            _Clusters(describing, data.labels, config).make if own_tree is None else lambda _seed: own_tree,
-            context,
-            trees=config.trees if own_tree is None else 1,
-            negatives="matcher" if "matcher" in config.negatives else "teacher",
-            user_negatives=own_negatives,
-            beam=config.beam,
-            given=given,
-        )
+        self.tfidf_, self.linear_ = Tfidf(config.tfidf) if kind == "texts" else None, LinearTrees()
+        features = self.linear_.order_features(*training_features(data, self.tfidf_))
+        negatives = "matcher" if "matcher" in config.negatives else "teacher"
+        settings = training_settings(config, self.search_settings, negatives=negatives)
+        with finished_work(self, context.checkpoints, features, data.labels, given) as shards:
+            if own_tree is not None:
+                trees = [own_tree]
+            else:
+                describing = features if kind == "texts" else data.features  # dense ones describe labels whole
+                trees = _clustered(describing, data.labels, config, settings.seeds(config.trees), shards)
+            self.linear_.train(features, data.labels, trees, settings, shards, own_negatives)
 
 
-class _Clusters:
-    """Trees made by clustering. Labels are described for the first one, which a resumed run may not need."""
+def _clustered(
+    features: Any, labels: Any, config: Any, seeds: list[int], shards: ChunkShards | None
+) -> list[LabelTree]:
+    """A tree per seed: the one that an earlier attempt has kept, or a new one.
 
-    def __init__(self, features: Any, labels: Any, config: Any) -> None:
-        self.features, self.labels, self.config = features, labels, config
-
-    @cached_property
-    def described(self) -> Any:
-        need = clustering_need(self.features, self.labels, self.config.label_features)
-        check_memory(need, self.config.memory, bytes_of(self.features, self.labels), tell=False)
-        return pifa(self.features, self.labels, keep=self.config.label_features)
-
-    def make(self, seed: int) -> LabelTree:
-        config = self.config
-        make = LabelTree.kway if config.tree == "kway" else LabelTree.balanced
-        return make(self.described, leaf_size=config.leaf_size, branching=config.branching, seed=seed)
+    Labels are described only if a tree is missing, and the description is gone before training begins.
+    """
+    kept = [shards.tree(number) if shards else None for number in range(len(seeds))]
+    if None not in kept:
+        return [tree for tree in kept if tree is not None]
+    need = clustering_need(features, labels, config.label_features)
+    check_memory(need, config.memory, bytes_of(features, labels), report=False)
+    described = pifa(features, labels, keep=config.label_features)
+    make = LabelTree.kway if config.tree == "kway" else LabelTree.balanced
+    trees = []
+    for number, (seed, tree) in enumerate(zip(seeds, kept, strict=True)):
+        if tree is None:
+            tree = make(described, leaf_size=config.leaf_size, branching=config.branching, seed=seed)
+            if shards:
+                shards.keep_tree(number, tree)
+        trees.append(tree)
+    return trees

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 from labelwise import __version__
 from labelwise.data.files import write_stream
 from labelwise.errors import MissingDependencyError
+from labelwise.formatting import cut, duration, number, percent
 from labelwise.report import sections
 from labelwise.report.curves import read_course
 from labelwise.report.drawing import SERIES, Chart, thinned
 from labelwise.report.plots import run_charts
 from labelwise.report.run_files import Run, read_run
-from labelwise.report.wording import cut, duration, family_and_k, in_reading_order, number, percent
+from labelwise.report.wording import family_and_k, in_reading_order
 from labelwise.run_schema import CONFIG, EXAMPLES, LABELS, MACHINE, METRICS, REPORT, RESULTS, STATE
 
 if TYPE_CHECKING:

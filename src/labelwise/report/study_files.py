@@ -17,9 +17,10 @@ from typing import Any
 
 from labelwise.config import ConfigSource
 from labelwise.errors import DataError, LabelwiseError
+from labelwise.formatting import number
 from labelwise.report.curves import Course, read_course
 from labelwise.report.inspection import Inspection, read_inspection
-from labelwise.report.wording import number, short_names
+from labelwise.report.wording import short_names
 from labelwise.run_schema import METRICS, RESULTS, STATE, Part, read_json, read_metrics
 
 TRIALS = "trials"

@@ -59,7 +59,7 @@ def plain_encoder(config: Any) -> DocumentEncoder:
         from labelwise.errors import MissingDependencyError
 
         raise MissingDependencyError(str(error.name), "nn", "encode") from None
-    from labelwise.training.machine import computing_device, torch_threads
+    from labelwise.device import computing_device, torch_threads
 
     encoder = open_encoder(config, Strings.of(()), seed=0).to(computing_device())
     folder = Path(config.model).expanduser()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import math
 import sys
 from collections.abc import Iterable, Iterator
@@ -17,6 +16,7 @@ from labelwise.data.dataset import Dataset
 from labelwise.data.options import ReadOptions
 from labelwise.data.stream import decoded_line, open_stream, warn_replaced
 from labelwise.errors import ConfigError, DataError
+from labelwise.formatting import CONTROL, json_text
 from labelwise.methods.base import Method
 from labelwise.methods.label_filter import LabelFilter
 from labelwise.progress import progress
@@ -179,7 +179,7 @@ def _write_jsonl(file: IO[str], ids: list[str], top: TopK, label_texts: Strings 
             }
             for (label, score), number in zip(row, numbers[numbers != NOTHING].tolist(), strict=True)
         ]
-        file.write(json.dumps({"id": name, "labels": labels}, ensure_ascii=False) + "\n")
+        file.write(json_text({"id": name, "labels": labels}) + "\n")
 
 
 def _write_tsv(file: IO[str], ids: list[str], top: TopK, label_texts: Strings | None) -> None:
@@ -190,7 +190,7 @@ def _write_tsv(file: IO[str], ids: list[str], top: TopK, label_texts: Strings | 
 
 
 def _field(text: str) -> str:
-    return text.replace("\t", " ").replace("\n", " ").replace("\r", " ")
+    return CONTROL.sub(" ", text.replace("\t", " ").replace("\n", " "))
 
 
 def _write_npz(file: IO[bytes], tops: Iterable[tuple[list[str], TopK]], n_labels: int) -> None:

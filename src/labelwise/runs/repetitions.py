@@ -10,7 +10,7 @@ from pathlib import Path
 from labelwise.data.out_of_core import scratch_at
 from labelwise.errors import ConfigError
 from labelwise.file_lock import LOCK, locked
-from labelwise.methods.base import FitContext
+from labelwise.fit_context import FitContext
 from labelwise.parallel import using_threads
 from labelwise.run_schema import SCRATCH
 from labelwise.runs.config import RunConfig

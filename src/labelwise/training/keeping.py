@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from labelwise.networks.settings import CheckpointConfig
 from labelwise.training.averaging import Averaging
 from labelwise.training.checkpoint import (
     Checkpoints,
@@ -24,7 +25,6 @@ from labelwise.training.checkpoint import (
 from labelwise.training.machine import Machine
 from labelwise.training.optimisers import Optimisers
 from labelwise.training.randomness import random_state, set_random_state
-from labelwise.training.settings import CheckpointConfig
 from labelwise.training.watching import Watcher
 
 log = logging.getLogger("labelwise")

@@ -17,21 +17,22 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
+from labelwise.device import torch_threads
 from labelwise.errors import ConfigError, DataError, did_you_mean
+from labelwise.networks.settings import TrainingConfig, lower_is_better
 from labelwise.parallel import run_stream
 from labelwise.progress import progress
 from labelwise.training.averaging import Averaging
 from labelwise.training.keeping import Keeper, Place
 from labelwise.training.kept_memory import kept_memory
-from labelwise.training.machine import Machine, torch_threads
+from labelwise.training.machine import Machine
 from labelwise.training.optimisers import clip_adaptively, clip_gradients, make_optimisers
 from labelwise.training.randomness import kept_randomness, own_randomness
 from labelwise.training.schedules import make_schedule
-from labelwise.training.settings import TrainingConfig, lower_is_better
 from labelwise.training.watching import Best, History, Journal, Watcher, check_tensorboard, finite
 
 if TYPE_CHECKING:
-    from labelwise.methods.base import FitContext
+    from labelwise.fit_context import FitContext
 
 LAYOUT = 1  # of the state in a checkpoint; part of the fingerprint
 

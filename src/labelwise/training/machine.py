@@ -7,9 +7,8 @@ precision for the whole life of the process.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -17,34 +16,14 @@ from accelerate import Accelerator
 from accelerate.utils import (
     DistributedDataParallelKwargs,
     broadcast_object_list,
-    parse_flag_from_env,
     send_to_device,
 )
 from torch import Tensor, nn
 
+from labelwise.device import computing_device
 from labelwise.errors import ConfigError
-from labelwise.parallel import threads
 
 Loss = Callable[[Any], Tensor]
-
-
-@contextmanager
-def torch_threads() -> Iterator[None]:
-    """Torch computes with as many threads as the rest of the toolkit inside the block."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads())
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def computing_device() -> torch.device:
-    """Where this process computes: its own GPU, else the CPU. Losses are summed in float64, which Apple's GPUs lack."""
-    if not torch.cuda.is_available() or parse_flag_from_env("ACCELERATE_USE_CPU"):
-        return torch.device("cpu")
-    rank = os.environ.get("LOCAL_RANK")
-    return torch.device("cuda") if rank is None else torch.device("cuda", int(rank) % torch.cuda.device_count())
 
 
 class _LossModule(nn.Module):

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from labelwise.errors import ConfigError
+from labelwise.networks.settings import OptimiserConfig
 from labelwise.training.row_optimiser import RowOptimiser
-from labelwise.training.settings import OptimiserConfig
 from labelwise.training.torch_defaults import CLASSES, torch_defaults
 
 REMEMBERED = 5

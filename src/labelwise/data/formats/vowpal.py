@@ -69,13 +69,8 @@ class Parsed:
     n_features: int
 
 
-def read(path: Path, options: ReadOptions) -> Dataset:
-    """Read one file."""
-    return read_mapped(path, options, None)
-
-
-def read_mapped(path: Path, options: ReadOptions, folder: Path | None) -> Dataset:
-    """`read`, with the features in files of a folder instead of memory; labels are words and stay in memory."""
+def read(path: Path, options: ReadOptions, folder: Path | None = None) -> Dataset:
+    """Read one file; with a folder, features are written to files in it and mapped. Labels stay in memory."""
     text_codec(options.encoding)
     bits = options.hash_bits
 
@@ -191,5 +186,5 @@ FORMAT = Format(
     write=write,
     parts=parts,
     extension=EXTENSION,
-    read_mapped=read_mapped,
+    read_mapped=read,
 )

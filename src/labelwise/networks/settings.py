@@ -11,12 +11,15 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from labelwise.config import Config
+from labelwise.errors import ConfigError
 from labelwise.result_fields import PART, Decides, deciding
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
+
+VerdictName = Literal["healthy", "on the plateau", "collapsed", "diverged", "under-trained"]
 
 ADAM_FAMILY = ("adam", "amsgrad", "adamw")
 # Fields that only some optimisers have. To give one to another optimiser is an error, not a wish that is ignored.
@@ -204,6 +207,36 @@ class TrainingConfig(Config):
     def part_of_the_result(self) -> dict[str, Any]:
         """The settings that decide what is learned, as plain values."""
         return deciding(self, PART)
+
+
+def without_held_out(training: TrainingConfig, default: TrainingConfig) -> TrainingConfig:
+    """The settings when no documents are held out: nothing is validated, and the last weights are kept.
+
+    Early stopping is an error unless it is the method's own default, or looks at the training loss.
+    """
+    if training.metric == "loss":
+        return training
+    if training.early_stopping not in (None, default.early_stopping):
+        raise ConfigError(
+            "training.early_stopping: there are no held-out documents to stop by; give a valid part, set "
+            "valid_fraction, or set training.metric to loss"
+        )
+    return training.model_copy(update={"validate_every": None, "early_stopping": None})
+
+
+class MonitorConfig(Config):
+    """Watches for collapse while a model trains."""
+
+    enabled: bool = True
+    """Look at every validation, or every epoch without one; costs one pass over the probe."""
+    probe: Annotated[int, Field(ge=2)] = 128
+    """Training documents that are looked at, always the same."""
+    attention: bool = True
+    """Look at attention too."""
+    stop_on: tuple[VerdictName, ...] = ()
+    """Verdicts that end the training."""
+    patience: Annotated[int, Field(ge=1)] = 2
+    """Times in a row a verdict must fall before it ends the training."""
 
 
 def lower_is_better(metric: str) -> bool:

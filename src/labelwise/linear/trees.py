@@ -1,0 +1,194 @@
+"""`LinearTrees`: what a method with linear classifiers holds: the order of features, the trees and their weights.
+
+It trains the trees it is given, keeps finished work on disk, searches, explains, and turns into named arrays and back.
+Where features, trees and negatives come from is the method's business; one-versus-rest is a tree without inner nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from labelwise.codes.average import averaged
+from labelwise.codes.label_path import LabelPath
+from labelwise.codes.tree import LabelTree
+from labelwise.errors import ModelFormatError
+from labelwise.features.feature_order import FeatureOrder
+from labelwise.linear.beam import POST_PROCESSORS, LabelChoice, TreeSearch
+from labelwise.linear.explain import explain_labels
+from labelwise.linear.level_trainer import SolverConfig
+from labelwise.linear.memory_estimate import Memory, bytes_of, check_memory, training_need
+from labelwise.linear.shards import ChunkShards
+from labelwise.linear.train_tree import Negatives, train_tree
+from labelwise.linear.weights import ChunkedWeights
+from labelwise.store import stored
+from labelwise.topk import TopK
+
+Precision = Literal["float32", "float16", "int8"]
+SEED_STEP = 1009
+"""Between the seeds of two trees: each tree draws with a seed of its own."""
+WIDE_BEAM, SEARCHED_IN_FULL = 100, 1000
+"""Nodes per level, and labels of a tree, that are looked at if a user allows only so few labels."""
+OFFERED = 20
+"""Labels each of several trees offers to their average: up to so many, the first labels do not depend on `k`."""
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """How trees are searched."""
+
+    post_processor: str = "l3_hinge"
+    """How a node's margin becomes a score that is combined with its parent's."""
+    beam: int = 1
+    """Nodes kept at each level."""
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How trees are trained."""
+
+    solver: SolverConfig = field(default_factory=SolverConfig)
+    search: SearchSettings = field(default_factory=SearchSettings)
+    negatives: Negatives = "teacher"
+    """What a node learns from: see `train_tree`."""
+    relevance: bool = False
+    """Weigh positive examples by the labels' values."""
+    precision: Precision = "float32"
+    """How weights are stored."""
+    memory: Memory = "check"
+    seed: int = 0
+
+    def seeds(self, trees: int) -> list[int]:
+        """A seed per tree."""
+        return [self.seed + SEED_STEP * number for number in range(trees)]
+
+
+class LinearTrees:
+    """Linear classifiers in trees, over features numbered by frequency. Callers give and get their own numbers."""
+
+    def __init__(self) -> None:
+        self.order = FeatureOrder(np.empty(0, np.int32))
+        self.trees: list[tuple[LabelTree, list[ChunkedWeights]]] = []
+        self._searches: dict[str, list[TreeSearch]] = {}
+
+    # --- training ---
+
+    def order_features(self, features: Any, own: bool = False) -> Any:
+        """Learn the order of features and return them in it, for `train`; with `own` in the same memory."""
+        self.order = FeatureOrder.by_frequency(features)
+        return self.order.applied(features, own)
+
+    def train(
+        self,
+        features: Any,
+        labels: Any,
+        trees: Sequence[LabelTree],
+        settings: TrainingSettings,
+        shards: ChunkShards | None = None,
+        user_negatives: Any = None,
+    ) -> None:
+        """Train the classifiers of all trees; features are what `order_features` returned.
+
+        `shards` are where finished chunks are kept, and those of an earlier attempt at the same training;
+        `user_negatives` [documents, labels] are further documents to learn a label's siblings from.
+        """
+        self.trees, self._searches = [], {}
+        need = training_need(
+            features, labels, trees[0], settings.solver, trees=len(trees), weighted=settings.relevance,
+            matched=settings.search.beam if settings.negatives == "matcher" else 0, precision=settings.precision,
+        )  # fmt: skip
+        check_memory(need, settings.memory, bytes_of(features, labels))
+        for number, (seed, tree) in enumerate(zip(settings.seeds(len(trees)), trees, strict=True)):
+            levels = train_tree(
+                features, labels, tree, settings.solver,
+                negatives=settings.negatives, user_negatives=user_negatives, relevance=settings.relevance,
+                beam=settings.search.beam, post_processor=settings.search.post_processor, seed=seed,
+                shards=shards, number=number,
+            )  # fmt: skip
+            self.trees.append((tree, [level.stored_as(settings.precision) for level in levels]))
+
+    # --- prediction ---
+
+    def best(
+        self,
+        features: Any,
+        k: int,
+        search: SearchSettings,
+        allowed: np.ndarray | None = None,
+        weights: np.ndarray | None = None,
+    ) -> TopK:
+        """The best k labels per document; only of the `allowed` ones, with scores multiplied by `weights`.
+
+        Few allowed labels are searched in full: the beam is as wide as the nodes that can lead to them.
+        """
+        rows = self.order.rows(features)
+        beam, each = search.beam, max(k, min(OFFERED, len(self.trees[0][0].label_order)))
+        if allowed is not None:
+            few = int(allowed.sum())
+            beam, each = max(beam, min(few, WIDE_BEAM)), max(each, min(few, SEARCHED_IN_FULL))
+        extra = None if weights is None else np.log(weights)
+        choices = [_choice(tree.label_order, allowed, extra) for tree, _ in self.trees]
+        searches = self._ready(search.post_processor)
+        if len(searches) == 1:
+            return searches[0].best(rows, beam, k, choices[0])
+        tops = [one.best(rows, beam, each, choice) for one, choice in zip(searches, choices, strict=True)]
+        return averaged(tops, k, product=POST_PROCESSORS[search.post_processor][2])
+
+    def explain(self, features: Any, labels: np.ndarray, search: SearchSettings) -> list[list[LabelPath]]:
+        """Per tree the paths of some labels, for one document."""
+        row = self.order.rows(features)
+        found = []
+        for tree, levels in self.trees:
+            paths = explain_labels(row, tree, levels, labels, search.beam, search.post_processor)
+            found.append([replace(path, features=self.order.original[path.features]) for path in paths])
+        return found
+
+    def _ready(self, post_processor: str) -> list[TreeSearch]:
+        """The trees laid out for searching, once per post-processor."""
+        if post_processor not in self._searches:
+            self._searches[post_processor] = [
+                TreeSearch(levels, tree.label_order, post_processor) for tree, levels in self.trees
+            ]
+        return self._searches[post_processor]
+
+    # --- files ---
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Order, trees and weights as named arrays."""
+        state = {"trees": np.array([len(self.trees)], np.int64), "feature_order": self.order.original}
+        for number, (tree, levels) in enumerate(self.trees):
+            state |= tree.to_tensors(f"tree{number}")
+            for depth, level in enumerate(levels):
+                state |= level.to_tensors(f"tree{number}.level{depth}")
+        return state
+
+    @classmethod
+    def restored(cls, tensors: Mapping[str, np.ndarray], n_features: int, n_labels: int, path: Path) -> LinearTrees:
+        """From `state`, every number checked that a kernel relies on."""
+        count = stored(tensors, "trees", path)
+        if count.shape != (1,) or count.dtype != np.int64 or not 1 <= count[0] <= 10_000:
+            raise ModelFormatError(f"{path}: the number of trees is damaged")
+        restored = cls()
+        restored.order = FeatureOrder.from_tensors(tensors, n_features, path)
+        for number in range(int(count[0])):
+            tree = LabelTree.from_tensors(f"tree{number}", tensors, path)
+            if len(tree.label_order) != n_labels:
+                raise ModelFormatError(f"{path}: tree {number} has {len(tree.label_order):,} labels, not {n_labels:,}")
+            levels = [
+                ChunkedWeights.from_tensors(
+                    f"tree{number}.level{depth}", tensors, n_features, tree.children_offsets(depth), path
+                )
+                for depth in range(tree.depth)
+            ]
+            restored.trees.append((tree, levels))
+        return restored
+
+
+def _choice(label_order: np.ndarray, allowed: np.ndarray | None, extra: np.ndarray | None) -> LabelChoice | None:
+    if allowed is None and extra is None:
+        return None
+    return LabelChoice(None if allowed is None else allowed[label_order], None if extra is None else extra[label_order])
