@@ -10,6 +10,7 @@ from scipy import sparse
 
 import labelwise as lw
 from cli.commands import labelwise
+from common import Stop
 from conformance.planted import planted
 from killing import kill_where_it_holds
 from labelwise.codes.buckets import BucketTables
@@ -313,9 +314,6 @@ def test_labels_move_to_buckets_that_suit_them(tmp_path, data):
 
 
 def test_learned_buckets_resume_to_the_same(tmp_path, data):
-    class Stopped(Exception):
-        pass
-
     settings = {**SMALL, "repetitions": 1, "repartition": {"every": 2}}
     expected = lw.Mach(**settings).fit(data)
     with pytest.MonkeyPatch.context() as patch:
@@ -324,11 +322,11 @@ def test_learned_buckets_resume_to_the_same(tmp_path, data):
         def stopping(self, batch):
             steps.append(1)
             if len(steps) == 35:  # in the second round of ten steps an epoch
-                raise Stopped
+                raise Stop
             return plain(self, batch)
 
         patch.setattr(RepetitionFitting, "loss", stopping)
-        with pytest.raises(Stopped):
+        with pytest.raises(Stop):
             lw.Mach(**settings).fit(data, context=FitContext(tmp_path / "work"))
     found = lw.Mach(**settings).fit(data, context=FitContext(tmp_path / "work"))
     same_repetitions(found.repetitions_, expected.repetitions_)

@@ -5,6 +5,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 import labelwise as lw
+from common import Stop, same_predictions
 from conformance.planted import planted
 from labelwise.encoders.base import tensors_of
 from labelwise.errors import ConfigError
@@ -32,15 +33,6 @@ def precision(model, test):
     return lw.evaluate(model.predict(test, k=3), test, metrics=["P@1"])["P@1"]
 
 
-def same(a, b):
-    np.testing.assert_array_equal(a.ids, b.ids)
-    np.testing.assert_array_equal(a.scores, b.scores)
-
-
-class Stop(Exception):
-    """What a killed training raises."""
-
-
 def test_a_stopped_fit_goes_on_to_the_same_model(tmp_path):
     data = planted("texts", n_documents=300)
     settings = {"checkpoint_every": {"steps": 7}, "log_every": 5}
@@ -56,14 +48,14 @@ def test_a_stopped_fit_goes_on_to_the_same_model(tmp_path):
     steps = []
     model.fit(data, context=FitContext(tmp_path, lambda **numbers: steps.append(numbers["step"])))
     assert min(steps) > 10, "it began anew"
-    same(model.predict(data, k=5), whole)
+    same_predictions(model.predict(data, k=5), whole)
 
 
 def test_checkpoints_of_other_documents_are_not_taken_up(tmp_path):
     one, other = planted("texts", n_documents=200), planted("texts", n_documents=200, seed=3)
     made({"epochs": 1}).fit(one, context=FitContext(tmp_path))
     resumed = made({"epochs": 1}).fit(other, context=FitContext(tmp_path))
-    same(resumed.predict(other, k=3), made({"epochs": 1}).fit(other).predict(other, k=3))
+    same_predictions(resumed.predict(other, k=3), made({"epochs": 1}).fit(other).predict(other, k=3))
 
 
 def test_validation_is_on_held_out_documents_and_the_best_weights_are_kept():
@@ -179,7 +171,7 @@ def test_a_fit_that_was_stopped_in_either_stage_goes_on_to_the_same_model(tmp_pa
     model.fit(data, context=FitContext(tmp_path, lambda **numbers: seen.append((numbers["part"], numbers["step"]))))
     assert min(step for part, step in seen if part == stage) > 5, "it began anew"
     assert {part for part, _ in seen} == ({"head", "train"} if stage == "head" else {"train"})
-    same(model.predict(data, k=5), whole)
+    same_predictions(model.predict(data, k=5), whole)
 
 
 def test_encode_gives_the_vectors_that_predict_uses():

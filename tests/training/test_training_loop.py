@@ -253,9 +253,9 @@ def test_loading_ahead_changes_nothing_but_the_thread():
         def validate(self):
             return {}
 
-    plain, _ = fit(config(validate_every=None))
     fitting = Noting(config(load_ahead=3))
-    with using_threads(2):
+    with using_threads(2):  # both, because sums of torch depend on the number of threads
+        plain, _ = fit(config(validate_every=None))
         train(fitting, fitting.config, context=FitContext())
     assert all(name.startswith("labelwise") for name in fitting.threads)
     for one, other in zip(plain.module.parameters(), fitting.module.parameters(), strict=True):

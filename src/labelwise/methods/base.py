@@ -130,7 +130,8 @@ class Method:
         Parameters
         ----------
         data
-            A `Dataset`, or texts (a list of str), or features (CSR or dense).
+            A `Dataset`, or what the method reads: texts or paths (lists of str), features (CSR, dense or `Blocks`),
+            arrays (the first axis is the documents).
         labels
             With anything but a Dataset: CSR [documents, labels], or for each document its labels.
         valid
@@ -138,7 +139,7 @@ class Method:
         context
             Where to keep unfinished work and log numbers; a run sets it.
         """
-        dataset = as_dataset(data, labels)
+        dataset = as_dataset(data, labels, self.inputs)
         if len(dataset) == 0:
             raise DataError(f"{dataset.name}: there is no document to learn from")
         if dataset.n_labels == 0:
@@ -159,7 +160,8 @@ class Method:
     def predict(self, documents: Any, k: int = 10, *, labels: Any = None, label_weights: Any = None) -> TopK:
         """The k best labels of each document, best first, equal scores to the lower label id.
 
-        `documents` is a Dataset, a list of texts, one text, or a feature matrix. There are always k places; where the
+        `documents` is a Dataset, or documents of the kind the model was trained on: texts, paths, features or arrays;
+        a single text or path may stand alone. There are always k places; where the
         model has fewer labels to offer they stay empty. Of a calibrated model the scores are probabilities.
 
         `labels` (names, numbers or a mask) are the only ones to choose from; `label_weights` (a mapping or a vector)
@@ -196,7 +198,8 @@ class Method:
         """P@1 on labelled documents, so that scikit-learn's searches have something to maximise."""
         from labelwise.metrics.evaluate import evaluate
 
-        dataset = as_dataset(data, labels)
+        self._check_fitted()
+        dataset = as_dataset(data, labels, (self.input_,))
         return evaluate(self.predict(dataset, k=1), dataset, metrics=["P@1"])["P@1"]
 
     # --- probabilities and explanations ---
@@ -223,7 +226,7 @@ class Method:
         from labelwise.methods.threshold import calibrate
 
         self._check_fitted()
-        dataset = as_dataset(data, labels).align(self.label_names_)
+        dataset = as_dataset(data, labels, (self.input_,)).align(self.label_names_)
         if len(dataset) == 0:
             raise DataError(f"{dataset.name}: there is no document to calibrate on")
         top = in_blocks(lambda part: self._scored(part, k), dataset, "calibrating")
@@ -280,7 +283,7 @@ class Method:
     # --- hooks of a method ---
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
-        """Learn; `kind` says which of the data set's texts, features or paths to use."""
+        """Learn; `kind` says which of the data set's texts, features, paths or arrays to use."""
         raise NotImplementedError
 
     def _predict(self, data: Documents, k: int) -> TopK:

@@ -20,7 +20,7 @@ from labelwise.encoders.words import Vocabulary, WordTokens
 from labelwise.errors import ConfigError, DataError, ModelFormatError, require, require_imports
 from labelwise.fit_context import FitContext
 from labelwise.methods.base import Method
-from labelwise.methods.inputs import Documents, with_held_out
+from labelwise.methods.inputs import Documents, split_for_early_stopping
 from labelwise.networks.settings import (
     AveragingConfig,
     Count,
@@ -128,7 +128,7 @@ class WordNetworkMethod(Method):
         from labelwise.training.tree_training import TreeData, TreeTraining, with_budget
 
         config, training = self.config, self.config.training
-        train, held_out = with_held_out(data, valid, config.valid_fraction, MOST_VALID, training.seed)
+        train, held_out = split_for_early_stopping(data, valid, config.valid_fraction, MOST_VALID, training.seed)
         if held_out is None:
             training = without_held_out(training, self.Config.model_fields["training"].default)
         training = _averaged_often(training, len(train))

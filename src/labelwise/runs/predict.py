@@ -42,6 +42,8 @@ DATA_SUFFIXES = (
     ".npz",
     ".tfrecords",
 )
+LINES = ("texts", "paths")
+"""Kinds of documents that a line can hold."""
 
 Batch = tuple[list[str], Strings | Dataset]
 
@@ -53,7 +55,8 @@ class Request:
     documents: str
     """A file, a folder, the name of a known data set, or `-` for standard input."""
     format: str = "auto"
-    """`text` for one text a line, a data format, or `auto`: a data format if the name says so, text otherwise."""
+    """`text` for one text (or path, if the model reads files) per line, a data format, or `auto`: a data format if the
+    name says so, text otherwise."""
     split: str = "test"
     options: ReadOptions = field(default_factory=ReadOptions)
     k: int = 10
@@ -101,7 +104,7 @@ def is_text(request: Request) -> bool:
 
 
 def _text_batches(request: Request, model: Method) -> Iterator[Batch]:
-    if model.input_ != "texts" and model.learns:
+    if model.input_ not in LINES and model.learns:
         raise DataError(f"the model was trained on {model.input_}: give a data file and name its --format")
     name = "stdin" if request.documents == "-" else request.documents
     count = replaced = 0

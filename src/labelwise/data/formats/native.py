@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -70,7 +71,9 @@ def read(path: Path, options: ReadOptions, folder: Path | None = None) -> Datase
 def _read_folder(path: Path) -> Dataset:
     folder = Folder(path, KIND)
     tensors, where = folder.tensors(TENSORS), path / TENSORS
-    texts = {part: strings_from_tensors(part, tensors, where) for part in _TEXT_PARTS if f"{part}.ends" in tensors}
+    texts: dict[str, Any] = {
+        part: strings_from_tensors(part, tensors, where) for part in _TEXT_PARTS if f"{part}.ends" in tensors
+    }
     features = None
     if "features.indptr" in tensors:
         features = csr_from_tensors("features", tensors, where)

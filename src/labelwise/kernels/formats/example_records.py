@@ -12,7 +12,7 @@ import numpy as np
 
 from labelwise.kernels.formats.crc32c import masked_crc32c
 from labelwise.kernels.formats.sparse_text import MAX_INDEX, sort_features, sort_keys
-from labelwise.kernels.jit import jit
+from labelwise.kernels.jit import inner, jit
 
 FINE, BAD_LENGTH_SUM, TOO_LONG, BAD_SUM, BAD_MESSAGE, WRONG_KIND, NO_FEATURES = range(7)
 BAD_INDEX, NOT_FINITE, UNEQUAL, SUM_TOO_LARGE = range(7, 11)
@@ -31,7 +31,7 @@ _NAME_LENGTHS = np.array([len(name) for name in NAMES], np.int64)
 # --- frames -------------------------------------------------------------------------------------------------
 
 
-@jit(forceinline=True)
+@inner(forceinline=True)
 def read_bits(data: np.ndarray, position: int, count: int) -> int:
     """A whole number of so many bytes, the lowest first; of eight bytes it may be negative."""
     value = np.int64(0)
@@ -60,7 +60,7 @@ def whole_records(data: np.ndarray, filled: int) -> tuple[int, int, int]:
 # --- protobuf -----------------------------------------------------------------------------------------------
 
 
-@jit(forceinline=True)
+@inner(forceinline=True)
 def _varint(data: np.ndarray, position: int, end: int) -> tuple[int, int]:
     """A number of seven bits per byte: (the number, the position after it, or -1 if it has no end)."""
     value = np.uint64(0)
@@ -75,7 +75,7 @@ def _varint(data: np.ndarray, position: int, end: int) -> tuple[int, int]:
     return np.int64(0), -1
 
 
-@jit
+@inner
 def _field(data: np.ndarray, position: int, end: int) -> tuple[int, int, int, int]:
     """The next field of a message: (its number, its wire type, begin and end of its content); end -1: a fault."""
     tag, position = _varint(data, position, end)
@@ -96,7 +96,7 @@ def _field(data: np.ndarray, position: int, end: int) -> tuple[int, int, int, in
     return tag >> 3, wire, begin, stop if stop <= end else -1
 
 
-@jit
+@inner
 def _which(data: np.ndarray, begin: int, end: int) -> int:
     """Which of NAMES this is, or -1."""
     for name in range(len(_NAME_LENGTHS)):
@@ -109,7 +109,7 @@ def _which(data: np.ndarray, begin: int, end: int) -> int:
     return -1
 
 
-@jit
+@inner
 def _find_features(data: np.ndarray, begin: int, end: int, spans: np.ndarray) -> tuple[int, int]:
     """Begin and end of the features of NAMES in an Example, the last of equal ones: (fault, place of another name)."""
     spans[:] = -1
@@ -140,7 +140,7 @@ def _find_features(data: np.ndarray, begin: int, end: int, spans: np.ndarray) ->
     return FINE, other
 
 
-@jit
+@inner
 def _numbers(data: np.ndarray, span: np.ndarray, kind: int, out: np.ndarray, place: int) -> tuple[int, int, int]:
     """The columns or the bits of the floats of a Feature, from `place` on: (fault, place after them, what is wrong)."""
     position, end = span[0], span[1]
@@ -222,7 +222,7 @@ def parse_examples(
     return FINE, row, position, LABELS, 0, stored, tagged, n_features, n_labels, other
 
 
-@jit
+@inner
 def _row(
     data: np.ndarray,
     spans: np.ndarray,
@@ -260,7 +260,7 @@ def _row(
     return FINE if end >= 0 else SUM_TOO_LARGE, values_name, 0, end, n_columns
 
 
-@jit
+@inner
 def _sort_labels(labels: np.ndarray, relevances: np.ndarray, begin: int, end: int) -> int:
     """Sort a row by label, keep the first of equal ones, drop zeros; returns its new end."""
     keys = np.empty(end - begin, np.int64)

@@ -20,7 +20,7 @@ from labelwise.kernels.formats.example_records import (
     VALUES,
     WHOLES,
 )
-from labelwise.kernels.jit import jit
+from labelwise.kernels.jit import inner, jit
 
 ENTRY_BYTES = 9
 """What a column and its value need at most."""
@@ -67,7 +67,7 @@ def format_examples(
     return position
 
 
-@jit
+@inner
 def _put_list(
     out: np.ndarray, stop: int, name: int, kind: int, numbers: np.ndarray, begin: int, end: int, zero: int
 ) -> int:
@@ -94,7 +94,7 @@ def _put_list(
     return _put_head(out, position, 1, stop)
 
 
-@jit
+@inner
 def _put_head(out: np.ndarray, position: int, number: int, stop: int) -> int:
     """Tag and length of a field whose content goes from `position` to `stop`, to the left of it."""
     position = _put_varint(out, position, stop - position) - 1
@@ -102,7 +102,7 @@ def _put_head(out: np.ndarray, position: int, number: int, stop: int) -> int:
     return position
 
 
-@jit
+@inner
 def _put_varint(out: np.ndarray, position: int, value: int) -> int:
     """A number of seven bits per byte, to the left of `position`."""
     rest = value >> 7
@@ -119,7 +119,7 @@ def _put_varint(out: np.ndarray, position: int, value: int) -> int:
     return position
 
 
-@jit
+@inner
 def _put_bits(out: np.ndarray, position: int, value: int, count: int) -> None:
     """A number of so many bytes, the lowest first."""
     for place in range(count):
