@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 
 from labelwise.data.files import InputStream
-from labelwise.data.stream import FIRST_BLOCK_BYTES, Block, blocks_ahead, fill
+from labelwise.data.stream import FIRST_BLOCK_BYTES, ByteBlock, blocks_ahead, fill
 
 AGAIN = "copy or write the file again"
 
 
 @dataclass(frozen=True, eq=False)
-class RecordBlock(Block):
+class RecordBlock(ByteBlock):
     """Whole records: their bytes, the number of the first one in place of a line's, how many, where they begin."""
 
     first_byte: int = 0

@@ -38,7 +38,7 @@ from labelwise.data.formats.sparse_rows import (
 )
 from labelwise.data.options import ReadOptions, how_to_set
 from labelwise.data.splits import split_files
-from labelwise.data.stream import NEWLINE, Block, first_bytes, line_blocks
+from labelwise.data.stream import NEWLINE, ByteBlock, first_bytes, line_blocks
 from labelwise.errors import DataError
 from labelwise.parallel import run_stream
 from labelwise.strings import Strings
@@ -67,7 +67,7 @@ def read(path: Path, options: ReadOptions, folder: Path | None = None) -> Datase
         return _gathered(blocks, path, options.header == "check", folder)
 
 
-def _gathered(blocks: Iterator[Block], path: Path, check_header: bool, folder: Path | None) -> Dataset:
+def _gathered(blocks: Iterator[ByteBlock], path: Path, check_header: bool, folder: Path | None) -> Dataset:
     first = next(blocks, None)
     if first is None:
         raise DataError(f"{NO_DOCUMENTS}; a line `documents features labels` is needed at least", path)
@@ -79,7 +79,7 @@ def _gathered(blocks: Iterator[Block], path: Path, check_header: bool, folder: P
         _refuse_impossible(header, path)
     limits = (MAX_COLUMNS, MAX_COLUMNS) if header is None else (header.features, header.labels)
 
-    def work(block: Block) -> tuple[ParsedRows, bool]:
+    def work(block: ByteBlock) -> tuple[ParsedRows, bool]:
         return _parse(block, path, *limits), _ends_empty(block.data)
 
     rows, ends_empty = GatheredRows(False, folder), False
@@ -98,14 +98,14 @@ def _gathered(blocks: Iterator[Block], path: Path, check_header: bool, folder: P
     return rows.dataset(path)
 
 
-def _take_header(block: Block) -> tuple[Header | None, Block]:
+def _take_header(block: ByteBlock) -> tuple[Header | None, ByteBlock]:
     """The header, if the first line is one, and the block without it."""
     end = int(np.argmax(block.data == NEWLINE))
     match = _HEADER.fullmatch(block.data[:end].tobytes()) if end < 200 else None
     if match is None:
         return None, block
     header = Header(*map(int, match.groups()))
-    return header, Block(block.data[end + 1 :], block.first_line + 1, block.lines - 1, block.share)
+    return header, ByteBlock(block.data[end + 1 :], block.first_line + 1, block.lines - 1, block.share)
 
 
 def _refuse_impossible(header: Header, path: Path) -> None:
@@ -115,7 +115,7 @@ def _refuse_impossible(header: Header, path: Path) -> None:
             raise DataError(f"the header says {count:,} {what}; at most {most:,} are possible; {IGNORE}", path, 1)
 
 
-def _parse(block: Block, path: Path, n_features: int, n_labels: int) -> ParsedRows:
+def _parse(block: ByteBlock, path: Path, n_features: int, n_labels: int) -> ParsedRows:
     from labelwise.kernels.formats import sparse_text as kernel
 
     data = block.data
