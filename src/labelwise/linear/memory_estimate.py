@@ -23,10 +23,11 @@ from labelwise.formatting import size
 from labelwise.free_memory import free_memory
 from labelwise.linear.level_trainer import LANES, UNCOPIED, SolverConfig
 from labelwise.parallel import threads
+from labelwise.result_fields import Decides
 
 log = logging.getLogger("labelwise")
 
-Memory = Literal["check", "ignore"] | Annotated[float, Field(gt=0)]
+Memory = Annotated[Literal["check", "ignore"] | Annotated[float, Field(gt=0)], Decides.NOTHING]
 """Whether what does not fit is refused: yes, no, or yes with a limit of one's own in GB."""
 
 SAMPLE = 40

@@ -25,12 +25,11 @@ from labelwise.linear.trees import Precision as Precision
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
 from labelwise.methods.label_filter import LabelFilter
+from labelwise.result_fields import PART, deciding
 from labelwise.topk import TopK
 
 PostProcessor = Literal[tuple(POST_PROCESSORS)]  # type: ignore[valid-type]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
-NOT_LEARNED = ("memory",)
-"""Parameters that change nothing in the model."""
 
 
 LINEAR_TFIDF = TfidfConfig(sublinear=True)
@@ -115,7 +114,7 @@ def finished_work(
     """
     if folder is None:
         return nullcontext()
-    parameters = method.config.model_dump(mode="json", exclude=set(NOT_LEARNED))
+    parameters = deciding(method.config, PART)
     arrays = {
         f"{name}.{part}": getattr(matrix, part)
         for name, matrix in (("features", features), ("labels", labels))

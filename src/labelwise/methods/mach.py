@@ -38,6 +38,7 @@ from labelwise.methods.inputs import Documents
 from labelwise.methods.label_filter import LabelFilter
 from labelwise.methods.linear_base import LINEAR_TFIDF, as_csr
 from labelwise.networks.settings import Count, OptimiserConfig, Positive, ScheduleConfig, TrainingConfig
+from labelwise.result_fields import PART, Decides, fields_beside
 from labelwise.store import stored
 from labelwise.topk import TopK, in_order
 
@@ -70,7 +71,7 @@ class MachTraining(TrainingConfig):
     """Steps between two validations, or every epoch, or null: never."""
     restore_best: bool = False
     """Keep the weights of the best validation rather than the last ones; for repetitions trained one at a time."""
-    time_budget: Positive | None = None
+    time_budget: Annotated[Positive | None, Decides.END] = None
     """Seconds after which a repetition ends with what it has; with `repartition`, each of its rounds."""
 
 
@@ -95,7 +96,7 @@ class Mach(Method):
     class Config(BaseConfig):
         """Parameters."""
 
-        repetitions: Annotated[int, Field(ge=1, le=MOST_REPETITIONS)] = 8
+        repetitions: Annotated[int, Field(ge=1, le=MOST_REPETITIONS), Decides.ASSEMBLY] = 8
         """Hash tables, each with a network of its own (R)."""
         buckets: Annotated[int, Field(ge=2, le=1 << 24)] = 1000
         """Buckets of each table (B)."""
@@ -110,23 +111,23 @@ class Mach(Method):
         """Widths of the hidden layers; none makes the networks linear."""
         loss: Literal["bce", "softmax"] = "bce"
         """bce: a document may have many labels; softmax: it has one (ODP, ImageNet)."""
-        score: Score | None = None
+        score: Annotated[Score | None, Decides.ASSEMBLY] = None
         """How a label's score comes from its buckets: the mean of their log-odds (logits), the mean, least or median
         of their probabilities, or the unbiased estimator of the label's probability, which is meant for softmax. null
         is logits with bce and unbiased with softmax."""
-        candidates: CandidatesConfig | None = None
+        candidates: Annotated[CandidatesConfig | None, Decides.ASSEMBLY] = None
         """Score only labels of the best buckets; null: all labels, exactly. Predictions kept to some labels, or with
         weights of labels, score all of those."""
         repartition: RepartitionConfig | None = None
         """Let labels move to buckets that suit them while training goes on; null keeps the hash's."""
         training: MachTraining = MachTraining()
         """How each repetition is trained."""
-        at_once: Annotated[int, Field(ge=1, le=32)] = 1
+        at_once: Annotated[int, Field(ge=1, le=32), Decides.NOTHING] = 1
         """Repetitions that one process trains side by side, in batched products; each learns what it learns alone."""
-        repetitions_folder: str | None = None
+        repetitions_folder: Annotated[str | None, Decides.NOTHING] = None
         """Folder of finished repetitions, each a file of its own, which several processes may fill; null keeps them
         with the run."""
-        missing: Literal["train", "leave"] = "train"
+        missing: Annotated[Literal["train", "leave"], Decides.ASSEMBLY] = "train"
         """What to do with repetitions that are not finished: train them, or make a model without them."""
         tfidf: TfidfConfig = LINEAR_TFIDF
         """How texts become features."""
@@ -230,9 +231,8 @@ class Mach(Method):
         held_out = None
         if valid is not None and config.training.validate_every is not None:
             held_out = self._features(valid, fit=False), valid.labels
-        not_learned = {"repetitions", "score", "candidates", "at_once", "repetitions_folder", "missing"}
-        elsewhere = {"training", "lookups"}  # in the fingerprint as what they are or hold
-        settings = config.model_dump_json(exclude=not_learned | elsewhere)
+        elsewhere = {"training": True, "lookups": True}  # in the fingerprint as what they are or hold
+        settings = config.model_dump_json(exclude={**fields_beside(type(config), PART), **elsewhere})
         if config.loss == "softmax":
             several = int((np.diff(data.labels.indptr) > 1).sum())
             if several:

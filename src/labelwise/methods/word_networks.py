@@ -31,6 +31,7 @@ from labelwise.networks.settings import (
     TrainingConfig,
     without_held_out,
 )
+from labelwise.result_fields import PART, fields_beside
 from labelwise.store import stored
 from labelwise.strings import Strings
 from labelwise.topk import TopK
@@ -125,7 +126,8 @@ class WordNetworkMethod(Method):
         if held_out is None:
             training = without_held_out(training, self.Config.model_fields["training"].default)
         training = _averaged_often(training, len(train))
-        settings = config.model_dump_json(exclude={"training"})
+        elsewhere = {"training": True}  # the loop adds it
+        settings = config.model_dump_json(exclude={**fields_beside(type(config), PART), **elsewhere})
         with torch_threads():
             self.vocabulary_, tokens = Vocabulary.learned(train.texts or Strings.of(()), config.words)
             vectors = torch.from_numpy(word_table(self.vocabulary_, training.seed))

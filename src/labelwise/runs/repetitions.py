@@ -9,10 +9,11 @@ from pathlib import Path
 
 from labelwise.data.out_of_core import scratch_at
 from labelwise.errors import ConfigError
+from labelwise.file_lock import LOCK, locked
 from labelwise.fit_context import FitContext
 from labelwise.parallel import using_threads
+from labelwise.run_schema import SCRATCH
 from labelwise.runs.config import RunConfig
-from labelwise.runs.folder import LOCK, SCRATCH, locked
 from labelwise.runs.load_data import load_run_data
 from labelwise.runs.train import split_for_calibration
 
@@ -32,7 +33,7 @@ def train_repetitions(config: RunConfig, numbers: Sequence[int]) -> Path:
             work.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"--repetition: {work} cannot be made: {error.strerror}") from None
-        with locked(work, "on the same repetition"):
+        with locked(work, ConfigError(f"{work}: another process is working on the same repetition")):
             try:
                 with scratch_at(work / SCRATCH, config.data.mapped) as scratch:
                     data, _ = split_for_calibration(config, load_run_data(config.data, scratch), scratch)
