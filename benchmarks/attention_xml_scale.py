@@ -38,11 +38,12 @@ def measured(labels: int, width: int, beam: int, steps: int) -> dict[str, float]
     from labelwise.encoders.recurrent import RecurrentEncoder
     from labelwise.encoders.word_config import RecurrentConfig
     from labelwise.encoders.words import WordTokens
+    from labelwise.fit_context import FitContext
     from labelwise.heads.label_attention import LabelAttention
     from labelwise.heads.label_outputs import SharedOutput
-    from labelwise.methods.base import FitContext
     from labelwise.methods.word_networks import WordTraining
-    from labelwise.training.label_levels import AttentionLevel, LevelFitting, LevelPart, Parents
+    from labelwise.networks.levels import AttentionLevel, Parents
+    from labelwise.training.level_fitting import LevelData, LevelFitting
     from labelwise.training.loop import train
     from labelwise.training.watching import Watcher
 
@@ -69,7 +70,7 @@ def measured(labels: int, width: int, beam: int, steps: int) -> dict[str, float]
     config = WordTraining(
         epochs=None, steps=WARM_UP + steps, validate_every=None, early_stopping=None, averaging={"kind": "none"}
     )
-    fitting = LevelFitting(AttentionLevel(encoder, head), LevelPart(tokens, targets, parents), None, config)
+    fitting = LevelFitting(AttentionLevel(encoder, head), LevelData(tokens, targets, parents), None, config)
     before = _memory()
     times: list[tuple[float, float]] = []
 

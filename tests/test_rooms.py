@@ -13,8 +13,8 @@ import labelwise
 SOURCE = Path(labelwise.__file__).parent
 # From the ground up, as in docs/design.md. Single files beside these folders are below all of them.
 ROOMS = [
-    "kernels", "data", "metrics", "features", "codes", "linear", "encoders", "heads", "training", "methods",
-    "report", "runs", "interop", "sweep", "serve", "cli",
+    "kernels", "data", "metrics", "features", "codes", "linear", "encoders", "heads", "networks", "training",
+    "methods", "report", "runs", "interop", "sweep", "serve", "cli",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 

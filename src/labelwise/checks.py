@@ -13,6 +13,7 @@ import numpy as np
 from labelwise.mapped import forget
 
 PIECE = 1 << 20
+LARGEST_WEIGHT = 1e18
 
 
 def never_falls(values: np.ndarray) -> bool:
@@ -58,6 +59,16 @@ def all_finite(array: np.ndarray) -> bool:
         return True
     flat = array.reshape(-1) if array.flags.c_contiguous else array.ravel()
     return all(bool(np.isfinite(piece).all()) for piece in _pieces(flat))
+
+
+def are_weights(array: np.ndarray) -> bool:
+    """Whether all numbers of an array are finite and small enough to be multiplied with each other in float32."""
+    if array.dtype.kind != "f" or array.size == 0:
+        return True
+    # NaN is kept by min and max, and fails both comparisons
+    return all(
+        bool(piece.min() >= -LARGEST_WEIGHT and piece.max() <= LARGEST_WEIGHT) for piece in _pieces(array.reshape(-1))
+    )
 
 
 def _pieces(values: np.ndarray, overlap: int = 0) -> Iterator[np.ndarray]:

@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+
+from labelwise.formatting import printable
 
 
 class LabelwiseError(Exception):
     """Base of all errors that are the input's fault, not the program's."""
+
+    def __str__(self) -> str:
+        """The message; names and texts that it quotes cannot send control characters to a terminal."""
+        return printable(super().__str__())
 
 
 class ConfigError(LabelwiseError):
@@ -53,6 +60,15 @@ def require(purpose: str, extra: str, *packages: str) -> None:
     for package in packages:
         if find_spec(package) is None:
             raise MissingDependencyError(package, extra, purpose)
+
+
+def require_imports(purpose: str, extra: str, *packages: str) -> None:
+    """The same for packages that are needed now: they are imported."""
+    for package in packages:
+        try:
+            import_module(package)
+        except ImportError as error:
+            raise MissingDependencyError(str(error.name or package), extra, purpose) from None
 
 
 def did_you_mean(given: str, accepted: Iterable[str]) -> str:

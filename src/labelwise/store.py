@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from labelwise import __version__
-from labelwise.checks import are_offsets, in_range, never_falls
+from labelwise.atomic import replace_folder, replaced_copy
+from labelwise.checks import LARGEST_WEIGHT, are_offsets, are_weights, in_range, never_falls
 from labelwise.errors import ConfigError, ModelFormatError
 from labelwise.mapped import in_pieces
 from labelwise.strings import Strings
@@ -178,22 +179,6 @@ def _umask() -> int:
     return current
 
 
-def replace_folder(new: Path, target: Path) -> None:
-    """Put `new` in the place of `target`; what was there is gone only after the new one stands."""
-    if target.exists():
-        old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old-", dir=target.parent))
-        os.replace(target, old / "folder")
-        try:
-            os.replace(new, target)
-        except OSError:
-            os.replace(old / "folder", target)
-            raise
-        finally:
-            shutil.rmtree(old, ignore_errors=True)
-    else:
-        os.replace(new, target)
-
-
 # --- reading -----------------------------------------------------------------------------------------------------
 
 
@@ -204,10 +189,14 @@ class Folder:
         self.path = Path(path)
         self.verify = verify
         if not self.path.exists():
-            raise ModelFormatError(f"{self.path}: there is no such folder")
+            held = replaced_copy(self.path)
+            hint = "" if held is None else f"; its replacement was interrupted, rename {held} to get it back"
+            raise ModelFormatError(f"{self.path}: there is no such folder{hint}")
         if not (self.path / MANIFEST).is_file():
             inside = f"; is it {self.path / kind} you mean?" if (self.path / kind / MANIFEST).is_file() else ""
             raise ModelFormatError(f"{self.path}: not a labelwise {kind} folder, {MANIFEST} is missing{inside}")
+        if (self.path / MANIFEST).is_symlink():
+            raise ModelFormatError(f"{self.path / MANIFEST}: a link to another file is not read; copy the file itself")
         manifest = _load_json(self.path / MANIFEST)
         if not isinstance(manifest, dict) or manifest.get("format") != f"labelwise-{kind}":
             found = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
@@ -382,6 +371,16 @@ def csr_from_tensors(prefix: str, tensors: Mapping[str, np.ndarray], path: Path)
     matrix: Any = sparse.csr_array((int(shape[0]), int(shape[1])), dtype=data.dtype)
     matrix.data, matrix.indices, matrix.indptr = data, indices, indptr  # given to the constructor, they would be copied
     return matrix
+
+
+def check_weights(tensors: Mapping[str, np.ndarray], path: Path) -> None:
+    """Refuse arrays that hold NaN, infinity or numbers that would become infinite in a product."""
+    for key, array in tensors.items():
+        if not are_weights(array):
+            raise ModelFormatError(
+                f"{path}: {key} holds NaN, infinity or numbers above {LARGEST_WEIGHT:g}; the file is damaged, or the "
+                "training has diverged"
+            )
 
 
 def stored(tensors: Mapping[str, np.ndarray], key: str, path: Path) -> np.ndarray:

@@ -13,17 +13,17 @@ from labelwise.codes.buckets import BucketTables
 from labelwise.parallel import using_threads
 
 
-def brute_force(scores, rows, way, k, labels=None):
-    values = reference.bucket_scores(scores, rows, way)
+def brute_force(scores, rows, aggregation, k, labels=None):
+    values = reference.bucket_scores(scores, rows, aggregation)
     chosen = np.arange(len(rows)) if labels is None else labels
     values = values[:, chosen]
     order = np.argsort(-values, axis=1, kind="stable")[:, :k]
     return chosen[order], np.take_along_axis(values, order, 1)
 
 
-def check(scores, tables, way, k, labels=None):
-    top = BucketSearch(tables, way).best(scores, k, labels)
-    ids, values = brute_force(scores, tables.side_by_side(), way, k, labels)
+def check(scores, tables, aggregation, k, labels=None):
+    top = BucketSearch(tables).best(scores, k, labels, aggregation)
+    ids, values = brute_force(scores, tables.side_by_side(), aggregation, k, labels)
     np.testing.assert_allclose(top.scores, values, rtol=1e-6, atol=1e-7)
     differ = top.ids != ids
     if differ.any():  # sums in another order may round to other neighbours: never by more than the last bit
@@ -37,24 +37,24 @@ def check(scores, tables, way, k, labels=None):
     n_buckets=st.integers(1, 90),
     n_tables=st.integers(1, 19),
     n_documents=st.integers(1, 70),
-    way=st.sampled_from(["mean", "least", "median"]),
+    aggregation=st.sampled_from(["mean", "least", "median"]),
     kind=st.sampled_from(["murmur", "universal", "balanced"]),
     coarse=st.booleans(),
 )
 @settings(max_examples=60, deadline=None)
-def test_the_best_of_all_labels(seed, n_labels, n_buckets, n_tables, n_documents, way, kind, coarse):
+def test_the_best_of_all_labels(seed, n_labels, n_buckets, n_tables, n_documents, aggregation, kind, coarse):
     random = np.random.default_rng(seed)
     tables = BucketTables(n_labels, n_buckets, tuple(range(n_tables)), kind, seed)
     scores = random.normal(size=(n_tables, n_buckets, n_documents)).astype(np.float32)
     if coarse:  # many equal scores, all exact: ids must be right too
         scores = np.round(scores)
-    check(scores, tables, way, min(5, n_labels))
+    check(scores, tables, aggregation, min(5, n_labels))
 
 
-@pytest.mark.parametrize("way", ["mean", "least", "median"])
+@pytest.mark.parametrize("aggregation", ["mean", "least", "median"])
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("n_documents", [2, 40])
-def test_many_labels_on_any_threads(way, threads, n_documents):
+def test_many_labels_on_any_threads(aggregation, threads, n_documents):
     """Enough labels for several phases and blocks; peaked scores, as networks give them."""
     random = np.random.default_rng(n_documents)
     tables = BucketTables(60_000, 500, tuple(range(7)))
@@ -64,8 +64,8 @@ def test_many_labels_on_any_threads(way, threads, n_documents):
         for label in random.integers(0, 60_000, 4):
             scores[np.arange(7), rows[label], document] = random.normal(size=7) + 1
     with using_threads(threads):
-        top = BucketSearch(tables, way).best(scores, 7)
-    ids, values = brute_force(scores, rows, way, 7)
+        top = BucketSearch(tables).best(scores, 7, aggregation=aggregation)
+    ids, values = brute_force(scores, rows, aggregation, 7)
     np.testing.assert_allclose(top.scores, values, rtol=1e-6)
     assert (top.ids == ids).mean() > 0.99
 
@@ -116,7 +116,7 @@ def test_no_labels_to_choose_from():
 
 
 def test_few_of_many_labels_need_little_memory():
-    """Labels far apart, worked out on the way: what is between them is not."""
+    """Labels far apart, worked out on the aggregation: what is between them is not."""
     tables = BucketTables(50_000_000, 40, tuple(range(8)), "universal", seed=2)
     labels = np.arange(17, 50_000_000, 500_000)
     scores = np.random.default_rng(10).normal(size=(8, 40, 6)).astype(np.float32)

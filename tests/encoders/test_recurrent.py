@@ -10,9 +10,9 @@ import torch
 from labelwise.encoders.recurrent import RecurrentEncoder
 from labelwise.encoders.recurrent_passes import Steps
 from labelwise.encoders.word_config import RecurrentConfig
+from labelwise.networks.settings import OptimiserConfig
 from labelwise.parallel import using_threads
 from labelwise.training.optimisers import make_optimisers
-from labelwise.training.settings import OptimiserConfig
 
 LENGTHS = ([5], [7, 7, 7], [9, 4, 4, 1], [6, 5, 4, 3, 2, 1])
 
@@ -91,9 +91,9 @@ def test_copies_go_without_what_was_calculated_in():
     fresh = len(pickle.dumps(module))
     with torch.no_grad():
         module(*packed([60] * 20)[:2])
-    assert module.rooms._free
+    assert module.pool._free
     assert len(pickle.dumps(module)) == fresh
-    assert not copy.deepcopy(module).rooms._free
+    assert not copy.deepcopy(module).pool._free
 
 
 def test_two_batches_may_be_on_their_way_at_once():

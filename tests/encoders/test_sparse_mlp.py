@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn import functional
 
 from labelwise.encoders.sparse_mlp import SparseMLP, SparseRows
+from labelwise.networks.settings import OptimiserConfig
 from labelwise.parallel import using_threads
 from labelwise.training.optimisers import make_optimisers
-from labelwise.training.settings import OptimiserConfig
 
 
 def rows_of(matrix, columns=None, count=1):

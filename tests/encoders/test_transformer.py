@@ -10,8 +10,10 @@ import torch
 import transformers
 
 from labelwise.encoders.attention import attention_maps
+from labelwise.encoders.base import tensors_of
+from labelwise.encoders.batches import batches_by_length
 from labelwise.encoders.config import EncoderConfig
-from labelwise.encoders.embed import batches_by_length, encode_texts
+from labelwise.encoders.embed import encode_texts
 from labelwise.encoders.encoder_files import check_vocabulary
 from labelwise.encoders.transformer import TransformerEncoder, open_encoder
 from labelwise.errors import ConfigError, ModelFormatError
@@ -108,7 +110,7 @@ def test_windows_are_averaged():
 def test_attention_of_padded_documents_adds_up_to_one():
     encoder = opened()
     tokens = encoder.tokenizer.encode(TEXTS, encoder.config)
-    ids, mask, _ = encoder.tensors(tokens.batch(np.arange(5)))
+    ids, mask, _ = tensors_of(tokens.batch(np.arange(5)))
     before = encode_texts(encoder, TEXTS)
     weights = encoder.attentions(ids, mask)
     assert weights.shape == (3, 5, 2, ids.shape[1], ids.shape[1])
@@ -119,7 +121,7 @@ def test_attention_of_padded_documents_adds_up_to_one():
 
 def test_a_model_without_attention_says_so():
     encoder = opened(architecture={**BERT, "model_type": "fnet"})
-    ids, mask, _ = encoder.tensors(encoder.tokenizer.encode(TEXTS, encoder.config).batch(np.arange(2)))
+    ids, mask, _ = tensors_of(encoder.tokenizer.encode(TEXTS, encoder.config).batch(np.arange(2)))
     assert encoder.attentions(ids, mask) is None
     (found,) = attention_maps(encoder, TEXTS[:1], 8)
     assert found.weights.shape[0] == len(found.entropy) == 0
@@ -131,7 +133,7 @@ def test_gradient_checkpointing_gives_the_same_gradients():
         still = {**BERT, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
         encoder = opened(gradient_checkpointing=checkpointing, architecture=still)
         tokens = encoder.tokenizer.encode(TEXTS, encoder.config)
-        encoder.train()(*encoder.tensors(tokens.batch(np.arange(6)))).square().sum().backward()
+        encoder.train()(*tensors_of(tokens.batch(np.arange(6)))).square().sum().backward()
         gradients.append(encoder.backbone.encoder.layer[0].attention.self.query.weight.grad)
     torch.testing.assert_close(*gradients)
 

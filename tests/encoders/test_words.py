@@ -66,7 +66,7 @@ def test_long_texts_are_cut_where_a_plain_reading_would():
 def test_batches_are_packed_by_steps_with_the_longest_first():
     vocabulary, tokens = learned()
     batch = tokens.batch(np.array([1, 2, 0, 4]))
-    assert batch.documents.tolist() == [0, 4, 1, 2]
+    assert batch.rows.tolist() == [0, 4, 1, 2]
     assert batch.lengths.tolist() == [7, 4, 3, 1]
     steps = [[], [], [], []]
     place = 0
@@ -75,7 +75,7 @@ def test_batches_are_packed_by_steps_with_the_longest_first():
             steps[row].append(vocabulary.name(batch.ids[place]))
             place += 1
     assert place == len(batch.ids)
-    assert steps == [spelled(vocabulary, tokens, document) for document in batch.documents]
+    assert steps == [spelled(vocabulary, tokens, document) for document in batch.rows]
 
 
 def test_a_stored_vocabulary_comes_back(tmp_path):

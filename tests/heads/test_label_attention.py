@@ -131,7 +131,7 @@ def test_many_short_documents_take_no_more_memory_than_few_long_ones(monkeypatch
     monkeypatch.setattr(module, "SCORES_AT_ONCE", 1 << 12)
     head = LabelAttention(64, LABELS, SharedOutput(64, [16])).start(0, np.full(LABELS, 0.2))
     head.scores(Attended(torch.randn(1000, 1, 64), torch.ones(1000, dtype=torch.long)))
-    held = [len(buffer) for room in head.rooms._free for buffer in room._held.values()]
+    held = [len(buffer) for buffers in head.pool._free for buffer in buffers._held.values()]
     assert 0 < max(held) <= module.VIEWS_A_SCORE << 12
 
 

@@ -95,6 +95,7 @@ def solve(X, signs, loss, positive=1.0, negative=1.0, costs=None, bias=1.0, tole
         numbers = (numbers.view(np.float16) if numbers.dtype == np.uint16 else numbers).astype(np.float32)
         norms += (numbers * numbers).sum(axis=1)
     weights = np.zeros((X.shape[1] + dense.shape[1], LANES), np.float32)
+    dense.flags.writeable = False  # as training has it, which saves a compilation
     passes = dual_descent.solve_lanes(
         X.indptr[:-1].astype(np.int64), X.indptr[1:].astype(np.int64), X.indices, X.data, rows, dense, X.shape[1],
         norms, padded, given, weighted, width, loss, np.float32(bias), np.float32(tolerance), 5000, 0, weights, offsets,

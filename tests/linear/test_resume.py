@@ -11,11 +11,11 @@ import labelwise as lw
 from cli.commands import labelwise
 from conformance.planted import planted
 from killing import kill_where_it_holds
+from labelwise.fit_context import FitContext
 from labelwise.linear import shards as chunk_shards
 from labelwise.linear.level_trainer import LevelTrainer
 from labelwise.linear.shards import ChunkShards, fingerprint
 from labelwise.linear.weights import ChunkPart
-from labelwise.methods.base import FitContext
 from labelwise.parallel import using_threads
 from labelwise.store import Folder
 

@@ -5,13 +5,15 @@ import pytest
 from scipy import sparse
 
 import labelwise as lw
+from common import Stop, same_predictions
 from conformance.planted import planted
 from labelwise.errors import ConfigError, DataError, ModelFormatError
+from labelwise.fit_context import FitContext
 from labelwise.methods.attention_xml import clustered
-from labelwise.methods.base import FitContext
+from labelwise.networks import levels
 from labelwise.parallel import using_threads
 from labelwise.topk import TopK
-from labelwise.training import attention_tree, label_levels
+from labelwise.training import tree_training
 
 SMALL = {"words": {"width": 12}, "recurrent": {"width": 16, "dropout": 0.2}}
 QUICK = {"epochs": 2, "batch_size": 16, "optimiser": {"rate": 0.02}}
@@ -32,17 +34,8 @@ def flat(**settings):
     return lw.AttentionXML(**{**SMALL, "flat": True, "hidden": [8], "training": QUICK, **settings})
 
 
-def same(a, b):
-    np.testing.assert_array_equal(a.ids, b.ids)
-    np.testing.assert_array_equal(a.scores, b.scores)
-
-
 def precision(model, test):
     return lw.evaluate(model.predict(test, k=3), test, metrics=["P@1"])["P@1"]
-
-
-class Stop(Exception):
-    """What a killed training raises."""
 
 
 @pytest.mark.parametrize(("part", "step"), [("level0", 25), ("level1", 25), ("level1", 5)])
@@ -60,14 +53,14 @@ def test_a_fit_stopped_in_any_level_goes_on_to_the_same_model(part, step, tmp_pa
         model.fit(data, context=FitContext(tmp_path, log))
     seen = []
     if part == "level1":  # what level 0 ranks highest is kept too
-        monkeypatch.setattr(attention_tree, "best_nodes", None)
+        monkeypatch.setattr(tree_training, "best_nodes", None)
     model.fit(data, context=FitContext(tmp_path, lambda **numbers: seen.append((numbers["part"], numbers["step"]))))
     monkeypatch.undo()
     first = min(number for name, number in seen if name == part)
     assert first > step - 10, "it began anew"
     if part == "level1":
         assert all(name == "level1" for name, _ in seen)
-    same(model.predict(data, k=5), whole.predict(data, k=5))
+    same_predictions(model.predict(data, k=5), whole.predict(data, k=5))
 
 
 def test_trees_of_every_depth_learn():
@@ -131,19 +124,19 @@ def brute_output(output, views):
 
 def test_a_level_learns_true_nodes_and_the_highest_ranked_and_starts_from_the_level_above(monkeypatch):
     data = planted("texts", n_documents=200)
-    made_fitting, parts, starts = attention_tree.LevelFitting, [], []
+    made_fitting, parts, starts = tree_training.LevelFitting, [], []
 
     def noted(level, train, valid, config):
         parts.append(train)
         starts.append({name: weight.clone() for name, weight in level.state_dict().items()})
         return made_fitting(level, train, valid, config)
 
-    monkeypatch.setattr(attention_tree, "LevelFitting", noted)
+    monkeypatch.setattr(tree_training, "LevelFitting", noted)
     model = made({"epochs": 1}, levels=[8, 16], cluster_size=8, beam_width=4).fit(data)
     tree = model.trees_[0]
     for depth in (1, 2):
         above, part = parts[depth - 1], parts[depth]
-        ranked = tree.searched(part.tokens, 5)[depth - 1].ids
+        ranked = tree.searched(part.inputs, 5)[depth - 1].ids
         for document, nodes in enumerate(part.parents.nodes):
             true = set(above.targets[[document]].indices.tolist())
             others = [node for node in ranked[document].tolist() if node not in true]
@@ -172,10 +165,8 @@ def test_short_texts_are_not_all_scored_at_once(attention, monkeypatch):
     before = model.predict(data, k=5)
     level, sizes = model.trees_[0].levels[0], []
     best = level.best
-    monkeypatch.setattr(label_levels, "SCORES_AT_ONCE", 7 * 60)
-    monkeypatch.setattr(
-        level, "best", lambda ids, lengths, *more: sizes.append(len(lengths)) or best(ids, lengths, *more)
-    )
+    monkeypatch.setattr(levels, "SCORES_AT_ONCE", 7 * 60)
+    monkeypatch.setattr(level, "best", lambda inputs, *more: sizes.append(len(inputs[1])) or best(inputs, *more))
     top = model.predict(data, k=5)
     assert max(sizes) == 7
     assert sum(sizes) == 100
@@ -245,7 +236,7 @@ def test_vectors_from_a_file_stay_as_they_are_and_are_stored_once(tmp_path):
     model.save(tmp_path / "model")
     (tmp_path / "vectors.txt").unlink()  # a saved model needs nothing beside its folder
     loaded = lw.load(tmp_path / "model")
-    same(loaded.predict(data, k=5), model.predict(data, k=5))
+    same_predictions(loaded.predict(data, k=5), model.predict(data, k=5))
     np.testing.assert_array_equal(loaded.encode(data), model.encode(data))
     learned = made({"epochs": 1}, words={"width": 6}).fit(data)
     tables = [level.encoder.words.detach().numpy() for level in learned.trees_[0].levels]
@@ -337,8 +328,25 @@ def test_several_processes_are_refused(monkeypatch):
 
 def test_levels_and_trees_share_the_time_budget():
     training = made({"time_budget": 100.0}).config.training
-    assert attention_tree.with_budget(training, 40.0, 3).time_budget == pytest.approx(20.0)
-    assert attention_tree.with_budget(training, 200.0, 1).time_budget > 0, "a level that comes late still takes a step"
-    assert attention_tree.with_budget(made().config.training, 40.0, 3).time_budget is None
+    assert tree_training.with_budget(training, 40.0, 3).time_budget == pytest.approx(20.0)
+    assert tree_training.with_budget(training, 200.0, 1).time_budget > 0, "a level that comes late still takes a step"
+    assert tree_training.with_budget(made().config.training, 40.0, 3).time_budget is None
     model = made({"epochs": 10_000, "time_budget": 1.0}, trees=2).fit(planted("texts", n_documents=100))
     assert [[history.stopped for history in tree] for tree in model.histories_] == [["time budget"] * 2] * 2
+
+
+def test_equal_scores_go_to_the_lower_label_for_any_k():
+    """Texts without known words give many labels of one cluster the same score."""
+    data = planted("texts", n_documents=200)
+    model = made({"epochs": 1}, beam_width=4).fit(data)
+    for tree in model.trees_:  # all labels of a document alike
+        tree.levels[-1].head.weight.data.zero_()
+    texts = ["", "zzz", data.texts[0]]
+    whole = model.predict(texts, k=60)
+    assert (np.diff(whole.scores[:, :40], axis=1) == 0).any(), "there are ties"
+    for k in (1, 3, 5, 10, 37):
+        top = model.predict(texts, k=k)
+        np.testing.assert_array_equal(top.ids, whole.ids[:, :k])
+        np.testing.assert_array_equal(top.scores, whole.scores[:, :k])
+    tied = (np.diff(whole.scores, axis=1) == 0) & (whole.ids[:, 1:] >= 0)
+    assert (np.diff(whole.ids, axis=1)[tied] > 0).all()

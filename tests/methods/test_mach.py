@@ -10,14 +10,15 @@ from scipy import sparse
 
 import labelwise as lw
 from cli.commands import labelwise
+from common import Stop
 from conformance.planted import planted
 from killing import kill_where_it_holds
 from labelwise.codes.buckets import BucketTables
 from labelwise.errors import ConfigError, DataError, MissingDependencyError
-from labelwise.methods.base import FitContext
+from labelwise.fit_context import FitContext
 from labelwise.parallel import using_threads
 from labelwise.store import Folder, new_folder
-from labelwise.training.repetitions import RepetitionFitting
+from labelwise.training.repetition_fitting import RepetitionFitting
 
 TRAINING = {"epochs": 6, "batch_size": 32, "optimiser": {"rate": 0.02}}
 SMALL = {"repetitions": 4, "buckets": 32, "hidden": [24], "training": TRAINING}
@@ -84,7 +85,7 @@ def test_processes_that_know_nothing_of_each_other(tmp_path, data):
 
 
 HOLD_IN_THE_SECOND_REPETITION = """
-from labelwise.training.repetitions import RepetitionFitting
+from labelwise.training.repetition_fitting import RepetitionFitting
 plain, seen = RepetitionFitting.loss, []
 def held(self, batch):
     seen.append(self.numbers)
@@ -202,7 +203,7 @@ def test_the_rate_of_the_head_is_the_outputs(data):
 
 def test_a_model_of_what_is_finished(tmp_path, data, model, caplog):
     folder = str(tmp_path / "parts")
-    lw.Mach(**SMALL, repetitions_folder=folder).fit_repetitions(data, [3, 1])
+    lw.Mach(**SMALL, repetitions_folder=folder).fit_parts(data, [3, 1])
     with caplog.at_level("INFO"):
         found = lw.Mach(**SMALL, repetitions_folder=folder, missing="leave").fit(data)
     assert "2 of 4 repetitions are finished and used" in caplog.text
@@ -264,7 +265,7 @@ def test_several_labels_with_softmax_are_told(caplog, data, single):
 def test_single_labels_with_softmax(single):
     settings = {**SMALL, "buckets": 16, "training": {**TRAINING, "epochs": 15}}
     model = lw.Mach(**settings, loss="softmax").fit(single)
-    assert model.config.way == "unbiased"
+    assert model.config.aggregation == "unbiased"
     assert model.score(single) > lw.Popularity().fit(single).score(single) + 0.4
     buckets = model._scores(single.features)
     np.testing.assert_allclose(buckets.sum(1), 1, rtol=1e-5)
@@ -313,9 +314,6 @@ def test_labels_move_to_buckets_that_suit_them(tmp_path, data):
 
 
 def test_learned_buckets_resume_to_the_same(tmp_path, data):
-    class Stopped(Exception):
-        pass
-
     settings = {**SMALL, "repetitions": 1, "repartition": {"every": 2}}
     expected = lw.Mach(**settings).fit(data)
     with pytest.MonkeyPatch.context() as patch:
@@ -324,11 +322,11 @@ def test_learned_buckets_resume_to_the_same(tmp_path, data):
         def stopping(self, batch):
             steps.append(1)
             if len(steps) == 35:  # in the second round of ten steps an epoch
-                raise Stopped
+                raise Stop
             return plain(self, batch)
 
         patch.setattr(RepetitionFitting, "loss", stopping)
-        with pytest.raises(Stopped):
+        with pytest.raises(Stop):
             lw.Mach(**settings).fit(data, context=FitContext(tmp_path / "work"))
     found = lw.Mach(**settings).fit(data, context=FitContext(tmp_path / "work"))
     same_repetitions(found.repetitions_, expected.repetitions_)
@@ -356,7 +354,6 @@ def test_settings_that_contradict_each_other(settings, message):
 
 
 def test_without_torch_it_says_what_to_install(data, monkeypatch):
-    monkeypatch.delitem(sys.modules, "labelwise.training.machine")
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingDependencyError, match="torch"):
         lw.Mach(**SHORT).fit(data)

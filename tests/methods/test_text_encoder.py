@@ -1,16 +1,20 @@
 """What is special to the text encoder: its settings, resume, validation, frozen encoders, vectors."""
 
+from threading import Thread
+
 import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
 import labelwise as lw
+from common import Stop, same_predictions
 from conformance.planted import planted
+from labelwise.encoders.base import tensors_of
 from labelwise.errors import ConfigError
-from labelwise.methods.base import FitContext
+from labelwise.fit_context import FitContext
+from labelwise.networks.settings import TrainingConfig
 from labelwise.parallel import using_threads
 from labelwise.strings import Strings
-from labelwise.training.settings import TrainingConfig
 from labelwise.training.watching import History
 
 TINY = {"model": "tiny", "max_length": 32, "pooling": "mean"}
@@ -31,15 +35,6 @@ def precision(model, test):
     return lw.evaluate(model.predict(test, k=3), test, metrics=["P@1"])["P@1"]
 
 
-def same(a, b):
-    np.testing.assert_array_equal(a.ids, b.ids)
-    np.testing.assert_array_equal(a.scores, b.scores)
-
-
-class Stop(Exception):
-    """What a killed training raises."""
-
-
 def test_a_stopped_fit_goes_on_to_the_same_model(tmp_path):
     data = planted("texts", n_documents=300)
     settings = {"checkpoint_every": {"steps": 7}, "log_every": 5}
@@ -55,14 +50,14 @@ def test_a_stopped_fit_goes_on_to_the_same_model(tmp_path):
     steps = []
     model.fit(data, context=FitContext(tmp_path, lambda **numbers: steps.append(numbers["step"])))
     assert min(steps) > 10, "it began anew"
-    same(model.predict(data, k=5), whole)
+    same_predictions(model.predict(data, k=5), whole)
 
 
 def test_checkpoints_of_other_documents_are_not_taken_up(tmp_path):
     one, other = planted("texts", n_documents=200), planted("texts", n_documents=200, seed=3)
     made({"epochs": 1}).fit(one, context=FitContext(tmp_path))
     resumed = made({"epochs": 1}).fit(other, context=FitContext(tmp_path))
-    same(resumed.predict(other, k=3), made({"epochs": 1}).fit(other).predict(other, k=3))
+    same_predictions(resumed.predict(other, k=3), made({"epochs": 1}).fit(other).predict(other, k=3))
 
 
 def test_validation_is_on_held_out_documents_and_the_best_weights_are_kept():
@@ -178,7 +173,7 @@ def test_a_fit_that_was_stopped_in_either_stage_goes_on_to_the_same_model(tmp_pa
     model.fit(data, context=FitContext(tmp_path, lambda **numbers: seen.append((numbers["part"], numbers["step"]))))
     assert min(step for part, step in seen if part == stage) > 5, "it began anew"
     assert {part for part, _ in seen} == ({"head", "train"} if stage == "head" else {"train"})
-    same(model.predict(data, k=5), whole)
+    same_predictions(model.predict(data, k=5), whole)
 
 
 def test_encode_gives_the_vectors_that_predict_uses():
@@ -219,7 +214,7 @@ def test_blocks_of_labels_change_nothing_but_memory():
 
 
 def test_scores_that_saturate_are_in_the_order_of_ids():
-    from labelwise.training.encoder_head import in_order
+    from labelwise.topk import in_order
 
     top = in_order(np.array([[5, 2, 9]]), np.array([[1.0, 1.0, 0.5]], np.float32))
     assert top.ids.tolist() == [[2, 5, 9]]
@@ -257,7 +252,7 @@ def test_attention_is_that_of_the_monitor():
     encoder = model.network_.encoder
     tokens = encoder.tokenizer.encode(Strings.of(texts), encoder.config)
     for place, found in enumerate(model.attention(texts, tokens=64)):
-        ids, mask, _ = encoder.tensors(tokens.batch(np.array([place])))
+        ids, mask, _ = tensors_of(tokens.batch(np.array([place])))
         np.testing.assert_allclose(found.entropy, attention_entropy(encoder.attentions(ids, mask), mask), atol=1e-5)
         assert found.tokens[0] == "[CLS]"
         assert found.tokens[-1] == "[SEP]"
@@ -268,3 +263,28 @@ def test_methods_without_attention_say_so():
     model = lw.Popularity().fit(planted("texts", n_documents=20))
     with pytest.raises(ConfigError, match="no attention among tokens"):
         model.attention(["a text"])
+
+
+def test_predictions_beside_attention_are_the_same(monkeypatch):
+    """While one thread computes attention, another predicts with the same model."""
+    data = planted("texts", n_documents=60)
+    model = made({"epochs": 1}).fit(data)
+    expected, maps = model.predict(data, k=5), model.attention(data.texts[:1])
+    backbone = model.network_.encoder.backbone
+    plain, kind, beside = type(backbone).forward, backbone.config._attn_implementation, []
+
+    def forward(self, *given, **named):
+        if named.get("output_attentions") and not beside:
+            beside.append(backbone.config._attn_implementation)
+            thread = Thread(target=lambda: beside.append(model.predict(data, k=5)))
+            thread.start()
+            thread.join()
+        return plain(self, *given, **named)
+
+    monkeypatch.setattr(type(backbone), "forward", forward)
+    again = model.attention(data.texts[:1])
+    np.testing.assert_array_equal(again[0].weights, maps[0].weights)
+    during, top = beside
+    assert during == kind == backbone.config._attn_implementation
+    np.testing.assert_array_equal(top.ids, expected.ids)
+    np.testing.assert_array_equal(top.scores, expected.scores)

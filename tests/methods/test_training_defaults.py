@@ -4,8 +4,8 @@ import pytest
 
 import labelwise as lw
 from labelwise.config import ConfigSource
+from labelwise.networks.settings import AveragingConfig, OptimiserConfig, TrainingConfig
 from labelwise.runs.config import run_config
-from labelwise.training.settings import AveragingConfig, OptimiserConfig, TrainingConfig
 
 
 def resolved(**training):

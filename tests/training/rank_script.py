@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from tiny_fitting import TinyFitting, same_weights, weights_of
 
-from labelwise.methods.base import FitContext
+from labelwise.fit_context import FitContext
+from labelwise.networks.settings import TrainingConfig
 from labelwise.parallel import set_threads
 from labelwise.training.loop import train
-from labelwise.training.settings import TrainingConfig
 
 COMMON = {"epochs": 3, "batch_size": 8, "metric": "valid_loss", "checkpoint_every": {"steps": 2}, "restore_best": False}
 

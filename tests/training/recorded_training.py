@@ -2,9 +2,9 @@
 
 from tiny_fitting import TinyFitting, weights_of
 
-from labelwise.methods.base import FitContext
+from labelwise.fit_context import FitContext
+from labelwise.networks.settings import TrainingConfig
 from labelwise.training.loop import train
-from labelwise.training.settings import TrainingConfig
 from labelwise.training.watching import Watcher
 
 
@@ -29,7 +29,7 @@ class Recorder(Watcher):
         if self.module is not None:
             self.weights.append(weights_of(self.module))
 
-    def after_epoch(self, numbers):
+    def after_validation(self, numbers):
         self.numbers.append(dict(numbers))
 
 

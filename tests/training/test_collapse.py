@@ -8,9 +8,10 @@ import pytest
 import torch
 
 import labelwise as lw
+from common import Stop
 from conformance.planted import planted
 from labelwise.encoders.attention import attention_entropy
-from labelwise.methods.base import FitContext
+from labelwise.fit_context import FitContext
 from labelwise.parallel import using_threads
 from labelwise.training.collapse import spread
 from labelwise.training.verdicts import Reading, judge
@@ -143,10 +144,6 @@ def test_the_monitor_does_not_change_the_training():
 
     watched, alone = fitted(), fitted(enabled=False)
     np.testing.assert_array_equal(watched.scores, alone.scores)
-
-
-class Stop(Exception):
-    pass
 
 
 @pytest.mark.parametrize("at", [9, 11])  # between the two halves of a measurement, and after one

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from labelwise.encoders.batches import cut_batches
 from labelwise.errors import ConfigError
-from labelwise.training.batching import _cut, length_batches, pad_rows, training_batches
-from labelwise.training.settings import TrainingConfig
+from labelwise.networks.settings import TrainingConfig
+from labelwise.training.batching import length_batches, training_batches
 
 LENGTHS = st.lists(st.integers(0, 512), max_size=300).map(np.array)
 
@@ -42,7 +43,7 @@ def test_padding_is_at_most_one_batch_a_pool(lengths, batch_size, epoch):
 def test_no_batch_could_have_taken_the_next_document_too(lengths, tokens):
     """Batches by tokens are as full as they can be."""
     lengths = np.sort(lengths)
-    batches = _cut(np.arange(len(lengths)), lengths, None, tokens)
+    batches = list(cut_batches(np.arange(len(lengths)), lengths, None, tokens))
     for batch in batches[:-1]:
         assert lengths[batch[-1] + 1] * (len(batch) + 1) > tokens
 
@@ -77,17 +78,3 @@ def test_config_decides_the_batches():
     assert max(lengths[batch].max() * len(batch) for batch in by_tokens) <= 200
     with pytest.raises(ConfigError, match="batch_size"):
         length_batches(lengths, seed=0, epoch=0)
-
-
-@given(st.lists(st.lists(st.integers(1, 9), max_size=7), min_size=1, max_size=20), st.integers(1, 8), st.randoms())
-def test_padded_rows_are_the_rows(rows, multiple, random):
-    values = np.array([value for row in rows for value in row], np.int32)
-    offsets = np.cumsum([0, *map(len, rows)])
-    chosen = [random.randrange(len(rows)) for _ in range(5)]
-    padded, mask = pad_rows(values, offsets, chosen, fill=-1, multiple=multiple)
-    width = padded.shape[1]
-    longest = max(len(rows[i]) for i in chosen)
-    assert width % multiple == 0
-    assert longest <= width < longest + multiple
-    assert padded.tolist() == [rows[i] + [-1] * (width - len(rows[i])) for i in chosen]
-    assert mask.sum(1).tolist() == [len(rows[i]) for i in chosen]

@@ -10,9 +10,9 @@ import pytest
 import torch
 from tiny_fitting import TinyFitting, _one_thread, weights_of  # noqa: F401
 
-from labelwise.methods.base import FitContext
+from labelwise.fit_context import FitContext
+from labelwise.networks.settings import TrainingConfig
 from labelwise.training.loop import train
-from labelwise.training.settings import TrainingConfig
 
 
 @pytest.fixture(scope="module")

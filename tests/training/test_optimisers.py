@@ -6,9 +6,9 @@ from tiny_fitting import TinyModel, _one_thread  # noqa: F401
 from torch import nn
 
 from labelwise.errors import ConfigError
+from labelwise.networks.settings import OptimiserConfig
 from labelwise.training.optimisers import clip_adaptively, clip_gradients, make_optimisers, rates
 from labelwise.training.row_optimiser import RowOptimiser
-from labelwise.training.settings import OptimiserConfig
 
 # As in torch's documentation; the study this toolkit repeats had Adagrad's and Adadelta's swapped.
 DEFAULTS = {

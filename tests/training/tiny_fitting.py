@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from labelwise.parallel import using_threads
-from labelwise.training.batching import pad_rows, training_batches
+from labelwise.training.batching import training_batches
 
 WORDS, LABELS, WIDTH = 40, 6, 8
 
@@ -57,10 +57,13 @@ class TinyFitting:
         lengths = np.diff(self.offsets)[self.train]
         return [self.train[batch] for batch in training_batches(lengths, self.config, epoch)]
 
-    def load(self, item):
+    def load(self, item, epoch=0):
         self.loads += 1
-        ids, mask = pad_rows(self.words, self.offsets, item)
-        return torch.from_numpy(ids), torch.from_numpy(mask).float(), torch.from_numpy(self.labels[item])
+        rows = [torch.from_numpy(self.words[self.offsets[i] : self.offsets[i + 1]]) for i in item]
+        ids = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        lengths = torch.tensor([len(row) for row in rows])
+        mask = torch.arange(ids.shape[1]) < lengths[:, None]
+        return ids, mask.float(), torch.from_numpy(self.labels[item])
 
     def loss(self, batch):
         ids, mask, labels = batch

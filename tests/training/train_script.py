@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from tiny_fitting import TinyFitting, weights_of
 
-from labelwise.methods.base import FitContext
+from labelwise.fit_context import FitContext
+from labelwise.networks.settings import TrainingConfig
 from labelwise.parallel import set_threads
 from labelwise.training.loop import train
-from labelwise.training.settings import TrainingConfig
 from labelwise.training.watching import Watcher
 
 

@@ -18,15 +18,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from labelwise.codes.bucket_lanes import Block, Lanes, One
+from labelwise.codes.bucket_documents import Block, DocumentGroup, SingleDocument
 from labelwise.codes.buckets import BucketTables, members
 from labelwise.kernels.buckets.bucket_candidates import MOST_HITS, candidates_of
 from labelwise.kernels.buckets.bucket_scan import LANES, LEAST, MEDIAN, SUM, all_scores
 from labelwise.parallel import ranges, run_all, threads
-from labelwise.topk import NOTHING, TopK
+from labelwise.topk import NOTHING, TopK, in_order
 
-Way = Literal["mean", "least", "median"]
-WAYS: dict[str, int] = {"mean": SUM, "least": LEAST, "median": MEDIAN}
+Aggregation = Literal["mean", "least", "median"]
+"""How a label's scores in all tables become one."""
+AGGREGATIONS: dict[Aggregation, int] = {"mean": SUM, "least": LEAST, "median": MEDIAN}
 FIRST_LABELS, GROWTH, FLAG_GROWTH = 256, 4096, 32
 """Labels whose scores are all worked out, and how many times as many are seen before bytes are made anew: seldom for
 sums, whose limits fall by themselves."""
@@ -46,12 +47,9 @@ class BucketSearch:
     ----------
     tables
         Where labels lie. Tables of a 2-universal hash are worked out on the way; others are held side by side.
-    way
-        How a label's scores in all tables become one: their mean, the least, or the median.
     """
 
     tables: BucketTables
-    way: Way = "mean"
 
     @cached_property
     def _held(self) -> np.ndarray | None:
@@ -65,7 +63,9 @@ class BucketSearch:
         order, offsets = members(self.tables.table(self.tables.numbers[0]), self.tables.n_buckets)
         return order.astype(np.int32), offsets
 
-    def best(self, scores: np.ndarray, k: int, labels: np.ndarray | None = None) -> TopK:
+    def best(
+        self, scores: np.ndarray, k: int, labels: np.ndarray | None = None, aggregation: Aggregation = "mean"
+    ) -> TopK:
         """The k best labels of each document.
 
         Parameters
@@ -73,15 +73,17 @@ class BucketSearch:
         scores
             float32 [tables, buckets, documents], finite. Documents that have other numbers get no labels.
         k
-            Labels a document.
+            Labels per document.
         labels
             The only ones to choose from, sorted; None: all.
+        aggregation
+            How a label's scores in all tables become one.
         """
         n_documents = scores.shape[2]
-        groups = self._groups(np.ascontiguousarray(scores, np.float32), k)
+        groups = self._groups(np.ascontiguousarray(scores, np.float32), k, AGGREGATIONS[aggregation])
         total = self.tables.n_items if labels is None else len(labels)
         held = self._held  # made before threads ask for it
-        phases = _phases(total, GROWTH if self.way == "mean" else FLAG_GROWTH)
+        phases = _phases(total, GROWTH if aggregation == "mean" else FLAG_GROWTH)
         if labels is None and held is not None and total > MANY_LABELS:
             first = (held, *self._first_members)
             run_all(lambda group: group.begin_with(*first), groups)
@@ -100,19 +102,18 @@ class BucketSearch:
             ids[group.documents], best[group.documents] = group.ids[group.sound], group.best[group.sound]
         return TopK(ids, best)
 
-    def _groups(self, scores: np.ndarray, k: int) -> list[Lanes | One]:
+    def _groups(self, scores: np.ndarray, k: int, aggregation: int) -> list[DocumentGroup | SingleDocument]:
         """Documents in windows of 32, the last of which may begin inside the one before; a few go one by one."""
         n_tables, n_buckets, count = scores.shape
-        way = WAYS[self.way]
         if count <= FEW_DOCUMENTS:
             singles = [np.ascontiguousarray(scores[:, :, place : place + 1]) for place in range(count)]
-            return run_all(lambda item: One(way, item[1], item[0], k), list(enumerate(singles)))
+            return run_all(lambda item: SingleDocument(aggregation, item[1], item[0], k), list(enumerate(singles)))
         if count < LANES:
             padded = np.zeros((n_tables, n_buckets, LANES), np.float32)
             padded[:, :, :count] = scores
             scores = padded
         edges = [(begin, min(begin + LANES, count)) for begin in range(0, count, LANES)]
-        return run_all(lambda edge: Lanes(way, scores, *edge, k), edges)
+        return run_all(lambda edge: DocumentGroup(aggregation, scores, *edge, k), edges)
 
     def _blocks(self, begin: int, end: int, labels: np.ndarray | None) -> Iterator[Block]:
         """Buckets of labels [labels, tables], the labels if they are not consecutive, and the first one's number."""
@@ -135,25 +136,27 @@ class BucketSearch:
         k: int,
         labels: np.ndarray,
         weights: np.ndarray,
-        told: Callable[[np.ndarray], np.ndarray],
+        to_score: Callable[[np.ndarray], np.ndarray],
+        aggregation: Aggregation = "mean",
     ) -> TopK:
-        """The k best of some labels by the product of told score and weight; every score is worked out, in blocks."""
+        """The k best of some labels by `to_score` of aggregated scores times weight; all are computed, in blocks."""
         n_documents = scores.shape[2]
         ids = np.full((n_documents, 0), NOTHING, np.int32)
         best = np.full((n_documents, 0), -np.inf, np.float32)
         sound: Any = np.isfinite(scores).all((0, 1))
         kernel: Any = all_scores
-        way = WAYS[self.way]
+        code = AGGREGATIONS[aggregation]
         for rows, chosen, _ in self._blocks(0, len(labels), labels):
             found = np.empty((n_documents, len(rows)), np.float32)
-            run_all(lambda part, r=rows, f=found: kernel(r, scores, way, *part, f), ranges(n_documents, threads()))
-            found = np.where(sound[:, None], (told(found) * weights[chosen]).astype(np.float32), np.float32(-np.inf))
+            run_all(lambda part, r=rows, f=found: kernel(r, scores, code, *part, f), ranges(n_documents, threads()))
+            found = np.where(
+                sound[:, None], (to_score(found) * weights[chosen]).astype(np.float32), np.float32(-np.inf)
+            )
             best = np.concatenate([best, found], 1)
             ids = np.concatenate([ids, np.broadcast_to(chosen.astype(np.int32), found.shape)], 1)
-            order = np.lexsort((ids, -best), axis=1)[:, :k]
-            ids, best = np.take_along_axis(ids, order, 1), np.take_along_axis(best, order, 1)
-        ids[np.isneginf(best)] = NOTHING
-        return TopK(ids, best)
+            top = in_order(ids, best).head(k)
+            ids, best = top.ids, top.scores
+        return TopK(np.where(np.isneginf(best), np.int32(NOTHING), ids), best)
 
     # --- candidates ---
 
@@ -171,7 +174,9 @@ class BucketSearch:
         """All tables [labels, repetitions]: candidates are anywhere."""
         return self._held if self._held is not None else self.tables.side_by_side()
 
-    def best_candidates(self, scores: np.ndarray, k: int, buckets: int, hits: int) -> TopK:
+    def best_candidates(
+        self, scores: np.ndarray, k: int, buckets: int, hits: int, aggregation: Aggregation = "mean"
+    ) -> TopK:
         """The k best of the labels that are met `hits` times in the best `buckets` of each table.
 
         Where fewer than k are met so often, those that are met less often are taken as well.
@@ -182,6 +187,7 @@ class BucketSearch:
         best = np.full((n_documents, k), -np.inf, np.float32)
         top, wanted = min(buckets, n_buckets), min(hits, n_tables, MOST_HITS)
         kernel: Any = candidates_of
+        code = AGGREGATIONS[aggregation]
 
         def work(part: tuple[int, int]) -> None:
             counts = np.zeros(self.tables.n_items, np.uint8)
@@ -190,7 +196,7 @@ class BucketSearch:
                 if not np.isfinite(own).all():
                     continue
                 chosen = np.argpartition(-own, top - 1, axis=1)[:, :top]
-                kernel(own[:, :, None], rows, order, offsets, chosen, wanted, WAYS[self.way], counts, best[document],
+                kernel(own[:, :, None], rows, order, offsets, chosen, wanted, code, counts, best[document],
                        ids[document])  # fmt: skip
 
         run_all(work, ranges(n_documents, threads()))

@@ -19,4 +19,4 @@ def as_tensor(array: np.ndarray) -> Tensor:
     """A stored array as a tensor over the same memory; nobody writes to it, although torch fears so."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(array)
+        return torch.from_numpy(np.asarray(array))

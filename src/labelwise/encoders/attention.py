@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from labelwise.encoders.base import tensors_of
 from labelwise.encoders.transformer import TransformerEncoder
 from labelwise.strings import Strings
 
@@ -33,12 +35,12 @@ def attention_maps(encoder: TransformerEncoder, texts: Strings, most: int) -> li
     tokens = encoder.tokenizer.encode(texts, encoder.config)
     maps = []
     for document in range(len(tokens)):
-        ids, mask, _ = encoder.tensors(tokens.batch(np.array([document])))
-        length = int(mask[0].sum())
-        attended = encoder.attentions(ids[:1, :length], mask[:1, :length])
+        inputs = tensors_of(tokens.batch(np.array([document])), encoder.device)
+        attended, mask = attention_of_first(encoder, inputs)
+        ids, length = inputs[0], mask.shape[1]
         if attended is None:
             attended = ids.new_zeros(0, 1, 1, length, length)
-        entropy = np.array(attention_entropy(attended.double(), mask[:1, :length]))
+        entropy = np.array(attention_entropy(attended.double(), mask))
         after = len(tokens.suffix)
         places = np.arange(length)
         if length > most:
@@ -47,6 +49,13 @@ def attention_maps(encoder: TransformerEncoder, texts: Strings, most: int) -> li
         words = encoder.tokenizer.words(ids[0].cpu().numpy()[places].tolist())
         maps.append(AttentionMap(words, length, shown, entropy))
     return maps
+
+
+def attention_of_first(encoder: TransformerEncoder, inputs: Sequence[Tensor]) -> tuple[Tensor | None, Tensor]:
+    """Attention weights of the first stretch of a batch, without padding, and its mask [1, length]."""
+    ids, mask = inputs[0][:1], inputs[1][:1]
+    length = int(mask.sum())
+    return encoder.attentions(ids[:, :length], mask[:, :length]), mask[:, :length]
 
 
 def attention_entropy(weights: Tensor, mask: Tensor) -> tuple[float, ...]:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
+from labelwise.encoders.buffers import BufferPool
 from labelwise.encoders.recurrent_passes import Plan, RecurrentPass, Steps
-from labelwise.encoders.rooms import Rooms
 from labelwise.encoders.word_config import RecurrentConfig
 
 
@@ -24,7 +24,7 @@ class RecurrentEncoder(nn.Module):
     Parameters
     ----------
     table
-        A vector for each word [words, width].
+        A vector for each word [words, width]; a table that is learned is copied.
     frozen
         Whether the table stays as it is; otherwise its gradient is row-sparse and `rows=` of the training names it.
     config
@@ -39,7 +39,7 @@ class RecurrentEncoder(nn.Module):
     def __init__(self, table: Tensor, frozen: bool, config: RecurrentConfig, seed: int = 0) -> None:
         super().__init__()
         self.config = config
-        self.words = nn.Parameter(table, requires_grad=not frozen)
+        self.words = nn.Parameter(table if frozen else table.clone(), requires_grad=not frozen)
         kind: Any = nn.LSTM if config.cell == "lstm" else nn.GRU
         half = config.width // 2
         with torch.random.fork_rng(devices=[]):
@@ -56,7 +56,7 @@ class RecurrentEncoder(nn.Module):
             self.start = nn.Parameter(torch.zeros(2, half))
             if config.cell == "lstm":
                 self.start_cell = nn.Parameter(torch.zeros(2, half))
-        self.rooms = Rooms()
+        self.pool = BufferPool()
 
     @property
     def width(self) -> int:
@@ -76,7 +76,7 @@ class RecurrentEncoder(nn.Module):
             Steps.of(lengths.numpy()),
             config.word_dropout if self.training else 0.0,
             config.dropout if self.training else 0.0,
-            self.rooms,
+            self.pool,
             learning,
         )
         found: Any = RecurrentPass.apply(plan, ids, self.words, self.start, self.start_cell, *self._weights())

@@ -3,7 +3,7 @@
 Torch's own layers pay for padding, or for packing; both directions one after the other; and for new memory at every
 step. Here tokens are packed by steps, documents from the longest to the shortest, so that a document costs its own
 length and begins at its own ends; all input products are one matrix product; the directions run on a thread each; the
-time between two products is one kernel; and all memory is taken from a `Room` that the next step uses again.
+time between two products is one kernel; and all memory is taken from a `Buffers` that the next step uses again.
 The result is torch's to rounding, gradients too.
 """
 
@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from labelwise.encoders.rooms import Room, Rooms, hand_over_rows
+from labelwise.encoders.buffers import BufferPool, Buffers
+from labelwise.encoders.row_gradients import add_row_gradient
 from labelwise.parallel import ranges, run_all, threads
 
 FEW = 1 << 16
@@ -51,7 +52,7 @@ class Plan:
     steps: Steps
     drop_words: float
     drop_states: float
-    rooms: Rooms
+    pool: BufferPool
     keep: bool
     """Whether a backward pass may come."""
 
@@ -124,54 +125,54 @@ class RecurrentPass(torch.autograd.Function):
     def forward(
         ctx: Any, plan: Plan, ids: Tensor, table: Tensor, hidden: Tensor | None, cell: Tensor | None, *given: Tensor
     ) -> Tensor:
-        room = plan.rooms.enter(ids.device)
+        buffers = plan.pool.acquire(ids.device)
         steps, width = plan.steps, given[1].shape[1]
         documents, places, tokens = steps.counts[0], len(steps.counts), steps.tokens
-        words = torch.index_select(table.detach(), 0, ids, out=room.take("words", tokens, table.shape[1]))
+        words = torch.index_select(table.detach(), 0, ids, out=buffers.get("words", tokens, table.shape[1]))
         dropped = Dropped.drawn(plan.drop_words), Dropped.drawn(plan.drop_states)
         dropped[0].apply(words)
         shape = (documents, places, 2 * width)
-        out = room.take("out", *shape) if plan.keep else torch.empty(shape)
+        out = buffers.get("out", *shape) if plan.keep else torch.empty(shape)
         weights = [Weights.of(plan.kind, tuple(w.detach() for w in given[at : at + 4])) for at in (0, 4)]
         starts = [None if part is None else part.detach() for part in (hidden, cell)]
-        _each_direction(lambda direction: _forward(plan, room, weights[direction], words, starts, out, direction))
+        _each_direction(lambda direction: _forward(plan, buffers, weights[direction], words, starts, out, direction))
         for place in range(1, places):  # documents that end before this place
             if steps.counts[place] < documents:
                 out[steps.counts[place] :, place] = 0
         dropped[1].apply(out)
         if plan.keep:
-            ctx.plan, ctx.room, ctx.weights, ctx.ids, ctx.dropped = plan, room, weights, ids, dropped
+            ctx.plan, ctx.buffers, ctx.weights, ctx.ids, ctx.dropped = plan, buffers, weights, ids, dropped
             ctx.table, ctx.has_cell = table, cell is not None
         else:
-            plan.rooms.leave(room)
+            plan.pool.release(buffers)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # type: ignore[bad-override]
-        plan, room, weights = ctx.plan, ctx.room, ctx.weights
+        plan, buffers, weights = ctx.plan, ctx.buffers, ctx.weights
         steps, width = plan.steps, weights[0].recurrent.shape[1]
         shape = (steps.counts[0], len(steps.counts), 2 * width)
-        slopes = grad_outputs[0].contiguous()
+        gradients = grad_outputs[0].contiguous()
         if plan.drop_states:
-            slopes = room.take("out", *shape).copy_(slopes)
-            ctx.dropped[1].apply(slopes)
+            gradients = buffers.get("out", *shape).copy_(gradients)
+            ctx.dropped[1].apply(gradients)
         needs_words, needs_start = ctx.needs_input_grad[2], ctx.needs_input_grad[3]
-        words = room.take("words", steps.tokens, ctx.table.shape[1])
+        words = buffers.get("words", steps.tokens, ctx.table.shape[1])
         found = _each_direction(
-            lambda direction: _backward(plan, room, weights[direction], words, slopes, direction, needs_words)
+            lambda direction: _backward(plan, buffers, weights[direction], words, gradients, direction, needs_words)
         )
         if needs_words:
             total = found[0].words.add_(found[1].words)
             ctx.dropped[0].apply(total)
-            hand_over_rows(ctx.table, *summed_rows(ctx.ids, total))
+            add_row_gradient(ctx.table, *summed_rows(ctx.ids, total))
         starts: list[Tensor | None] = [None, None]
         if needs_start:
             starts[0] = torch.stack([part.hidden for part in found])
             starts[1] = torch.stack([part.cell for part in found]) if ctx.has_cell else None
-        plan.rooms.leave(room)
-        ctx.room = None
-        return None, None, None, *starts, *(slope for part in found for slope in part.weights)
+        plan.pool.release(buffers)
+        ctx.buffers = None
+        return None, None, None, *starts, *(gradient for part in found for gradient in part.weights)
 
 
 def summed_rows(rows: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -200,13 +201,19 @@ def _each_direction(work: Any) -> list[Any]:
 
 
 def _forward(
-    plan: Plan, room: Room, weights: Weights, words: Tensor, starts: list[Tensor | None], out: Tensor, direction: int
+    plan: Plan,
+    buffers: Buffers,
+    weights: Weights,
+    words: Tensor,
+    starts: list[Tensor | None],
+    out: Tensor,
+    direction: int,
 ) -> None:
     from labelwise.kernels.networks.recurrent_cells import gru_forward, lstm_forward
 
     kernel = lstm_forward if plan.kind == "lstm" else gru_forward
     steps, width = plan.steps, weights.recurrent.shape[1]
-    gates, before, cells = _buffers(plan, room, width, direction)
+    gates, before, cells = _gate_buffers(plan, buffers, width, direction)
     columns = gates[:, : weights.input_end]
     torch.addmm(weights.bias[: weights.input_end], words, weights.inputs.T, out=columns)
     gates[:, weights.input_end :] = weights.bias[weights.input_end :]
@@ -229,7 +236,7 @@ def _forward(
 
 
 @dataclass(frozen=True)
-class _Slopes:
+class _Gradients:
     """Gradients of one direction."""
 
     weights: tuple[Tensor, ...]
@@ -239,17 +246,17 @@ class _Slopes:
 
 
 def _backward(
-    plan: Plan, room: Room, weights: Weights, words: Tensor, slopes: Tensor, direction: int, needs_words: bool
-) -> _Slopes:
+    plan: Plan, buffers: Buffers, weights: Weights, words: Tensor, gradients: Tensor, direction: int, needs_words: bool
+) -> _Gradients:
     from labelwise.kernels.networks.recurrent_cells import gru_backward, lstm_backward
 
     steps, width = plan.steps, weights.recurrent.shape[1]
-    gates, before, cells = _buffers(plan, room, width, direction)
-    hidden, carried = (room.take(f"{name} {direction}", steps.counts[0], width) for name in ("hidden", "carried"))
+    gates, before, cells = _gate_buffers(plan, buffers, width, direction)
+    hidden, carried = (buffers.get(f"{name} {direction}", steps.counts[0], width) for name in ("hidden", "carried"))
     sums = gates[:, weights.recurrent_begin :]
     lstm = plan.kind == "lstm"
     kernel, states, straight = (lstm_backward, cells, 0) if lstm else (gru_backward, before, 1)
-    arrays = gates.numpy(), states.numpy(), slopes.numpy(), hidden.numpy(), carried.numpy()
+    arrays = gates.numpy(), states.numpy(), gradients.numpy(), hidden.numpy(), carried.numpy()
     first_hidden, first_cell = torch.zeros(width), torch.zeros(width)
     after = 0  # documents of the step that follows
     for step in reversed(plan.order(direction)):
@@ -266,16 +273,16 @@ def _backward(
     inputs = gates[:, : weights.input_end]
     found_words = words
     if needs_words:
-        found_words = torch.mm(inputs, weights.inputs, out=room.take(f"word slopes {direction}", *words.shape))
-    return _Slopes(
-        _weight_slopes(plan.kind, inputs.T @ words, sums.T @ before, gates.sum(0)),
+        found_words = torch.mm(inputs, weights.inputs, out=buffers.get(f"word gradients {direction}", *words.shape))
+    return _Gradients(
+        _weight_gradients(plan.kind, inputs.T @ words, sums.T @ before, gates.sum(0)),
         first_hidden,
         first_cell,
         found_words,
     )
 
 
-def _weight_slopes(kind: str, inputs: Tensor, recurrent: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+def _weight_gradients(kind: str, inputs: Tensor, recurrent: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
     """In torch's order."""
     if kind == "lstm":
         return inputs, recurrent, bias, bias.clone()
@@ -289,10 +296,10 @@ def _weight_slopes(kind: str, inputs: Tensor, recurrent: Tensor, bias: Tensor) -
     )
 
 
-def _buffers(plan: Plan, room: Room, width: int, direction: int) -> tuple[Tensor, Tensor, Tensor]:
+def _gate_buffers(plan: Plan, buffers: Buffers, width: int, direction: int) -> tuple[Tensor, Tensor, Tensor]:
     """Gates, hidden states and cells before each step. A GRU has no cells, and its kernels look at none."""
     tokens = plan.steps.tokens
-    gates = room.take(f"gates {direction}", tokens, 4 * width)
-    before = room.take(f"before {direction}", tokens, width)
-    cells = room.take(f"cells {direction}", tokens, width) if plan.kind == "lstm" else before
+    gates = buffers.get(f"gates {direction}", tokens, 4 * width)
+    before = buffers.get(f"before {direction}", tokens, width)
+    cells = buffers.get(f"cells {direction}", tokens, width) if plan.kind == "lstm" else before
     return gates, before, cells

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from labelwise.encoders.rooms import hand_over_rows
+from labelwise.encoders.row_gradients import add_row_gradient
 from labelwise.kernels.networks.sparse_layer import by_column, weighted_rows
 from labelwise.parallel import ranges, run_all, threads
 
@@ -148,13 +148,13 @@ class _FirstLayer(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # type: ignore[bad-override]
-        (slopes,) = grad_outputs
+        (gradients,) = grad_outputs
         indptr, columns, values = (part.numpy() for part in ctx.entries)
         used, begins, rows, weights = _kernel(by_column)(indptr, columns, values, ctx.owner.slots())
-        out = np.empty((len(used), slopes.shape[1]), np.float32)
-        source, kernel = slopes.contiguous().numpy(), _kernel(weighted_rows)
+        out = np.empty((len(used), gradients.shape[1]), np.float32)
+        source, kernel = gradients.contiguous().numpy(), _kernel(weighted_rows)
         run_all(lambda part: kernel(begins, rows, weights, source, *part, out), ranges(len(used), 4 * threads()))
-        hand_over_rows(ctx.table, torch.from_numpy(used.astype(np.int64)), torch.from_numpy(out))
+        add_row_gradient(ctx.table, torch.from_numpy(used.astype(np.int64)), torch.from_numpy(out))
         return None, None, None, None, None
 
 

@@ -35,10 +35,17 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 class TokenBatch:
     """Some documents, padded to the longest of them: ``ids`` and ``mask`` of shape [stretches, length]."""
 
+    rows: np.ndarray
+    """Which documents."""
     ids: np.ndarray
     mask: np.ndarray
     documents: np.ndarray
     """The document each stretch belongs to, counted from 0 within the batch."""
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """The arguments of `TransformerEncoder.forward`."""
+        return self.ids, self.mask, self.documents
 
 
 @dataclass(frozen=True)
@@ -81,7 +88,11 @@ class Tokens:
             place = before + end - begin
             ids[row, before:place] = self.ids[begin:end]
             ids[row, place : place + after] = self.suffix
-        return TokenBatch(ids, np.arange(ids.shape[1]) < lengths[:, None], owners)
+        return TokenBatch(documents, ids, np.arange(ids.shape[1]) < lengths[:, None], owners)
+
+    def identity(self) -> tuple[np.ndarray, ...]:
+        """The tokens."""
+        return self.ids, self.starts
 
 
 class TextTokenizer:

@@ -7,7 +7,9 @@ document are averaged.
 
 from __future__ import annotations
 
+import copy
 import json
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,7 +22,7 @@ from torch import Tensor, nn
 from labelwise.encoders.arrays import as_array, as_tensor
 from labelwise.encoders.config import EncoderConfig
 from labelwise.encoders.encoder_files import check_vocabulary, encoder_place
-from labelwise.encoders.tokens import TextTokenizer, TokenBatch, state_of
+from labelwise.encoders.tokens import TextTokenizer, state_of
 from labelwise.errors import ConfigError, MissingDependencyError, ModelFormatError
 from labelwise.store import stored
 from labelwise.strings import Strings
@@ -39,6 +41,9 @@ SHIFTED_POSITIONS = ("roberta", "camembert", "mpnet", "longformer")
 """Families that count positions from the padding id on, so that two of them are never used."""
 NOT_DATA = ("auto_map", "attn_implementation", "experts_implementation", "quantization_config", "dtype", "torch_dtype")
 """Settings that name code to fetch or hardware to have; a saved model does without."""
+
+
+_EMPTY_WEIGHTS = threading.Lock()
 
 
 class TransformerEncoder(nn.Module):
@@ -111,24 +116,17 @@ class TransformerEncoder(nn.Module):
         weights = mask.unsqueeze(-1).to(states.dtype)
         return (states * weights).sum(1) / weights.sum(1)
 
-    def tensors(self, batch: TokenBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """A batch of tokens as the arguments of `forward`, on the encoder's device."""
-        found = (torch.from_numpy(part) for part in (batch.ids, batch.mask, batch.documents))
-        ids, mask, documents = (part.to(self.device, non_blocking=True) for part in found)
-        return ids, mask, documents
-
     @torch.no_grad()
     def attentions(self, ids: Tensor, mask: Tensor) -> Tensor | None:
         """Attention weights [layers, stretches, heads, length, length]; slow, for looking at a few documents.
 
         None of a model that mixes tokens in another way (FNet, Mamba).
         """
-        before = self.backbone.config._attn_implementation
-        self.backbone.set_attn_implementation("eager")
-        try:
-            output = self.backbone(input_ids=ids, attention_mask=mask.long(), output_attentions=True)
-        finally:
-            self.backbone.set_attn_implementation(before)
+        # a copy of the modules over the same weights: other threads may predict with this one
+        weights = [*self.backbone.parameters(), *self.backbone.buffers()]
+        backbone = copy.deepcopy(self.backbone, {id(weight): weight for weight in weights})
+        backbone.set_attn_implementation("eager")
+        output = backbone(input_ids=ids, attention_mask=mask.long(), output_attentions=True)
         found = getattr(output, "attentions", None)
         return torch.stack(found) if found else None
 
@@ -147,11 +145,8 @@ class TransformerEncoder(nn.Module):
         text = stored(tensors, "config", path)
         try:
             settings = json.loads(text.tobytes())
-            with _quiet():
-                from accelerate import init_empty_weights
-
-                with init_empty_weights():
-                    backbone = _architecture(settings)
+            with _quiet(), _empty_weights():
+                backbone = _architecture(settings)
             model = cls(backbone, tokenizer, config)
             _take_weights(backbone, state_of("weights.", tensors), path)
         except ModelFormatError:
@@ -180,11 +175,30 @@ def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _architecture(settings: Mapping[str, Any]) -> Any:
-    """A transformer with the given settings and random weights (or none, inside `init_empty_weights`)."""
+    """A transformer with the given settings and random weights (or none, inside `_empty_weights`)."""
     try:
         return transformers.AutoModel.from_config(transformers.AutoConfig.for_model(**_plain(settings)))
     except Exception as error:  # settings can break a constructor in any way
         raise ConfigError(f"encoder.architecture: {' '.join(str(error).split())[:300]}") from None
+
+
+@contextmanager
+def _empty_weights() -> Iterator[None]:
+    """Parameters of modules that this thread makes inside have shapes only; buffers, which files may lack, are real."""
+    thread = threading.get_ident()
+
+    def register_empty(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        if parameter is not None and threading.get_ident() == thread:
+            parameter = nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
+        register(module, name, parameter)
+
+    with _EMPTY_WEIGHTS:
+        register = nn.Module.register_parameter
+        nn.Module.register_parameter = register_empty  # type: ignore[bad-assignment]
+        try:
+            yield
+        finally:
+            nn.Module.register_parameter = register  # type: ignore[bad-assignment]
 
 
 # --- where an encoder comes from ---------------------------------------------------------------------------------

@@ -9,6 +9,9 @@ from pydantic import Field, model_validator
 from labelwise.config import Config
 
 Share = Annotated[float, Field(ge=0, lt=1)]
+MOST_WIDTH = 1 << 16
+"""Numbers in a layer at most; a bound for the settings of saved models, before they are compared with the weights."""
+Width = Annotated[int, Field(ge=1, le=MOST_WIDTH)]
 
 
 class WordsConfig(Config):
@@ -61,7 +64,7 @@ class RecurrentConfig(Config):
 
     cell: Literal["lstm", "gru"] = "lstm"
     """The kind of cell."""
-    width: Annotated[int, Field(ge=2, multiple_of=2)] = 512
+    width: Annotated[int, Field(ge=2, le=MOST_WIDTH, multiple_of=2)] = 512
     """Numbers of a state, both directions together."""
     word_dropout: Share = 0.2
     """Share of the entries of word vectors that is left out in each training step."""

@@ -32,12 +32,17 @@ UNKNOWN = 0
 class WordBatch:
     """Some documents, the longest first, packed by steps: first all first words, then all second ones, and so on."""
 
-    documents: np.ndarray
+    rows: np.ndarray
     """Which documents, in the order of the batch."""
     ids: np.ndarray
     """Word ids [tokens], int64."""
     lengths: np.ndarray
     """Words of each document, int64; they do not rise."""
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """The arguments of `RecurrentEncoder.forward`."""
+        return self.ids, self.lengths
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,10 @@ class WordTokens:
         steps = np.arange(int(lengths[0]) if len(lengths) else 0)[:, None]
         places = (begins + steps)[steps < lengths]
         return WordBatch(np.asarray(documents)[order], self.ids[places].astype(np.int64), lengths)
+
+    def identity(self) -> tuple[np.ndarray, ...]:
+        """The words."""
+        return self.ids, self.starts
 
 
 class Vocabulary:

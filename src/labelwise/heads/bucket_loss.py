@@ -1,6 +1,6 @@
 """Losses of scores of buckets, for several networks at once: cross-entropy a bucket, or one softmax over all buckets.
 
-Value and slopes are worked out together, so that autograd keeps one array of scores and not four.
+Value and gradients are computed together, so that autograd keeps one array of scores and not four.
 """
 
 from __future__ import annotations
@@ -49,35 +49,35 @@ class BucketTargets:
 
 
 def bucket_loss(scores: Tensor, targets: BucketTargets, kind: Loss) -> Tensor:
-    """The mean over documents of the loss, summed over buckets and networks: each network has the slopes of its own."""
+    """The mean over documents of the loss, summed over buckets and networks: no network changes another's gradients."""
     found: Any = _BucketLoss.apply(scores, targets.places, targets.shares, kind)
     return found
 
 
 class _BucketLoss(torch.autograd.Function):
-    """Value and slopes in one pass."""
+    """Value and gradients in one pass."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, places: Tensor, shares: Tensor, kind: Loss) -> Tensor:
         at = tuple(places)
         if kind == "bce":
             value = functional.softplus(scores).sum(dtype=torch.float64) - scores[at].sum(dtype=torch.float64)
-            slopes = torch.sigmoid(scores)
-            slopes[at] -= 1
+            gradients = torch.sigmoid(scores)
+            gradients[at] -= 1
         else:
             normal = torch.logsumexp(scores, 2)
             there = torch.zeros_like(normal)
             there[at[0], at[1]] = 1  # documents without labels say nothing
             value = (normal * there).sum(dtype=torch.float64) - (shares * scores[at]).sum(dtype=torch.float64)
-            slopes = torch.exp(scores - normal[:, :, None]).mul_(there[:, :, None])
-            slopes[at] -= shares
+            gradients = torch.exp(scores - normal[:, :, None]).mul_(there[:, :, None])
+            gradients[at] -= shares
         count = max(scores.shape[1], 1)
-        ctx.slopes = slopes.mul_(1 / count)
+        ctx.gradients = gradients.mul_(1 / count)
         return (value / count).to(scores.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # type: ignore[bad-override]
-        slopes, ctx.slopes = ctx.slopes, None
+        gradients, ctx.gradients = ctx.gradients, None
         (outer,) = grad_outputs
-        return (slopes if float(outer) == 1.0 else slopes.mul_(outer)), None, None, None
+        return (gradients if float(outer) == 1.0 else gradients.mul_(outer)), None, None, None

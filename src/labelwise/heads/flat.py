@@ -1,8 +1,9 @@
 """One linear output a label, for any number of labels: memory beside the weights is bounded by batch x block.
 
-Training: the loss is taken block by block of labels. Each block's scores become their slopes at once, the slopes become
-gradients, and the scores are dropped, so that documents x labels never exist. This is the whole backward pass of the
-head; autograd only sees its result. Prediction: the best k of each block are merged with the best k so far.
+Training: the loss is taken block by block of labels. The gradients of a block's scores are computed at once, added to
+those of vectors and weights, and dropped with the scores, so that documents x labels never exist. This is the whole
+backward pass of the head; autograd only sees its result. Prediction: the best k of each block are merged with the best
+k so far.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ def exact_topk(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 class _BlockedLoss(torch.autograd.Function):
-    """Sum over documents and labels of a loss, times `scale`, with all gradients worked out in the forward pass."""
+    """Sum over documents and labels of a loss, times `scale`, with all gradients computed in the forward pass."""
 
     @staticmethod
     def forward(
@@ -152,37 +153,41 @@ class _BlockedLoss(torch.autograd.Function):
             given = vectors.to(kind)
             scaled = given * scale
             total = torch.zeros((), dtype=torch.float64, device=vectors.device)
-            slope_vectors = torch.zeros_like(vectors, dtype=wide)
-            slope_weight, slope_bias = (torch.empty_like(part) if learning else part for part in (weight, bias))
+            gradient_vectors = torch.zeros_like(vectors, dtype=wide)
+            gradient_weight, gradient_bias = (torch.empty_like(part) if learning else part for part in (weight, bias))
             edges = _edges(targets.labels, len(bias), block)
             for begin, end, first, last in edges:
                 part = weight[begin:end].to(kind)
                 scores = torch.addmm(bias[begin:end].to(kind), given, part.T).to(wide)
                 places = targets.documents[first:last], targets.labels[first:last] - begin
-                value_there, slope_there = loss.positive(scores[places])
-                values, slopes = loss.negative(scores)
+                value_there, gradient_there = loss.positive(scores[places])
+                values, gradients = loss.negative(scores)
                 del scores
-                values[places], slopes[places] = value_there, slope_there
+                values[places], gradients[places] = value_there, gradient_there
                 total += values.sum()
                 del values
                 if learning:
-                    slopes = slopes.to(kind)
-                    slope_vectors += slopes @ part
-                    slope_weight[begin:end] = slopes.T @ scaled
-                    slope_bias[begin:end] = slopes.sum(0, dtype=wide)
+                    gradients = gradients.to(kind)
+                    gradient_vectors += gradients @ part
+                    gradient_weight[begin:end] = gradients.T @ scaled
+                    gradient_bias[begin:end] = gradients.sum(0, dtype=wide)
         if learning:
-            ctx.slopes = ((slope_vectors.mul_(scale)).to(vectors.dtype), slope_weight, slope_bias.mul_(scale))
+            ctx.gradients = (
+                (gradient_vectors.mul_(scale)).to(vectors.dtype),
+                gradient_weight,
+                gradient_bias.mul_(scale),
+            )
         return (total * scale).to(wide)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # type: ignore[bad-override]
-        slopes, ctx.slopes = ctx.slopes, None  # handed over, not copied
+        gradients, ctx.gradients = ctx.gradients, None  # handed over, not copied
         (outer,) = grad_outputs
         if float(outer) != 1.0:
-            slopes = tuple(slope.mul_(outer) for slope in slopes)
-        wanted = zip(slopes, ctx.needs_input_grad, strict=False)
-        return *(slope if needed else None for slope, needed in wanted), None, None, None, None
+            gradients = tuple(gradient.mul_(outer) for gradient in gradients)
+        wanted = zip(gradients, ctx.needs_input_grad, strict=False)
+        return *(gradient if needed else None for gradient, needed in wanted), None, None, None, None
 
 
 def _edges(labels: Tensor, n_labels: int, block: int) -> list[tuple[int, int, int, int]]:

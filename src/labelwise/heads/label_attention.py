@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from labelwise.encoders.rooms import Room, Rooms, hand_over_rows
+from labelwise.encoders.buffers import BufferPool, Buffers
+from labelwise.encoders.row_gradients import add_row_gradient
 from labelwise.heads.label_outputs import LabelOutput, SharedOutput
 from labelwise.parallel import run_all, threads
 
@@ -70,7 +71,7 @@ class LabelAttention(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(n_labels, width))
         self.output = output
-        self.rooms = Rooms()
+        self.pool = BufferPool()
 
     @torch.no_grad()
     def start(self, seed: int, shares: np.ndarray | None = None) -> LabelAttention:
@@ -132,17 +133,17 @@ class _Work:
     """One batch: scores, and with `wanted` also the loss and all gradients."""
 
     def __init__(
-        self, head: LabelAttention, given: Attended, wanted: Tensor | None, slopes: Tensor | None = None
+        self, head: LabelAttention, given: Attended, wanted: Tensor | None, gradients: Tensor | None = None
     ) -> None:
         self.head, self.states, self.lengths = head, given.states, given.lengths.numpy()
-        self.wanted, self.state_slopes = wanted, slopes
+        self.wanted, self.state_gradients = wanted, gradients
         self.output = type(head.output)
         self.tensors = [part.detach() for part in head.output.tensors()]
         self.table = head.weight.detach()
         self.empty: Tensor | None = None
         self.places: Tensor | None = None
         self.rows: Tensor | None = None
-        self.room: Room | None = None
+        self.buffers: Buffers | None = None
         count = head.n_labels
         if given.candidates is not None:
             if self.output is LabelOutput:
@@ -152,8 +153,8 @@ class _Work:
             # an empty place looks at a label that the document looks at anyway, so that no other row is touched
             filled = torch.where(self.empty, given.candidates.amax(1, keepdim=True).clamp_min(0), given.candidates)
             self.rows, self.places = torch.unique(filled, return_inverse=True)
-            self.room = head.rooms.enter(self.states.device)
-            rows = self.room.take("table", len(self.rows), self.table.shape[1])
+            self.buffers = head.pool.acquire(self.states.device)
+            rows = self.buffers.get("table", len(self.rows), self.table.shape[1])
             self.table = torch.index_select(self.table, 0, self.rows, out=rows)
         self.count = count
         documents = len(self.lengths)
@@ -180,8 +181,8 @@ class _Work:
             )
         if self.empty is not None:
             self.scores.masked_fill_(self.empty, -torch.inf)
-        if self.room is not None:
-            self.head.rooms.leave(self.room)
+        if self.buffers is not None:
+            self.head.pool.release(self.buffers)
         return self
 
     def _share_alone(self, blocks: Sequence[_Block]) -> tuple[Tensor, list[Tensor]]:
@@ -195,78 +196,83 @@ class _Work:
             torch.set_num_threads(before)
 
     def _share(self, blocks: Sequence[_Block]) -> tuple[Tensor, list[Tensor]]:
-        learning = self.wanted is not None and self.state_slopes is not None
+        learning = self.wanted is not None and self.state_gradients is not None
         sums = [torch.zeros_like(part) for part in (self.table, *self.tensors)] if learning else []
         total = torch.zeros((), dtype=torch.float64)
-        room = self.head.rooms.enter(self.states.device)
+        buffers = self.head.pool.acquire(self.states.device)
         for block in blocks:
-            total += self._block(block, room, sums)
-        self.head.rooms.leave(room)
+            total += self._block(block, buffers, sums)
+        self.head.pool.release(buffers)
         return total, sums
 
-    def _block(self, block: _Block, room: Room, sums: list[Tensor]) -> float:
+    def _block(self, block: _Block, buffers: Buffers, sums: list[Tensor]) -> float:
         """Everything of one block: the names are those of the module's header."""
         documents, labels = block.documents, block.labels
         states = self.states[documents, : block.words]
-        rows = self._rows(block, room)
+        rows = self._rows(block, buffers)
         shape = (len(states), rows.shape[1])
-        weights = torch.bmm(rows, states.mT, out=room.take("weights", *shape, block.words))
+        weights = torch.bmm(rows, states.mT, out=buffers.get("weights", *shape, block.words))
         for number, length in enumerate(self.lengths[documents].tolist()):
             if length < block.words:
                 weights[number, :, length:] = -torch.inf
         torch._softmax(weights, -1, False, out=weights)
-        views = torch.bmm(weights, states, out=room.take("views", *shape, states.shape[2]))
-        scores, kept = self.output.block_forward(self.tensors, views, labels, room)
+        views = torch.bmm(weights, states, out=buffers.get("views", *shape, states.shape[2]))
+        scores, kept = self.output.block_forward(self.tensors, views, labels, buffers)
         self.scores[documents, labels] = scores
         if self.wanted is None:
             return 0.0
         wanted = self.wanted[documents, labels]
         losses = functional.softplus(scores).sub_(scores * wanted)
-        slopes = torch.sigmoid(scores).sub_(wanted).mul_(self.scale)
+        gradients = torch.sigmoid(scores).sub_(wanted).mul_(self.scale)
         if self.empty is not None:
             empty = self.empty[documents, labels]
             losses.masked_fill_(empty, 0)
-            slopes.masked_fill_(empty, 0)
+            gradients.masked_fill_(empty, 0)
         if sums:
             self._back(
                 block,
-                room,
+                buffers,
                 sums,
                 (states, rows, weights),
-                self.output.block_backward(self.tensors, sums[1:], slopes, kept, labels, room),
+                self.output.block_backward(self.tensors, sums[1:], gradients, kept, labels, buffers),
             )
         return float(losses.sum()) * self.scale
 
     def _back(
-        self, block: _Block, room: Room, sums: list[Tensor], kept: tuple[Tensor, Tensor, Tensor], view_slopes: Tensor
+        self,
+        block: _Block,
+        buffers: Buffers,
+        sums: list[Tensor],
+        kept: tuple[Tensor, Tensor, Tensor],
+        view_gradients: Tensor,
     ) -> None:
         """Gradients of states and label vectors from those of the views."""
         states, rows, weights = kept
         documents, labels = block.documents, block.labels
-        assert self.state_slopes is not None
-        target = self.state_slopes[documents, : block.words]
+        assert self.state_gradients is not None
+        target = self.state_gradients[documents, : block.words]
         if labels.start == 0:
-            torch.bmm(weights.mT, view_slopes, out=target)
-            self.state_slopes[documents, block.words :] = 0
+            torch.bmm(weights.mT, view_gradients, out=target)
+            self.state_gradients[documents, block.words :] = 0
         else:
-            target.baddbmm_(weights.mT, view_slopes)
-        slopes = torch.bmm(view_slopes, states.mT, out=room.take("weight slopes", *weights.shape))
-        torch._softmax_backward_data(slopes, weights, -1, weights.dtype, grad_input=slopes)
-        target.baddbmm_(slopes.mT, rows)
+            target.baddbmm_(weights.mT, view_gradients)
+        gradients = torch.bmm(view_gradients, states.mT, out=buffers.get("weight gradients", *weights.shape))
+        torch._softmax_backward_data(gradients, weights, -1, weights.dtype, grad_input=gradients)
+        target.baddbmm_(gradients.mT, rows)
         if self.places is None:
-            for own, state in zip(slopes, states, strict=True):
+            for own, state in zip(gradients, states, strict=True):
                 sums[0][labels].addmm_(own, state)
         else:
-            found = torch.bmm(slopes, states, out=room.take("row slopes", *rows.shape))
+            found = torch.bmm(gradients, states, out=buffers.get("row gradients", *rows.shape))
             sums[0].index_add_(0, self.places[documents, labels].reshape(-1), found.flatten(0, 1))
 
-    def _rows(self, block: _Block, room: Room) -> Tensor:
+    def _rows(self, block: _Block, buffers: Buffers) -> Tensor:
         """The label vectors of a block [documents, labels, width]."""
         count = block.documents.stop - block.documents.start
         if self.places is None:
             return self.table[block.labels].expand(count, -1, -1)
         places = self.places[block.documents, block.labels]
-        rows = room.take("rows", places.numel(), self.table.shape[1])
+        rows = buffers.get("rows", places.numel(), self.table.shape[1])
         return torch.index_select(self.table, 0, places.reshape(-1), out=rows).view(*places.shape, -1)
 
 
@@ -279,25 +285,25 @@ class _AttentionLoss(torch.autograd.Function):
     ) -> Tensor:
         states = states.detach()
         learning = any(ctx.needs_input_grad)
-        room = head.rooms.enter(states.device) if learning else None
-        slopes = None if room is None else room.take("state slopes", *states.shape)
+        buffers = head.pool.acquire(states.device) if learning else None
+        gradients = None if buffers is None else buffers.get("state gradients", *states.shape)
         with torch.autocast(states.device.type, enabled=False):  # all in float32: it is a small part of the work
-            work = _Work(head, Attended(states, given.lengths, given.candidates), wanted, slopes).run()
-        ctx.room, ctx.slopes, ctx.sums, ctx.rows = room, slopes, work.sums, work.rows
-        ctx.rooms, ctx.weight = head.rooms, weight
+            work = _Work(head, Attended(states, given.lengths, given.candidates), wanted, gradients).run()
+        ctx.buffers, ctx.gradients, ctx.sums, ctx.rows = buffers, gradients, work.sums, work.rows
+        ctx.pool, ctx.weight = head.pool, weight
         return work.total.to(states.device, states.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # type: ignore[bad-override]
         (outer,) = grad_outputs
-        slopes, (table, *output) = ctx.slopes, ctx.sums
-        ctx.slopes = ctx.sums = None
+        gradients, (table, *output) = ctx.gradients, ctx.sums
+        ctx.gradients = ctx.sums = None
         if float(outer) != 1.0:
-            for part in (slopes, table, *output):
+            for part in (gradients, table, *output):
                 part.mul_(outer)
         if ctx.rows is not None:
-            hand_over_rows(ctx.weight, ctx.rows, table)
+            add_row_gradient(ctx.weight, ctx.rows, table)
             table = None
-        ctx.rooms.leave(ctx.room)
-        return slopes, table, None, None, None, *output
+        ctx.pool.release(ctx.buffers)
+        return gradients, table, None, None, None, *output

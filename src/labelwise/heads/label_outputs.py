@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labelwise.encoders.rooms import Room
+from labelwise.encoders.buffers import Buffers
 
 
 class SharedOutput(nn.Module):
@@ -54,33 +54,33 @@ class SharedOutput(nn.Module):
         return [*self.weights, *self.biases]
 
     @staticmethod
-    def block_forward(given: Sequence[Tensor], views: Tensor, labels: slice, room: Room) -> tuple[Tensor, Any]:
+    def block_forward(given: Sequence[Tensor], views: Tensor, labels: slice, buffers: Buffers) -> tuple[Tensor, Any]:
         """Scores [documents, labels] of a block of views [documents, labels, width], and what the way back needs."""
         count = len(given) // 2
         kept, layer = [], views.flatten(0, 1)
         for depth in range(count - 1):
             weight, bias = given[depth], given[count + depth]
             kept.append(layer)
-            layer = torch.addmm(bias, layer, weight.T, out=room.take(f"layer {depth}", len(layer), len(weight)))
+            layer = torch.addmm(bias, layer, weight.T, out=buffers.get(f"layer {depth}", len(layer), len(weight)))
             layer.relu_()
         kept.append(layer)
         return (layer @ given[count - 1][0] + given[-1]).view(views.shape[:2]), kept
 
     @staticmethod
     def block_backward(
-        given: Sequence[Tensor], sums: Sequence[Tensor], slopes: Tensor, kept: Any, labels: slice, room: Room
+        given: Sequence[Tensor], sums: Sequence[Tensor], gradients: Tensor, kept: Any, labels: slice, buffers: Buffers
     ) -> Tensor:
         """Add the parameters' gradients to `sums`, and give the views' gradient [documents, labels, width]."""
-        count, flat = len(given) // 2, slopes.reshape(-1)
+        count, flat = len(given) // 2, gradients.reshape(-1)
         sums[count - 1][0].addmv_(kept[-1].T, flat)
         sums[-1].add_(flat.sum())
-        back = torch.outer(flat, given[count - 1][0], out=room.take(f"back {count - 1}", *kept[-1].shape))
+        back = torch.outer(flat, given[count - 1][0], out=buffers.get(f"back {count - 1}", *kept[-1].shape))
         for depth in range(count - 2, -1, -1):
             back = torch.ops.aten.threshold_backward.grad_input(back, kept[depth + 1], 0, grad_input=back)
             sums[depth].addmm_(back.T, kept[depth])
             sums[count + depth].add_(back.sum(0))
-            back = torch.mm(back, given[depth], out=room.take(f"back {depth}", *kept[depth].shape))
-        return back.view(*slopes.shape, -1)
+            back = torch.mm(back, given[depth], out=buffers.get(f"back {depth}", *kept[depth].shape))
+        return back.view(*gradients.shape, -1)
 
 
 class LabelOutput(nn.Module):
@@ -106,17 +106,17 @@ class LabelOutput(nn.Module):
         return [self.weight, self.bias]
 
     @staticmethod
-    def block_forward(given: Sequence[Tensor], views: Tensor, labels: slice, room: Room) -> tuple[Tensor, Any]:
+    def block_forward(given: Sequence[Tensor], views: Tensor, labels: slice, buffers: Buffers) -> tuple[Tensor, Any]:
         """As in `SharedOutput`."""
-        products = torch.mul(views, given[0][labels], out=room.take("products", *views.shape))
+        products = torch.mul(views, given[0][labels], out=buffers.get("products", *views.shape))
         return products.sum(-1) + given[1][labels], views
 
     @staticmethod
     def block_backward(
-        given: Sequence[Tensor], sums: Sequence[Tensor], slopes: Tensor, kept: Any, labels: slice, room: Room
+        given: Sequence[Tensor], sums: Sequence[Tensor], gradients: Tensor, kept: Any, labels: slice, buffers: Buffers
     ) -> Tensor:
         """As in `SharedOutput`."""
-        scaled = torch.mul(kept, slopes[..., None], out=room.take("products", *kept.shape))
+        scaled = torch.mul(kept, gradients[..., None], out=buffers.get("products", *kept.shape))
         sums[0][labels] += scaled.sum(0)
-        sums[1][labels] += slopes.sum(0)
-        return torch.mul(slopes[..., None], given[0][labels], out=room.take("products", *kept.shape))
+        sums[1][labels] += gradients.sum(0)
+        return torch.mul(gradients[..., None], given[0][labels], out=buffers.get("products", *kept.shape))

@@ -2,7 +2,7 @@
 
 Nearly all labels are of the second kind, so a block of scores is put through `negative` and the few entries of labels
 that a document has are then replaced by `positive`: there is never a dense array of targets. A function gives value and
-slope together, since training needs both and they share most of their work.
+gradient together, since training needs both and they share most of their work.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Part = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class ScoreLoss:
-    """A loss as value and slope of a score, for labels a document has (`positive`) and has not (`negative`)."""
+    """A loss as value and gradient of a score, for labels a document has (`positive`) and has not (`negative`)."""
 
     positive: Part
     negative: Part
@@ -71,8 +71,8 @@ def _focal_negative(focus: float) -> Part:
     mirrored = _focal_positive(focus)
 
     def part(scores: Tensor) -> tuple[Tensor, Tensor]:
-        value, slope = mirrored(-scores)
-        return value, -slope
+        value, gradient = mirrored(-scores)
+        return value, -gradient
 
     return part
 
@@ -90,8 +90,8 @@ def _shifted_negative(focus: float, shift: float) -> Part:
         steepness = weight / (1 - lowered)
         if focus:
             steepness = steepness + focus * lowered ** (focus - 1) * cost
-        slope = torch.where(lowered > 0, steepness * probability * (1 - probability), 0.0)
-        return weight * cost, slope
+        gradient = torch.where(lowered > 0, steepness * probability * (1 - probability), 0.0)
+        return weight * cost, gradient
 
     return part
 
@@ -102,7 +102,7 @@ def label_shares(counts: np.ndarray, n_documents: int) -> np.ndarray:
 
 
 def best_constants(loss: ScoreLoss, shares: np.ndarray) -> np.ndarray:
-    """For each label the score that is best for all documents alike, found by bisection of the slope."""
+    """For each label the score that is best for all documents alike, found by bisection of the gradient."""
     share = torch.from_numpy(np.asarray(shares, np.float64))
     low, high = torch.full_like(share, -30.0), torch.full_like(share, 30.0)
     for _ in range(60):

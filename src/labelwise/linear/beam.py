@@ -91,7 +91,9 @@ class TreeSearch:
         at_once = min(BLOCK, max(1, MOST_NODES // beam))
         for first in range(begin, end, at_once):
             last = min(first + at_once, end)
-            block = np.ascontiguousarray(features.dense[first:last], np.float32), features.first_dense, features.zeros
+            dense = np.ascontiguousarray(features.dense[first:last], np.float32)
+            dense.flags.writeable = False  # so that the kernel is compiled for one kind of array only
+            block = dense, features.first_dense, features.zeros
             nodes, kept = np.empty((last - first, beam), np.int32), np.empty((last - first, beam), np.float32)
             for run in self._runs:
                 descend(

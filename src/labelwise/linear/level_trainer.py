@@ -106,8 +106,9 @@ class LevelTrainer:
 
         solver = self.solver
         rows, starts, ends, indices, values, norms, features, first_dense = self._local(chunk)
-        dense = self.features.dense
+        dense = self.features.dense.view()
         dense = dense.view(np.uint16) if dense.dtype == np.float16 else dense  # halves by their bits
+        dense.flags.writeable = False  # so that the kernel is compiled for one kind of array only
         count, n = len(features), len(rows)
         weights = self._room("weights", (count, LANES), np.float32)
         signs = self._room("signs", (n, LANES), np.int8)

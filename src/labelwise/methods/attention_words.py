@@ -1,8 +1,8 @@
 """Why a network with label-wise attention gives a label its score: the words it looks at, and what they add.
 
 The output layers are linear wherever their ReLUs do not switch, so at a document the score before the sigmoid is
-exactly ``bias + sum over words of (weight of the word) x (slope . state of the word)``. A term's value is the weight:
-the share of the label's attention that the word gets. A term's weight is the slope times the state.
+exactly ``bias + sum over words of (weight of the word) x (gradient . state of the word)``. A term's value is the
+weight: the fraction of the label's attention that the word gets. A term's weight is the gradient times the state.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from labelwise.codes.label_path import LabelPath, PathStep
 from labelwise.encoders.words import WordTokens
 from labelwise.errors import ConfigError
 from labelwise.heads.label_outputs import LabelOutput
+from labelwise.networks.attention_tree import AttentionTree
+from labelwise.networks.levels import AttentionLevel, Level
 from labelwise.topk import NOTHING
-from labelwise.training.attention_tree import AttentionTree
-from labelwise.training.label_levels import AttentionLevel, Level
 
 
 def explained(tree: AttentionTree, tokens: WordTokens, labels: np.ndarray) -> list[LabelPath]:
@@ -28,7 +28,7 @@ def explained(tree: AttentionTree, tokens: WordTokens, labels: np.ndarray) -> li
     for depth, top in enumerate(tree.searched(tokens, 1)[:-1]):
         kept.append(kept[-1] & np.isin(nodes[depth], top.ids[0][top.ids[0] != NOTHING]))
     batch = tokens.batch(np.arange(1))
-    views = [_looked(level, batch.ids, own) for level, own in zip(tree.levels, nodes, strict=True)]
+    views = [_view(level, batch.ids, own) for level, own in zip(tree.levels, nodes, strict=True)]
     words, places = np.unique(batch.ids, return_inverse=True)
     paths = []
     for number, label in enumerate(labels.tolist()):
@@ -52,15 +52,15 @@ def explained(tree: AttentionTree, tokens: WordTokens, labels: np.ndarray) -> li
     return paths
 
 
-class _Looked:
-    """How some nodes look at a document: weights and contributions [nodes, words], margins and biases [nodes]."""
+class _AttentionView:
+    """Attention of nodes over a document: weights, contributions [nodes, words], margins and biases [nodes]."""
 
     def __init__(self, weights: Tensor, added: Tensor, margins: Tensor) -> None:
         self.weights, self.added, self.margins = (part.cpu().double().numpy() for part in (weights, added, margins))
         self.biases = self.margins - (self.weights * self.added).sum(1)
 
 
-def _looked(level: Level, ids: np.ndarray, nodes: np.ndarray) -> _Looked:
+def _view(level: Level, ids: np.ndarray, nodes: np.ndarray) -> _AttentionView:
     if not isinstance(level, AttentionLevel):
         raise ConfigError("a model without attention cannot explain its predictions")
     device = level.encoder.words.device
@@ -73,5 +73,5 @@ def _looked(level: Level, ids: np.ndarray, nodes: np.ndarray) -> _Looked:
     output = level.head.output
     with torch.enable_grad():
         margins = output(views, chosen) if isinstance(output, LabelOutput) else output(views)
-        (slopes,) = torch.autograd.grad(margins.sum(), views)
-    return _Looked(weights, slopes @ states.T, margins.detach())
+        (gradients,) = torch.autograd.grad(margins.sum(), views)
+    return _AttentionView(weights, gradients @ states.T, margins.detach())

@@ -22,14 +22,15 @@ from pydantic import Field, field_validator, model_validator
 from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
-from labelwise.encoders.word_config import RecurrentConfig, WordsConfig
+from labelwise.encoders.word_config import RecurrentConfig, Width, WordsConfig
 from labelwise.errors import ConfigError
 from labelwise.features.label_features import pifa
 from labelwise.features.tfidf import Tfidf, TfidfConfig
 from labelwise.methods.word_networks import SEED_STEP, WordNetworkMethod, WordTraining
 
 if TYPE_CHECKING:
-    from labelwise.training.label_levels import Level
+    from labelwise.encoders.recurrent import RecurrentEncoder
+    from labelwise.networks.levels import Level
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -46,7 +47,7 @@ class AttentionXML(WordNetworkMethod):
         """The vocabulary and the words' vectors."""
         recurrent: RecurrentConfig = RecurrentConfig()
         """The recurrent layer."""
-        hidden: list[Count] = [256]
+        hidden: Annotated[list[Width], Field(max_length=64)] = [256]
         """Sizes of the layers between a label's view of a document and its score; all labels share them."""
         flat: bool = False
         """No tree: all labels are scored for every document. For a few thousand labels."""
@@ -107,15 +108,12 @@ class AttentionXML(WordNetworkMethod):
         seeds = [config.training.seed + SEED_STEP * number for number in range(config.trees)]
         return [clustered(described, config.cluster_size, config.levels, seed) for seed in seeds]
 
-    def _level(self, table: Any, depth: int, size: int, seed: int) -> Level:
-        from labelwise.encoders.recurrent import RecurrentEncoder
+    def _level(self, encoder: RecurrentEncoder, size: int) -> Level:
         from labelwise.heads.label_attention import LabelAttention
         from labelwise.heads.label_outputs import SharedOutput
-        from labelwise.training.label_levels import AttentionLevel
+        from labelwise.networks.levels import AttentionLevel
 
-        config = self.config
-        encoder = RecurrentEncoder(table, config.words.is_frozen, config.recurrent, seed)
-        output = SharedOutput(encoder.width, config.hidden)
+        output = SharedOutput(encoder.width, self.config.hidden)
         return AttentionLevel(encoder, LabelAttention(encoder.width, size, output))
 
 

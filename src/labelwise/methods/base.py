@@ -7,8 +7,7 @@ the same for all. A method that can say why it predicts a label has a fifth hook
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -19,11 +18,12 @@ from labelwise.config import Config as BaseConfig
 from labelwise.config import validated
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFittedError
+from labelwise.fit_context import FitContext
 from labelwise.methods.calibration import Calibration
 from labelwise.methods.inputs import Documents, as_dataset, as_inputs, in_blocks
 from labelwise.methods.label_file import ModelLabels
 from labelwise.methods.label_filter import LabelFilter
-from labelwise.registry import method_class
+from labelwise.registry import method_class, methods_that
 from labelwise.strings import Strings
 from labelwise.topk import NOTHING, TopK
 
@@ -37,20 +37,6 @@ STATE_FILE = "state.safetensors"
 CONFIG_FILE = "config.json"
 CALIBRATION_FILE = "calibration.safetensors"
 MAX_PLACES = 100_000
-
-
-def _no_log(**_numbers: Any) -> None:
-    pass
-
-
-@dataclass(frozen=True)
-class FitContext:
-    """What a run lends to a method while it trains."""
-
-    checkpoints: Path | None = None
-    """Folder for unfinished work, so that a killed run resumes; None when nothing is to be kept."""
-    log: Callable[..., None] = field(default=_no_log)
-    """Takes numbers by name (`log(step=10, loss=0.3)`) for metrics.jsonl."""
 
 
 class Method:
@@ -77,6 +63,10 @@ class Method:
     """Whether documents get vectors: `encode` works."""
     attends: ClassVar[bool] = False
     """Whether tokens attend to tokens: `attention` works."""
+    explains: ClassVar[bool] = False
+    """Whether predictions can be explained: `explain` works."""
+    trains_in_parts: ClassVar[bool] = False
+    """Whether parts of a model can be trained alone, by processes of their own: `fit_parts` works."""
 
     Config: ClassVar[type[BaseConfig]] = BaseConfig
     """The parameters; a method replaces it by a nested class."""
@@ -88,6 +78,7 @@ class Method:
     n_features_in_: int | None
     input_: str
     calibration_: Calibration | None = None
+    _loaded_from: Path | None = None
 
     def __init__(self, **params: Any) -> None:
         self._params: dict[str, Any] = {}
@@ -143,7 +134,8 @@ class Method:
         Parameters
         ----------
         data
-            A `Dataset`, or texts (a list of str), or features (CSR or dense).
+            A `Dataset`, or what the method reads: texts or paths (lists of str), features (CSR, dense or `Blocks`),
+            arrays (the first axis is the documents).
         labels
             With anything but a Dataset: CSR [documents, labels], or for each document its labels.
         valid
@@ -151,7 +143,7 @@ class Method:
         context
             Where to keep unfinished work and log numbers; a run sets it.
         """
-        dataset = as_dataset(data, labels)
+        dataset = as_dataset(data, labels, self.inputs)
         if len(dataset) == 0:
             raise DataError(f"{dataset.name}: there is no document to learn from")
         if dataset.n_labels == 0:
@@ -160,7 +152,7 @@ class Method:
         held_out = valid.align(dataset.label_names) if valid is not None else None
         self.__dict__.pop("label_names_", None)  # a fit that fails half-way must not be taken for the one before
         self._fit(dataset, kind, held_out, context or FitContext())
-        self.calibration_ = None
+        self.calibration_, self._loaded_from = None, None
         self.input_ = kind
         self.n_features_in_ = dataset.features.shape[1] if kind == "features" else None  # type: ignore[union-attr]
         self.label_names_ = dataset.label_names
@@ -172,7 +164,8 @@ class Method:
     def predict(self, documents: Any, k: int = 10, *, labels: Any = None, label_weights: Any = None) -> TopK:
         """The k best labels of each document, best first, equal scores to the lower label id.
 
-        `documents` is a Dataset, a list of texts, one text, or a feature matrix. There are always k places; where the
+        `documents` is a Dataset, or documents of the kind the model was trained on: texts, paths, features or arrays;
+        a single text or path may stand alone. There are always k places; where the
         model has fewer labels to offer they stay empty. Of a calibrated model the scores are probabilities.
 
         `labels` (names, numbers or a mask) are the only ones to choose from; `label_weights` (a mapping or a vector)
@@ -191,6 +184,8 @@ class Method:
         most = min(int(k), len(self.label_names_))
         chosen = self.label_filter(labels, label_weights)
         top = self._predict(dataset, most) if chosen is None else self._predict_chosen(dataset, most, chosen)
+        if self._loaded_from is not None:
+            _check_scores(top, self._loaded_from, filtered=chosen is not None)
         missing = int(k) - top.k
         ids, scores = top.ids, top.scores
         if missing:
@@ -207,7 +202,8 @@ class Method:
         """P@1 on labelled documents, so that scikit-learn's searches have something to maximise."""
         from labelwise.metrics.evaluate import evaluate
 
-        dataset = as_dataset(data, labels)
+        self._check_fitted()
+        dataset = as_dataset(data, labels, (self.input_,))
         return evaluate(self.predict(dataset, k=1), dataset, metrics=["P@1"])["P@1"]
 
     # --- probabilities and explanations ---
@@ -234,7 +230,7 @@ class Method:
         from labelwise.methods.threshold import calibrate
 
         self._check_fitted()
-        dataset = as_dataset(data, labels).align(self.label_names_)
+        dataset = as_dataset(data, labels, (self.input_,)).align(self.label_names_)
         if len(dataset) == 0:
             raise DataError(f"{dataset.name}: there is no document to calibrate on")
         top = in_blocks(lambda part: self._scored(part, k), dataset, "calibrating")
@@ -291,7 +287,7 @@ class Method:
     # --- hooks of a method ---
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
-        """Learn; `kind` says which of the data set's texts, features or paths to use."""
+        """Learn; `kind` says which of the data set's texts, features, paths or arrays to use."""
         raise NotImplementedError
 
     def _predict(self, data: Documents, k: int) -> TopK:
@@ -300,7 +296,7 @@ class Method:
 
     def _predict_chosen(self, data: Documents, k: int, chosen: LabelFilter) -> TopK:
         """The same with labels left out or weighed, for methods with `chooses_labels`."""
-        raise ConfigError(f"{self.name} cannot leave out or weigh labels; linear_tree, linear_flat and mach can")
+        raise ConfigError(f"{self.name} cannot leave out or weigh labels; {methods_that('chooses_labels')} can")
 
     def _state(self) -> dict[str, np.ndarray]:
         """What was learned, as named arrays."""
@@ -312,21 +308,31 @@ class Method:
 
     def _explain(self, data: Documents, labels: np.ndarray) -> list[list[LabelPath]]:
         """For each tree the paths of some labels (ids), for a data set of one document."""
-        raise ConfigError(
-            f"{self.name} cannot explain its predictions; linear_tree, linear_flat, attention_xml and bigru can"
-        )
+        raise ConfigError(f"{self.name} cannot explain its predictions; {methods_that('explains')} can")
 
     def _encode(self, data: Documents) -> np.ndarray:
         """The documents' vectors."""
-        raise ConfigError(f"{self.name} makes no vectors of documents; text_encoder, attention_xml and bigru do")
+        raise ConfigError(f"{self.name} makes no vectors of documents; {methods_that('encodes')} can")
 
     def _attention(self, data: Documents, tokens: int) -> list[AttentionMap]:
         """The documents' attention."""
-        raise ConfigError(f"{self.name} has no attention among tokens; text_encoder has")
+        raise ConfigError(f"{self.name} has no attention among tokens; {methods_that('attends')} has")
 
     def _feature_names(self, columns: np.ndarray) -> list[str] | None:
         """What some features are called, where the model knows."""
         return None
+
+    # --- parts that are trained alone, for methods with `trains_in_parts` ---
+
+    def check_parts(self, numbers: Sequence[int]) -> Path:
+        """Raise unless these parts can be trained alone; the folder where finished ones are kept."""
+        raise ConfigError(f"{self.name} is not made of repetitions; {methods_that('trains_in_parts')} is")
+
+    def fit_parts(
+        self, data: Dataset, numbers: Sequence[int], valid: Dataset | None = None, context: FitContext | None = None
+    ) -> Path:
+        """Train some parts alone and put them into the folder of `check_parts`, which is returned."""
+        return self.check_parts(numbers)
 
     # --- files ---
 
@@ -371,7 +377,11 @@ class Method:
         model.label_names_, model.label_texts_, model.label_counts_ = labels.names, labels.texts, labels.counts
         model.n_documents_, model.input_ = manifest["n_documents"], manifest["input"]
         model.n_features_in_ = manifest["n_features"] if model.input_ == "features" else None
-        model._restore(folder.tensors(STATE_FILE), folder.path / STATE_FILE)
+        tensors = folder.tensors(STATE_FILE)
+        if folder.verify:
+            store.check_weights(tensors, folder.path / STATE_FILE)
+        model._restore(tensors, folder.path / STATE_FILE)
+        model._loaded_from = folder.path
         calibrated = folder.manifest.get("calibrated", False)
         if calibrated is not (CALIBRATION_FILE in folder.manifest["files"]):
             raise ModelFormatError(f"{folder.path / store.MANIFEST}: it does not tell whether the model is calibrated")
@@ -381,10 +391,26 @@ class Method:
         return model
 
 
+def _check_scores(top: TopK, folder: Path, filtered: bool) -> None:
+    """Refuse scores that are not finite, and documents without any label although none was left out: NaN ends so."""
+    if np.isfinite(top.scores).all():
+        return
+    empty = top.ids == NOTHING
+    wrong = ~(np.isfinite(top.scores) | empty)
+    if not filtered:
+        wrong[:, :1] |= empty[:, :1]
+    if wrong.any():
+        raise ModelFormatError(
+            f"{folder}: the scores of document {int(wrong.any(1).argmax())} are not finite numbers; the weights are "
+            "damaged, the training has diverged, or features of the document are too large"
+        )
+
+
 def load(path: str | Path, verify: bool = True) -> Method:
     """Open a model folder written by `Method.save`; its manifest decides the class.
 
-    Weights are mapped, not read. `verify=False` skips comparing hashes, for large models on a disk one trusts.
+    Weights are mapped, not read into memory. `verify=False` neither compares hashes nor looks for weights that are
+    not finite, for large models on a disk one trusts.
     """
     folder = store.Folder(path, "model", verify)
     name = folder.manifest.get("method")

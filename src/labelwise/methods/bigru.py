@@ -10,41 +10,22 @@ What we do differently: words after a document's end have no weight, and biases 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import numpy as np
 from pydantic import Field
 
 from labelwise.config import Config as BaseConfig
 from labelwise.encoders.word_config import RecurrentConfig, WordsConfig
-from labelwise.methods.word_networks import AdamConfig, WordNetworkMethod, WordTraining
-from labelwise.training.settings import Count, Positive
+from labelwise.methods.word_networks import WordNetworkMethod, WordTraining
+from labelwise.networks.settings import OptimiserConfig
 
 if TYPE_CHECKING:
-    from labelwise.training.label_levels import Level
+    from labelwise.encoders.recurrent import RecurrentEncoder
+    from labelwise.networks.levels import Level
 
 
-class GruConfig(RecurrentConfig):
-    """A bidirectional recurrent layer over the words."""
-
-    cell: Literal["lstm", "gru"] = "gru"
-    """The kind of cell."""
-
-
-class SlowAdam(AdamConfig):
-    """How weights follow gradients."""
-
-    rate: Positive | None = 3e-4
-    """Learning rate."""
-
-
-class GruTraining(WordTraining):
-    """How the baseline is trained: as AttentionXML, with LibMultiLabel's batch size and rate for BiGRU-LWAN."""
-
-    batch_size: Count = 16
-    """Documents in a batch, at most."""
-    optimiser: SlowAdam = SlowAdam()
-    """How weights follow gradients."""
+TRAINING = WordTraining(batch_size=16, optimiser=OptimiserConfig(name="adam", rate=3e-4))
+"""As AttentionXML, with LibMultiLabel's batch size and rate for BiGRU-LWAN."""
 
 
 class BiGRU(WordNetworkMethod):
@@ -57,32 +38,24 @@ class BiGRU(WordNetworkMethod):
 
         words: WordsConfig = WordsConfig()
         """The vocabulary and the words' vectors."""
-        recurrent: GruConfig = GruConfig()
+        recurrent: RecurrentConfig = RecurrentConfig(cell="gru")
         """The recurrent layer."""
         attention: Literal["label", "none"] = "label"
         """Each label looks at the words in its own way, or all share the mean of the words' states."""
-        training: GruTraining = GruTraining()
+        training: WordTraining = TRAINING
         """How it is trained."""
         valid_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
         """Share of the training documents held out to choose the best weights when the data has no valid part; at
         most 1,000 documents."""
 
-    def _level(self, table: Any, depth: int, size: int, seed: int) -> Level:
-        from labelwise.encoders.recurrent import RecurrentEncoder
+    def _level(self, encoder: RecurrentEncoder, size: int) -> Level:
         from labelwise.heads.config import HeadConfig
         from labelwise.heads.flat import FlatHead
         from labelwise.heads.label_attention import LabelAttention
         from labelwise.heads.label_outputs import LabelOutput
-        from labelwise.training.label_levels import AttentionLevel, PooledLevel
+        from labelwise.networks.levels import AttentionLevel, PooledLevel
 
-        encoder = RecurrentEncoder(table, self.config.words.is_frozen, self.config.recurrent, seed)
         if self.config.attention == "none":
             return PooledLevel(encoder, FlatHead(encoder.width, size, HeadConfig(dropout=0.0)))
         output = LabelOutput(encoder.width, size)
         return AttentionLevel(encoder, LabelAttention(encoder.width, size, output))
-
-    def _started(self, level: Any, targets: Any, seed: int, above: Level | None) -> Level:
-        if self.config.attention == "label":
-            return super()._started(level, targets, seed, above)
-        level.head.start(np.bincount(targets.indices, minlength=targets.shape[1]), targets.shape[0], seed)
-        return level

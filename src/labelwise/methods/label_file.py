@@ -50,7 +50,11 @@ class ModelLabels:
             and (counts >= 0).all()
             and (counts <= n_documents).all()
             and manifest.get("input") in inputs
-            and (manifest["input"] != "features" or (type(n_features) is int and 0 <= n_features < MOST_FEATURES))
+            and (
+                type(n_features) is int and 0 <= n_features < MOST_FEATURES
+                if manifest["input"] == "features"
+                else n_features is None
+            )
         )
         if not sound:
             raise ModelFormatError(f"{path}: the labels do not fit the manifest")

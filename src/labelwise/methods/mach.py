@@ -24,42 +24,37 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from labelwise.codes.bucket_search import BucketSearch, Way
+from labelwise.codes.bucket_search import Aggregation, BucketSearch
 from labelwise.codes.buckets import BucketTables, Hash, checked_table, read_lookups
+from labelwise.codes.repartition import RepartitionConfig
 from labelwise.config import Config as BaseConfig
 from labelwise.data.csr import pick_rows
 from labelwise.data.dataset import Dataset
-from labelwise.errors import ConfigError, ModelFormatError
+from labelwise.errors import ConfigError, ModelFormatError, require_imports
 from labelwise.features.rows import as_csr
-from labelwise.features.tfidf import Tfidf
-from labelwise.methods.base import FitContext, Method
+from labelwise.features.tfidf import Tfidf, TfidfConfig
+from labelwise.fit_context import FitContext
+from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
 from labelwise.methods.label_filter import LabelFilter
-from labelwise.methods.linear_base import LinearTfidf
-from labelwise.methods.word_networks import check_torch
+from labelwise.methods.linear_base import LINEAR_TFIDF
+from labelwise.networks.settings import Count, OptimiserConfig, Positive, ScheduleConfig, TrainingConfig
+from labelwise.result_fields import PART, Decides, fields_beside
 from labelwise.store import stored
 from labelwise.topk import TopK, in_order
-from labelwise.training.repartition import RepartitionConfig
-from labelwise.training.settings import Count, OptimiserConfig, Positive, ScheduleConfig, TrainingConfig
 
 if TYPE_CHECKING:
-    from labelwise.training.repetitions import Repetition, RepetitionTraining, Sizes
+    from labelwise.networks.bucket_networks import BucketNetworks, Form, Repetition, Sizes
+    from labelwise.training.repetitions import RepetitionTraining
 
 log = logging.getLogger("labelwise")
 
 Score = Literal["logits", "mean", "least", "median", "unbiased"]
-WAYS: dict[Score, Way] = {"least": "least", "median": "median"}
-"""How buckets' scores are put together, if it is not their mean."""
+AGGREGATIONS: dict[Score, Aggregation] = {"least": "least", "median": "median"}
+"""How the scores of a label's buckets are combined, if it is not their mean."""
 SCORES_AT_ONCE = 1 << 24
 """Scores of buckets that exist at a time in prediction: 64 MB."""
 MOST_REPETITIONS = 1000
-
-
-class MachOptimiser(OptimiserConfig):
-    """How weights follow gradients."""
-
-    name: Literal["adagrad", "adadelta", "adam", "amsgrad", "adamw", "sgd"] = "adam"
-    """The rule of the updates."""
 
 
 class MachTraining(TrainingConfig):
@@ -68,8 +63,8 @@ class MachTraining(TrainingConfig):
     batch_size: Count = 256
     """Documents in a batch."""
     clip: Positive | Literal["adaptive"] | None = None
-    """Longest gradient; only for repetitions that are trained one at a time, because it looks at all weights."""
-    optimiser: MachOptimiser = MachOptimiser()
+    """Maximum gradient norm; only for repetitions that are trained one at a time, because it looks at all weights."""
+    optimiser: OptimiserConfig = OptimiserConfig(name="adam")
     """How weights follow gradients."""
     schedule: ScheduleConfig = ScheduleConfig(kind="linear")
     """How the learning rate changes."""
@@ -77,7 +72,7 @@ class MachTraining(TrainingConfig):
     """Steps between two validations, or every epoch, or null: never."""
     restore_best: bool = False
     """Keep the weights of the best validation rather than the last ones; for repetitions trained one at a time."""
-    time_budget: Positive | None = None
+    time_budget: Annotated[Positive | None, Decides.END] = None
     """Seconds after which a repetition ends with what it has; with `repartition`, each of its rounds."""
 
 
@@ -97,11 +92,12 @@ class Mach(Method):
     inputs = ("features", "texts")
     same_on_any_threads = False
     chooses_labels = True
+    trains_in_parts = True
 
     class Config(BaseConfig):
         """Parameters."""
 
-        repetitions: Annotated[int, Field(ge=1, le=MOST_REPETITIONS)] = 8
+        repetitions: Annotated[int, Field(ge=1, le=MOST_REPETITIONS), Decides.ASSEMBLY] = 8
         """Hash tables, each with a network of its own (R)."""
         buckets: Annotated[int, Field(ge=2, le=1 << 24)] = 1000
         """Buckets of each table (B)."""
@@ -116,25 +112,25 @@ class Mach(Method):
         """Widths of the hidden layers; none makes the networks linear."""
         loss: Literal["bce", "softmax"] = "bce"
         """bce: a document may have many labels; softmax: it has one (ODP, ImageNet)."""
-        score: Score | None = None
+        score: Annotated[Score | None, Decides.ASSEMBLY] = None
         """How a label's score comes from its buckets: the mean of their log-odds (logits), the mean, least or median
         of their probabilities, or the unbiased estimator of the label's probability, which is meant for softmax. null
         is logits with bce and unbiased with softmax."""
-        candidates: CandidatesConfig | None = None
+        candidates: Annotated[CandidatesConfig | None, Decides.ASSEMBLY] = None
         """Score only labels of the best buckets; null: all labels, exactly. Predictions kept to some labels, or with
         weights of labels, score all of those."""
         repartition: RepartitionConfig | None = None
         """Let labels move to buckets that suit them while training goes on; null keeps the hash's."""
         training: MachTraining = MachTraining()
         """How each repetition is trained."""
-        at_once: Annotated[int, Field(ge=1, le=32)] = 1
+        at_once: Annotated[int, Field(ge=1, le=32), Decides.NOTHING] = 1
         """Repetitions that one process trains side by side, in batched products; each learns what it learns alone."""
-        repetitions_folder: str | None = None
+        repetitions_folder: Annotated[str | None, Decides.NOTHING] = None
         """Folder of finished repetitions, each a file of its own, which several processes may fill; null keeps them
         with the run."""
-        missing: Literal["train", "leave"] = "train"
+        missing: Annotated[Literal["train", "leave"], Decides.ASSEMBLY] = "train"
         """What to do with repetitions that are not finished: train them, or make a model without them."""
-        tfidf: LinearTfidf = LinearTfidf()
+        tfidf: TfidfConfig = LINEAR_TFIDF
         """How texts become features."""
 
         @model_validator(mode="after")
@@ -159,24 +155,25 @@ class Mach(Method):
             return self
 
         @property
-        def way(self) -> Score:
-            """How scores are put together."""
+        def aggregation(self) -> Score:
+            """How the scores of a label's buckets are combined."""
             return self.score or ("logits" if self.loss == "bce" else "unbiased")
 
     tfidf_: Tfidf | None
     repetitions_: list[Repetition]
+    _networks: BucketNetworks
 
     # --- fit ---
 
     def check_needs(self) -> None:
         """Torch, and one process: ranks would share gradients, and repetitions share nothing."""
-        check_torch(self.name)
+        require_imports(self.name, "nn", "torch", "accelerate")
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ConfigError("mach trains in one process, without torchrun; train --repetition gives each its own")
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
         self.check_needs()
-        from labelwise.training.machine import torch_threads
+        from labelwise.device import torch_threads
 
         with torch_threads():
             training = self._training(data, kind, valid, context)
@@ -188,34 +185,37 @@ class Mach(Method):
                     raise ConfigError(f"repetitions_folder: no finished repetition of this training is in {folder}")
                 log.info("%d of %d repetitions are finished and used", len(numbers), config.repetitions)
             self.repetitions_ = training.run(numbers, folder, config.at_once)
-        self._set_up(data.n_labels)
+        self._set_up(data.n_labels, training.data.features.shape[1])
 
-    def fit_repetitions(
+    def check_parts(self, numbers: Sequence[int]) -> Path:
+        """Raise unless these are repetitions of this model that can be trained alone; the folder for finished ones."""
+        folder, count = self.config.repetitions_folder, self.config.repetitions
+        if folder is None:
+            raise ConfigError(
+                "to train single repetitions set repetitions_folder, where each one is put when finished, for example "
+                "--set model.repetitions_folder=runs/mach-repetitions"
+            )
+        odd = [number for number in numbers if not 0 <= number < count]
+        if odd:
+            raise ConfigError(f"there are repetitions 0 to {count - 1}, not {odd[0]}")
+        return Path(folder)
+
+    def fit_parts(
         self, data: Dataset, numbers: Sequence[int], valid: Dataset | None = None, context: FitContext | None = None
     ) -> Path:
-        """Train some repetitions alone and put them into `repetitions_folder`, from which `fit` takes them up.
+        """Train some repetitions alone and put them into `repetitions_folder`, where `fit` finds them.
 
         Any number of processes may do so at the same time, on as many machines; finished ones are not trained again.
         """
         self.check_needs()
-        from labelwise.training.machine import torch_threads
+        from labelwise.device import torch_threads
 
-        config = self.config
-        if config.repetitions_folder is None:
-            raise ConfigError("to train single repetitions set repetitions_folder: where each one is put when finished")
-        self.check_numbers(numbers)
+        folder = self.check_parts(numbers)
         held_out = valid.align(data.label_names) if valid is not None else None
         with torch_threads():
             training = self._training(data, self._kind_of(data), held_out, context or FitContext())
-            folder = Path(config.repetitions_folder)
-            training.run(list(numbers), folder, config.at_once)
+            training.run(list(numbers), folder, self.config.at_once)
         return folder
-
-    def check_numbers(self, numbers: Sequence[int]) -> None:
-        """Raise unless all these are repetitions of this model."""
-        odd = [number for number in numbers if not 0 <= number < self.config.repetitions]
-        if odd:
-            raise ConfigError(f"there are repetitions 0 to {self.config.repetitions - 1}, not {odd[0]}")
 
     def _folder(self, context: FitContext) -> Path | None:
         if self.config.repetitions_folder is not None:
@@ -223,6 +223,7 @@ class Mach(Method):
         return None if context.checkpoints is None else context.checkpoints / "repetitions"
 
     def _training(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> RepetitionTraining:
+        from labelwise.training.repetition_fitting import RepetitionData
         from labelwise.training.repetitions import RepetitionTraining
 
         config = self.config
@@ -231,9 +232,8 @@ class Mach(Method):
         held_out = None
         if valid is not None and config.training.validate_every is not None:
             held_out = self._features(valid, fit=False), valid.labels
-        not_learned = {"repetitions", "score", "candidates", "at_once", "repetitions_folder", "missing"}
-        elsewhere = {"training", "lookups"}  # in the fingerprint as what they are or hold
-        settings = config.model_dump_json(exclude=not_learned | elsewhere)
+        elsewhere = {"training": True, "lookups": True}  # in the fingerprint as what they are or hold
+        settings = config.model_dump_json(exclude={**fields_beside(type(config), PART), **elsewhere})
         if config.loss == "softmax":
             several = int((np.diff(data.labels.indptr) > 1).sum())
             if several:
@@ -243,8 +243,8 @@ class Mach(Method):
                 )  # fmt: skip
         tables = self._tables(data.n_labels, range(config.repetitions))
         return RepetitionTraining(
-            features, data.labels, held_out, self._sizes(features.shape[1]), config.loss, config.training, tables,
-            self._feature_tables(features.shape[1]), settings, context, config.repartition,
+            RepetitionData(features, data.labels, held_out), self._sizes(features.shape[1]), config.loss,
+            config.training, tables, self._feature_tables(features.shape[1]), settings, context, config.repartition,
         )  # fmt: skip
 
     def _features(self, data: Dataset | Documents, fit: bool) -> Any:
@@ -254,7 +254,7 @@ class Mach(Method):
         return self.tfidf_.fit_transform(texts) if fit else self.tfidf_.transform(texts)
 
     def _sizes(self, n_features: int) -> Sizes:
-        from labelwise.training.repetitions import Sizes
+        from labelwise.networks.bucket_networks import Sizes
 
         rows = self.config.feature_hashing or n_features
         return Sizes(rows, tuple(self.config.hidden), self.config.buckets)
@@ -272,14 +272,21 @@ class Mach(Method):
             return None
         return BucketTables(n_features, config.feature_hashing, tuple(range(config.repetitions)))
 
-    def _set_up(self, n_labels: int) -> None:
-        """What prediction needs of the repetitions there are."""
+    @property
+    def _n_features(self) -> int:
+        return self.tfidf_.n_features if self.tfidf_ is not None else int(self.n_features_in_ or 0)
+
+    def _set_up(self, n_labels: int, n_features: int) -> None:
+        """Build what prediction needs of the repetitions there are."""
+        from labelwise.networks.bucket_networks import BucketNetworks
+
         numbers = tuple(one.number for one in self.repetitions_)
         given = {one.number: one.buckets for one in self.repetitions_ if one.buckets is not None}
         tables = BucketTables(
             n_labels, self.config.buckets, numbers, self.config.hash, self.config.training.seed, given or None
         )
         self._search = BucketSearch(tables)
+        self._networks = BucketNetworks(self.repetitions_, self._sizes(n_features), self._feature_tables(n_features))
 
     # --- predict ---
 
@@ -296,19 +303,20 @@ class Mach(Method):
 
     def _best(self, data: Documents, k: int, labels: np.ndarray | None, weights: np.ndarray | None = None) -> TopK:
         features = self._features(data, fit=False)
-        config = self.config
-        self._search.way = WAYS.get(config.way, "mean")  # the config may have changed since the last time
+        config, search = self.config, self._search
+        combined = AGGREGATIONS.get(config.aggregation, "mean")
         per_document = len(self.repetitions_) * config.buckets
         at_once = max(32, SCORES_AT_ONCE // per_document // 32 * 32)
         parts = []
         for begin in range(0, features.shape[0], at_once):
             scores = self._scores(pick_rows(features, slice(begin, begin + at_once)))
             if weights is not None and labels is not None:
-                found = self._search.best_weighted(scores, k, labels, weights, self._as_probabilities)
+                found = search.best_weighted(scores, k, labels, weights, self._as_probabilities, combined)
             elif config.candidates is not None and labels is None:
-                found = self._search.best_candidates(scores, k, config.candidates.buckets, config.candidates.hits)
+                candidates = config.candidates
+                found = search.best_candidates(scores, k, candidates.buckets, candidates.hits, combined)
             else:
-                found = self._search.best(scores, k, labels)
+                found = search.best(scores, k, labels, combined)
             parts.append(found)
         if not parts:
             return TopK(np.empty((0, k), np.int32), np.empty((0, k), np.float32))
@@ -316,35 +324,20 @@ class Mach(Method):
         return found if weights is not None else in_order(found.ids, self._as_probabilities(found.scores))
 
     def _scores(self, features: Any) -> np.ndarray:
-        """Scores of buckets [repetitions, buckets, documents], in the form that is put together."""
-        import torch
-
-        from labelwise.training.machine import computing_device, torch_threads
-        from labelwise.training.repetitions import networks_of, sparse_rows
-
-        sizes, device = self._sizes(features.shape[1]), computing_device()
-        tables = self._feature_tables(features.shape[1])
-        found = np.empty((len(self.repetitions_), sizes.n_buckets, features.shape[0]), np.float32)
-        with torch_threads(), torch.inference_mode():
-            for place, one in enumerate(self.repetitions_):
-                hashed = None if tables is None else [tables.table(one.number)]
-                network = networks_of([one], sizes).to(device)
-                scores = network.scores_by_output(sparse_rows(features, 1, hashed).to(device))[0]
-                if self.config.way != "logits":
-                    scores = torch.sigmoid(scores) if self.config.loss == "bce" else torch.softmax(scores, 0)
-                found[place] = scores.cpu().numpy()
-        return found
+        """Scores of buckets [repetitions, buckets, documents], in the form that is combined."""
+        form: Form = "sigmoid" if self.config.loss == "bce" else "softmax"
+        return self._networks.scores(features, "logits" if self.config.aggregation == "logits" else form)
 
     def _as_probabilities(self, scores: np.ndarray) -> np.ndarray:
-        """What is told as a label's score; -inf stays what it is."""
-        way, buckets = self.config.way, self.config.buckets
-        if way == "logits":
-            told = 1 / (1 + np.exp(-np.clip(scores, -60, 60)))
-        elif way == "unbiased":
-            told = buckets / (buckets - 1) * (scores - 1 / buckets)
+        """Convert combined bucket scores to the scores `predict` returns; -inf stays what it is."""
+        aggregation, buckets = self.config.aggregation, self.config.buckets
+        if aggregation == "logits":
+            converted = 1 / (1 + np.exp(-np.clip(scores, -60, 60)))
+        elif aggregation == "unbiased":
+            converted = buckets / (buckets - 1) * (scores - 1 / buckets)
         else:
             return scores
-        return np.where(np.isneginf(scores), -np.inf, told).astype(np.float32)
+        return np.where(np.isneginf(scores), -np.inf, converted).astype(np.float32)
 
     # --- files ---
 
@@ -357,11 +350,11 @@ class Mach(Method):
         return state
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
-        check_torch(self.name)
-        from labelwise.training.repetitions import Repetition
+        require_imports(self.name, "nn", "torch")
+        from labelwise.networks.bucket_networks import Repetition
 
         self.tfidf_ = Tfidf.of_model(self.config.tfidf, tensors, path) if self.input_ == "texts" else None
-        n_features = self.tfidf_.n_features if self.tfidf_ else int(self.n_features_in_ or 0)
+        n_features = self._n_features
         numbers = stored(tensors, "repetitions", path)
         if (
             numbers.ndim != 1
@@ -384,7 +377,7 @@ class Mach(Method):
             raise ModelFormatError(f"{path}: the model was trained with tables of its own, and they are missing")
         if len(numbers) < self.config.repetitions:
             log.info("%s: %d of %d repetitions are there and used", path, len(numbers), self.config.repetitions)
-        self._set_up(n_labels)
+        self._set_up(n_labels, n_features)
 
     def subset(self, numbers: Sequence[int]) -> Self:
         """The same model with some of its repetitions only."""
@@ -397,6 +390,6 @@ class Mach(Method):
             raise ConfigError(f"repetitions: choose some of {sorted(held)}, got {list(numbers)}")
         other = copy(self)
         other.repetitions_ = [held[number] for number in dict.fromkeys(numbers)]
-        other._set_up(len(self.label_names_))
+        other._set_up(len(self.label_names_), self._n_features)
         log.info("%d of %d repetitions are used", len(other.repetitions_), self.config.repetitions)
         return other

@@ -14,7 +14,8 @@ import numpy as np
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ModelFormatError
-from labelwise.methods.base import FitContext, Method
+from labelwise.fit_context import FitContext
+from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
 from labelwise.store import stored
 from labelwise.topk import TopK
@@ -24,7 +25,7 @@ class Popularity(Method):
     """The most frequent labels for every document."""
 
     name = "popularity"
-    inputs = ("texts", "features", "paths")
+    inputs = ("texts", "features", "paths", "arrays")
     learns = False
 
     class Config(BaseConfig):

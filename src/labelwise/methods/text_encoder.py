@@ -24,20 +24,22 @@ from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.encoders.config import EncoderConfig
 from labelwise.encoders.encoder_files import encoder_place
-from labelwise.errors import ConfigError, MissingDependencyError, ModelFormatError, require
+from labelwise.errors import ModelFormatError, require, require_imports
+from labelwise.fit_context import FitContext
 from labelwise.heads.config import HeadConfig
-from labelwise.methods.base import FitContext, Method
-from labelwise.methods.inputs import Documents, with_held_out
+from labelwise.methods.base import Method
+from labelwise.methods.inputs import Documents, split_for_early_stopping
+from labelwise.networks.settings import MonitorConfig, OptimiserConfig, ScheduleConfig, TrainingConfig, without_held_out
+from labelwise.result_fields import PART, fields_beside
 from labelwise.store import stored
 from labelwise.strings import Strings
 from labelwise.topk import TopK
-from labelwise.training.settings import OptimiserConfig, ScheduleConfig, TrainingConfig
-from labelwise.training.verdicts import MonitorConfig
 
 if TYPE_CHECKING:
     from labelwise.encoders.attention import AttentionMap
     from labelwise.encoders.tokens import Tokens
-    from labelwise.training.encoder_head import EncoderFitting, EncoderHead, Part
+    from labelwise.networks.encoder_head import EncoderHead
+    from labelwise.training.encoder_fitting import EncoderData, EncoderFitting
     from labelwise.training.watching import History
 
 MOST_VALID = 2000
@@ -95,14 +97,14 @@ class TextEncoder(Method):
             encoder_place(self.config.encoder.model)
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
-        _check_torch()
+        require_imports(self.name, "nn", "torch", "transformers", "accelerate")
+        from labelwise.device import computing_device, torch_threads
         from labelwise.encoders.transformer import open_encoder
         from labelwise.heads.flat import FlatHead
-        from labelwise.training.encoder_head import EncoderHead
-        from labelwise.training.machine import computing_device, torch_threads
+        from labelwise.networks.encoder_head import EncoderHead
 
         config = self.config
-        train, held_out = with_held_out(data, valid, config.valid_fraction, MOST_VALID, config.training.seed)
+        train, held_out = split_for_early_stopping(data, valid, config.valid_fraction, MOST_VALID, config.training.seed)
         with torch_threads():
             encoder = open_encoder(config.encoder, train.texts or Strings.of(()), config.training.seed)
             head = FlatHead(encoder.width, data.n_labels, config.head)
@@ -112,10 +114,12 @@ class TextEncoder(Method):
         self._stored: dict[str, np.ndarray] | None = None
 
     def _train(self, train: Dataset, valid: Dataset | None, context: FitContext) -> History:
-        from labelwise.training.encoder_head import EncoderFitting, Part
+        from labelwise.training.encoder_fitting import EncoderData, EncoderFitting
 
-        config, training = self.config, self._training(valid)
-        tokens = [Part(self._tokens(part), part.labels) for part in (train, valid) if part is not None]
+        config, training = self.config, self.config.training
+        if valid is None:
+            training = without_held_out(training, RECIPE)
+        tokens = [EncoderData(self._tokens(part), part.labels) for part in (train, valid) if part is not None]
         if config.encoder.frozen:
             return self._train_head(tokens, training, context, watched=True)
         epochs = self._head_epochs()
@@ -136,9 +140,11 @@ class TextEncoder(Method):
         given, knows_nothing = self.config.head_epochs, self.config.encoder.starts_random
         return (0 if knows_nothing else 10) if given is None else given
 
-    def _train_head(self, tokens: list[Part], training: TrainingConfig, context: FitContext, watched: bool) -> History:
+    def _train_head(
+        self, tokens: list[EncoderData], training: TrainingConfig, context: FitContext, watched: bool
+    ) -> History:
         """Train the head alone, on vectors that are made once."""
-        from labelwise.training.encoder_head import EncoderFitting
+        from labelwise.training.encoder_fitting import EncoderFitting
 
         parts = [self._encoded(part) for part in tokens]
         fitting = EncoderFitting(self.network_.head, parts[0], parts[1] if len(parts) > 1 else None, training)
@@ -159,66 +165,47 @@ class TextEncoder(Method):
 
         config = self.config
         watchers = [CollapseMonitor(fitting, config.monitor)] if watched else []
-        settings = config.model_dump_json(include={"encoder", "head", "head_epochs", "monitor"})
+        elsewhere = {"training": True, "valid_fraction": True}  # known to the loop, and from the documents
+        settings = config.model_dump_json(exclude={**fields_beside(type(config), PART), **elsewhere})
         held_out = "" if fitting.valid is None else fitting.valid.identity()
         identity = fitting.train.identity() + held_out + settings
         return train_loop(
             fitting, training, context=context, head=head, watchers=watchers, stage=stage, identity=identity
         )
 
-    def _training(self, valid: Dataset | None) -> TrainingConfig:
-        """The training config; without held-out documents there is nothing to validate and no best to find."""
-        training: TrainingConfig = self.config.training
-        if valid is not None or training.metric == "loss":
-            return training
-        if training.early_stopping is not None:
-            raise ConfigError(
-                "training.early_stopping: there are no held-out documents to stop by; give a valid part, set "
-                "valid_fraction, or set training.metric to loss"
-            )
-        return training.model_copy(update={"validate_every": None})
-
     def _tokens(self, data: Dataset) -> Tokens:
         return self.network_.encoder.tokenizer.encode(data.texts or Strings.of(()), self.config.encoder)
 
-    def _encoded(self, part: Part) -> Part:
+    def _encoded(self, part: EncoderData) -> EncoderData:
         """The same documents as vectors."""
-        from labelwise.encoders.embed import encode_tokens
-        from labelwise.training.encoder_head import Part
+        from labelwise.encoders.base import Vectors
+        from labelwise.encoders.embed import encode_inputs
+        from labelwise.training.encoder_fitting import EncoderData
 
-        return Part(encode_tokens(self.network_.encoder, part.inputs, "encoding"), part.labels)
+        return EncoderData(Vectors(encode_inputs(self.network_.encoder, part.inputs, "encoding")), part.labels)
 
     # --- predict ---
 
     def _predict(self, data: Documents, k: int) -> TopK:
-        from labelwise.training.machine import torch_threads
+        from labelwise.device import torch_threads
 
-        texts = data.texts or Strings.of(())
         with torch_threads():
-            network = self._placed()
-            tokens = network.encoder.tokenizer.encode(texts, self.config.encoder)
-            return network.best(tokens, k, "predicting")
+            tokens = self.network_.encoder.tokenizer.encode(data.texts or Strings.of(()), self.config.encoder)
+            return self.network_.best(tokens, k, "predicting")
 
     def _encode(self, data: Documents) -> np.ndarray:
+        from labelwise.device import torch_threads
         from labelwise.encoders.embed import encode_texts
-        from labelwise.training.machine import torch_threads
 
         with torch_threads():
-            return encode_texts(self._placed().encoder, data.texts or Strings.of(()))
+            return encode_texts(self.network_.encoder, data.texts or Strings.of(()))
 
     def _attention(self, data: Documents, tokens: int) -> list[AttentionMap]:
+        from labelwise.device import torch_threads
         from labelwise.encoders.attention import attention_maps
-        from labelwise.training.machine import torch_threads
 
         with torch_threads():
-            return attention_maps(self._placed().encoder, data.texts or Strings.of(()), tokens)
-
-    def _placed(self) -> EncoderHead:
-        """The network where it computes."""
-        from labelwise.training.machine import computing_device
-
-        self.network_ = self.network_.to(computing_device())
-        return self.network_.eval()
+            return attention_maps(self.network_.encoder, data.texts or Strings.of(()), tokens)
 
     # --- files ---
 
@@ -232,15 +219,16 @@ class TextEncoder(Method):
         return {**state, "head.weight": as_array(head.weight), "head.bias": as_array(head.bias)}
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
-        _check_torch()
+        require_imports(self.name, "nn", "torch", "transformers")
         import torch
         from torch import nn
 
+        from labelwise.device import computing_device
         from labelwise.encoders.arrays import as_tensor
         from labelwise.encoders.tokens import state_of
         from labelwise.encoders.transformer import TransformerEncoder
         from labelwise.heads.flat import FlatHead
-        from labelwise.training.encoder_head import EncoderHead
+        from labelwise.networks.encoder_head import EncoderHead
 
         encoder = TransformerEncoder.restored(state_of("encoder.", tensors), self.config.encoder, path)
         weight, bias = stored(tensors, "head.weight", path), stored(tensors, "head.bias", path)
@@ -254,15 +242,6 @@ class TextEncoder(Method):
         with torch.device("meta"):
             head = FlatHead(encoder.width, count, self.config.head)
         head.weight, head.bias = (nn.Parameter(as_tensor(part), requires_grad=False) for part in (weight, bias))
-        self.network_ = EncoderHead(encoder, head).eval()
-        self.network_.requires_grad_(False)
+        self.network_ = EncoderHead(encoder, head).requires_grad_(False).to(computing_device()).eval()
         self.history_ = None
         self._stored = dict(tensors)
-
-
-def _check_torch() -> None:
-    try:
-        import torch  # noqa: F401
-        import transformers  # noqa: F401
-    except ImportError as error:
-        raise MissingDependencyError(str(error.name), "nn", "text_encoder") from None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,13 +17,11 @@ from labelwise.codes.average import averaged
 from labelwise.codes.tree import LabelTree
 from labelwise.data.dataset import Dataset
 from labelwise.encoders.words import Vocabulary, WordTokens
-from labelwise.errors import ConfigError, DataError, MissingDependencyError, ModelFormatError, require
-from labelwise.methods.base import FitContext, Method
-from labelwise.methods.inputs import Documents, with_held_out
-from labelwise.store import stored
-from labelwise.strings import Strings
-from labelwise.topk import TopK
-from labelwise.training.settings import (
+from labelwise.errors import ConfigError, DataError, ModelFormatError, require, require_imports
+from labelwise.fit_context import FitContext
+from labelwise.methods.base import Method
+from labelwise.methods.inputs import Documents, split_for_early_stopping
+from labelwise.networks.settings import (
     AveragingConfig,
     Count,
     EarlyStoppingConfig,
@@ -30,12 +29,18 @@ from labelwise.training.settings import (
     Positive,
     ScheduleConfig,
     TrainingConfig,
+    without_held_out,
 )
+from labelwise.result_fields import PART, fields_beside
+from labelwise.store import stored
+from labelwise.strings import Strings
+from labelwise.topk import TopK
 
 if TYPE_CHECKING:
     from labelwise.codes.label_path import LabelPath
-    from labelwise.training.attention_tree import AttentionTree
-    from labelwise.training.label_levels import Level
+    from labelwise.encoders.recurrent import RecurrentEncoder
+    from labelwise.networks.attention_tree import AttentionTree
+    from labelwise.networks.levels import Level
     from labelwise.training.watching import History
 
 MOST_VALID = 1000
@@ -47,21 +52,14 @@ SEED_STEP = 1000
 WORDS = "encoder.words"
 
 
-class AdamConfig(OptimiserConfig):
-    """How weights follow gradients."""
-
-    name: Literal["adagrad", "adadelta", "adam", "amsgrad", "adamw", "sgd"] = "adam"
-    """The rule of the updates."""
-
-
 class WordTraining(TrainingConfig):
     """How recurrent networks are trained: Adam at a constant rate, adaptive clipping, the mean of weights (SWA)."""
 
     batch_size: Count = 40
     """Documents in a batch, at most."""
     clip: Positive | Literal["adaptive"] | None = "adaptive"
-    """Longest gradient, all parameters together; `adaptive` allows five times the longest of the last five."""
-    optimiser: AdamConfig = AdamConfig()
+    """Maximum gradient norm over all parameters; `adaptive` allows five times the largest of the last five."""
+    optimiser: OptimiserConfig = OptimiserConfig(name="adam")
     """How weights follow gradients."""
     schedule: ScheduleConfig = ScheduleConfig(kind="constant")
     """How the learning rate changes."""
@@ -84,6 +82,7 @@ class WordNetworkMethod(Method):
     inputs = ("texts",)
     same_on_any_threads = False
     encodes = True
+    explains = True
 
     vocabulary_: Vocabulary
     trees_: list[AttentionTree]
@@ -95,8 +94,8 @@ class WordNetworkMethod(Method):
         """The trees to train."""
         return [LabelTree.flat(train.n_labels)]
 
-    def _level(self, table: Any, depth: int, size: int, seed: int) -> Level:
-        """A new network for a level over words with these vectors."""
+    def _level(self, encoder: RecurrentEncoder, size: int) -> Level:
+        """A network for a level of so many nodes: the encoder with a head."""
         raise NotImplementedError
 
     @property
@@ -113,87 +112,57 @@ class WordNetworkMethod(Method):
             raise DataError(f"{vectors}: there is no such file of vectors")
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
-        check_torch(self.name)
+        require_imports(self.name, "nn", "torch", "accelerate")
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ConfigError(f"{self.name} trains in one process: start it without torchrun")
-        from labelwise.encoders.word_vectors import word_table
-        from labelwise.training.attention_tree import Documents as Part
-        from labelwise.training.attention_tree import with_budget
-        from labelwise.training.machine import torch_threads
+        import torch
 
-        config = self.config
-        train, held_out = with_held_out(data, valid, config.valid_fraction, MOST_VALID, config.training.seed)
-        training = _averaged_often(self._training(held_out), len(train))
+        from labelwise.device import torch_threads
+        from labelwise.encoders.word_vectors import word_table
+        from labelwise.training.tree_training import TreeData, TreeTraining, with_budget
+
+        config, training = self.config, self.config.training
+        train, held_out = split_for_early_stopping(data, valid, config.valid_fraction, MOST_VALID, training.seed)
+        if held_out is None:
+            training = without_held_out(training, self.Config.model_fields["training"].default)
+        training = _averaged_often(training, len(train))
+        elsewhere = {"training": True}  # the loop adds it
+        settings = config.model_dump_json(exclude={**fields_beside(type(config), PART), **elsewhere})
         with torch_threads():
             self.vocabulary_, tokens = Vocabulary.learned(train.texts or Strings.of(()), config.words)
-            table = word_table(self.vocabulary_, training.seed)
-            parts = Part(tokens, train.labels), None
+            vectors = torch.from_numpy(word_table(self.vocabulary_, training.seed))
+            learn_from, stop_by = TreeData(tokens, train.labels), None
             if held_out is not None:
-                parts = parts[0], Part(self.vocabulary_.encode(held_out.texts or Strings.of(())), held_out.labels)
-            self.trees_, self.histories_ = [], []
+                stop_by = TreeData(self.vocabulary_.encode(held_out.texts or Strings.of(())), held_out.labels)
             trees = self._label_trees(train)
+            self.trees_, self.histories_ = [], []
             for number, tree in enumerate(trees):
-                name = f"tree{number}-" if len(trees) > 1 else ""
                 seed = training.seed + SEED_STEP * number
                 spent = sum(history.seconds for histories in self.histories_ for history in histories)
                 own = with_budget(training.model_copy(update={"seed": seed}), spent, len(trees) - number)
-                trained, histories = self._tree_training(table, own, context, name).run(tree, *parts)
+                name = f"tree{number}-" if len(trees) > 1 else ""
+                make = partial(self._new_level, vectors)
+                trained, histories = TreeTraining(make, self._beam, own, context, name, settings).run(
+                    tree, learn_from, stop_by
+                )
                 self.trees_.append(trained)
                 self.histories_.append(histories)
         self._stored: dict[str, np.ndarray] | None = None
 
-    def _training(self, valid: Dataset | None) -> TrainingConfig:
-        """The training config; without held-out documents training goes on to the end and keeps the last weights."""
-        training: TrainingConfig = self.config.training
-        if valid is not None or training.metric == "loss":
-            return training
-        if training.early_stopping not in (None, type(training).model_fields["early_stopping"].default):
-            raise ConfigError(
-                "training.early_stopping: there are no held-out documents to stop by; give a valid part, set "
-                "valid_fraction, or set training.metric to loss"
-            )
-        return training.model_copy(update={"validate_every": None, "early_stopping": None})
+    def _new_level(self, vectors: Any, size: int, seed: int) -> Level:
+        """A level over words with these vectors."""
+        from labelwise.encoders.recurrent import RecurrentEncoder
 
-    def _tree_training(self, table: np.ndarray, training: TrainingConfig, context: FitContext, name: str) -> Any:
-        import torch
-
-        from labelwise.training.attention_tree import TreeTraining
-
-        frozen = self.config.words.is_frozen
-        vectors = torch.from_numpy(table)
-
-        def make(depth: int, size: int, targets: Any, above: Level | None) -> Level:
-            level = self._level(vectors if frozen else vectors.clone(), depth, size, training.seed + depth)
-            return self._started(level, targets, training.seed + depth, above)
-
-        def rows(depth: int) -> list[str]:
-            return [*([] if frozen else [WORDS]), *(["head.weight"] if depth else [])]
-
-        identity = self.config.model_dump_json(exclude={"training"})
-        return TreeTraining(make, self._beam, training, rows, context, name, identity)
-
-    def _started(self, level: Any, targets: Any, seed: int, above: Level | None) -> Level:
-        """First weights: those of the level above where there is one, but for the nodes' own."""
-        if above is None:
-            from labelwise.heads.losses import label_shares
-
-            counts = np.bincount(targets.indices, minlength=targets.shape[1])
-            level.head.start(seed, label_shares(counts, targets.shape[0]))
-            return level
-        frozen = ["words"] if self.config.words.is_frozen else []  # the same for all levels
-        learned = {name: part for name, part in above.encoder.state_dict().items() if name not in frozen}
-        level.encoder.load_state_dict(learned, strict=False)
-        level.head.start(seed)
-        level.head.output.load_state_dict(above.head.output.state_dict())  # type: ignore[missing-attribute]
-        return level
+        config = self.config
+        return self._level(RecurrentEncoder(vectors, config.words.is_frozen, config.recurrent, seed), size)
 
     # --- predict ---
 
     def _predict(self, data: Documents, k: int) -> TopK:
-        from labelwise.training.machine import torch_threads
+        from labelwise.device import torch_threads
 
         with torch_threads():
-            trees, tokens = self._placed(), self._tokens(data)
+            trees, tokens = self.trees_, self._tokens(data)
             if len(trees) == 1:
                 return trees[0].best(tokens, k)
             each = min(max(k, OFFERED), len(self.label_names_))
@@ -202,44 +171,36 @@ class WordNetworkMethod(Method):
     def _tokens(self, data: Documents) -> WordTokens:
         return self.vocabulary_.encode(data.texts or Strings.of(()))
 
-    def _placed(self) -> list[AttentionTree]:
-        """The networks where they compute."""
-        import torch
-
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        for tree in self.trees_:
-            for level in tree.levels:
-                level.to(device).eval()
-        return self.trees_
-
     def _encode(self, data: Documents) -> np.ndarray:
         """The mean state of each document's words at the last level, those of all trees side by side."""
         import torch
 
-        from labelwise.encoders.embed import batches_by_length
-        from labelwise.training.machine import torch_threads
+        from labelwise.device import torch_threads
+        from labelwise.encoders.base import tensors_of
+        from labelwise.encoders.batches import batches_by_length
+        from labelwise.encoders.embed import TOKENS_AT_ONCE
 
         tokens = self._tokens(data)
         with torch_threads(), torch.no_grad():
-            encoders = [tree.levels[-1].encoder for tree in self._placed()]
+            encoders = [tree.levels[-1].encoder for tree in self.trees_]
             vectors = np.empty((len(tokens), sum(encoder.width for encoder in encoders)), np.float32)
-            for documents in batches_by_length(tokens.lengths):
+            for documents in batches_by_length(tokens.lengths, TOKENS_AT_ONCE):
                 batch = tokens.batch(documents)
-                ids, lengths = torch.from_numpy(batch.ids), torch.from_numpy(batch.lengths)
+                ids, lengths = tensors_of(batch)
                 found = [
                     encoder(ids.to(encoder.words.device), lengths).sum(1).cpu() / lengths[:, None]
                     for encoder in encoders
                 ]
-                vectors[batch.documents] = torch.cat(found, 1).numpy()
+                vectors[batch.rows] = torch.cat(found, 1).numpy()
         return vectors
 
     def _explain(self, data: Documents, labels: np.ndarray) -> list[list[LabelPath]]:
+        from labelwise.device import torch_threads
         from labelwise.methods.attention_words import explained
-        from labelwise.training.machine import torch_threads
 
         tokens = self._tokens(data)
         with torch_threads():
-            return [explained(tree, tokens, labels) for tree in self._placed()]
+            return [explained(tree, tokens, labels) for tree in self.trees_]
 
     def _feature_names(self, columns: np.ndarray) -> list[str] | None:
         return [self.vocabulary_.name(int(word)) for word in columns]
@@ -258,10 +219,11 @@ class WordNetworkMethod(Method):
         return state
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
-        check_torch(self.name)
+        require_imports(self.name, "nn", "torch")
         import torch
 
-        from labelwise.training.attention_tree import AttentionTree, restored_levels
+        from labelwise.device import computing_device
+        from labelwise.networks.attention_tree import AttentionTree, restored_levels
 
         self.vocabulary_ = Vocabulary.restored(tensors, self.config.words, path)
         count = stored(tensors, "trees", path)
@@ -273,9 +235,9 @@ class WordNetworkMethod(Method):
             raise ModelFormatError(f"{path}: there is not a vector for each of {len(self.vocabulary_):,} words")
         shared = {WORDS: words} if frozen else {}
 
-        def empty(depth: int, size: int) -> Level:
+        def empty(size: int) -> Level:
             with torch.device("meta"):
-                return self._level(torch.empty(words.shape), depth, size, 0)
+                return self._new_level(torch.empty(words.shape), size, 0)
 
         self.trees_, self.histories_ = [], []
         for number in range(int(count[0])):
@@ -285,6 +247,7 @@ class WordNetworkMethod(Method):
                     f"{path}: tree {number} has {tree.n_labels:,} labels, not {len(self.label_names_):,}"
                 )
             levels = restored_levels(tree, empty, tensors, f"tree{number}", shared, path)
+            levels = [level.to(computing_device()) for level in levels]
             self.trees_.append(AttentionTree(tree, levels, self._beam))
         self._stored = dict(tensors)
 
@@ -297,12 +260,3 @@ def _averaged_often(training: TrainingConfig, n_documents: int) -> TrainingConfi
     steps = n_documents // (training.batch_size * training.accumulate)
     every = min(max(steps // STATES_AN_EPOCH, 1), STEPS_BETWEEN_STATES)
     return training.model_copy(update={"averaging": averaging.model_copy(update={"every": every})})
-
-
-def check_torch(name: str) -> None:
-    """An error that says what to install."""
-    try:
-        import accelerate  # noqa: F401
-        import torch  # noqa: F401
-    except ImportError as error:
-        raise MissingDependencyError(str(error.name), "nn", name) from None

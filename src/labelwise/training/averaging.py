@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from labelwise.training.settings import AveragingConfig
+from labelwise.networks.settings import AveragingConfig
 
 
 class Averaging:

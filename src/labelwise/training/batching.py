@@ -5,12 +5,11 @@ The order is a function of (seed, epoch) alone: a resumed run asks again and get
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
+from labelwise.encoders.batches import cut_batches
 from labelwise.errors import ConfigError
-from labelwise.training.settings import TrainingConfig
+from labelwise.networks.settings import TrainingConfig
 
 POOL_BATCHES = 64
 
@@ -56,50 +55,10 @@ def length_batches(
     for begin in range(0, len(order), pool):
         some = order[begin : begin + pool]
         some = some[np.argsort(lengths[some], kind="stable")]
-        batches += _cut(some, lengths[some], batch_size, tokens_per_batch)
+        batches += cut_batches(some, lengths[some], batch_size, tokens_per_batch)
     return [batches[place] for place in random.permutation(len(batches))]
 
 
 def training_batches(lengths: np.ndarray, config: TrainingConfig, epoch: int) -> list[np.ndarray]:
     """The batches of an epoch as the training config wants them."""
     return length_batches(lengths, config.batch_size, config.tokens_per_batch, seed=config.seed, epoch=epoch)
-
-
-def _cut(documents: np.ndarray, lengths: np.ndarray, batch_size: int | None, tokens: int | None) -> list[np.ndarray]:
-    """Neighbours into batches; lengths rise, so the last document of a batch is its longest."""
-    most = len(documents) if batch_size is None else batch_size
-    batches, begin = [], 0
-    while begin < len(documents):
-        end = min(begin + most, len(documents))
-        if tokens is not None:
-            padded = lengths[begin:end] * np.arange(1, end - begin + 1)
-            end = begin + max(1, int(np.searchsorted(padded, tokens, side="right")))
-        batches.append(documents[begin:end])
-        begin = end
-    return batches
-
-
-def pad_rows(
-    values: np.ndarray, offsets: np.ndarray, rows: Sequence[int] | np.ndarray, *, fill: int = 0, multiple: int = 1
-) -> tuple[np.ndarray, np.ndarray]:
-    """Some rows of a ragged array side by side, as wide as the longest of them.
-
-    Row i is ``values[offsets[i]:offsets[i + 1]]``. The width is rounded up to `multiple` (8 suits some GPUs).
-
-    Returns
-    -------
-    padded
-        [rows, width] of the values' type; `fill` after the end of a row.
-    mask
-        [rows, width], True where there is a value.
-    """
-    rows = np.asarray(rows)
-    begins = offsets[rows]
-    lengths = offsets[rows + 1] - begins
-    width = int(lengths.max()) if len(lengths) else 0
-    width += -width % multiple
-    places = np.arange(width)
-    mask = places < lengths[:, None]
-    padded = np.full(mask.shape, fill, values.dtype)
-    padded[mask] = values[(begins[:, None] + places)[mask]]
-    return padded, mask

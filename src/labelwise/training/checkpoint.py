@@ -12,7 +12,6 @@ import hashlib
 import json
 import logging
 import shutil
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from labelwise.encoders.arrays import as_tensor
 from labelwise.errors import LabelwiseError, ModelFormatError
 from labelwise.mapped import in_pieces
 from labelwise.store import Folder, new_folder
@@ -153,7 +153,8 @@ class Checkpoints:
         tensors: dict[str, dict[str, Tensor]] = {}
         for name, array in folder.tensors(TENSORS_FILE).items():
             kind, _, rest = name.partition("/")
-            tensors.setdefault(kind, {})[rest] = _as_tensor(array, name in about["bfloat16"])
+            tensor = as_tensor(array)
+            tensors.setdefault(kind, {})[rest] = tensor.view(torch.bfloat16) if name in about["bfloat16"] else tensor
         return Snapshot(about["state"], tensors)
 
     def has_best(self, step: int) -> bool:
@@ -190,11 +191,3 @@ def _as_array(tensor: Tensor) -> np.ndarray:
     """A tensor for the file; NumPy does not know bfloat16, so that is stored as plain bits."""
     held = tensor.detach().cpu().contiguous()
     return (held.view(torch.int16) if held.dtype == torch.bfloat16 else held).numpy()
-
-
-def _as_tensor(array: np.ndarray, half: bool) -> Tensor:
-    """A tensor mapped from the file: to be copied from, never written to (which is what torch would warn of)."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        found = torch.from_numpy(array)
-    return found.view(torch.bfloat16) if half else found

@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from labelwise.encoders.attention import attention_entropy
-from labelwise.encoders.embed import batches_by_length
-from labelwise.heads.flat import Targets
+from labelwise.encoders.attention import attention_entropy, attention_of_first
+from labelwise.encoders.batches import batches_by_length
+from labelwise.encoders.embed import TOKENS_AT_ONCE
 from labelwise.heads.losses import best_constants, constant_loss, label_shares
-from labelwise.training.encoder_head import EncoderFitting
-from labelwise.training.settings import OptimiserConfig
+from labelwise.networks.settings import MonitorConfig, OptimiserConfig
+from labelwise.training.encoder_fitting import EncoderBatch, EncoderFitting
 from labelwise.training.torch_defaults import torch_defaults
-from labelwise.training.verdicts import MonitorConfig, Reading, Verdict, judge
+from labelwise.training.verdicts import Reading, Verdict, judge
 from labelwise.training.watching import Watcher
 
 log = logging.getLogger("labelwise")
@@ -57,16 +57,16 @@ class CollapseMonitor(Watcher):
 
     # --- the hooks of the loop ---
 
-    def clipped(self, length: Tensor) -> None:
-        """Keep how long the gradient was."""
-        self.steps.length = length
+    def clipped(self, norm: Tensor) -> None:
+        """Keep the gradient norm."""
+        self.steps.norm = norm
 
     def after_step(self, step: int, loss: Tensor) -> str | None:
         """Sample gradients and weights."""
         self.steps.look(step)
         return None
 
-    def after_epoch(self, numbers: dict[str, Any]) -> str | None:
+    def after_validation(self, numbers: dict[str, Any]) -> str | None:
         """Look at the probe and judge; a reason to stop if the config wants it."""
         self.readings.append(self._look())
         before = self.verdict
@@ -108,10 +108,10 @@ class CollapseMonitor(Watcher):
         module.eval()
         parts, loss = [], 0.0
         try:
-            for some in batches_by_length(self.fitting.lengths[self.rows]):
-                documents, labels, *inputs = self._loaded(self.rows[some])
-                parts.append(self.fitting.vectors(inputs).float())
-                loss += len(some) / len(self.rows) * float(head.loss(parts[-1], Targets(documents, labels)))
+            for some in batches_by_length(self.fitting.lengths[self.rows], TOKENS_AT_ONCE):
+                batch = self._loaded(self.rows[some])
+                parts.append(self.fitting.vectors(batch).float())
+                loss += len(some) / len(self.rows) * float(head.loss(parts[-1], batch.targets))
             vectors = torch.cat(parts)
             first = head.best(vectors, 1)[0][:, 0].cpu().numpy()
             entropy = self._attention_entropy()
@@ -122,8 +122,10 @@ class CollapseMonitor(Watcher):
         seen = (loss, self.floor, cosine, rank, len(counts), float(counts.max() / counts.sum()), entropy)
         return Reading(*seen, **self.steps.summary())
 
-    def _loaded(self, rows: np.ndarray) -> list[Tensor]:
-        return [part.to(self.fitting.head.weight.device) for part in self.fitting.load(rows)]
+    def _loaded(self, rows: np.ndarray) -> EncoderBatch:
+        device, batch = self.fitting.head.weight.device, self.fitting.loaded(rows)
+        inputs = tuple(part.to(device) for part in batch.inputs)
+        return EncoderBatch(batch.documents.to(device), batch.labels.to(device), inputs)
 
     def _attention_entropy(self) -> tuple[float, ...]:
         """Of the longest documents, one at a time: the maps of all at once would take gigabytes at 512 tokens."""
@@ -132,11 +134,10 @@ class CollapseMonitor(Watcher):
             return ()
         total, tokens = np.zeros(0), 0
         for row in self.rows[-LOOKED_AT:]:
-            ids, mask = (part[:1] for part in self._loaded(np.array([row]))[2:4])
-            length = int(mask.sum())
-            weights = encoder.attentions(ids[:, :length], mask[:, :length]) if length > 1 else None
-            if weights is not None:
-                total = length * np.array(attention_entropy(weights, mask[:, :length])) + (total if tokens else 0.0)
+            weights, mask = attention_of_first(encoder, self._loaded(np.array([row])).inputs)
+            length = mask.shape[1]
+            if weights is not None and length > 1:
+                total = length * np.array(attention_entropy(weights, mask)) + (total if tokens else 0.0)
                 tokens += length
         return tuple(round(float(value), 6) for value in total / max(tokens, 1))
 
@@ -167,7 +168,7 @@ class StepSampler:
         decay = defaults["weight_decay"] if optimiser.weight_decay is None else optimiser.weight_decay
         self.pull = 0.0 if optimiser.name == "adamw" else float(decay)
         self.before: list[Tensor] | None = None
-        self.length: Tensor | None = None
+        self.norm: Tensor | None = None
         """Of this step's gradient before clipping; None without clipping."""
         self.seen: list[dict[str, float]] = []
 
@@ -202,15 +203,15 @@ class StepSampler:
             if parameter.grad is None or parameter.grad.is_sparse:
                 continue
             new = parameter.detach().view(-1)[places.to(parameter.device)].double()
-            slope = parameter.grad.view(-1)[places.to(parameter.device)].double()
+            gradient = parameter.grad.view(-1)[places.to(parameter.device)].double()
             updates.append(_size(new - old) / max(_size(old), 1e-30))
-            gradients.append(_size(slope))
+            gradients.append(_size(gradient))
             pulls.append(self.pull * _size(old) / max(gradients[-1], 1e-30))
         if not updates:
             return {}
-        slopes = [p.grad.float().norm() for p in self.module.parameters() if p.grad is not None]
-        length = torch.stack(slopes).norm() if self.length is None else self.length
-        found = {"gradient": float(length), "update_ratio": float(np.median(updates))}
+        norms = [p.grad.float().norm() for p in self.module.parameters() if p.grad is not None]
+        norm = torch.stack(norms).norm() if self.norm is None else self.norm
+        found = {"gradient": float(norm), "update_ratio": float(np.median(updates))}
         if self.eps is not None:
             found["gradient_over_eps"] = float(np.median(gradients)) / self.eps
         if self.pull:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from labelwise.training.settings import ScheduleConfig
+from labelwise.networks.settings import ScheduleConfig
 
 Schedule = Callable[[int], float]
 

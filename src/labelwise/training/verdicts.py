@@ -10,13 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import Field
-
-from labelwise.config import Config
-
-Name = Literal["healthy", "on the plateau", "collapsed", "diverged", "under-trained"]
+from labelwise.networks.settings import VerdictName
 
 BELOW = 0.95
 """A loss below this share of the floor comes from looking at the documents."""
@@ -32,21 +28,6 @@ BLOWN_UP = 1.5
 """A loss above this multiple of the first one, and of the floor, has blown up."""
 SAME_FOR_ALL = 0.9
 """Share of documents with the same first label from which on the model says the same to everybody."""
-
-
-class MonitorConfig(Config):
-    """Watches for collapse while a model trains."""
-
-    enabled: bool = True
-    """Look at every validation, or every epoch without one; costs one pass over the probe."""
-    probe: Annotated[int, Field(ge=2)] = 128
-    """Training documents that are looked at, always the same."""
-    attention: bool = True
-    """Look at attention too."""
-    stop_on: tuple[Name, ...] = ()
-    """Verdicts that end the training."""
-    patience: Annotated[int, Field(ge=1)] = 2
-    """Times in a row a verdict must fall before it ends the training."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +74,7 @@ class Reading:
 class Verdict:
     """A judgement in words."""
 
-    name: Name
+    name: VerdictName
     reason: str
     remedy: str = ""
 
@@ -151,7 +132,7 @@ def _above_or_at_the_floor(readings: Sequence[Reading]) -> Verdict:
     now, before = readings[-1], readings[-2] if len(readings) > 1 else readings[-1]
     where = f"the loss is {_share(now)} of the floor"
     if now.pull_over_gradient > 1:
-        name: Name = "collapsed" if now.commonest >= SAME_FOR_ALL else "under-trained"
+        name: VerdictName = "collapsed" if now.commonest >= SAME_FOR_ALL else "under-trained"
         return Verdict(name, f"{where}; dominated by L2: {_pull(now)}", _L2_REMEDY)
     if now.gradient_over_eps < 1:
         return Verdict(

@@ -2,7 +2,7 @@
 
 Tokens are packed: the rows of a step follow those of the step before, documents from the longest to the shortest, so
 that the first ``count`` documents of a batch are those which have a token at this step. Kernels overwrite what they
-have read: sums become gates on the way forward and slopes on the way back. Exponentials are polynomials that the
+have read: sums become gates on the way forward and gradients on the way back. Exponentials are polynomials that the
 compiler turns into vector code; results are within 2e-7 of the exact functions.
 
 Columns of `gates` are those of torch for an LSTM (input, forget, cell, output); for a GRU they are (new, reset, update,
@@ -112,33 +112,33 @@ def lstm_forward(gates, cells, before, out, begin, count, following, kept, place
 
 
 @kernel
-def lstm_backward(gates, cells, slopes, hidden, carried, begin, count, kept, place, column):
-    """Slopes of the sums in place of the gates.
+def lstm_backward(gates, cells, gradients, hidden, carried, begin, count, kept, place, column):
+    """Gradients of the sums in place of the gates.
 
     Parameters
     ----------
     gates, cells, begin, count, place, column
         As in `lstm_forward`.
-    slopes
+    gradients
         [documents, places, columns]: of the hidden states, from above.
     hidden, carried
-        [documents, width]: slopes that come from the following step, of hidden states and cells, for `kept` documents;
+        [documents, width]: gradients from the following step, of hidden states and cells, for `kept` documents;
         `carried` becomes that of the cells before.
     """
     width = cells.shape[1]
     for row in range(count):
         own, cell = gates[begin + row], cells[begin + row]
-        above, from_next, carry = slopes[row, place, column : column + width], hidden[row], carried[row]
+        above, from_next, carry = gradients[row, place, column : column + width], hidden[row], carried[row]
         if row >= kept:
             for j in range(width):
                 from_next[j] = 0
                 carry[j] = 0
         enter, forget, new, leave = own[:width], own[width : 2 * width], own[2 * width : 3 * width], own[3 * width :]
         for j in range(width):
-            slope = above[j] + from_next[j]
+            gradient = above[j] + from_next[j]
             level = _tanh(forget[j] * cell[j] + enter[j] * new[j])
-            inside = carry[j] + slope * leave[j] * (ONE - level * level)
-            leave[j] = slope * level * leave[j] * (ONE - leave[j])
+            inside = carry[j] + gradient * leave[j] * (ONE - level * level)
+            leave[j] = gradient * level * leave[j] * (ONE - leave[j])
             carry[j] = inside * forget[j]
             forget[j] = inside * cell[j] * forget[j] * (ONE - forget[j])
             entered = enter[j]
@@ -166,21 +166,21 @@ def gru_forward(gates, cells, before, out, begin, count, following, kept, place,
 
 
 @kernel
-def gru_backward(gates, before, slopes, hidden, carried, begin, count, kept, place, column):
+def gru_backward(gates, before, gradients, hidden, carried, begin, count, kept, place, column):
     """The same for a GRU; `hidden` keeps what goes straight on to the state before, and the product adds the rest."""
     width = before.shape[1]
     for row in range(count):
         own, last = gates[begin + row], before[begin + row]
-        above, from_next = slopes[row, place, column : column + width], hidden[row]
+        above, from_next = gradients[row, place, column : column + width], hidden[row]
         if row >= kept:
             for j in range(width):
                 from_next[j] = 0
         new, reset, update, added = own[:width], own[width : 2 * width], own[2 * width : 3 * width], own[3 * width :]
         for j in range(width):
-            slope = above[j] + from_next[j]
-            from_next[j] = slope * update[j]
-            inside = slope * (ONE - update[j]) * (ONE - new[j] * new[j])
-            update[j] = slope * (last[j] - new[j]) * update[j] * (ONE - update[j])
+            gradient = above[j] + from_next[j]
+            from_next[j] = gradient * update[j]
+            inside = gradient * (ONE - update[j]) * (ONE - new[j] * new[j])
+            update[j] = gradient * (last[j] - new[j]) * update[j] * (ONE - update[j])
             given = added[j]
             added[j] = inside * reset[j]
             reset[j] = inside * given * reset[j] * (ONE - reset[j])

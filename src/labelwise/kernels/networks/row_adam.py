@@ -32,9 +32,9 @@ def update_rows(weights, first, second, rows, gradient, begin, end, decay, beta1
     new, new_squares = ONE - beta1, ONE - beta2
     for place in range(begin, end):
         row = rows[place]
-        own, mean, squares, slope = weights[row], first[row], second[row], gradient[place]
+        own, mean, squares, given = weights[row], first[row], second[row], gradient[place]
         for j in range(width):
-            pull = slope[j] + decay * own[j]
+            pull = given[j] + decay * own[j]
             mean[j] += new * (pull - mean[j])
             squares[j] = squares[j] * beta2 + new_squares * pull * pull
             own[j] -= rate * mean[j] / (np.sqrt(squares[j]) * root + eps)

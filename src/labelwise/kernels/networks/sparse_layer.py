@@ -11,7 +11,7 @@ from labelwise.kernels.jit import jit
 def weighted_rows(indptr, columns, values, table, begin, end, out):
     """out[row] = sum of values[k] * table[columns[k]] over the row's entries k, for rows begin..end.
 
-    With entries by column, and slopes in the place of the table, this is also the way back.
+    With entries by column, and gradients in the place of the table, this is also the way back.
     """
     for row in range(begin, end):
         target = out[row]

@@ -7,9 +7,8 @@ precision for the whole life of the process.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -17,34 +16,14 @@ from accelerate import Accelerator
 from accelerate.utils import (
     DistributedDataParallelKwargs,
     broadcast_object_list,
-    parse_flag_from_env,
     send_to_device,
 )
 from torch import Tensor, nn
 
+from labelwise.device import computing_device
 from labelwise.errors import ConfigError
-from labelwise.parallel import threads
 
 Loss = Callable[[Any], Tensor]
-
-
-@contextmanager
-def torch_threads() -> Iterator[None]:
-    """Torch computes with as many threads as the rest of the toolkit inside the block."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads())
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def computing_device() -> torch.device:
-    """Where this process computes: its own GPU, else the CPU. Losses are summed in float64, which Apple's GPUs lack."""
-    if not torch.cuda.is_available() or parse_flag_from_env("ACCELERATE_USE_CPU"):
-        return torch.device("cpu")
-    rank = os.environ.get("LOCAL_RANK")
-    return torch.device("cuda") if rank is None else torch.device("cuda", int(rank) % torch.cuda.device_count())
 
 
 class _LossModule(nn.Module):
@@ -67,7 +46,7 @@ class Machine:
         self.device = self.accelerator.device
         self.ranks: int = self.accelerator.num_processes
         self.rank: int = self.accelerator.process_index
-        self.first: bool = self.rank == 0
+        self.is_rank_zero: bool = self.rank == 0
         self.half = _wants_half(precision, self.device)
         self._wrapped: nn.Module | None = None
 
@@ -92,12 +71,12 @@ class Machine:
         self._wrapped = self.accelerator.prepare_model(_LossModule(module, function))
         return self._wrapped
 
-    def alone(self) -> AbstractContextManager[Any]:
+    def no_sync(self) -> AbstractContextManager[Any]:
         """Gradients stay on their rank inside: for all but the last batch of a step."""
         return nullcontext() if self._wrapped is None else self.accelerator.no_sync(self._wrapped)
 
-    def placed(self, batch: Any) -> Any:
-        """A batch on the device."""
+    def move(self, batch: Any) -> Any:
+        """A batch, moved to the device."""
         return batch if self.device.type == "cpu" else send_to_device(batch, self.device, non_blocking=True)
 
     def windows(self, items: Sequence[Any], accumulate: int) -> list[list[Any]]:
@@ -109,11 +88,11 @@ class Machine:
         mine = [items[(turn * self.ranks + self.rank) % len(items)] for turn in range(count)]
         return [mine[begin : begin + accumulate] for begin in range(0, count, accumulate)]
 
-    def agreed(self, *flags: bool) -> tuple[bool, ...]:
-        """What the first rank says, on all ranks."""
+    def broadcast_flags(self, *flags: bool) -> tuple[bool, ...]:
+        """The flags of rank zero, on all ranks."""
         if self.ranks == 1:
             return flags
-        said = torch.tensor([flag and self.first for flag in flags], dtype=torch.int32, device=self.device)
+        said = torch.tensor([flag and self.is_rank_zero for flag in flags], dtype=torch.int32, device=self.device)
         return tuple(bool(flag) for flag in self._reduced(said, "sum"))
 
     def mean(self, value: Tensor) -> float:
@@ -124,11 +103,11 @@ class Machine:
         reduced: Any = self.accelerator.reduce(value, how)
         return reduced
 
-    def from_first(self, make: Callable[[], Any]) -> Any:
-        """What the first rank makes, on all ranks; the others wait."""
+    def on_rank_zero(self, make: Callable[[], Any]) -> Any:
+        """What rank zero computes, on all ranks; the others wait."""
         if self.ranks == 1:
             return make()
-        box = [make() if self.first else None]
+        box = [make() if self.is_rank_zero else None]
         broadcast_object_list(box)
         return box[0]
 

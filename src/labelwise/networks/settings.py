@@ -11,14 +11,18 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from labelwise.config import Config
+from labelwise.errors import ConfigError
+from labelwise.result_fields import PART, Decides, deciding
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
 
+VerdictName = Literal["healthy", "on the plateau", "collapsed", "diverged", "under-trained"]
+
 ADAM_FAMILY = ("adam", "amsgrad", "adamw")
-# Fields that only some optimisers have. To give one to another optimiser is an error, not a wish that is ignored.
+# Fields that only some optimisers have. Setting one for an optimiser that lacks it is an error.
 ONLY_FOR = {
     "betas": ADAM_FAMILY,
     "eps": (*ADAM_FAMILY, "adagrad", "adadelta"),
@@ -28,8 +32,6 @@ ONLY_FOR = {
     "rate_decay": ("adagrad",),
     "initial_sum": ("adagrad",),
 }
-# Settings that say when to write or how fast to read, not what is learned: a run may resume with other ones.
-NOT_PART_OF_THE_RESULT = ("time_budget", "checkpoint_every", "tensorboard", "load_ahead")
 
 
 class OptimiserConfig(Config):
@@ -163,7 +165,7 @@ class TrainingConfig(Config):
     accumulate: Count = 1
     """Batches whose gradients are averaged into one step."""
     clip: Positive | Literal["adaptive"] | None = 1.0
-    """Longest gradient, all parameters together; a longer one is scaled down. `adaptive` allows five times the longest
+    """Maximum gradient norm over all parameters; larger ones are scaled down. `adaptive` allows five times the largest
     of the last five, null leaves all as they are."""
     optimiser: OptimiserConfig = OptimiserConfig()
     """How weights follow gradients."""
@@ -181,15 +183,15 @@ class TrainingConfig(Config):
     """Keep the weights of the best validation rather than the last ones."""
     averaging: AveragingConfig = AveragingConfig()
     """Averages of the weights along the way."""
-    time_budget: Positive | None = None
+    time_budget: Annotated[Positive | None, Decides.END] = None
     """Seconds after which training ends with what it has, those before an interruption counted."""
-    checkpoint_every: CheckpointConfig = CheckpointConfig()
+    checkpoint_every: Annotated[CheckpointConfig, Decides.NOTHING] = CheckpointConfig()
     """When unfinished work is written, so that a killed run can go on."""
     log_every: Count = 50
     """Steps between two lines of the training loss in metrics.jsonl."""
-    load_ahead: Annotated[int, Field(ge=0)] = 0
+    load_ahead: Annotated[int, Field(ge=0), Decides.NOTHING] = 0
     """Batches made ready on other threads while the model computes."""
-    tensorboard: str | None = None
+    tensorboard: Annotated[str | None, Decides.NOTHING] = None
     """Folder for TensorBoard's event files; null writes none."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Seed of everything random: order of documents, dropout."""
@@ -204,7 +206,37 @@ class TrainingConfig(Config):
 
     def part_of_the_result(self) -> dict[str, Any]:
         """The settings that decide what is learned, as plain values."""
-        return self.model_dump(mode="json", exclude=set(NOT_PART_OF_THE_RESULT))
+        return deciding(self, PART)
+
+
+def without_held_out(training: TrainingConfig, default: TrainingConfig) -> TrainingConfig:
+    """The settings when no documents are held out: nothing is validated, and the last weights are kept.
+
+    Early stopping is an error unless it is the method's own default, or looks at the training loss.
+    """
+    if training.metric == "loss":
+        return training
+    if training.early_stopping not in (None, default.early_stopping):
+        raise ConfigError(
+            "training.early_stopping: there are no held-out documents to stop by; give a valid part, set "
+            "valid_fraction, or set training.metric to loss"
+        )
+    return training.model_copy(update={"validate_every": None, "early_stopping": None})
+
+
+class MonitorConfig(Config):
+    """Watches for collapse while a model trains."""
+
+    enabled: bool = True
+    """Look at every validation, or every epoch without one; costs one pass over the probe."""
+    probe: Annotated[int, Field(ge=2)] = 128
+    """Training documents that are looked at, always the same."""
+    attention: bool = True
+    """Look at attention too."""
+    stop_on: tuple[VerdictName, ...] = ()
+    """Verdicts that end the training."""
+    patience: Annotated[int, Field(ge=1)] = 2
+    """Times in a row a verdict must fall before it ends the training."""
 
 
 def lower_is_better(metric: str) -> bool:

@@ -11,9 +11,10 @@ nothing can tell them apart. So each label is offered only some buckets, drawn b
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 from scipy import sparse
 
 from labelwise.codes.buckets import BucketTables, narrow
@@ -23,7 +24,8 @@ from labelwise.data.dataset import row_pieces
 from labelwise.kernels.buckets.least_loaded import least_loaded
 from labelwise.mapped import counts_of, forget
 from labelwise.progress import progress
-from labelwise.training.settings import Count
+
+Count = Annotated[int, Field(ge=1)]
 
 SUMS_AT_ONCE = 1 << 25
 """Sums of scores that exist at a time: 128 MB."""

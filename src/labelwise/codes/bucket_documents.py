@@ -1,7 +1,7 @@
-"""Documents on their way through the labels: what each has found so far, and what a label must reach to matter to it.
+"""Search state per document in bucket decoding: the best labels so far, and what a label must reach to matter.
 
-32 documents go together, as the lanes of vectors (`Lanes`), or one goes alone (`One`). Both are given blocks of labels
-by `bucket_search.py`, several blocks at the same time if need be, and then gather what the blocks gave.
+32 documents are searched together, as the lanes of vectors (`DocumentGroup`), or one alone (`SingleDocument`). Both get
+blocks of labels from `bucket_search.py`, several blocks at the same time if need be, and then gather what was found.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from labelwise.kernels.buckets.bucket_scan import (
     scan,
     scan_one,
 )
-from labelwise.topk import NOTHING
+from labelwise.topk import NOTHING, in_order
 
 FIRST_BUCKETS, FIRST_MEMBERS = 8, 32
 """Best buckets of the first table with whose labels the search begins, and labels of them that are scored at least."""
@@ -35,8 +35,8 @@ Found = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Scores, labels and limits."""
 
 
-class Lanes:
-    """Up to 32 documents on their way through the labels.
+class DocumentGroup:
+    """The search state of up to 32 documents.
 
     Attributes
     ----------
@@ -44,8 +44,8 @@ class Lanes:
         Documents that have a result, and their lanes.
     """
 
-    def __init__(self, way: int, scores: np.ndarray, begin: int, end: int, k: int) -> None:
-        self.way, self.scores = way, scores
+    def __init__(self, aggregation: int, scores: np.ndarray, begin: int, end: int, k: int) -> None:
+        self.aggregation, self.scores = aggregation, scores
         self.first = max(0, min(begin, scores.shape[2] - LANES))
         n_tables, n_buckets, _ = scores.shape
         self.tops = np.empty((n_tables, LANES), np.float32)
@@ -68,7 +68,7 @@ class Lanes:
         """Look at labels of each document's best buckets in the first table: they show what must be reached."""
         for lane in self.sound:
             _look_at_best(
-                rows, order, offsets, self.scores, self.first + lane, self.way, self.best[lane], self.ids[lane]
+                rows, order, offsets, self.scores, self.first + lane, self.aggregation, self.best[lane], self.ids[lane]
             )
 
     def make_ready(self) -> None:
@@ -79,7 +79,7 @@ class Lanes:
         n_tables, n_buckets, _ = self.scores.shape
         if len(self.bytes) == 0:
             self.bytes = np.empty((n_tables, n_buckets, LANES), np.uint8)
-        if self.way == SUM:
+        if self.aggregation == SUM:
             self.steps = _steps(self.bounds, worst, n_tables)
             kernel: Any = as_bytes
             kernel(self.scores, self.first, self.tops, _rounded_down(self.steps), self.bytes)
@@ -87,7 +87,7 @@ class Lanes:
                 [_limit(*each, n_tables) for each in zip(worst, self.bounds, self.steps, strict=True)]
             )
             return
-        weight, limit = _flag(self.way, n_tables)
+        weight, limit = _flag(self.aggregation, n_tables)
         self.limits = np.full(LANES, min(limit, 255), np.uint8)  # bytes end at 255: within it are all labels
         flags: Any = as_flags
         flags(self.scores, self.first, worst.astype(np.float32), weight, self.bytes)
@@ -100,22 +100,22 @@ class Lanes:
         for rows, labels, first in blocks:
             kernel(
                 rows, labels, first, self.bytes, self.active, limits, self.bounds, self.steps, self.scores, self.first,
-                self.way, room, best, ids,
+                self.aggregation, room, best, ids,
             )  # fmt: skip
         self.found.append((best, ids, limits))
 
     def gather(self) -> None:
-        """Put together what the shares have found."""
+        """Combine what the parts have found."""
         found, self.found = self.found, []
         self.best, self.ids = _merged(found)
         self.limits = np.min([part[2] for part in found], 0)
 
 
-class One:
-    """A single document on its way through the labels."""
+class SingleDocument:
+    """The search state of a single document."""
 
-    def __init__(self, way: int, scores: np.ndarray, document: int, k: int) -> None:
-        self.way, self.scores = way, scores
+    def __init__(self, aggregation: int, scores: np.ndarray, document: int, k: int) -> None:
+        self.aggregation, self.scores = aggregation, scores
         good = bool(np.isfinite(scores).all())
         self.sound, self.documents = np.arange(int(good)), np.full(int(good), document)
         self.bytes = np.empty((0, scores.shape[1]), np.uint8)
@@ -128,7 +128,7 @@ class One:
     def begin_with(self, rows: np.ndarray, order: np.ndarray, offsets: np.ndarray) -> None:
         """Look at labels of the best buckets in the first table."""
         if len(self.sound):
-            _look_at_best(rows, order, offsets, self.scores, 0, self.way, self.best[0], self.ids[0])
+            _look_at_best(rows, order, offsets, self.scores, 0, self.aggregation, self.best[0], self.ids[0])
 
     def make_ready(self) -> None:
         """Bytes and limit for what must be reached now."""
@@ -136,13 +136,13 @@ class One:
         if np.isneginf(worst) or len(self.sound) == 0:
             return
         n_tables = len(self.scores)
-        if self.way == SUM:
+        if self.aggregation == SUM:
             self.step = float(_steps(np.array([self.bound]), np.array([worst]), n_tables)[0])
             away = (self.tops - self.scores[:, :, 0]) * _rounded_down(np.array([self.step]))
             self.bytes = np.minimum(away, np.float32(255)).astype(np.uint8)
             self.limit = int(_limit(worst, self.bound, self.step, n_tables))
             return
-        weight, self.limit = _flag(self.way, n_tables)
+        weight, self.limit = _flag(self.aggregation, n_tables)
         self.bytes = np.where(self.scores[:, :, 0] < np.float32(worst), np.uint8(weight), np.uint8(0))
 
     def look(self, blocks: Iterable[Block]) -> None:
@@ -152,13 +152,13 @@ class One:
         kernel: Any = scan_one
         for rows, labels, first in blocks if len(self.sound) else ():
             limit = kernel(
-                rows, labels, first, self.bytes, limit, self.bound, self.step, self.scores, self.way, room, best[0],
-                ids[0],
+                rows, labels, first, self.bytes, limit, self.bound, self.step, self.scores, self.aggregation, room,
+                best[0], ids[0],
             )  # fmt: skip
         self.found.append((best, ids, np.array([limit])))
 
     def gather(self) -> None:
-        """Put together what the shares have found."""
+        """Combine what the parts have found."""
         found, self.found = self.found, []
         self.best, self.ids = _merged(found)
         self.limit = min(int(part[2][0]) for part in found)
@@ -170,7 +170,7 @@ def _look_at_best(
     offsets: np.ndarray,
     scores: np.ndarray,
     document: int,
-    way: int,
+    aggregation: int,
     best: np.ndarray,
     ids: np.ndarray,
 ) -> None:
@@ -180,7 +180,7 @@ def _look_at_best(
     chosen = np.argpartition(-own, count - 1)[:count]
     kernel: Any = look_at_members
     room, promising = np.empty(len(scores), np.float32), np.empty(max(FIRST_MEMBERS, 2 * len(best)), np.int32)
-    kernel(rows, order, offsets, chosen, promising, scores, document, way, room, best, ids)
+    kernel(rows, order, offsets, chosen, promising, scores, document, aggregation, room, best, ids)
 
 
 def _merged(found: Sequence[Found]) -> tuple[np.ndarray, np.ndarray]:
@@ -190,8 +190,8 @@ def _merged(found: Sequence[Found]) -> tuple[np.ndarray, np.ndarray]:
     k = found[0][0].shape[1]
     best = np.concatenate([part[0] for part in found], 1)
     ids = np.concatenate([part[1] for part in found], 1)
-    order = np.lexsort((np.where(ids == NOTHING, np.iinfo(np.int32).max, ids), -best), axis=1)
-    best, ids = np.take_along_axis(best, order, 1), np.take_along_axis(ids, order, 1)
+    top = in_order(ids, best)
+    best, ids = top.scores, top.ids
     again = np.zeros(ids.shape, bool)
     again[:, 1:] = (ids[:, 1:] == ids[:, :-1]) & (
         ids[:, 1:] != NOTHING
@@ -220,7 +220,7 @@ def _limit(worst: float, bound: float, step: float, n_tables: int) -> np.uint8:
     return np.uint8(0) if np.isneginf(worst) else np.uint8(kernel(worst, n_tables, bound, step))
 
 
-def _flag(way: int, n_tables: int) -> tuple[int, int]:
+def _flag(aggregation: int, n_tables: int) -> tuple[int, int]:
     """What a score counts that is too low, and how much may come together: the least must be high enough in all tables,
     the median in half of them."""
-    return (255, 0) if way == LEAST else (1, n_tables // 2)
+    return (255, 0) if aggregation == LEAST else (1, n_tables // 2)

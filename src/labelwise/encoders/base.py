@@ -1,0 +1,102 @@
+"""What networks ask of documents and of encoders, whatever the documents are: texts, images or vectors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class InputBatch(Protocol):
+    """Some documents, ready for an encoder."""
+
+    @property
+    def rows(self) -> np.ndarray:
+        """Which documents, in the order of the batch."""
+        ...
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """The arguments of the encoder's `forward`."""
+        ...
+
+
+class Inputs(Protocol):
+    """Documents as an encoder reads them: `Tokens`, `WordTokens`, `Vectors`."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """The size of each document, by which batches are made."""
+        ...
+
+    def batch(self, documents: np.ndarray) -> InputBatch:
+        """Some of the documents; a batch may hold them in another order."""
+        ...
+
+    def identity(self) -> tuple[np.ndarray, ...]:
+        """The arrays that tell these documents from others, for fingerprints."""
+        ...
+
+
+class Encoder(Protocol):
+    """A module that computes states or vectors from the arrays of a batch."""
+
+    @property
+    def width(self) -> int:
+        """Numbers per state or vector."""
+        ...
+
+    def __call__(self, *inputs: Tensor) -> Tensor: ...
+
+    def state(self) -> dict[str, np.ndarray]:
+        """All that a model file keeps; the class method `restored` reads it back."""
+        ...
+
+
+@dataclass(frozen=True)
+class VectorBatch:
+    """Vectors of some documents."""
+
+    rows: np.ndarray
+    vectors: np.ndarray
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """The vectors."""
+        return (self.vectors,)
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Documents that are vectors already [documents, width]: of a frozen encoder, or given."""
+
+    values: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """All alike."""
+        return np.ones(len(self), np.int64)
+
+    def batch(self, documents: np.ndarray) -> VectorBatch:
+        """Some of the documents, in the given order."""
+        return VectorBatch(documents, self.values[documents])
+
+    def identity(self) -> tuple[np.ndarray, ...]:
+        """The numbers."""
+        return (self.values,)
+
+
+def tensors_of(batch: InputBatch, device: Any = "cpu") -> tuple[Tensor, ...]:
+    """The arrays of a batch as tensors."""
+    import torch
+
+    return tuple(torch.from_numpy(array).to(device, non_blocking=True) for array in batch.arrays)

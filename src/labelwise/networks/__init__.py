@@ -1,0 +1,1 @@
+"""Networks: what a network method consists of and how it predicts. Nothing here trains."""

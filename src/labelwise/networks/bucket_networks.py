@@ -1,0 +1,147 @@
+"""Networks that score buckets, one per repetition of a bucket code: their arrays, and the scores they give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelwise.codes.buckets import BucketTables
+from labelwise.device import computing_device, torch_threads
+from labelwise.encoders.arrays import as_tensor
+from labelwise.encoders.sparse_mlp import SparseMLP, SparseRows
+from labelwise.errors import ModelFormatError
+from labelwise.store import stored
+
+Form = Literal["logits", "sigmoid", "softmax"]
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """What one network has learned.
+
+    Parameters
+    ----------
+    number
+        Which of the repetitions it is: decides its hash tables.
+    tensors
+        `table` [features, width], `weight0` [width, before] ..., `bias0` ..., all float32.
+    buckets
+        The bucket of each label if it is not the hash's: after labels have been moved.
+    """
+
+    number: int
+    tensors: Mapping[str, np.ndarray]
+    buckets: np.ndarray | None = None
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all weights are finite."""
+        return all(bool(np.isfinite(array).all()) for array in self.tensors.values())
+
+    def to_tensors(self, prefix: str) -> dict[str, np.ndarray]:
+        """All arrays by name."""
+        found = {f"{prefix}{name}": array for name, array in self.tensors.items()}
+        return found if self.buckets is None else {**found, f"{prefix}buckets": self.buckets}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The shape of a repetition's network."""
+
+    n_features: int
+    hidden: tuple[int, ...]
+    n_buckets: int
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of all arrays of one network."""
+        widths = [*self.hidden, self.n_buckets]
+        shapes: dict[str, tuple[int, ...]] = {"table": (self.n_features, widths[0])}
+        shapes |= {f"bias{layer}": (width,) for layer, width in enumerate(widths)}
+        return shapes | {f"weight{layer}": (widths[layer + 1], widths[layer]) for layer in range(len(self.hidden))}
+
+    def checked(self, tensors: Mapping[str, np.ndarray], prefix: str, path: Path) -> dict[str, np.ndarray]:
+        """The arrays of one network from a file."""
+        found = {}
+        for name, shape in self.shapes().items():
+            array = stored(tensors, f"{prefix}{name}", path)
+            if array.shape != shape or array.dtype != np.float32:
+                raise ModelFormatError(f"{path}: {prefix}{name} is {array.dtype} {array.shape}, not {shape}")
+            found[name] = array
+        return found
+
+
+class BucketNetworks:
+    """The networks of some repetitions where they compute, built once.
+
+    Parameters
+    ----------
+    repetitions, sizes
+        What the networks have learned, and their shape.
+    feature_tables
+        Hash tables of the features, or None where each feature has a row of its own.
+    """
+
+    def __init__(self, repetitions: Sequence[Repetition], sizes: Sizes, feature_tables: BucketTables | None) -> None:
+        self.repetitions, self.sizes, self.feature_tables = repetitions, sizes, feature_tables
+        self.device = computing_device()
+        self.networks = [networks_of([one], sizes).to(self.device) for one in repetitions]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BucketNetworks, (self.repetitions, self.sizes, self.feature_tables)  # pickles hold weights once
+
+    def scores(self, features: Any, form: Form) -> np.ndarray:
+        """Scores of buckets [repetitions, buckets, documents] for the rows of a feature matrix."""
+        found = np.empty((len(self.networks), self.sizes.n_buckets, features.shape[0]), np.float32)
+        with torch_threads(), torch.inference_mode():
+            for index, (one, network) in enumerate(zip(self.repetitions, self.networks, strict=True)):
+                hashed = None if self.feature_tables is None else [self.feature_tables.table(one.number)]
+                scores = network.scores_by_output(sparse_rows(features, 1, hashed).to(self.device))[0]
+                if form != "logits":
+                    scores = torch.sigmoid(scores) if form == "sigmoid" else torch.softmax(scores, 0)
+                found[index] = scores.cpu().numpy()
+        return found
+
+
+def networks_of(repetitions: Sequence[Repetition], sizes: Sizes) -> SparseMLP:
+    """Stacked networks with what repetitions have learned; a single one shares its arrays."""
+    with torch.device("meta"):
+        network = SparseMLP(len(repetitions), sizes.n_features, sizes.hidden, sizes.n_buckets)
+    held = [repetition.tensors for repetition in repetitions]
+    one = len(held) == 1
+
+    def joined(name: str) -> Tensor:
+        arrays = [as_tensor(tensors[name]) for tensors in held]
+        return arrays[0][None] if one else torch.stack(arrays)
+
+    values = {"table": joined("table").flatten(0, 1)}
+    values |= {f"biases.{layer}": joined(f"bias{layer}").flatten() for layer in range(len(network.biases))}
+    values |= {f"weights.{layer}": joined(f"weight{layer}") for layer in range(len(network.weights))}
+    network.load_state_dict(values, assign=True)
+    return network.requires_grad_(False).eval()
+
+
+def one_of(network: SparseMLP, index: int, number: int, buckets: np.ndarray | None) -> Repetition:
+    """One network's arrays, copied out of the stack."""
+    tensors = {"table": network.of(index, network.table.detach())}
+    tensors |= {f"bias{layer}": network.bias(layer).detach()[index] for layer in range(len(network.biases))}
+    tensors |= {f"weight{layer}": weight.detach()[index] for layer, weight in enumerate(network.weights)}
+    return Repetition(number, {name: part.cpu().numpy().copy() for name, part in tensors.items()}, buckets)
+
+
+def sparse_rows(features: Any, count: int, hashed: Sequence[np.ndarray] | None) -> SparseRows:
+    """Rows of a feature matrix for `count` networks, features under each network's own numbers."""
+    columns = features.indices.astype(np.int64)
+    every = np.stack([table[columns].astype(np.int64) for table in hashed]) if hashed else columns[None]
+    if not hashed and count > 1:
+        every = np.broadcast_to(every, (count, len(columns)))
+    return SparseRows(
+        torch.from_numpy(features.indptr.astype(np.int64)),
+        torch.from_numpy(np.ascontiguousarray(every)),
+        torch.from_numpy(np.ascontiguousarray(features.data, np.float32)),
+    )

@@ -1,0 +1,43 @@
+"""An encoder with one linear output per label, and its predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from labelwise.encoders.base import Inputs
+from labelwise.encoders.embed import vectors_in_batches
+from labelwise.encoders.transformer import TransformerEncoder
+from labelwise.heads.flat import FlatHead
+from labelwise.topk import NOTHING, TopK, in_order
+
+
+class EncoderHead(nn.Module):
+    """An encoder and a head; `forward` gives the documents' vectors."""
+
+    def __init__(self, encoder: TransformerEncoder, head: FlatHead) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Vectors of a batch."""
+        return self.encoder(*inputs)
+
+    def best(self, inputs: Inputs, k: int, what: str) -> TopK:
+        """The k best labels of each document, with probabilities as scores."""
+        return best_labels(self.head, vectors_in_batches(self.encoder, inputs, what), len(inputs), k)
+
+
+def best_labels(head: FlatHead, batches: Iterable[tuple[np.ndarray, Tensor]], count: int, k: int) -> TopK:
+    """The k best labels of documents whose vectors come in batches, in any order."""
+    ids = np.empty((count, k), np.int32)
+    scores = np.empty((count, k), np.float32)
+    for documents, vectors in batches:
+        found, best = head.best(vectors, k)
+        scores[documents] = torch.where(found == NOTHING, best, torch.sigmoid(best)).cpu().numpy()
+        ids[documents] = found.cpu().numpy()
+    return in_order(ids, scores)

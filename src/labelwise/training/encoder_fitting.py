@@ -1,0 +1,118 @@
+"""What the training loop needs of an encoder with a head: batches, loss and validation.
+
+With a frozen encoder every text is encoded once and only the head is trained, on the vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from labelwise.encoders.base import Inputs, tensors_of
+from labelwise.encoders.embed import vectors_in_batches
+from labelwise.heads.flat import FlatHead, Targets
+from labelwise.networks.encoder_head import EncoderHead
+from labelwise.networks.settings import TrainingConfig
+from labelwise.topk import TopK
+from labelwise.training.batching import training_batches
+from labelwise.training.checkpoint import fingerprint
+from labelwise.training.validation import validated_metrics, validation_numbers
+
+FROZEN_AT_ONCE = 2048
+"""Vectors of frozen encoders that are validated together."""
+
+
+@dataclass(frozen=True)
+class EncoderData:
+    """Documents of one part of the data: what the head or the encoder reads of them, and their labels."""
+
+    inputs: Inputs
+    """What the encoder reads, or with a frozen encoder `Vectors`."""
+    labels: Any
+    """CSR [documents, labels]; may have labels that the head does not know, at the end."""
+
+    def __len__(self) -> int:
+        return self.labels.shape[0]
+
+    def identity(self) -> str:
+        """A hash of all of it."""
+        labels = self.labels
+        return fingerprint(*self.inputs.identity(), labels.indptr, labels.indices, list(labels.shape))
+
+
+class EncoderBatch(NamedTuple):
+    """A loaded batch: the labels of its documents as pairs, and the arguments of the encoder."""
+
+    documents: Tensor
+    labels: Tensor
+    inputs: tuple[Tensor, ...]
+
+    @property
+    def targets(self) -> Targets:
+        """The labels as the head wants them."""
+        return Targets(self.documents, self.labels)
+
+
+class EncoderFitting:
+    """What the loop needs of an encoder with a head, or of a head alone when the vectors are there already."""
+
+    def __init__(
+        self, module: EncoderHead | FlatHead, train: EncoderData, valid: EncoderData | None, config: TrainingConfig
+    ) -> None:
+        self.module: nn.Module = module
+        self.encoder = module.encoder if isinstance(module, EncoderHead) else None
+        self.head = module.head if isinstance(module, EncoderHead) else module
+        self.train, self.valid, self.config = train, valid, config
+        self.lengths = train.inputs.lengths
+
+    def batches(self, epoch: int) -> Sequence[np.ndarray]:
+        """Rows of documents of like length."""
+        return training_batches(self.lengths, self.config, epoch)
+
+    def load(self, item: np.ndarray, epoch: int) -> EncoderBatch:
+        """The tensors of some training documents."""
+        return self.loaded(item)
+
+    def loaded(self, rows: np.ndarray) -> EncoderBatch:
+        """The same, whatever the epoch."""
+        batch = self.train.inputs.batch(rows)
+        targets = Targets.of_rows(self.train.labels, batch.rows)
+        return EncoderBatch(targets.documents, targets.labels, tensors_of(batch))
+
+    def loss(self, batch: EncoderBatch) -> Tensor:
+        """The mean loss of the documents."""
+        return self.head.loss(self.vectors(batch), batch.targets)
+
+    def vectors(self, batch: EncoderBatch) -> Tensor:
+        """The documents' vectors of a loaded batch."""
+        return self.encoder(*batch.inputs) if self.encoder is not None else batch.inputs[0]
+
+    @torch.inference_mode()
+    def validate(self) -> dict[str, float]:
+        """Precision, nDCG and loss on the held-out documents."""
+        if self.valid is None or len(self.valid) == 0:
+            return {}
+        metrics, k = validated_metrics(self.config.metric)
+        known = self.valid.labels[:, : self.head.n_labels]
+        ids = np.full((len(self.valid), k), -1, np.int32)
+        scores = np.full((len(self.valid), k), -np.inf, np.float32)
+        places, total = min(k, self.head.n_labels), 0.0
+        for rows, vectors in self._valid_vectors(self.valid):
+            found, best = self.head.best(vectors, places)
+            ids[rows, :places], scores[rows, :places] = found.cpu().numpy(), best.cpu().numpy()
+            total += len(rows) * float(self.head.loss(vectors, Targets.of_rows(known, rows).to(vectors.device)))
+        numbers = validation_numbers(TopK(ids, scores), self.valid.labels, metrics, self.train.labels)
+        return {**numbers, "valid_loss": total / len(self.valid)}
+
+    def _valid_vectors(self, part: EncoderData) -> Iterator[tuple[np.ndarray, Tensor]]:
+        if self.encoder is not None:
+            yield from vectors_in_batches(self.encoder, part.inputs, "validating")
+            return
+        for begin in range(0, len(part), FROZEN_AT_ONCE):
+            batch = part.inputs.batch(np.arange(begin, min(begin + FROZEN_AT_ONCE, len(part))))
+            yield batch.rows, tensors_of(batch, self.head.weight.device)[0]

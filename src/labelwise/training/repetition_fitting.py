@@ -1,0 +1,108 @@
+"""What the training loop needs of some repetitions of a bucket code: batches, loss and validation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from labelwise.codes.bucket_search import BucketSearch
+from labelwise.codes.buckets import BucketTables
+from labelwise.data.csr import pick_rows
+from labelwise.encoders.sparse_mlp import SparseMLP, SparseRows
+from labelwise.heads.bucket_loss import BucketTargets, Loss, bucket_loss
+from labelwise.networks.bucket_networks import sparse_rows
+from labelwise.networks.settings import TrainingConfig
+from labelwise.topk import TopK
+from labelwise.training.batching import training_batches
+from labelwise.training.validation import validated_metrics, validation_numbers
+
+VALIDATED_AT_ONCE = 256
+
+Batch = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class RepetitionData:
+    """What repetitions learn from.
+
+    Parameters
+    ----------
+    features, labels
+        CSR, in memory or mapped: batches pick their rows.
+    valid
+        Features and labels of held-out documents, or None.
+    """
+
+    features: Any
+    labels: Any
+    valid: tuple[Any, Any] | None
+
+    def matrices(self) -> list[Any]:
+        """All of it."""
+        return [self.features, self.labels, *(self.valid or ())]
+
+
+class RepetitionFitting:
+    """What the loop needs of some repetitions.
+
+    Parameters
+    ----------
+    data, training, loss
+        What to learn from, and how.
+    network
+        The repetitions' networks, stacked.
+    numbers, tables, hashed
+        Per repetition its number, the buckets of its labels and the rows of its features (or None: all as they are).
+    """
+
+    def __init__(
+        self,
+        data: RepetitionData,
+        training: TrainingConfig,
+        loss: Loss,
+        network: SparseMLP,
+        numbers: list[int],
+        tables: list[np.ndarray],
+        hashed: list[np.ndarray] | None,
+    ) -> None:
+        self.data, self.training, self.loss_name, self.module = data, training, loss, network
+        self.numbers, self.tables, self.hashed = numbers, tables, hashed
+        self.n_buckets = len(network.biases[-1]) // network.count
+        self.ones = np.ones(data.labels.shape[0], np.int64)
+
+    def batches(self, epoch: int) -> Sequence[np.ndarray]:
+        """Documents in another order each epoch, the same for every repetition; sorted inside a batch."""
+        return [np.sort(rows) for rows in training_batches(self.ones, self.training, epoch)]
+
+    def load(self, item: np.ndarray, epoch: int) -> Batch:
+        """Sparse rows and the buckets of their labels."""
+        rows = sparse_rows(pick_rows(self.data.features, item), len(self.tables), self.hashed)
+        targets = BucketTargets.of_rows(self.data.labels, item, self.tables, self.n_buckets)
+        return rows.indptr, rows.columns, rows.values, targets.places, targets.shares
+
+    def loss(self, batch: Batch) -> Tensor:
+        """The sum of the repetitions' losses."""
+        indptr, columns, values, places, shares = batch
+        scores = self.module(SparseRows(indptr, columns, values))
+        return bucket_loss(scores, BucketTargets(places, shares), self.loss_name)
+
+    def validate(self) -> dict[str, float]:
+        """Precision and nDCG of the labels that these repetitions alone find."""
+        if self.data.valid is None or self.data.valid[1].shape[0] == 0:
+            return {}
+        features, labels = self.data.valid
+        metrics, k = validated_metrics(self.training.metric)
+        given = dict(zip(self.numbers, self.tables, strict=True))
+        tables = BucketTables(self.data.labels.shape[1], self.n_buckets, tuple(self.numbers), given=given)
+        search = BucketSearch(tables)
+        parts = []
+        for begin in range(0, labels.shape[0], VALIDATED_AT_ONCE):
+            some = pick_rows(features, slice(begin, begin + VALIDATED_AT_ONCE))
+            rows = sparse_rows(some, len(self.tables), self.hashed)
+            scores = self.module.scores_by_output(rows.to(self.module.table.device))
+            parts.append(search.best(scores.float().cpu().numpy(), min(k, tables.n_items)))
+        return validation_numbers(TopK.concatenate(parts), labels, metrics, self.data.labels)

@@ -1,0 +1,155 @@
+"""Training of a label tree with a network at every level, from the top down.
+
+A level is trained on the nodes above the true ones and on those that the trained level above ranks highest, and starts
+from the weights of that level. Every level is a stage of its own for checkpoints; what a finished level ranks highest
+is kept as well, so that a resumed run does not rank all documents again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from labelwise.codes.candidates import nodes_to_learn_from
+from labelwise.codes.tree import LabelTree
+from labelwise.encoders.base import Inputs
+from labelwise.errors import LabelwiseError
+from labelwise.fit_context import FitContext
+from labelwise.networks.attention_tree import AttentionTree, parents_of
+from labelwise.networks.levels import Level, Parents, best_nodes
+from labelwise.networks.settings import TrainingConfig
+from labelwise.store import Folder, new_folder
+from labelwise.topk import TopK
+from labelwise.training.checkpoint import fingerprint
+from labelwise.training.level_fitting import LevelData, LevelFitting
+from labelwise.training.loop import train
+from labelwise.training.watching import History
+
+RANKING_KIND, RANKING_FILE = "ranking", "ranking.safetensors"
+
+
+@dataclass(frozen=True)
+class TreeData:
+    """Inputs and labels of one part of the data."""
+
+    inputs: Inputs
+    labels: Any
+    """CSR [documents, labels]; may have labels at the end that the tree does not know."""
+
+
+@dataclass(frozen=True)
+class TreeTraining:
+    """How the levels of one tree are trained.
+
+    Parameters
+    ----------
+    make
+        A new network for so many nodes, with the first weights of its encoder drawn from a seed.
+    beam
+        Nodes a document keeps at each level.
+    training
+        Settings of the loop, for each level; levels share the time budget.
+    context, name, identity
+        Where to keep unfinished work, under which name, and what else decides the result.
+    """
+
+    make: Callable[[int, int], Level]
+    beam: int
+    training: TrainingConfig
+    context: FitContext
+    name: str
+    identity: str
+
+    def run(self, tree: LabelTree, train_on: TreeData, valid: TreeData | None) -> tuple[AttentionTree, list[History]]:
+        """Train all levels."""
+        targets = _targets(tree, train_on.labels)
+        valid_targets = None if valid is None else _targets(tree, valid.labels)
+        levels: list[Level] = []
+        histories = []
+        ranked: list[Parents | None] = [None, None]
+        for depth, size in enumerate(tree.sizes):
+            learn_from = ranked[0]
+            if learn_from is not None:
+                count = min(self.beam, tree.sizes[depth - 1])
+                nodes = nodes_to_learn_from(targets[depth - 1], learn_from.nodes, count)
+                learn_from = Parents(nodes, np.empty((len(nodes), 0), np.float32), learn_from.offsets)
+            part = LevelData(train_on.inputs, targets[depth], learn_from)
+            held_out = None
+            if valid is not None and valid_targets is not None:
+                held_out = LevelData(valid.inputs, valid_targets[depth], ranked[1])
+            level = self._new_level(size, self.training.seed + depth, targets[depth], levels[-1] if levels else None)
+            spent = sum(history.seconds for history in histories)
+            training = with_budget(self.training, spent, tree.depth - depth)
+            histories.append(self._train(depth, LevelFitting(level, part, held_out, training)))
+            levels.append(level)
+            if depth + 1 < tree.depth:
+                documents = [train_on.inputs, *([] if valid is None else [valid.inputs])]
+                tops = [self._ranked(tree, depth, level, d, ranked[n], n) for n, d in enumerate(documents)]
+                ranked = [parents_of(top, tree, depth + 1) for top in tops] + [None] * (2 - len(tops))
+            level.free_memory()
+        return AttentionTree(tree, levels, self.beam), histories
+
+    def _new_level(self, size: int, seed: int, targets: Any, above: Level | None) -> Level:
+        level = self.make(size, seed)
+        if above is None:
+            level.start(targets, seed)
+        else:
+            level.start_below(above, seed)
+        return level
+
+    def _train(self, depth: int, fitting: LevelFitting) -> History:
+        return train(
+            fitting,
+            fitting.config,
+            context=self.context,
+            head=("head.",),
+            rows=fitting.level.row_tables(has_candidates=depth > 0),
+            stage=f"{self.name}level{depth}",
+            identity=self.identity + fitting.identity(),
+        )
+
+    def _ranked(
+        self, tree: LabelTree, depth: int, level: Level, inputs: Inputs, above: Parents | None, part: int
+    ) -> TopK:
+        """The best nodes of a trained level, or the very ones that an earlier try has found."""
+        count = min(self.beam, tree.sizes[depth])
+        folder = self.context.checkpoints
+        if folder is None:
+            return best_nodes(level, inputs, count, above, "ranking")
+        path = folder / f"{self.name}level{depth}-{('train', 'valid')[part]}-ranking"
+        nodes = [] if above is None else [above.nodes]
+        mark = fingerprint(count, *inputs.identity(), *nodes, *level.state_dict().values())
+        try:
+            held = Folder(path, RANKING_KIND)
+            if held.manifest.get("fingerprint") == mark:
+                arrays = held.tensors(RANKING_FILE)
+                return TopK(arrays["ids"], arrays["scores"])
+        except (LabelwiseError, KeyError):
+            pass  # not there, or damaged: it is made again
+        top = best_nodes(level, inputs, count, above, "ranking")
+        with new_folder(path, RANKING_KIND, {"fingerprint": mark}, force=True) as new:
+            new.write_tensors(RANKING_FILE, {"ids": top.ids, "scores": top.scores})
+        return top
+
+
+def with_budget(training: TrainingConfig, spent: float, left: int) -> TrainingConfig:
+    """The settings of a stage, with its equal share of what is left of the time for all."""
+    if training.time_budget is None:
+        return training
+    return training.model_copy(update={"time_budget": max((training.time_budget - spent) / left, 1e-9)})
+
+
+def _targets(tree: LabelTree, labels: Any) -> list[Any]:
+    """What is true at each level; labels that the tree does not know stay at the end of the last."""
+    known, unknown = labels[:, : tree.n_labels], labels[:, tree.n_labels :]
+    targets = tree.aggregate(known)
+    if unknown.shape[1]:
+        targets[-1] = sparse.csr_array(sparse.hstack([targets[-1], unknown]))
+        targets[-1].sort_indices()
+    for matrix in targets:
+        matrix.data = np.ones(len(matrix.data), np.float32)
+    return targets
