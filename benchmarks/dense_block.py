@@ -28,7 +28,6 @@ RESULTS = Path(__file__).parent / "results" / "dense_block.md"
 SIDES = ("csr", "float32", "float16")
 METRICS = ("P@1", "P@3", "P@5")
 ROWS = (
-    ("features in memory (MB)", "features", 1e-6, ",.0f"),
     ("training (s)", "train", 1, ".1f"),
     ("training (CPU s)", "train cpu", 1, ".1f"),
     ("peak memory of training, above the start (MB)", "peak above", 1e-6, ",.0f"),
@@ -59,8 +58,8 @@ def prepare(data: Path, columns: int, documents: int | None, folder: Path) -> tu
     return len(train), len(test)
 
 
-def worker(folder: Path, side: str) -> None:
-    """Train and predict once; figures to standard output."""
+def worker(folder: Path, side: str, joined: bool) -> None:
+    """Train and predict once, with `joined` from one CSR matrix; figures to standard output."""
     import labelwise as lw
     from labelwise.data.blocks import Blocks
 
@@ -70,15 +69,14 @@ def worker(folder: Path, side: str) -> None:
         left = sparse.csr_array(sparse.load_npz(folder / f"{name}.npz"))
         blocks = Blocks(left, np.load(folder / f"{name}.npy").astype(kind))
         labels = sparse.csr_array(sparse.load_npz(folder / f"{name}_labels.npz"))
-        return (blocks.to_csr() if side == "csr" else blocks), labels
+        return (blocks.to_csr() if joined else blocks), labels
 
     features, labels = part("train")
-    small = features[:300] if side == "csr" else features[np.arange(300)]
+    small = features[np.arange(300)]
     model = lw.LinearTree(trees=1)
     model.fit(small, labels[:300]).predict(small, k=10)  # compiles
-    model.predict(small[:1], k=10)
-    blocks = [features] if side == "csr" else [features.sparse, features.dense]
-    figures = {"features": float(sum(_bytes(block) for block in blocks))}
+    model.predict(features[np.arange(1)], k=10)
+    figures: dict[str, float] = {}
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     begin, cpu = time.perf_counter(), time.process_time()
     model.fit(features, labels)
@@ -99,18 +97,14 @@ def worker(folder: Path, side: str) -> None:
     print(json.dumps({key: float(value) for key, value in figures.items()}))
 
 
-def _bytes(block: np.ndarray | sparse.csr_array) -> int:
-    if isinstance(block, np.ndarray):
-        return block.nbytes
-    return block.indptr.nbytes + block.indices.nbytes + block.data.nbytes
-
-
 def run(folder: Path, side: str, before: Path | None) -> dict[str, float]:
     """One run of a side in a process of its own."""
     environment = dict(os.environ)
     if before is not None and side == "csr":
         environment["PYTHONPATH"] = str(before)
     command = [sys.executable, __file__, "--worker", str(folder), "--side", side]
+    if before is None and side == "csr":
+        command.append("--joined")
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -140,9 +134,10 @@ def main() -> None:
     parser.add_argument("--before", type=Path)
     parser.add_argument("--worker", type=Path)
     parser.add_argument("--side", choices=SIDES)
+    parser.add_argument("--joined", action="store_true")
     chosen = parser.parse_args()
     if chosen.worker is not None:
-        worker(chosen.worker, chosen.side)
+        worker(chosen.worker, chosen.side, chosen.joined)
         return
     with tempfile.TemporaryDirectory() as name:
         n_train, n_test = prepare(chosen.data, chosen.columns, chosen.documents, Path(name))
