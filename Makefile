@@ -10,9 +10,9 @@ CASES ?= 100000
 demo: $(VENV)/core.installed
 	$(BIN)/labelwise demo --force
 
-# the tests of a file stay with one worker, so that what they set up and compile is not made twice
+# the tests of a file, or of a group in it, stay with one worker, so that what they set up and compile is not made twice
 test: $(VENV)/full.installed lint types
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not fuzz and not scale" --durations 25
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not fuzz and not scale" --durations 25
 
 lint: $(VENV)/full.installed
 	$(BIN)/ruff check .

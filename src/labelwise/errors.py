@@ -12,9 +12,15 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+from labelwise.formatting import printable
+
 
 class LabelwiseError(Exception):
     """Base of all errors that are the input's fault, not the program's."""
+
+    def __str__(self) -> str:
+        """The message; names and texts that it quotes cannot send control characters to a terminal."""
+        return printable(super().__str__())
 
 
 class ConfigError(LabelwiseError):

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from labelwise.formatting import printable
+
 PATIENCE_SECONDS = 2.0
 
 
@@ -28,7 +30,7 @@ def progress(what: str, total: float | None = None, unit: str = "") -> Iterator[
 
 class _Bar:
     def __init__(self, what: str, total: float | None, unit: str) -> None:
-        self.what, self.total, self.unit = what, total, unit
+        self.what, self.total, self.unit = printable(what), total, unit
         self.begin = time.monotonic()
         self.done = 0.0
         self.shown = None

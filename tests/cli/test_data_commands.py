@@ -46,8 +46,8 @@ def test_stats(corpus):
     assert ["labels", "that", "occur", "3", "3", "4"] in lines
     assert ["labels", "a", "document,", "mean", "1.75", "1.50", "1.67"] in lines
     assert ["texts", "that", "repeat", "another", "1", "0", "2"] in lines
-    assert ["labels", "that", "train", "lacks", "-", "1", "-"] in lines
-    assert ["texts", "that", "train", "has", "too", "-", "1", "-"] in lines
+    assert ["labels", "that", "train", "lacks", "–", "1", "–"] in lines
+    assert ["texts", "that", "train", "has", "too", "–", "1", "–"] in lines
     assert "rank of the label" in result.output
     assert "features" not in result.output
 
@@ -80,7 +80,7 @@ def test_list(monkeypatch, tmp_path):
     (tmp_path / "odp").mkdir()
     lines = lines_of(run("list"))
     assert ["eurlex-4k", "15,449", "3,865", "3,956", "pecos", "not", "known", "no"] in lines
-    assert ["odp", "1,084,404", "-", "105,033", "vowpal", "not", "known", "yes"] in lines
+    assert ["odp", "1,084,404", "–", "105,033", "vowpal", "not", "known", "yes"] in lines
     one = run("list", "wiki-500k").output
     assert "https://archive.org/download/pecos-dataset/xmc-base/wiki-500k.tar.gz" in one
     assert "SHA-256 not known" in one

@@ -7,6 +7,7 @@ import pytest
 
 import labelwise as lw
 from cli.commands import labelwise
+from common import Stop
 from conformance.planted import planted
 from killing import kill_where_it_holds
 from labelwise.runs import encode as encoding
@@ -78,16 +79,12 @@ def test_a_pretrained_encoder_as_it_comes(tmp_path, texts):
     np.testing.assert_allclose(np.load(out), encode_texts(encoder, lines), rtol=1e-5, atol=1e-6)
 
 
-class Fail(Exception):
-    """What stops an encoder."""
-
-
 def counting(calls, stop_at=None):
     """An encoder whose vectors are lengths of texts; it notes the texts it was asked for."""
 
     def encode(texts):
         if stop_at is not None and len(calls) == stop_at:
-            raise Fail
+            raise Stop
         calls.append(list(texts))
         return np.array([[len(text), 1.0] for text in texts], np.float32).reshape(-1, 2)
 
@@ -99,7 +96,7 @@ def test_goes_on_where_it_was(tmp_path, monkeypatch):
     source, out = tmp_path / "lines.txt", tmp_path / "x.npy"
     source.write_text("\n".join("x" * number for number in range(45)))
     first, second = [], []
-    with pytest.raises(Fail):
+    with pytest.raises(Stop):
         encode_file(counting(first, stop_at=3), Request(str(source)), str(out), "float32", force=False)
     assert not out.exists()
     encode_file(counting(second), Request(str(source)), str(out), "float32", force=False)
@@ -113,7 +110,7 @@ def test_begins_anew_for_other_texts_or_damaged_notes(tmp_path, monkeypatch):
     source, out = tmp_path / "lines.txt", tmp_path / "x.npy"
     for damage in ("texts", "note", "rows"):
         source.write_text("\n".join("x" * number for number in range(45)))
-        with pytest.raises(Fail):
+        with pytest.raises(Stop):
             encode_file(counting([], stop_at=2), Request(str(source)), str(out), "float32", force=False)
         if damage == "texts":
             source.write_text("\n".join("y" * (number + 1) for number in range(45)))
@@ -124,6 +121,35 @@ def test_begins_anew_for_other_texts_or_damaged_notes(tmp_path, monkeypatch):
         assert len(calls) == 5
         np.testing.assert_array_equal(np.load(out)[:, 0], np.arange(45) + (damage == "texts"))
         out.unlink()
+
+
+@pytest.mark.parametrize("kind", ["features", "paths"])
+def test_begins_again_for_other_documents_of_any_kind(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(encoding, "BATCH", 10)
+    source, out = tmp_path / "data.jsonl", tmp_path / "x.npy"
+    labels = np.ones((45, 1))
+    one, other = (
+        lw.Dataset(labels, features=np.full((45, 2), number, np.float32))
+        if kind == "features"
+        else lw.Dataset(labels, paths=[f"{number}/{row}.jpg" for row in range(45)])
+        for number in (1, 2)
+    )
+    batches = []
+
+    def encode(data):
+        if len(batches) == 2:
+            raise Stop
+        batches.append(len(data))
+        return np.full((len(data), 1), 1, np.float32)
+
+    lw.write(one, source)
+    with pytest.raises(Stop):
+        encode_file(DocumentEncoder(encode, "same"), Request(str(source)), str(out), "float32", force=False)
+    lw.write(other, source, force=True)
+    with pytest.raises(Stop):
+        batches.clear()
+        encode_file(DocumentEncoder(encode, "same"), Request(str(source)), str(out), "float32", force=False)
+    assert batches == [10, 10], "the first batches are not taken from other documents"
 
 
 def test_no_documents_give_an_empty_file(tmp_path):

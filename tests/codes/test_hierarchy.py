@@ -7,10 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelwise.codes.hierarchy import MAX_DEPTH, read_hierarchy
+from labelwise.codes.hierarchy import MAX_DEPTH, bounds_from_ids, read_hierarchy
 from labelwise.codes.tree import LabelTree
 from labelwise.errors import DataError
 from labelwise.strings import Strings
+
+
+def tree_of_ids(parents, homes):
+    """From the parent of each node and the node of each label."""
+    return LabelTree.from_bounds(*bounds_from_ids(parents, homes))
 
 
 def groups(tree, names, level):
@@ -74,10 +79,10 @@ def test_a_hierarchy_without_groups_is_flat():
 
 
 def test_by_numbers():
-    tree = LabelTree.from_parent_ids([-1, -1, 0, 0], label_parents=[3, 1, 2, 2, -1, 0])
+    tree = tree_of_ids([-1, -1, 0, 0], [3, 1, 2, 2, -1, 0])
     assert groups(tree, "abcdef", 0) == [["a", "c", "d", "f"], ["b"], ["e"]]
     assert groups(tree, "abcdef", 1) == [["a"], ["b"], ["c", "d"], ["e"], ["f"]]
-    assert LabelTree.from_parent_ids([], [-1, -1]) == LabelTree.flat(2)
+    assert tree_of_ids([], [-1, -1]) == LabelTree.flat(2)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +100,7 @@ def test_by_numbers():
 )
 def test_numbers_that_are_refused(parents, nodes, words):
     with pytest.raises(DataError, match=words):
-        LabelTree.from_parent_ids(parents, nodes)
+        tree_of_ids(parents, nodes)
 
 
 def test_names_that_are_refused():

@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from labelwise import store
+from labelwise.codes.hierarchy import bounds_from_ids
 from labelwise.codes.tree import LabelTree
 from labelwise.errors import ConfigError, DataError, ModelFormatError
+
+
+def tree_of_ids(parents, homes):
+    """From the parent of each node and the node of each label."""
+    return LabelTree.from_bounds(*bounds_from_ids(parents, homes))
 
 
 def random_features(count, seed=0):
@@ -36,7 +42,7 @@ def trees(draw):
     random = np.random.default_rng(seed)
     nodes = draw(st.integers(1, 15))
     parents = [int(random.integers(-1, node)) for node in range(nodes)]
-    return LabelTree.from_parent_ids(parents, random.integers(-1, nodes, count))
+    return tree_of_ids(parents, random.integers(-1, nodes, count))
 
 
 @given(trees())

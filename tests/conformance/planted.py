@@ -6,6 +6,9 @@ words comes from a common pool, so popularity is far from useless and far from e
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
 from scipy import sparse
 
@@ -14,6 +17,7 @@ from labelwise.data.dataset import Dataset
 WORDS_PER_LABEL = 4
 SIBLINGS = 6
 NOISE_WORDS = 40
+_pictures = tempfile.TemporaryDirectory(prefix="planted-pictures-")
 
 
 def planted_texts(n_documents=600, n_labels=60, seed=0) -> Dataset:
@@ -56,6 +60,65 @@ def planted_features(n_documents=600, n_labels=60, seed=0) -> Dataset:
     return Dataset(data.labels, data.label_names, features=counts, name="planted")
 
 
+def planted_arrays(n_documents=600, n_labels=60, seed=0) -> Dataset:
+    """The same counts as pixels of square grey pictures, uint8 [documents, side, side]."""
+    data = planted_features(n_documents, n_labels, seed)
+    side = int(np.ceil(np.sqrt(data.features.shape[1])))
+    pixels = np.zeros((n_documents, side * side), np.uint8)
+    pixels[:, : data.features.shape[1]] = np.minimum(data.features.toarray() * 50, 255)
+    return Dataset(data.labels, data.label_names, arrays=pixels.reshape(-1, side, side), name="planted")
+
+
+def planted_paths(n_documents=600, n_labels=60, seed=0) -> Dataset:
+    """The same pictures as files."""
+    data = planted_arrays(n_documents, n_labels, seed)
+    folder = Path(_pictures.name) / f"{n_documents}-{n_labels}-{seed}"
+    folder.mkdir(exist_ok=True)
+    paths = [str(folder / f"{row}.pgm") for row in range(n_documents)]
+    for path, picture in zip(paths, data.arrays, strict=True):
+        write_picture(Path(path), picture)
+    return Dataset(data.labels, data.label_names, paths=paths, name="planted")
+
+
+def write_picture(path: Path, pixels: np.ndarray) -> None:
+    """A grey picture as a PGM file."""
+    path.write_bytes(b"P5 %d %d 255\n" % pixels.shape[::-1] + pixels.tobytes())
+
+
+def read_picture(path: str) -> np.ndarray:
+    """What `write_picture` has written."""
+    header, pixels = Path(path).read_bytes().split(b"\n", 1)
+    width, height = map(int, header.split()[1:3])
+    return np.frombuffer(pixels, np.uint8).reshape(height, width)
+
+
+PLANTED = {
+    "texts": planted_texts,
+    "features": planted_features,
+    "paths": planted_paths,
+    "arrays": planted_arrays,
+}
+"""Documents of every kind a method can read."""
+
+
 def planted(kind: str, **sizes) -> Dataset:
     """Planted documents of the kind a method reads."""
-    return planted_features(**sizes) if kind == "features" else planted_texts(**sizes)
+    return PLANTED[kind](**sizes)
+
+
+def empty_documents(data: Dataset, kind: str) -> Dataset:
+    """Two documents in which there is nothing."""
+    if kind == "texts":
+        return Dataset(data.labels[:2], data.label_names, texts=["", " \t"])
+    if kind == "paths":
+        path = Path(_pictures.name) / "black.pgm"
+        write_picture(path, np.zeros_like(read_picture(data.paths[0])))
+        return Dataset(data.labels[:2], data.label_names, paths=[str(path)] * 2)
+    nothing = getattr(data, kind)[:2] * 0
+    return Dataset(data.labels[:2], data.label_names, **{kind: nothing})
+
+
+def as_given(data: Dataset, kind: str):
+    """Documents without a data set around them, as a user holds them."""
+    value = getattr(data, kind)
+    return list(value) if kind in ("texts", "paths") else value

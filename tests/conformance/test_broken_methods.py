@@ -14,10 +14,12 @@ import pytest
 import torch
 from scipy import sparse
 
-from conformance.checks import CHECKS
+from conformance.folder_checks import CHECKS
+from conformance.planted import read_picture
+from conformance.subject import Subject
 from labelwise import registry, store
 from labelwise.config import Config as BaseConfig
-from labelwise.errors import LabelwiseError
+from labelwise.errors import DataError, LabelwiseError
 from labelwise.methods.base import Method
 from labelwise.topk import TopK
 
@@ -67,6 +69,44 @@ class Centroid(Method):
     def _restore(self, tensors, path):
         self.kind = self.input_
         self.weights_ = store.csr_from_tensors("weights", tensors, path)
+
+
+class ArrayCentroid(Centroid):
+    """The same for arrays of numbers."""
+
+    inputs = ("arrays",)
+
+    def _vectors(self, data):
+        return self._flat(data.arrays)
+
+    def _flat(self, arrays):
+        if hasattr(self, "weights_") and len(arrays) and np.prod(arrays.shape[1:]) != self.weights_.shape[1]:
+            raise DataError(f"documents of another shape than in training: {arrays.shape[1:]}")
+        return sparse.csr_array(arrays.reshape(len(arrays), np.prod(arrays.shape[1:])).astype(np.float32))
+
+    def _fit(self, data, kind, valid, context):
+        self.__dict__.pop("weights_", None)
+        super()._fit(data, kind, valid, context)
+
+
+class PictureCentroid(ArrayCentroid):
+    """The same for files of pictures."""
+
+    inputs = ("paths",)
+
+    def _vectors(self, data):
+        try:
+            return self._flat(np.array([read_picture(path) for path in data.paths]).reshape(len(data.paths), -1))
+        except OSError as error:
+            raise DataError(f"{error.filename}: {error.strerror}") from None
+
+
+class ReadsNothing(Centroid):
+    inputs = ()
+
+
+class ReadsSounds(Centroid):
+    inputs = ("sounds",)
 
 
 class IgnoresTheDocument(Centroid):
@@ -252,15 +292,35 @@ def test_every_check_has_a_broken_method():
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_the_sound_method_passes(check, tmp_path, registered):
-    CHECKS[check](registered(Centroid), tmp_path)
+@pytest.mark.parametrize("method", [Centroid, ArrayCentroid, PictureCentroid])
+def test_sound_methods_of_all_kinds_pass(method, check, tmp_path, registered):
+    CHECKS[check](Subject(registered(method)), tmp_path)
 
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_the_broken_method_is_caught(check, tmp_path, registered):
-    kind = registered(BROKEN[check])
     with pytest.raises((AssertionError, ArithmeticError, AttributeError, LabelwiseError, pytest.fail.Exception)):
-        CHECKS[check](kind, tmp_path)
+        CHECKS[check](Subject(registered(BROKEN[check])), tmp_path)
+
+
+BY_DOCUMENTS = set(CHECKS) - {"unfitted_is_refused", "unknown_parameters_are_refused"}
+
+
+@pytest.mark.parametrize("check", sorted(BY_DOCUMENTS))
+def test_a_method_without_planted_documents_fails_instead_of_passing_unseen(check, tmp_path, registered):
+    with pytest.raises(AssertionError, match="declares no kind"):
+        CHECKS[check](Subject(registered(ReadsNothing)), tmp_path)
+    with pytest.raises(AssertionError, match=r"no planted data for .*sounds"):
+        CHECKS[check](Subject(registered(ReadsSounds)), tmp_path)
+
+
+@pytest.mark.parametrize("base", [ArrayCentroid, PictureCentroid])
+@pytest.mark.parametrize("check", sorted(BY_DOCUMENTS - {"empty_rows"}))  # its broken method chokes on texts
+def test_methods_of_arrays_and_files_are_caught_too(base, check, tmp_path, registered, monkeypatch):
+    broken = type("Broken", (BROKEN[check], base), {"inputs": base.inputs})
+    monkeypatch.setitem(globals(), "Broken", broken)
+    with pytest.raises((AssertionError, ArithmeticError, AttributeError, LabelwiseError, pytest.fail.Exception)):
+        CHECKS[check](Subject(registered(broken)), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -274,4 +334,4 @@ def test_the_broken_method_is_caught(check, tmp_path, registered):
 )
 def test_further_ways_of_being_broken_are_caught(check, kind, message, tmp_path, registered):
     with pytest.raises(AssertionError, match=message):
-        CHECKS[check](registered(kind), tmp_path)
+        CHECKS[check](Subject(registered(kind)), tmp_path)

@@ -92,7 +92,7 @@ def test_canonical_matrices():
         ({"texts": ["one"]}, "1 texts for 3 rows"),
         ({"label_names": ["a"]}, "1 label names for 3 label columns"),
         ({"label_texts": ["a"]}, "1 label texts"),
-        ({"texts": None}, "need texts, features or paths"),
+        ({"texts": None}, "need texts, features, paths or arrays"),
         ({"features": np.array([[1.0], [np.nan], [2]])}, "NaN"),
         ({"features": np.array([["a"], ["b"], ["c"]])}, "matrix of numbers"),
         ({"features": np.zeros((2, 2))}, "2 features for 3"),

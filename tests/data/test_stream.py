@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labelwise.data.stream import (
-    Block,
+    ByteBlock,
     decode_block,
     first_bytes,
     line_blocks,
@@ -207,7 +207,7 @@ def test_a_pipe_can_be_read(tmp_path):
 
 
 def block_of(data, first_line=1):
-    return Block(np.frombuffer(data, np.uint8), first_line, data.count(b"\n"))
+    return ByteBlock(np.frombuffer(data, np.uint8), first_line, data.count(b"\n"))
 
 
 def test_valid_utf8_is_left_alone():

@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from labelwise.data import records
 from labelwise.data.dataset import Dataset
-from labelwise.data.formats import tfrecord
+from labelwise.data.formats import tfrecord, tfrecord_blocks
 from labelwise.data.options import ReadOptions
 from labelwise.data.read import detect, find_parts, read, read_splits
 from labelwise.data.write import write
@@ -196,7 +195,7 @@ def test_every_single_bit_is_guarded(tmp_path):
         raw = bytearray(whole)
         raw[place // 8] ^= 1 << place % 8
         record = 1 if place // 8 < len(messages[0]) else 2
-        with pytest.raises(DataError, match=rf"record {record} at byte \d+: the checksum .* anew"):
+        with pytest.raises(DataError, match=rf"record {record} at byte \d+: the checksum .* again"):
             tfrecord.read(put(tmp_path / "a.tfrecords", bytes(raw)), ReadOptions())
 
 
@@ -215,7 +214,7 @@ def test_a_cut_file_is_told_with_its_place(tmp_path):
 def test_a_record_that_claims_too_much(tmp_path):
     head = struct.pack("<Q", 1 << 40)
     raw = framed(document([1], [2], [3])) + head + framed(head)[-4:]
-    with pytest.raises(DataError, match=r"record 2 at byte .*: it says that it is 1,099,511,627,776 bytes long"):
+    with pytest.raises(DataError, match=r"record 2 at byte .*: its length is 1,099,511,627,776 bytes"):
         tfrecord.read(put(tmp_path / "a.tfrecords", raw), ReadOptions())
 
 
@@ -254,12 +253,12 @@ def messages(draw):
 def test_rows_are_as_the_twin_says(listed):
     twins = [example_row(message) for message in listed]
     raw = np.frombuffer(bytearray(b"".join(map(framed, listed))), np.uint8)
-    block = records.RecordBlock(raw, 1, len(listed))
+    block = tfrecord_blocks.RecordBlock(raw, 1, len(listed))
     if None in twins:
         with pytest.raises(DataError, match=f"record {twins.index(None) + 1} at"):
             tfrecord._parse(block, "made up")
         return
-    found = tfrecord._parse(block, "made up")
+    found, _ = tfrecord._parse(block, "made up")
     ends = [np.cumsum(counts)[:-1] for counts in (found.label_counts, found.feature_counts)]
     columns = [np.split(found.labels, ends[0]), np.split(found.relevances, ends[0])]
     columns += [np.split(found.indices, ends[1]), np.split(found.values, ends[1])]
@@ -300,7 +299,7 @@ def test_what_is_written_is_what_the_twin_reads(tmp_path):
 def test_many_blocks_are_as_one(tmp_path, monkeypatch, threads, block):
     data = drawn(800)
     monkeypatch.setattr(tfrecord, "READ_BYTES", block)
-    monkeypatch.setattr("labelwise.data.records.FIRST_BLOCK_BYTES", min(block, 64 << 10))
+    monkeypatch.setattr("labelwise.data.formats.tfrecord_blocks.FIRST_BLOCK_BYTES", min(block, 64 << 10))
     monkeypatch.setattr("labelwise.data.formats.sparse_rows.WRITE_BYTES", 20_000)
     with using_threads(threads):
         write(data, tmp_path / "a.tfrecords")

@@ -8,10 +8,12 @@ from numba import njit
 from scipy import sparse
 
 from labelwise.kernels.formats.canonical import is_canonical
-from labelwise.kernels.tree import chunk_rows
-from labelwise.kernels.tree.chunk_directory import directory_shape, fill_directory, look_up
+from labelwise.kernels.jit import jit
+from labelwise.kernels.tree import chunk_directory, chunk_rows
+from labelwise.kernels.tree.chunk_directory import directory_shape, fill_directory
 from labelwise.kernels.tree.lanes import LANES, add_stretches, as_float
 
+look_up = jit(chunk_directory.look_up.py_func)
 seeds = st.integers(0, 2**32 - 1)
 
 

@@ -10,20 +10,19 @@ from hypothesis import strategies as st
 
 import reference_kernels as reference
 from labelwise import pages
-from labelwise.kernels.text.term_rows import (
-    MOST_DIGITS,
-    UNKNOWN,
-    look_up,
-    merge_equal,
-    note_columns,
-    sort_row,
-    write_rows,
-)
+from labelwise.kernels.jit import jit
+from labelwise.kernels.text import term_rows
+from labelwise.kernels.text import words as kernels
+from labelwise.kernels.text.term_rows import MOST_DIGITS, UNKNOWN, look_up, note_columns, write_rows
 from labelwise.kernels.text.term_table import TermTable, read_only
 from labelwise.kernels.text.terms import DONE, NO_PAIRS
-from labelwise.kernels.text.words import CHUNK, MARGIN, NEEDS_PYTHON, cut, fold, folding_table, is_one_character
+from labelwise.kernels.text.words import CHUNK, MARGIN, NEEDS_PYTHON, folding_table
 from labelwise.strings import Strings
 
+fold, cut, is_one_character, sort_row, merge_equal = (
+    jit(function.py_func)
+    for function in (kernels.fold, kernels.cut, kernels.is_one_character, term_rows.sort_row, term_rows.merge_equal)
+)
 HALF = np.uint64(32)
 # letters that grow or shrink in lower case, digits and letters of several scripts, marks, joiners, astral letters
 LETTERS = "aBz09_é Ⱥ\u212aÅẞßDž٣²½Ⅷ中文字́\u200dабВ\U0001d400\U00010400\U0001f600ᲐᎠ 　-'.,\x00\n\t"

@@ -5,6 +5,7 @@ import pytest
 from scipy import sparse
 
 import labelwise as lw
+from common import Stop, same_predictions
 from conformance.planted import planted
 from labelwise.errors import ConfigError, DataError, ModelFormatError
 from labelwise.fit_context import FitContext
@@ -33,17 +34,8 @@ def flat(**settings):
     return lw.AttentionXML(**{**SMALL, "flat": True, "hidden": [8], "training": QUICK, **settings})
 
 
-def same(a, b):
-    np.testing.assert_array_equal(a.ids, b.ids)
-    np.testing.assert_array_equal(a.scores, b.scores)
-
-
 def precision(model, test):
     return lw.evaluate(model.predict(test, k=3), test, metrics=["P@1"])["P@1"]
-
-
-class Stop(Exception):
-    """What a killed training raises."""
 
 
 @pytest.mark.parametrize(("part", "step"), [("level0", 25), ("level1", 25), ("level1", 5)])
@@ -68,7 +60,7 @@ def test_a_fit_stopped_in_any_level_goes_on_to_the_same_model(part, step, tmp_pa
     assert first > step - 10, "it began anew"
     if part == "level1":
         assert all(name == "level1" for name, _ in seen)
-    same(model.predict(data, k=5), whole.predict(data, k=5))
+    same_predictions(model.predict(data, k=5), whole.predict(data, k=5))
 
 
 def test_trees_of_every_depth_learn():
@@ -244,7 +236,7 @@ def test_vectors_from_a_file_stay_as_they_are_and_are_stored_once(tmp_path):
     model.save(tmp_path / "model")
     (tmp_path / "vectors.txt").unlink()  # a saved model needs nothing beside its folder
     loaded = lw.load(tmp_path / "model")
-    same(loaded.predict(data, k=5), model.predict(data, k=5))
+    same_predictions(loaded.predict(data, k=5), model.predict(data, k=5))
     np.testing.assert_array_equal(loaded.encode(data), model.encode(data))
     learned = made({"epochs": 1}, words={"width": 6}).fit(data)
     tables = [level.encoder.words.detach().numpy() for level in learned.trees_[0].levels]
@@ -341,3 +333,20 @@ def test_levels_and_trees_share_the_time_budget():
     assert tree_training.with_budget(made().config.training, 40.0, 3).time_budget is None
     model = made({"epochs": 10_000, "time_budget": 1.0}, trees=2).fit(planted("texts", n_documents=100))
     assert [[history.stopped for history in tree] for tree in model.histories_] == [["time budget"] * 2] * 2
+
+
+def test_equal_scores_go_to_the_lower_label_for_any_k():
+    """Texts without known words give many labels of one cluster the same score."""
+    data = planted("texts", n_documents=200)
+    model = made({"epochs": 1}, beam_width=4).fit(data)
+    for tree in model.trees_:  # all labels of a document alike
+        tree.levels[-1].head.weight.data.zero_()
+    texts = ["", "zzz", data.texts[0]]
+    whole = model.predict(texts, k=60)
+    assert (np.diff(whole.scores[:, :40], axis=1) == 0).any(), "there are ties"
+    for k in (1, 3, 5, 10, 37):
+        top = model.predict(texts, k=k)
+        np.testing.assert_array_equal(top.ids, whole.ids[:, :k])
+        np.testing.assert_array_equal(top.scores, whole.scores[:, :k])
+    tied = (np.diff(whole.scores, axis=1) == 0) & (whole.ids[:, 1:] >= 0)
+    assert (np.diff(whole.ids, axis=1)[tied] > 0).all()

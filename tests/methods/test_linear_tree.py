@@ -5,15 +5,10 @@ import pytest
 from scipy import sparse
 
 import labelwise as lw
+from common import same_predictions
 from conformance.planted import SIBLINGS, planted
 from labelwise.data.blocks import Blocks
 from labelwise.errors import ConfigError, DataError
-
-
-def same(a, b):
-    np.testing.assert_array_equal(a.ids, b.ids)
-    np.testing.assert_array_equal(a.scores, b.scores)
-
 
 # --- kinds of trees ---
 
@@ -34,7 +29,7 @@ def test_a_hierarchy_is_the_tree(tmp_path):
     assert lw.evaluate(model.predict(data, k=1), data, metrics=["P@1"])["P@1"] > 0.9
     model.save(tmp_path / "model")
     (tmp_path / "tree.tsv").unlink()  # the model needs the file no more
-    same(lw.load(tmp_path / "model").predict(data), model.predict(data))
+    same_predictions(lw.load(tmp_path / "model").predict(data), model.predict(data))
 
 
 def test_kway_makes_shallow_trees():
@@ -144,7 +139,7 @@ def test_blocks_are_columns_side_by_side(method, tmp_path):
     else:  # sums over dense and sparse columns are rounded differently, so a label may stand in another cluster
         assert (found.ids[:, 0] == expected.ids[:, 0]).mean() > 0.95
     model.save(tmp_path / "model")
-    same(lw.load(tmp_path / "model").predict(blocks[:9], k=5), found[:9])
+    same_predictions(lw.load(tmp_path / "model").predict(blocks[:9], k=5), found[:9])
     with pytest.raises(DataError, match="features"):
         model.predict(Blocks(None, joined[:, :-1]))
     with pytest.raises(DataError, match="same number of rows"):

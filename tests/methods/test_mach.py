@@ -10,6 +10,7 @@ from scipy import sparse
 
 import labelwise as lw
 from cli.commands import labelwise
+from common import Stop
 from conformance.planted import planted
 from killing import kill_where_it_holds
 from labelwise.codes.buckets import BucketTables
@@ -202,7 +203,7 @@ def test_the_rate_of_the_head_is_the_outputs(data):
 
 def test_a_model_of_what_is_finished(tmp_path, data, model, caplog):
     folder = str(tmp_path / "parts")
-    lw.Mach(**SMALL, repetitions_folder=folder).fit_repetitions(data, [3, 1])
+    lw.Mach(**SMALL, repetitions_folder=folder).fit_parts(data, [3, 1])
     with caplog.at_level("INFO"):
         found = lw.Mach(**SMALL, repetitions_folder=folder, missing="leave").fit(data)
     assert "2 of 4 repetitions are finished and used" in caplog.text
@@ -313,9 +314,6 @@ def test_labels_move_to_buckets_that_suit_them(tmp_path, data):
 
 
 def test_learned_buckets_resume_to_the_same(tmp_path, data):
-    class Stopped(Exception):
-        pass
-
     settings = {**SMALL, "repetitions": 1, "repartition": {"every": 2}}
     expected = lw.Mach(**settings).fit(data)
     with pytest.MonkeyPatch.context() as patch:
@@ -324,11 +322,11 @@ def test_learned_buckets_resume_to_the_same(tmp_path, data):
         def stopping(self, batch):
             steps.append(1)
             if len(steps) == 35:  # in the second round of ten steps an epoch
-                raise Stopped
+                raise Stop
             return plain(self, batch)
 
         patch.setattr(RepetitionFitting, "loss", stopping)
-        with pytest.raises(Stopped):
+        with pytest.raises(Stop):
             lw.Mach(**settings).fit(data, context=FitContext(tmp_path / "work"))
     found = lw.Mach(**settings).fit(data, context=FitContext(tmp_path / "work"))
     same_repetitions(found.repetitions_, expected.repetitions_)

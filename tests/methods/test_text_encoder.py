@@ -1,10 +1,13 @@
 """What is special to the text encoder: its settings, resume, validation, frozen encoders, vectors."""
 
+from threading import Thread
+
 import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
 import labelwise as lw
+from common import Stop, same_predictions
 from conformance.planted import planted
 from labelwise.encoders.base import tensors_of
 from labelwise.errors import ConfigError
@@ -32,15 +35,6 @@ def precision(model, test):
     return lw.evaluate(model.predict(test, k=3), test, metrics=["P@1"])["P@1"]
 
 
-def same(a, b):
-    np.testing.assert_array_equal(a.ids, b.ids)
-    np.testing.assert_array_equal(a.scores, b.scores)
-
-
-class Stop(Exception):
-    """What a killed training raises."""
-
-
 def test_a_stopped_fit_goes_on_to_the_same_model(tmp_path):
     data = planted("texts", n_documents=300)
     settings = {"checkpoint_every": {"steps": 7}, "log_every": 5}
@@ -56,14 +50,14 @@ def test_a_stopped_fit_goes_on_to_the_same_model(tmp_path):
     steps = []
     model.fit(data, context=FitContext(tmp_path, lambda **numbers: steps.append(numbers["step"])))
     assert min(steps) > 10, "it began anew"
-    same(model.predict(data, k=5), whole)
+    same_predictions(model.predict(data, k=5), whole)
 
 
 def test_checkpoints_of_other_documents_are_not_taken_up(tmp_path):
     one, other = planted("texts", n_documents=200), planted("texts", n_documents=200, seed=3)
     made({"epochs": 1}).fit(one, context=FitContext(tmp_path))
     resumed = made({"epochs": 1}).fit(other, context=FitContext(tmp_path))
-    same(resumed.predict(other, k=3), made({"epochs": 1}).fit(other).predict(other, k=3))
+    same_predictions(resumed.predict(other, k=3), made({"epochs": 1}).fit(other).predict(other, k=3))
 
 
 def test_validation_is_on_held_out_documents_and_the_best_weights_are_kept():
@@ -179,7 +173,7 @@ def test_a_fit_that_was_stopped_in_either_stage_goes_on_to_the_same_model(tmp_pa
     model.fit(data, context=FitContext(tmp_path, lambda **numbers: seen.append((numbers["part"], numbers["step"]))))
     assert min(step for part, step in seen if part == stage) > 5, "it began anew"
     assert {part for part, _ in seen} == ({"head", "train"} if stage == "head" else {"train"})
-    same(model.predict(data, k=5), whole)
+    same_predictions(model.predict(data, k=5), whole)
 
 
 def test_encode_gives_the_vectors_that_predict_uses():
@@ -269,3 +263,28 @@ def test_methods_without_attention_say_so():
     model = lw.Popularity().fit(planted("texts", n_documents=20))
     with pytest.raises(ConfigError, match="no attention among tokens"):
         model.attention(["a text"])
+
+
+def test_predictions_beside_attention_are_the_same(monkeypatch):
+    """While one thread computes attention, another predicts with the same model."""
+    data = planted("texts", n_documents=60)
+    model = made({"epochs": 1}).fit(data)
+    expected, maps = model.predict(data, k=5), model.attention(data.texts[:1])
+    backbone = model.network_.encoder.backbone
+    plain, kind, beside = type(backbone).forward, backbone.config._attn_implementation, []
+
+    def forward(self, *given, **named):
+        if named.get("output_attentions") and not beside:
+            beside.append(backbone.config._attn_implementation)
+            thread = Thread(target=lambda: beside.append(model.predict(data, k=5)))
+            thread.start()
+            thread.join()
+        return plain(self, *given, **named)
+
+    monkeypatch.setattr(type(backbone), "forward", forward)
+    again = model.attention(data.texts[:1])
+    np.testing.assert_array_equal(again[0].weights, maps[0].weights)
+    during, top = beside
+    assert during == kind == backbone.config._attn_implementation
+    np.testing.assert_array_equal(top.ids, expected.ids)
+    np.testing.assert_array_equal(top.scores, expected.scores)

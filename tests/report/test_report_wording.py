@@ -6,17 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelwise.report.wording import (
-    NOTHING,
-    bar_percent,
-    cut,
-    duration,
-    family_and_k,
-    in_reading_order,
-    number,
-    percent,
-    size,
-)
+from labelwise.formatting import NOTHING, cut, duration, number, percent, size
+from labelwise.report.wording import bar_percent, family_and_k, in_reading_order
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import labelwise as lw
+from common import Stop
 from conformance.planted import planted
 from labelwise.encoders.attention import attention_entropy
 from labelwise.fit_context import FitContext
@@ -143,10 +144,6 @@ def test_the_monitor_does_not_change_the_training():
 
     watched, alone = fitted(), fitted(enabled=False)
     np.testing.assert_array_equal(watched.scores, alone.scores)
-
-
-class Stop(Exception):
-    pass
 
 
 @pytest.mark.parametrize("at", [9, 11])  # between the two halves of a measurement, and after one

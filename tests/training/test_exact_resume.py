@@ -13,6 +13,7 @@ import pytest
 import torch
 from tiny_fitting import TinyFitting, _one_thread, same_weights, weights_of  # noqa: F401
 
+from common import Stop
 from labelwise.fit_context import FitContext
 from labelwise.networks.settings import TrainingConfig
 from labelwise.training.checkpoint import fingerprint
@@ -36,10 +37,6 @@ VARIANTS = {
     "swa": {"averaging": {"kind": "swa", "start": 1, "every": 2}, "restore_best": False, "validate_every": 4},
     "sparse": {"schedule": {"kind": "linear", "warmup": 0.3}, "early_stopping": {"patience": 2}},
 }
-
-
-class Stop(Exception):
-    pass
 
 
 class StopAfter(Watcher):

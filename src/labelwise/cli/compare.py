@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from labelwise.cli.options import ForceOption
+from labelwise.cli.terminal import echo, echo_json
 
 if TYPE_CHECKING:
     from labelwise.report.compare import Comparison, Kind
@@ -23,7 +24,6 @@ def compare_command(
 
     Tables on a terminal, Markdown when the output goes to a file or a pipe.
     """
-    import json
     import sys
     from pathlib import Path
 
@@ -34,20 +34,20 @@ def compare_command(
     folders = [Path(run) for run in runs]
     comparison = compare_runs(folders)
     if json_output:
-        typer.echo(json.dumps(comparison.to_dict(), indent=1))
+        echo_json(comparison.to_dict())
     elif sys.stdout.isatty():
         _show(comparison)
     else:
-        typer.echo(comparison.to_markdown())
+        echo(comparison.to_markdown())
     if target is not None:
         write_comparison(folders, target)
-        typer.echo(f"written: {target}")
+        echo(f"written: {target}")
 
 
 def _show(comparison: Comparison) -> None:
     """The tables on a terminal, then what has to be known to read them."""
     from labelwise.cli.tables import print_table
-    from labelwise.report.wording import NOTHING
+    from labelwise.formatting import NOTHING
 
     names = ["run", *(row.name for row in comparison.rows)]
     tables: list[tuple[str, Kind]] = [("scores, %", "score"), ("time, memory, size", "cost")]
@@ -60,9 +60,9 @@ def _show(comparison: Comparison) -> None:
             heads, *rows = zip(names, *part, strict=True)
             print_table(title, heads, rows)
         if meaning := comparison.mark_meaning(kind):
-            typer.echo(f"* {meaning}")
+            echo(f"* {meaning}")
     for note in comparison.notes:
-        typer.echo(f"- {note}")
+        echo(f"- {note}")
 
 
 def _fitting(names: Sequence[str], columns: Sequence[Sequence[str]]) -> list[list[Sequence[str]]]:

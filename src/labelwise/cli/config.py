@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from labelwise.cli.options import ForceOption, SetOption
+from labelwise.cli.terminal import echo
 
 app = typer.Typer(help="Look at configs, and import those of others.", no_args_is_help=True)
 
@@ -20,7 +21,7 @@ def show_command(
     from labelwise.cli.sources import config_source
     from labelwise.runs.config import run_config
 
-    typer.echo(run_config(config_source(config).override(overrides or [])).to_yaml(), nl=False)
+    echo(run_config(config_source(config).override(overrides or [])).to_yaml(), nl=False)
 
 
 @app.command("schema")
@@ -30,7 +31,7 @@ def schema_command() -> None:
 
     from labelwise.runs.config import json_schema
 
-    typer.echo(json.dumps(json_schema(), indent=1))
+    echo(json.dumps(json_schema(), indent=1))
 
 
 @app.command("import")
@@ -50,9 +51,9 @@ def import_command(
     found = import_libmultilabel(config_source(config))
     text = found.to_yaml(f"From LibMultiLabel's {config}, by `labelwise config import`.")
     for note in found.notes:
-        typer.echo(str(note), err=True)
+        echo(str(note), err=True)
     if output == "-":
-        typer.echo(text, nl=False)
+        echo(text, nl=False)
         return
     with replacing(refuse_existing(output, force)) as file:
         file.write(text)

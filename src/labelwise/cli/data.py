@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from labelwise.cli.options import ForceOption
+from labelwise.cli.terminal import echo, echo_json
 
 if TYPE_CHECKING:
     from labelwise.data.dataset import Dataset
@@ -61,12 +61,12 @@ def stats_command(
     found = split_statistics(parts)
     if as_json:
         curve = found.overall.frequency_curve()
-        typer.echo(json.dumps({**found.to_dict(), "frequency_curve": curve}, indent=1, ensure_ascii=False))
+        echo_json({**found.to_dict(), "frequency_curve": curve})
         return
     print_table(path, *stats_table(found))
     encoding = sys.stdout.encoding or "ascii"
     lines = draw_curve(found.overall.label_counts, braille=encoding.lower().startswith("utf"))
-    typer.echo("\n" + "\n".join(lines))
+    echo("\n" + "\n".join(lines))
 
 
 @app.command("list")
@@ -75,13 +75,14 @@ def list_command(
     as_json: JsonOption = False,
 ) -> None:
     """List the known data sets, or all that is known of one."""
-    from labelwise.cli.data_views import number, show_entry, sum_of
+    from labelwise.cli.data_views import show_entry, sum_of
     from labelwise.cli.tables import print_table
     from labelwise.data.catalogue import entry, folder_of, names
+    from labelwise.formatting import number
 
     if as_json:
         known = {one: entry(one).model_dump() for one in ([name] if name else names())}
-        typer.echo(json.dumps(known, indent=1, ensure_ascii=False))
+        echo_json(known)
     elif name is None:
         rows = []
         for one in names():
@@ -91,7 +92,7 @@ def list_command(
             rows.append([one, *map(number, figures), known.format, sum_of(known.sources[0].sha256), here])
         columns = ["name", "train", "test", "labels", "format", "checksum", "downloaded"]
         print_table("known data sets", columns, rows)
-        typer.echo("\nlabelwise data list NAME tells more, labelwise data download NAME gets one")
+        echo("\nlabelwise data list NAME tells more, labelwise data download NAME gets one")
     else:
         show_entry(name)
 
@@ -121,7 +122,7 @@ def convert_command(
 
     place, found_format = _place(path, from_format)
     documents = convert(place, output, found_format, to_format, split, _options(settings), force, drop or [])
-    typer.echo(f"{output}: {documents:,} documents")
+    echo(f"{output}: {documents:,} documents")
 
 
 @app.command("split")
@@ -149,7 +150,7 @@ def split_command(
     train, test = data.split(fraction, seed)
     chosen = to_format or (detect(place).name if found_format == "auto" else found_format)
     write_splits({"train": train, "test": test}, output, chosen, force, drop or [])
-    typer.echo(f"{output}: {len(train):,} documents in train, {len(test):,} in test")
+    echo(f"{output}: {len(train):,} documents in train, {len(test):,} in test")
 
 
 # --- getting -----------------------------------------------------------------------------------------------
@@ -176,11 +177,11 @@ def download_command(
     from labelwise.data.download import download
     from labelwise.data.published import check as compared
 
-    typer.echo(f"{name}: {entry(name).title}. Licence: {entry(name).licence}.")
+    echo(f"{name}: {entry(name).title}. Licence: {entry(name).licence}.")
     found = download(name, folder, force, mirror)
     for file in found.files:
-        typer.echo(f"{file.path.name}: {file.bytes:,} bytes, SHA-256 {file.sha256}")
-    typer.echo(f"{found.folder}: {'was there already' if found.was_there else 'ready'}")
+        echo(f"{file.path.name}: {file.bytes:,} bytes, SHA-256 {file.sha256}")
+    echo(f"{found.folder}: {'was there already' if found.was_there else 'ready'}")
     if check and not found.was_there:
         show_check(name, found.folder, compared(name, folder))
 
@@ -202,7 +203,7 @@ def build_command(
 
     del corpus  # there is one
     built = build_pydocs(output, package, seed, limit, min_label_count, force)
-    typer.echo(
+    echo(
         f"{output}: {built.train:,} documents in train, {built.test:,} in test, {built.labels:,} labels, "
         f"{built.mean_labels:.2f} labels a document"
     )

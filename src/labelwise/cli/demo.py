@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from labelwise.cli.options import ForceOption
+from labelwise.cli.terminal import echo
 
 METHODS = ("popularity", "linear_tree")
 SHOWN = 3
@@ -28,7 +29,7 @@ def demo_command(
     from pathlib import Path
 
     from labelwise.cli.explanations import show_documents
-    from labelwise.cli.sources import open_model, refuse_existing
+    from labelwise.cli.sources import refuse_existing
     from labelwise.cli.tables import show_results
     from labelwise.config import ConfigSource
     from labelwise.data.builders.pydocs import build_pydocs
@@ -36,6 +37,7 @@ def demo_command(
     from labelwise.errors import ConfigError
     from labelwise.runs.config import run_config
     from labelwise.runs.folder import RunFolder
+    from labelwise.runs.open_model import open_model
     from labelwise.runs.train import train
 
     place = Path(folder)
@@ -60,5 +62,5 @@ def demo_command(
     if not long_enough:
         return
     shown = [long_enough[(2 * place + 1) * len(long_enough) // (2 * SHOWN)] for place in range(SHOWN)]
-    typer.echo(f"\n{METHODS[-1]} on {len(shown)} test documents, with the words that caused each label:")
+    echo(f"\n{METHODS[-1]} on {len(shown)} test documents, with the words that caused each label:")
     show_documents(open_model(str(place / METHODS[-1])), test, shown)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from labelwise.cli.options import ForceOption, SetOption
+from labelwise.cli.terminal import echo
 
 
 def evaluate_command(
@@ -26,13 +27,14 @@ def evaluate_command(
     calibrated threshold unless one is set.
     """
     from labelwise.atomic import replacing
-    from labelwise.cli.sources import open_model, read_options, refuse_existing, section_of_run
+    from labelwise.cli.sources import refuse_existing
     from labelwise.cli.tables import show_evaluation
     from labelwise.config import ConfigSource, validated
     from labelwise.data.options import ReadOptions
     from labelwise.runs.config import EvaluateSection
     from labelwise.runs.evaluate import evaluate_model
     from labelwise.runs.load_data import read_part
+    from labelwise.runs.open_model import open_model, read_options, section_of_run
 
     source = ConfigSource({}, "evaluate").override(overrides or [])
     reading = {key: value for key, value in source.values.items() if key in ReadOptions.model_fields}
@@ -46,7 +48,7 @@ def evaluate_command(
     evaluation = found.evaluation.to_dict()
     text = json.dumps(evaluation, indent=1) + "\n"
     if output == "-":
-        typer.echo(text, nl=False)
+        echo(text, nl=False)
         return
     if target is not None:
         with replacing(target) as file:
@@ -54,6 +56,6 @@ def evaluate_command(
     rate = len(documents) / max(found.seconds["predict"], 1e-9)
     show_evaluation(f"{model} on {documents.name}: {len(documents):,} documents, {rate:,.0f} a second", evaluation)
     if section.threshold is None and found.threshold is not None:
-        typer.echo(f"F1 with the threshold the model was calibrated to, {found.threshold:.4g}")
+        echo(f"F1 with the threshold the model was calibrated to, {found.threshold:.4g}")
     if found.unknown.labels:
-        typer.echo(str(found.unknown))
+        echo(str(found.unknown))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from labelwise.cli.options import ReadSetOption
+from labelwise.cli.terminal import echo, echo_json
 
 if TYPE_CHECKING:
     from labelwise.config import ConfigSource
@@ -32,12 +33,11 @@ def explain_command(
 
     For each label the words that speak for and against it, and the nodes of each tree on the way to it.
     """
-    import json
-
     from labelwise.cli.explanations import show_explanation
-    from labelwise.cli.sources import open_model, stdin_text
+    from labelwise.cli.sources import stdin_text
     from labelwise.config import ConfigSource
     from labelwise.errors import ConfigError
+    from labelwise.runs.open_model import open_model
 
     if text is not None and data is not None:
         raise ConfigError("give a TEXT or a document of --data, not both")
@@ -50,18 +50,18 @@ def explain_command(
         given = stdin_text("the text")
     explanations = fitted.explain(given, label or None, k=k, terms=terms)
     if json_output:
-        typer.echo(json.dumps([one.to_dict() for one in explanations], indent=1, ensure_ascii=False))
+        echo_json([one.to_dict() for one in explanations])
         return
     for place, one in enumerate(explanations):
         if place:
-            typer.echo("")
+            echo("")
         show_explanation(one)
 
 
 def _document(model: str, data: str, document: str, split: str, format: str, source: ConfigSource) -> Dataset:
-    from labelwise.cli.sources import read_options
     from labelwise.errors import DataError
     from labelwise.runs.load_data import read_part
+    from labelwise.runs.open_model import read_options
 
     options = read_options(model, data, source.values, source)
     part = read_part(data, format, split, options, labels=False)

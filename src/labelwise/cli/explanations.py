@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import typer
+from labelwise.cli.terminal import echo
+from labelwise.formatting import cut, printable
 
 if TYPE_CHECKING:
     from labelwise.data.dataset import Dataset
@@ -15,17 +16,18 @@ if TYPE_CHECKING:
 
 BAR = 24
 WORD = 32
+TITLE = 200
 CAUSES = 4
 
 
 def show_explanation(one: Explanation) -> None:
     """One label: score, words, and the way to it in each tree."""
-    unseen = "" if one.predicted else "   (the beam did not come by)"
-    typer.echo(f"{_title(one.label, one.text)}   score {one.score:.4f}{unseen}")
+    unseen = "" if one.predicted else "   (not reached by the beam search)"
+    echo(f"{_title(one.label, one.text)}   score {one.score:.4f}{unseen}")
     _show_terms(one)
     for number, path in enumerate(one.paths, 1):
         of = f" in tree {number}" if len(one.paths) > 1 else ""
-        typer.echo(f"  path{of}, score {path.score:.4f}")
+        echo(f"  path{of}, score {path.score:.4f}")
         _show_path(path)
 
 
@@ -36,19 +38,19 @@ def _show_terms(one: Explanation) -> None:
     largest = max((abs(value) for _, value in rows if math.isfinite(value)), default=0) or 1.0
     width = min(max(len(name) for name, _ in rows), WORD)
     mean = f", mean of {len(one.paths)} trees" if len(one.paths) > 1 else ""
-    typer.echo(f"  margin {one.margin:+.3f}{mean}")
+    echo(f"  margin {one.margin:+.3f}{mean}")
     for name, value in rows:
         bar = ("█" if value > 0 else "░") * round(BAR * abs(value) / largest)
-        typer.echo(f"    {_cut(name, width):<{width}}  {value:+.3f}  {bar}".rstrip())
+        echo(f"    {_shortened(name, width):<{width}}  {value:+.3f}  {bar}".rstrip())
 
 
 def _show_path(path: TreePath) -> None:
     for depth, step in enumerate(path.steps, 1):
         last = depth == len(path.steps)
         what = "the label" if last else f"node {step.node} of level {depth}: {step.n_labels:,} labels"
-        some = "" if last else f", such as {', '.join(_cut(name, 24) for name in step.examples)}"
+        some = "" if last else f", such as {', '.join(_shortened(name, 24) for name in step.examples)}"
         off = "" if step.kept else "  - off the beam"
-        typer.echo(f"    {step.margin:+.3f} -> {step.score:.3f}  {what}{some}{off}")
+        echo(f"    {step.margin:+.3f} -> {step.score:.3f}  {what}{some}{off}")
 
 
 def show_documents(model: Method, test: Dataset, rows: Sequence[int], k: int = 5) -> None:
@@ -56,29 +58,28 @@ def show_documents(model: Method, test: Dataset, rows: Sequence[int], k: int = 5
     for row in rows:
         one = test.take(slice(row, row + 1))
         text = one.texts[0] if one.texts is not None else ""
-        typer.echo(f"\n{_cut(_first_line(text), 100) or f'document {row}'}")
+        echo(f"\n{_shortened(_first_line(text), 100) or f'document {row}'}")
         true = test.labels_of(row)
-        typer.echo(f"  true: {', '.join(true) or 'none'}")
+        echo(f"  true: {', '.join(true) or 'none'}")
         for found in model.explain(one, k=k, terms=None):
             tick = "✓" if found.label in true else " "
-            name = _cut(_title(found.label, found.text), 30)
-            typer.echo(f"  {tick} {name:<30} {found.score:.2f}  {_causes(found.terms)}".rstrip())
+            name = _shortened(_title(found.label, found.text), 30)
+            echo(f"  {tick} {name:<30} {found.score:.2f}  {_causes(found.terms)}".rstrip())
 
 
 def _causes(terms: Sequence[Term]) -> str:
     """The words that speak most for a label."""
-    return ", ".join([_cut(term.name, WORD) for term in terms if term.contribution > 0][:CAUSES])
+    return ", ".join([_shortened(term.name, WORD) for term in terms if term.contribution > 0][:CAUSES])
 
 
 def _title(label: str, text: str | None) -> str:
-    return f"{text} ({label})" if text and text != label else label
+    return _shortened(f"{text} ({label})" if text and text != label else label, TITLE)
 
 
 def _first_line(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
-def _cut(text: str, length: int) -> str:
-    """On one line, without what a terminal would obey, and not longer than this."""
-    plain = "".join(letter if letter.isprintable() else " " for letter in text)
-    return plain if len(plain) <= length else plain[: length - 3] + "..."
+def _shortened(text: str, length: int) -> str:
+    """On one line, with control characters escaped."""
+    return cut(printable(text), length)

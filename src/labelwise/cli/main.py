@@ -32,6 +32,7 @@ from labelwise.cli import (
     sweep,
     train,
 )
+from labelwise.cli.terminal import LogFormatter, echo
 from labelwise.errors import LabelwiseError
 
 app = typer.Typer(
@@ -60,7 +61,7 @@ app.add_typer(data.app, name="data")
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"labelwise {__version__}")
+        echo(f"labelwise {__version__}")
         raise typer.Exit
 
 
@@ -73,7 +74,8 @@ def options(
     del version
     screen = logging.StreamHandler(sys.stderr)
     screen.setLevel(logging.WARNING if quiet else logging.INFO)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[screen])
+    screen.setFormatter(LogFormatter())
+    logging.basicConfig(level=logging.INFO, handlers=[screen])
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -102,7 +104,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _fail(message: str) -> None:
     if sys.stderr is not None:
-        typer.echo(f"labelwise: {message}", err=True)
+        echo(f"labelwise: {message}", err=True)
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what could not be written is not tried again
     sys.exit(2)

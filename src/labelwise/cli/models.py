@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from labelwise.cli.terminal import echo
+
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
@@ -30,16 +32,16 @@ def models_command(
         methods = [(n, (getdoc(method_class(n)) or "").splitlines()[0]) for n in method_names()]
         width = max(len(n) for n, _ in methods)
         for method, about in methods:
-            typer.echo(f"{method:<{width}}  {about}")
+            echo(f"{method:<{width}}  {about}")
         return
     kind = method_class(name)
     width = max(shutil.get_terminal_size((WIDTH, 24)).columns, LEAST_WIDTH) if sys.stdout.isatty() else WIDTH
     about = (sys.modules[kind.__module__].__doc__ or "").strip()
-    typer.echo("\n\n".join(fill(paragraph, width) for paragraph in about.split("\n\n")))
+    echo("\n\n".join(fill(paragraph, width) for paragraph in about.split("\n\n")))
     rows = list(parameter_rows(kind.Config, None))
-    typer.echo("\nparameters\n" if rows else "\nNo parameters.")
+    echo("\nparameters\n" if rows else "\nNo parameters.")
     for line in table_lines([("name", "default", "meaning"), *rows], width) if rows else ():
-        typer.echo(line)
+        echo(line)
 
 
 def parameter_rows(kind: type[BaseModel], given: BaseModel | None, prefix: str = "") -> Iterator[Row]:

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from labelwise.cli.terminal import echo
+
 
 def plan_command(
     labels: Annotated[int, typer.Option(help="Labels of the task.", min=1)],
@@ -24,6 +26,7 @@ def plan_command(
 
     from labelwise.codes.bucket_plan import plan_buckets
     from labelwise.errors import ConfigError
+    from labelwise.formatting import size
     from labelwise.free_memory import free_memory
 
     if memory is None:
@@ -36,15 +39,15 @@ def plan_command(
     plan = plan_buckets(labels, documents, features, int(memory * 1e9), confusion, repetitions, buckets)
     alike = plan.alike
     rows = {
-        "memory to plan for": f"{memory:.1f} GB",
+        "memory to plan for": size(memory * 1e9),
         "weights of a repetition": f"{plan.weights:,}",
-        "memory to train one": f"{plan.training_bytes / 1e9:.2f} GB",
-        "memory to serve all": f"{plan.serving_bytes / 1e9:.2f} GB",
+        "memory to train one": size(plan.training_bytes),
+        "memory to serve all": size(plan.serving_bytes),
         "outputs in all": f"{plan.repetitions * plan.buckets:,} instead of {labels:,}",
         "pairs of labels that cannot be told apart": f"{alike:.2g} expected",
     }
     for name, value in rows.items():
-        typer.echo(f"{name:<44}{value}", err=True)
+        echo(f"{name:<44}{value}", err=True)
     if plan.repetitions * plan.buckets >= labels:
-        typer.echo("so few labels need no buckets: linear_tree and text_encoder have an output for each", err=True)
-    typer.echo(yaml.safe_dump({"model": plan.config()}, sort_keys=False), nl=False)
+        echo("so few labels need no buckets: linear_tree and text_encoder have an output for each", err=True)
+    echo(yaml.safe_dump({"model": plan.config()}, sort_keys=False), nl=False)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from labelwise.cli.terminal import echo
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -37,7 +39,7 @@ def report_command(
         raise DataError("there is no such folder; give that of a run or of a study", folder.path)
     if is_study(folder.path):
         for path in write_study_report(folder.path, plots, force):
-            typer.echo(f"written: {path}")
+            echo(f"written: {path}")
         return
     if not is_run(folder.path):
         raise DataError(_neither(folder.path), folder.path)
@@ -45,7 +47,7 @@ def report_command(
     # The charts come first: where they may not be written, the report is left as it is.
     charts = [] if plots is None else save_plots(folder.path, Path(plots), force=force)
     for path in [write_report(folder.path), *charts]:
-        typer.echo(f"written: {path}")
+        echo(f"written: {path}")
 
 
 def _neither(folder: Path) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from labelwise.cli.options import ForceOption, StudySetOption
+from labelwise.cli.terminal import echo
 
 if TYPE_CHECKING:
     from labelwise.sweep.runner import Finding
@@ -40,7 +41,7 @@ def sweep_command(
     try:
         findings = run_sweep(checked, force)
     except KeyboardInterrupt:
-        typer.echo(f"stopped; the same command goes on with {checked.folder}", err=True)
+        echo(f"stopped; the same command goes on with {checked.folder}", err=True)
         raise typer.Exit(130) from None
     rows = result_rows(checked, findings)
     write_results(checked, findings, rows)
@@ -59,13 +60,14 @@ def _report(study: Study) -> None:
     try:
         page, *plots = write_study_report(study.folder)
     except MissingDependencyError as error:
-        typer.echo(f"the report was not written: {error}", err=True)
+        echo(f"the report was not written: {error}", err=True)
         return
-    typer.echo(f"written: {page}, {len(plots)} charts in {plots[0].parent}" if plots else f"written: {page}")
+    echo(f"written: {page}, {len(plots)} charts in {plots[0].parent}" if plots else f"written: {page}")
 
 
 def _show(study: Study, findings: list[Finding], rows: list[dict[str, Any]]) -> None:
-    from labelwise.cli.tables import percent, print_table
+    from labelwise.cli.tables import print_table
+    from labelwise.formatting import percent
     from labelwise.report.wording import short_names
     from labelwise.sweep.results import CSV, JSON, varying
 
@@ -79,15 +81,15 @@ def _show(study: Study, findings: list[Finding], rows: list[dict[str, Any]]) -> 
     shares = {metric, "deviation", *test}
     fields = [*group, *paths, metric, *spread, *(["seeds"] if several else []), *test, "seconds", *verdict, "status"]
     cells = [
-        [percent(row[f]) if f in shares else "" if row[f] is None else str(row[f]) for f in fields] for row in rows
+        ["" if row[f] is None else percent(row[f]) if f in shares else str(row[f]) for f in fields] for row in rows
     ]
     title = f"{study.folder}: {len(rows)} settings, chosen by {metric} on the valid part"
     print_table(title, [*heads, "mean seconds" if several else "seconds", *verdict, "status"], cells)
     if rows and rows[0][metric] is not None and any(word in (rows[0]["verdict"] or "") for word in NOT_LEARNED):
-        typer.echo(
+        echo(
             f"- the best setting is no good either: {rows[0]['verdict']}. Its score may be that of a model which has "
             f"learned nothing; the remedy is in {study.folder / 'trials' / rows[0]['trials'][0] / 'metrics.jsonl'}"
         )
     for message in dict.fromkeys(row["message"] for row in rows if row["message"]):
-        typer.echo(f"- {message}")
-    typer.echo(f"written: {study.folder / CSV}, {study.folder / JSON}")
+        echo(f"- {message}")
+    echo(f"written: {study.folder / CSV}, {study.folder / JSON}")

@@ -8,12 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import typer
+from labelwise.cli.terminal import echo
+from labelwise.formatting import percent, printable
+from labelwise.run_schema import MODEL, REPORT, RESULTS
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """A table; the first column is text, the others are aligned to the right."""
-    cells = [[str(cell) for cell in row] for row in rows]
+    title, columns = printable(title), [printable(column) for column in columns]
+    cells = [[" ".join(printable(str(cell)).splitlines()) for cell in row] for row in rows]
     if not sys.stdout.isatty():
         _print_plain(title, columns, cells)
         return
@@ -31,15 +34,10 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
 
 def _print_plain(title: str, columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
     widths = [max(len(row[i]) for row in [list(columns), *cells]) for i in range(len(columns))]
-    typer.echo(title)
+    echo(title)
     for row in [columns, *cells]:
         padded = [c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-        typer.echo("  ".join(padded).rstrip())
-
-
-def percent(value: float | None) -> str:
-    """A share in per cent with two digits; nothing for None."""
-    return "" if value is None else f"{100 * value:.2f}"
+        echo("  ".join(padded).rstrip())
 
 
 def show_evaluation(title: str, evaluation: dict[str, Any], baseline: dict[str, float] | None = None) -> None:
@@ -63,7 +61,7 @@ def show_evaluation(title: str, evaluation: dict[str, Any], baseline: dict[str, 
     print_table(title, columns, rows)
     used = evaluation.get("propensity")
     if used:
-        typer.echo(f"PSP with A {used['A']:g}, B {used['B']:g}, N {used['N']:,} training documents")
+        echo(f"PSP with A {used['A']:g}, B {used['B']:g}, N {used['N']:,} training documents")
 
 
 def show_calibration(title: str, report: dict[str, Any]) -> None:
@@ -81,8 +79,8 @@ def show_calibration(title: str, report: dict[str, Any]) -> None:
     columns = ["score", "labels before", "right, %", "labels after", "right, %"]
     print_table(f"{title}: {report['n_documents']:,} documents", columns, rows)
     was = "" if report["error_before"] is None else f" (before: {percent(report['error_before'])})"
-    typer.echo(f"calibration error {percent(report['error_after'])} %{was}")
-    typer.echo(_threshold_line(report))
+    echo(f"calibration error {percent(report['error_after'])} %{was}")
+    echo(_threshold_line(report))
 
 
 def _threshold_line(report: dict[str, Any]) -> str:
@@ -97,13 +95,13 @@ def _threshold_line(report: dict[str, Any]) -> str:
 
 def show_results(run: Path) -> None:
     """What a run came to."""
-    results = run / "results.json"
+    results = run / RESULTS
     if results.exists():
         found = json.loads(results.read_text(encoding="utf-8"))
         baseline = (found.get("baseline") or {}).get("values")
         show_evaluation(f"{run}: {found['n_documents']:,} test documents", found["evaluation"], baseline)
         if found.get("calibration"):
-            typer.echo(_threshold_line(found["calibration"]))
-    typer.echo(f"model: {run / 'model'}")
-    if (run / "report.html").exists():
-        typer.echo(f"report: {run / 'report.html'}")
+            echo(_threshold_line(found["calibration"]))
+    echo(f"model: {run / MODEL}")
+    if (run / REPORT).exists():
+        echo(f"report: {run / REPORT}")

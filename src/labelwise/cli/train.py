@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from labelwise.cli.options import ForceOption, SetOption
+from labelwise.cli.terminal import echo
 
 
 def train_command(
@@ -15,7 +16,7 @@ def train_command(
     force: ForceOption = False,
     repetition: Annotated[
         list[int] | None,
-        typer.Option(help="Train only this repetition of `mach`, into model.repetitions_folder. May be repeated."),
+        typer.Option(help="Train only this part of a model that is made of repetitions (mach). May be repeated."),
     ] = None,
 ) -> None:
     """Train a model, evaluate it and write a report, as a config says.
@@ -40,14 +41,14 @@ def train_command(
         from labelwise.runs.repetitions import train_repetitions
 
         try:
-            typer.echo(f"finished repetitions are in {train_repetitions(checked, repetition)}")
+            echo(f"finished repetitions are in {train_repetitions(checked, repetition)}")
         except KeyboardInterrupt:
-            typer.echo("stopped; the same command goes on", err=True)
+            echo("stopped; the same command goes on", err=True)
             raise typer.Exit(130) from None
         return
     try:
         run = train(checked, force)
     except KeyboardInterrupt:
-        typer.echo(f"stopped; the same command goes on with {checked.run.folder}", err=True)
+        echo(f"stopped; the same command goes on with {checked.run.folder}", err=True)
         raise typer.Exit(130) from None
     show_results(run.path)

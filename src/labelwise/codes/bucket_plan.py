@@ -14,6 +14,7 @@ from itertools import product
 
 from labelwise.codes.buckets import BucketTables, narrow, pairs_alike, repetitions_needed
 from labelwise.errors import ConfigError
+from labelwise.formatting import size
 
 PER_ROOT, MOST_BUCKETS = 12, 20_000
 USUAL_REPETITIONS, MOST_REPETITIONS = (16, 8), 32
@@ -135,8 +136,8 @@ def plan_buckets(
                 return plan if repetitions else _with_more(plan, memory)
     small = BucketPlan(n_labels, n_features, count, wishes[-1], WIDTHS[-1], sizes[-1], universal=True)
     raise ConfigError(
-        f"{_size(memory)} are not enough for {n_labels:,} labels: the smallest setting with {wishes[-1]} repetitions "
-        f"of {count:,} buckets needs {_size(small.training_bytes)} to train and {_size(small.serving_bytes)} to serve"
+        f"{size(memory)} are not enough for {n_labels:,} labels: the smallest setting with {wishes[-1]} repetitions "
+        f"of {count:,} buckets needs {size(small.training_bytes)} to train and {size(small.serving_bytes)} to serve"
     )
 
 
@@ -155,7 +156,3 @@ def _round(number: float) -> int:
     """To one of 1, 2, 5, 10, 20 ...: the nearest on a logarithmic scale."""
     steps = [factor * 10**power for power in range(12) for factor in (1, 2, 5)]
     return min(steps, key=lambda step: abs(math.log(step / max(number, 1))))
-
-
-def _size(count: float) -> str:
-    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

@@ -183,13 +183,6 @@ class LabelTree:
         return cls.from_bounds(*bounds_from_names(parents, label_names))
 
     @classmethod
-    def from_parent_ids(cls, parents: Any, label_parents: Any) -> LabelTree:
-        """The same by numbers: the parent of each node, and the node that each label hangs under; -1 for none."""
-        from labelwise.codes.hierarchy import bounds_from_ids
-
-        return cls.from_bounds(*bounds_from_ids(parents, label_parents))
-
-    @classmethod
     def from_bounds(cls, label_order: np.ndarray, levels: Sequence[np.ndarray]) -> LabelTree:
         """From the labels' order and, level by level from the top, the bounds of the nodes in it.
 

@@ -1,8 +1,8 @@
 """Dataset: documents with their labels, whatever they came from.
 
-A document has a text, a row of features, a path to a file, or several of these. Labels are a sparse documents x labels
-matrix whose column j is called ``label_names[j]``; two data sets can only be compared after `align` has given them the
-same columns.
+A document has a text, a row of features, a path to a file, an array, or several of these. Labels are a sparse
+documents x labels matrix whose column j is called ``label_names[j]``; two data sets can only be compared after `align`
+has given them the same columns.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ class Dataset:
         Sparse [documents, labels]; stored values are relevances, 1 unless the source says otherwise.
     label_names
         The identity of each label, unique. Defaults to the column numbers.
-    texts, features, paths
-        What is known of each document; at least one, unless there are no documents.
+    texts, features, paths, arrays
+        What is known of each document; at least one, unless there are no documents. The first axis of an array is the
+        documents, what is beyond belongs to each of them, as height, width and channels of an image do.
     label_texts
         What a label means in words, where the source tells (the name is then often a code).
     ids
@@ -57,6 +58,7 @@ class Dataset:
     label_texts: Strings | None = None
     ids: Strings | None = None
     name: str = "data"
+    arrays: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         labels = canonical_csr(self.labels, "labels")
@@ -71,11 +73,13 @@ class Dataset:
                 set_field(self, part, Strings.of(value))
         if self.features is not None:
             set_field(self, "features", canonical_features(self.features))
+        if self.arrays is not None:
+            set_field(self, "arrays", canonical_arrays(self.arrays))
         self._check()
 
     def _check(self) -> None:
         documents, n_labels = self.labels.shape
-        for part in ("texts", "features", "paths", "ids"):
+        for part in ("texts", "features", "paths", "arrays", "ids"):
             value = getattr(self, part)
             rows = documents if value is None else value.shape[0] if part == "features" else len(value)
             if rows != documents:
@@ -84,14 +88,14 @@ class Dataset:
             raise DataError(f"{self.name}: {len(self.label_names):,} label names for {n_labels:,} label columns")
         if self.label_texts is not None and len(self.label_texts) != n_labels:
             raise DataError(f"{self.name}: {len(self.label_texts):,} label texts for {n_labels:,} label columns")
-        if documents and self.texts is None and self.features is None and self.paths is None:
-            raise DataError(f"{self.name}: documents need texts, features or paths")
+        if documents and all(part is None for part in (self.texts, self.features, self.paths, self.arrays)):
+            raise DataError(f"{self.name}: documents need texts, features, paths or arrays")
 
     def __len__(self) -> int:
         return self.labels.shape[0]
 
     def __repr__(self) -> str:
-        parts = [p for p in ("texts", "features", "paths") if getattr(self, p) is not None]
+        parts = [p for p in ("texts", "features", "paths", "arrays") if getattr(self, p) is not None]
         held = "+".join(parts) or "nothing"
         return f"Dataset({self.name}: {len(self):,} documents with {held}, {self.n_labels:,} labels)"
 
@@ -114,7 +118,7 @@ class Dataset:
         """Some of the documents (a slice, an index array or a mask), with the same label space."""
         picked = {
             part: pick_rows(getattr(self, part), rows)
-            for part in ("texts", "features", "paths", "ids")
+            for part in ("texts", "features", "paths", "arrays", "ids")
             if getattr(self, part) is not None
         }
         return replace(self, labels=pick_rows(self.labels, rows), **picked)
@@ -275,6 +279,18 @@ def canonical_features(features: Any) -> Features:
     if not all(np.isfinite(piece).all() for piece in in_pieces(dense.reshape(-1))):
         raise DataError("features hold NaN or infinity; only finite numbers are accepted")
     return dense
+
+
+def canonical_arrays(arrays: Any) -> np.ndarray:
+    """Finite numbers of any type, the first of at least two axes being the documents."""
+    found = np.asarray(arrays)
+    if found.ndim < 2 or found.dtype.kind not in "biuf":
+        raise DataError(
+            f"arrays must be numbers with a first axis of documents, got {found.dtype} of shape {found.shape}"
+        )
+    if found.dtype.kind == "f" and not all(np.isfinite(piece).all() for piece in in_pieces(found.reshape(-1))):
+        raise DataError("arrays hold NaN or infinity; only finite numbers are accepted")
+    return found
 
 
 def labels_from_lists(

@@ -23,21 +23,12 @@ NAMED_FILE = f"{LABEL_NAMES}.tsv"
 LISTED_FILES = ("output-items.txt", "Yf.txt", "label_map.txt", "lbl_raw_texts.txt")
 
 
-def attach_label_texts(dataset: Dataset, place: str | Path, options: ReadOptions | None = None) -> Dataset:
-    """The data set with label texts from a file, or from the file of a known name in a folder.
+def attach_label_texts(dataset: Dataset, part: Path, options: ReadOptions) -> Dataset:
+    """The data set with label texts: from the file the options name, else `train_label_names.tsv`, else the folder's.
 
-    In `name<TAB>text` files names that the data set lacks are ignored, and a label that the file lacks has
-    its name for a text. A folder without such a file leaves the data set as it is.
+    In `name<TAB>text` files names that the data set lacks are ignored, and a label that the file lacks has its name for
+    a text. Without such a file the data set stays as it is.
     """
-    place, options = Path(place), options or ReadOptions()
-    if not place.is_dir():
-        return _attached(dataset, place, options)
-    found = {plain_name(path): path for path in reversed(files_in(place))}
-    return _from_any(dataset, [found.get(name) for name in (NAMED_FILE, *LISTED_FILES)], options)
-
-
-def attach_label_texts_of_part(dataset: Dataset, part: Path, options: ReadOptions) -> Dataset:
-    """For `read`: the file the options name, else `train_label_names.tsv`, else the folder's."""
     if options.label_names is not None:
         return _attached(dataset, Path(options.label_names), options)
     if dataset.label_texts is not None or part.is_dir():

@@ -71,8 +71,8 @@ def take_mapped(data: Dataset, rows: Any, folder: Path) -> Dataset:
         place = partial(_first_rows, count=len(range(len(data))[rows]))
     else:
         place = partial(_copied, numbers=row_numbers(rows, len(data)), folder=folder)
-    texts = {part: getattr(data, part) for part in ("texts", "paths", "ids")}
-    picked = {part: strings[rows] for part, strings in texts.items() if strings is not None}
+    others = {part: getattr(data, part) for part in ("texts", "paths", "arrays", "ids")}
+    picked = {part: value[rows] for part, value in others.items() if value is not None}
     return replace(data, labels=place(data.labels), features=place(data.features), **picked)
 
 
@@ -127,12 +127,13 @@ def merged(shards: Sequence[Dataset], name: str, folder: Path | None) -> Dataset
     for other in shards[1:]:
         _check_alike(first, other)
     texts = {part: [getattr(shard, part) for shard in shards] for part in ("texts", "paths", "ids")}
+    found: dict[str, Any] = {part: _texts(strings, folder) for part, strings in texts.items() if strings[0] is not None}
     return Dataset(
         _stacked([shard.labels for shard in shards], folder),
         first.label_names,
         features=_stacked([shard.features for shard in shards], folder),
         label_texts=next((shard.label_texts for shard in shards if shard.label_texts is not None), None),
-        **{part: _texts(strings, folder) for part, strings in texts.items() if strings[0] is not None},
+        **found,
         name=name,
     )
 

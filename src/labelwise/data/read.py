@@ -200,7 +200,7 @@ def _read_part(
     scratch: str | Path | None = None,
 ) -> Dataset:
     """One part, in the label space of the first one if that is given."""
-    from labelwise.data.label_texts import attach_label_texts_of_part
+    from labelwise.data.label_texts import attach_label_texts
     from labelwise.data.options import refuse_without_effect
 
     refuse_without_effect(options, found.name, path)
@@ -213,7 +213,7 @@ def _read_part(
         return _without_labels(data)
     if found.name in ONE_STRING and options.label_separator is None:
         _warn_of_separator(data)
-    return attach_label_texts_of_part(data if first is None else data.align(first.label_names), path, options)
+    return attach_label_texts(data if first is None else data.align(first.label_names), path, options)
 
 
 def _without_labels(data: Dataset) -> Dataset:

@@ -1,6 +1,6 @@
 """Files as a stream of blocks of whole lines, plain or compressed, read ahead by a thread of their own.
 
-Every line format stands on this: it takes `Block`s, each a few megabytes of bytes that end at a line end, and
+Every line format stands on this: it takes `ByteBlock`s, each a few megabytes of bytes that end at a line end, and
 parses them on all cores while the next ones are read and unpacked. Whatever is wrong with a file (missing,
 cut short, damaged in the middle, of another encoding) comes out as one `DataError` that names it.
 """
@@ -25,7 +25,7 @@ from labelwise.errors import ConfigError, DataError
 from labelwise.progress import progress
 
 __all__ = [
-    "Block",
+    "ByteBlock",
     "blocks_ahead",
     "decode_block",
     "fill",
@@ -49,7 +49,7 @@ NEWLINE, RETURN = 10, 13
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class ByteBlock:
     """Some whole lines of a file: their bytes (the last is a newline), the first one's number, how many."""
 
     data: np.ndarray
@@ -65,10 +65,10 @@ class Block:
         return self.first_line + int(np.count_nonzero(self.data[:position] == NEWLINE))
 
 
-AnyBlock = TypeVar("AnyBlock", bound=Block)
+AnyBlock = TypeVar("AnyBlock", bound=ByteBlock)
 
 
-def line_blocks(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Generator[Block, None, None]:
+def line_blocks(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Generator[ByteBlock, None, None]:
     """The file's lines in blocks of about `block_bytes`; a longer line makes its block longer.
 
     A byte order mark is dropped and a missing last newline added.
@@ -111,7 +111,7 @@ def blocks_ahead(
 
 
 def _read_ahead(
-    stream: InputStream, size: int | None, blocks: Iterator[Block], waiting: queue.Queue, stop: threading.Event
+    stream: InputStream, size: int | None, blocks: Iterator[ByteBlock], waiting: queue.Queue, stop: threading.Event
 ) -> None:
     """The thread's work: hand over blocks, then None; an error is handed over and raised by the consumer."""
     try:
@@ -144,7 +144,7 @@ def _drain(waiting: queue.Queue) -> None:
         pass
 
 
-def _cut(stream: InputStream, block_bytes: int) -> Iterator[Block]:
+def _cut(stream: InputStream, block_bytes: int) -> Iterator[ByteBlock]:
     """Blocks that end at a line end; the begun line at the end of a buffer is carried over to the next."""
     carried = bytearray()
     first_line = 1
@@ -168,7 +168,7 @@ def _cut(stream: InputStream, block_bytes: int) -> Iterator[Block]:
         if end > begin:
             data = np.frombuffer(buffer, np.uint8, end - begin, begin)
             lines = int(np.count_nonzero(data == NEWLINE))
-            yield Block(data, first_line, lines)
+            yield ByteBlock(data, first_line, lines)
             first_line += lines
 
 
@@ -210,7 +210,9 @@ def line_bounds(data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 # --- encodings ------------------------------------------------------------------------------------------
 
 
-def text_blocks(path: str | Path, encoding: str = "utf-8", on_bad_bytes: str = "error") -> Generator[Block, None, None]:
+def text_blocks(
+    path: str | Path, encoding: str = "utf-8", on_bad_bytes: str = "error"
+) -> Generator[ByteBlock, None, None]:
     """`line_blocks` in valid UTF-8; tells at the end in how many lines bytes had to be replaced."""
     replaced = 0
     for block in line_blocks(path):
@@ -226,7 +228,7 @@ def warn_replaced(path: str | Path, lines: int, encoding: str) -> None:
         log.warning("%s: lines in which bytes that are not %s became U+FFFD: %s", path, encoding, f"{lines:,}")
 
 
-def decode_block(block: Block, path: str | Path, encoding: str = "utf-8", on_bad_bytes: str = "error") -> Block:
+def decode_block(block: ByteBlock, path: str | Path, encoding: str = "utf-8", on_bad_bytes: str = "error") -> ByteBlock:
     """The block in valid UTF-8, itself when it is so already.
 
     Bytes that do not fit the encoding are a DataError at their line, or U+FFFD if ``on_bad_bytes="replace"``;
@@ -266,7 +268,7 @@ def decoded_line(
     return text, replaced
 
 
-def _decode_lines(block: Block, path: str | Path, encoding: str, on_bad_bytes: str) -> Block:
+def _decode_lines(block: ByteBlock, path: str | Path, encoding: str, on_bad_bytes: str) -> ByteBlock:
     """The slow way, a line at a time, for a block that holds bytes which do not fit."""
     pieces: list[bytes] = []
     replaced = 0
@@ -274,7 +276,7 @@ def _decode_lines(block: Block, path: str | Path, encoding: str, on_bad_bytes: s
         text, touched = decoded_line(line, path, block.first_line + place, encoding, on_bad_bytes)
         replaced += touched
         pieces += (text.encode(), b"\n")
-    return Block(
+    return ByteBlock(
         np.frombuffer(bytearray().join(pieces), np.uint8),
         block.first_line,
         block.lines,

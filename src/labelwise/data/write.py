@@ -28,7 +28,7 @@ from labelwise.strings import Strings
 if TYPE_CHECKING:
     from labelwise.data.formats.base import Format
 
-PARTS = ("texts", "features", "paths", "ids", "relevances", "label_names", "label_texts")
+PARTS = ("texts", "features", "paths", "arrays", "ids", "relevances", "label_names", "label_texts")
 HOLDS: dict[str, frozenset[str]] = {
     "native": frozenset({"texts", "features", "paths", "ids", "relevances", "label_names"}),
     "jsonl": frozenset({"texts", "features", "paths", "ids", "relevances", "label_names"}),
@@ -196,7 +196,7 @@ def _refuse_loss(dataset: Dataset, format_name: str, hint: str = "") -> None:
     if not len(dataset) and format_name not in HOLDS_NOTHING:
         raise DataError(f"{dataset.name} has no documents, and an empty file of the format {format_name} is not read")
     holds = HOLDS[format_name]
-    lost = [part for part in ("texts", "features", "paths", "ids") if getattr(dataset, part) is not None]
+    lost = [part for part in ("texts", "features", "paths", "arrays", "ids") if getattr(dataset, part) is not None]
     lost = [part for part in lost if part not in holds]
     if "relevances" not in holds and (dataset.labels.data != 1).any():
         lost.append("relevances")
@@ -208,7 +208,7 @@ def _refuse_loss(dataset: Dataset, format_name: str, hint: str = "") -> None:
     if lost:
         raise DataError(
             f"the format {format_name} has no place for the {' and '.join(lost)} of {dataset.name}. The "
-            f"format native keeps everything; to leave out what has no place, name it with drop "
+            f"format native keeps everything but arrays; to leave out what has no place, name it with drop "
             f"({' '.join(f'--drop {part}' for part in lost)}){hint}"
         )
 

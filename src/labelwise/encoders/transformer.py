@@ -7,6 +7,7 @@ document are averaged.
 
 from __future__ import annotations
 
+import copy
 import json
 import threading
 from collections.abc import Iterator, Mapping
@@ -131,12 +132,11 @@ class TransformerEncoder(nn.Module):
 
         None of a model that mixes tokens in another way (FNet, Mamba).
         """
-        before = self.backbone.config._attn_implementation
-        self.backbone.set_attn_implementation("eager")
-        try:
-            output = self.backbone(input_ids=ids, attention_mask=mask.long(), output_attentions=True)
-        finally:
-            self.backbone.set_attn_implementation(before)
+        # a copy of the modules over the same weights: other threads may predict with this one
+        weights = [*self.backbone.parameters(), *self.backbone.buffers()]
+        backbone = copy.deepcopy(self.backbone, {id(weight): weight for weight in weights})
+        backbone.set_attn_implementation("eager")
+        output = backbone(input_ids=ids, attention_mask=mask.long(), output_attentions=True)
         found = getattr(output, "attentions", None)
         return torch.stack(found) if found else None
 

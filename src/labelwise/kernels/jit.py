@@ -26,7 +26,10 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from llvmlite.binding import parse_assembly
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
 from numba.core.serialize import dumps
 
 from labelwise.atomic import replacing
@@ -42,14 +45,46 @@ def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """`numba.njit` without the global lock and with our cache; takes Numba's options."""
     if function is None:
         return partial(jit, **options)
-    dispatcher = numba.njit(nogil=True, **options)(function)
+    dispatcher = numba.njit(nogil=True, no_cfunc_wrapper=True, **options)(function)
     if hasattr(dispatcher, "enable_caching"):  # a plain function under NUMBA_DISABLE_JIT
         dispatcher._cache = _Cache(function)
     return dispatcher
 
 
-inner = partial(jit, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-"""For functions that only kernels call: compiled in half the time."""
+def inner(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """`jit` for functions that only kernels call; from Python they cannot be called.
+
+    They become a part of each kernel and get no machine code or cached file of their own, which takes half the time.
+    """
+    if function is None:
+        return partial(inner, **options)
+    wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return numba.njit(nogil=True, **wrappers, pipeline_class=_InnerCompiler, **options)(function)
+
+
+class _InnerLibrary(JITCodeLibrary):
+    """LLVM code that is only linked into that of callers, where it is optimised and translated."""
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        own = [f'@"{v.name}" = common global i8* null' for v in self._final_module.global_variables if _is_own(v.name)]
+        self._codegen._add_module(parse_assembly("\n".join(own)))  # Numba fills these in; nothing else is needed here
+        self._codegen._engine.finalize_object()
+        self._finalized = True
+
+
+def _is_own(name: str) -> bool:
+    """Whether a global variable is the environment that Numba gives to each function."""
+    return name.startswith("_ZN08NumbaEnv")
+
+
+class _InnerCompiler(Compiler):
+    def define_pipelines(self) -> Any:
+        self.state.library = _InnerLibrary(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
+        return super().define_pipelines()
 
 
 class _Locator:
@@ -59,6 +94,7 @@ class _Locator:
         source = Path(path)
         self._folder = cache_folder() / f"{source.stem}-{source_hash(source)}"
         self._line = function.__code__.co_firstlineno
+        self._py_file = path  # for Numba's warning about functions that cannot be cached
 
     @classmethod
     def from_function(cls, function: Callable[..., Any], path: str) -> _Locator:

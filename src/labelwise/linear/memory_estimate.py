@@ -19,13 +19,15 @@ from labelwise.codes.tree import LabelTree
 from labelwise.data.blocks import Blocks
 from labelwise.errors import ConfigError
 from labelwise.features.label_features import two_blocks
+from labelwise.formatting import size
 from labelwise.free_memory import free_memory
 from labelwise.linear.level_trainer import LANES, UNCOPIED, SolverConfig
 from labelwise.parallel import threads
+from labelwise.result_fields import Decides
 
 log = logging.getLogger("labelwise")
 
-Memory = Literal["check", "ignore"] | Annotated[float, Field(gt=0)]
+Memory = Annotated[Literal["check", "ignore"] | Annotated[float, Field(gt=0)], Decides.NOTHING]
 """Whether what does not fit is refused: yes, no, or yes with a limit of one's own in GB."""
 
 SAMPLE = 40
@@ -78,12 +80,12 @@ def check_memory(need: MemoryNeed, memory: Memory, held: int = 0, report: bool =
     if isinstance(memory, float | int):
         limit = int(memory * 1e9) - held
         free = limit if free is None else min(limit, free)
-    known = "" if free is None else f"; {_size(max(0, free))} are free"
+    known = "" if free is None else f"; {size(max(0, free))} are free"
     if report:
-        log.info("training needs about %s beside the data (%s)%s", _size(need.total), _size(held), known)
+        log.info("training needs about %s beside the data (%s)%s", size(need.total), size(held), known)
     if memory != "ignore" and free is not None and need.total > free:
         raise ConfigError(
-            f"training needs about {_size(need.total)} of memory, {_size(max(0, free))} are free; {_advice(need)}, "
+            f"training needs about {size(need.total)} of memory, {size(max(0, free))} are free; {_advice(need)}, "
             "or set memory to ignore to try all the same"
         )
 
@@ -99,10 +101,6 @@ def _advice(need: MemoryNeed) -> str:
     ordered = sorted(advice, key=lambda part: -getattr(need, part))
     worth = [part for part in ordered if getattr(need, part) >= 0.2 * getattr(need, ordered[0])]
     return "; ".join(advice[part] for part in worth[:2])
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.0f} MB"
 
 
 def bytes_of(features: Any, labels: Any) -> int:

@@ -23,7 +23,7 @@ from labelwise.methods.calibration import Calibration
 from labelwise.methods.inputs import Documents, as_dataset, as_inputs, in_blocks
 from labelwise.methods.label_file import ModelLabels
 from labelwise.methods.label_filter import LabelFilter
-from labelwise.registry import method_class
+from labelwise.registry import method_class, methods_that
 from labelwise.strings import Strings
 from labelwise.topk import NOTHING, TopK
 
@@ -63,6 +63,10 @@ class Method:
     """Whether documents get vectors: `encode` works."""
     attends: ClassVar[bool] = False
     """Whether tokens attend to tokens: `attention` works."""
+    explains: ClassVar[bool] = False
+    """Whether predictions can be explained: `explain` works."""
+    trains_in_parts: ClassVar[bool] = False
+    """Whether parts of a model can be trained alone, by processes of their own: `fit_parts` works."""
 
     Config: ClassVar[type[BaseConfig]] = BaseConfig
     """The parameters; a method replaces it by a nested class."""
@@ -130,7 +134,8 @@ class Method:
         Parameters
         ----------
         data
-            A `Dataset`, or texts (a list of str), or features (CSR or dense).
+            A `Dataset`, or what the method reads: texts or paths (lists of str), features (CSR, dense or `Blocks`),
+            arrays (the first axis is the documents).
         labels
             With anything but a Dataset: CSR [documents, labels], or for each document its labels.
         valid
@@ -138,7 +143,7 @@ class Method:
         context
             Where to keep unfinished work and log numbers; a run sets it.
         """
-        dataset = as_dataset(data, labels)
+        dataset = as_dataset(data, labels, self.inputs)
         if len(dataset) == 0:
             raise DataError(f"{dataset.name}: there is no document to learn from")
         if dataset.n_labels == 0:
@@ -159,7 +164,8 @@ class Method:
     def predict(self, documents: Any, k: int = 10, *, labels: Any = None, label_weights: Any = None) -> TopK:
         """The k best labels of each document, best first, equal scores to the lower label id.
 
-        `documents` is a Dataset, a list of texts, one text, or a feature matrix. There are always k places; where the
+        `documents` is a Dataset, or documents of the kind the model was trained on: texts, paths, features or arrays;
+        a single text or path may stand alone. There are always k places; where the
         model has fewer labels to offer they stay empty. Of a calibrated model the scores are probabilities.
 
         `labels` (names, numbers or a mask) are the only ones to choose from; `label_weights` (a mapping or a vector)
@@ -196,7 +202,8 @@ class Method:
         """P@1 on labelled documents, so that scikit-learn's searches have something to maximise."""
         from labelwise.metrics.evaluate import evaluate
 
-        dataset = as_dataset(data, labels)
+        self._check_fitted()
+        dataset = as_dataset(data, labels, (self.input_,))
         return evaluate(self.predict(dataset, k=1), dataset, metrics=["P@1"])["P@1"]
 
     # --- probabilities and explanations ---
@@ -223,7 +230,7 @@ class Method:
         from labelwise.methods.threshold import calibrate
 
         self._check_fitted()
-        dataset = as_dataset(data, labels).align(self.label_names_)
+        dataset = as_dataset(data, labels, (self.input_,)).align(self.label_names_)
         if len(dataset) == 0:
             raise DataError(f"{dataset.name}: there is no document to calibrate on")
         top = in_blocks(lambda part: self._scored(part, k), dataset, "calibrating")
@@ -280,7 +287,7 @@ class Method:
     # --- hooks of a method ---
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
-        """Learn; `kind` says which of the data set's texts, features or paths to use."""
+        """Learn; `kind` says which of the data set's texts, features, paths or arrays to use."""
         raise NotImplementedError
 
     def _predict(self, data: Documents, k: int) -> TopK:
@@ -289,7 +296,7 @@ class Method:
 
     def _predict_chosen(self, data: Documents, k: int, chosen: LabelFilter) -> TopK:
         """The same with labels left out or weighed, for methods with `chooses_labels`."""
-        raise ConfigError(f"{self.name} cannot leave out or weigh labels; linear_tree, linear_flat and mach can")
+        raise ConfigError(f"{self.name} cannot leave out or weigh labels; {methods_that('chooses_labels')} can")
 
     def _state(self) -> dict[str, np.ndarray]:
         """What was learned, as named arrays."""
@@ -301,21 +308,31 @@ class Method:
 
     def _explain(self, data: Documents, labels: np.ndarray) -> list[list[LabelPath]]:
         """For each tree the paths of some labels (ids), for a data set of one document."""
-        raise ConfigError(
-            f"{self.name} cannot explain its predictions; linear_tree, linear_flat, attention_xml and bigru can"
-        )
+        raise ConfigError(f"{self.name} cannot explain its predictions; {methods_that('explains')} can")
 
     def _encode(self, data: Documents) -> np.ndarray:
         """The documents' vectors."""
-        raise ConfigError(f"{self.name} makes no vectors of documents; text_encoder, attention_xml and bigru do")
+        raise ConfigError(f"{self.name} makes no vectors of documents; {methods_that('encodes')} can")
 
     def _attention(self, data: Documents, tokens: int) -> list[AttentionMap]:
         """The documents' attention."""
-        raise ConfigError(f"{self.name} has no attention among tokens; text_encoder has")
+        raise ConfigError(f"{self.name} has no attention among tokens; {methods_that('attends')} has")
 
     def _feature_names(self, columns: np.ndarray) -> list[str] | None:
         """What some features are called, where the model knows."""
         return None
+
+    # --- parts that are trained alone, for methods with `trains_in_parts` ---
+
+    def check_parts(self, numbers: Sequence[int]) -> Path:
+        """Raise unless these parts can be trained alone; the folder where finished ones are kept."""
+        raise ConfigError(f"{self.name} is not made of repetitions; {methods_that('trains_in_parts')} is")
+
+    def fit_parts(
+        self, data: Dataset, numbers: Sequence[int], valid: Dataset | None = None, context: FitContext | None = None
+    ) -> Path:
+        """Train some parts alone and put them into the folder of `check_parts`, which is returned."""
+        return self.check_parts(numbers)
 
     # --- files ---
 

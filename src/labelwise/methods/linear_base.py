@@ -25,19 +25,15 @@ from labelwise.linear.trees import Precision as Precision
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
 from labelwise.methods.label_filter import LabelFilter
+from labelwise.result_fields import PART, deciding
 from labelwise.topk import TopK
 
 PostProcessor = Literal[tuple(POST_PROCESSORS)]  # type: ignore[valid-type]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
-NOT_LEARNED = ("memory",)
-"""Parameters that change nothing in the model."""
 
 
-class LinearTfidf(TfidfConfig):
-    """TF-IDF as linear classifiers like it best."""
-
-    sublinear: bool = True
-    """Count a term that occurs n times as 1 + ln(n)."""
+LINEAR_TFIDF = TfidfConfig(sublinear=True)
+"""TF-IDF that suits linear classifiers."""
 
 
 class LinearMethod(Method):
@@ -48,6 +44,7 @@ class LinearMethod(Method):
 
     inputs = ("features", "texts")
     chooses_labels = True
+    explains = True
 
     tfidf_: Tfidf | None
     linear_: LinearTrees
@@ -117,7 +114,7 @@ def finished_work(
     """
     if folder is None:
         return nullcontext()
-    parameters = method.config.model_dump(mode="json", exclude=set(NOT_LEARNED))
+    parameters = deciding(method.config, PART)
     arrays = {
         f"{name}.{part}": getattr(matrix, part)
         for name, matrix in (("features", features), ("labels", labels))

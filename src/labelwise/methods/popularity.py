@@ -25,7 +25,7 @@ class Popularity(Method):
     """The most frequent labels for every document."""
 
     name = "popularity"
-    inputs = ("texts", "features", "paths")
+    inputs = ("texts", "features", "paths", "arrays")
     learns = False
 
     class Config(BaseConfig):

@@ -28,8 +28,9 @@ from labelwise.errors import ModelFormatError, require, require_imports
 from labelwise.fit_context import FitContext
 from labelwise.heads.config import HeadConfig
 from labelwise.methods.base import Method
-from labelwise.methods.inputs import Documents, with_held_out
+from labelwise.methods.inputs import Documents, split_for_early_stopping
 from labelwise.networks.settings import MonitorConfig, OptimiserConfig, ScheduleConfig, TrainingConfig, without_held_out
+from labelwise.result_fields import PART, fields_beside
 from labelwise.store import stored
 from labelwise.strings import Strings
 from labelwise.topk import TopK
@@ -103,7 +104,7 @@ class TextEncoder(Method):
         from labelwise.networks.encoder_head import EncoderHead
 
         config = self.config
-        train, held_out = with_held_out(data, valid, config.valid_fraction, MOST_VALID, config.training.seed)
+        train, held_out = split_for_early_stopping(data, valid, config.valid_fraction, MOST_VALID, config.training.seed)
         with torch_threads():
             encoder = open_encoder(config.encoder, train.texts or Strings.of(()), config.training.seed)
             head = FlatHead(encoder.width, data.n_labels, config.head)
@@ -164,7 +165,8 @@ class TextEncoder(Method):
 
         config = self.config
         watchers = [CollapseMonitor(fitting, config.monitor)] if watched else []
-        settings = config.model_dump_json(include={"encoder", "head", "head_epochs", "monitor"})
+        elsewhere = {"training": True, "valid_fraction": True}  # known to the loop, and from the documents
+        settings = config.model_dump_json(exclude={**fields_beside(type(config), PART), **elsewhere})
         held_out = "" if fitting.valid is None else fitting.valid.identity()
         identity = fitting.train.identity() + held_out + settings
         return train_loop(

@@ -20,7 +20,7 @@ from labelwise.encoders.words import Vocabulary, WordTokens
 from labelwise.errors import ConfigError, DataError, ModelFormatError, require, require_imports
 from labelwise.fit_context import FitContext
 from labelwise.methods.base import Method
-from labelwise.methods.inputs import Documents, with_held_out
+from labelwise.methods.inputs import Documents, split_for_early_stopping
 from labelwise.networks.settings import (
     AveragingConfig,
     Count,
@@ -31,6 +31,7 @@ from labelwise.networks.settings import (
     TrainingConfig,
     without_held_out,
 )
+from labelwise.result_fields import PART, fields_beside
 from labelwise.store import stored
 from labelwise.strings import Strings
 from labelwise.topk import TopK
@@ -51,21 +52,14 @@ SEED_STEP = 1000
 WORDS = "encoder.words"
 
 
-class AdamConfig(OptimiserConfig):
-    """How weights follow gradients."""
-
-    name: Literal["adagrad", "adadelta", "adam", "amsgrad", "adamw", "sgd"] = "adam"
-    """The rule of the updates."""
-
-
 class WordTraining(TrainingConfig):
     """How recurrent networks are trained: Adam at a constant rate, adaptive clipping, the mean of weights (SWA)."""
 
     batch_size: Count = 40
     """Documents in a batch, at most."""
     clip: Positive | Literal["adaptive"] | None = "adaptive"
-    """Longest gradient, all parameters together; `adaptive` allows five times the longest of the last five."""
-    optimiser: AdamConfig = AdamConfig()
+    """Maximum gradient norm over all parameters; `adaptive` allows five times the largest of the last five."""
+    optimiser: OptimiserConfig = OptimiserConfig(name="adam")
     """How weights follow gradients."""
     schedule: ScheduleConfig = ScheduleConfig(kind="constant")
     """How the learning rate changes."""
@@ -88,6 +82,7 @@ class WordNetworkMethod(Method):
     inputs = ("texts",)
     same_on_any_threads = False
     encodes = True
+    explains = True
 
     vocabulary_: Vocabulary
     trees_: list[AttentionTree]
@@ -127,11 +122,12 @@ class WordNetworkMethod(Method):
         from labelwise.training.tree_training import TreeData, TreeTraining, with_budget
 
         config, training = self.config, self.config.training
-        train, held_out = with_held_out(data, valid, config.valid_fraction, MOST_VALID, training.seed)
+        train, held_out = split_for_early_stopping(data, valid, config.valid_fraction, MOST_VALID, training.seed)
         if held_out is None:
             training = without_held_out(training, self.Config.model_fields["training"].default)
         training = _averaged_often(training, len(train))
-        settings = config.model_dump_json(exclude={"training"})
+        elsewhere = {"training": True}  # the loop adds it
+        settings = config.model_dump_json(exclude={**fields_beside(type(config), PART), **elsewhere})
         with torch_threads():
             self.vocabulary_, tokens = Vocabulary.learned(train.texts or Strings.of(()), config.words)
             vectors = torch.from_numpy(word_table(self.vocabulary_, training.seed))

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from labelwise.formatting import cut, number, percent
 from labelwise.report.drawing import Chart, look
 from labelwise.report.panels import file_name, grid, legend, legend_height, log_if_wide
 from labelwise.report.study_files import SettingFacts, StudyFacts, is_number, setting_label, shown_value
 from labelwise.report.verdict_marks import in_order, mark
-from labelwise.report.wording import cut, number, percent, words
+from labelwise.report.wording import words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from labelwise.formatting import cut, percent
 from labelwise.report.drawing import GRID, MARKERS, MUTED, SERIES, Chart, thinned
 from labelwise.report.inspection import DocumentAttention, Inspection, PlanePoints
-from labelwise.report.wording import cut, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

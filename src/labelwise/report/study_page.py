@@ -8,6 +8,7 @@ from typing import Any
 
 from labelwise.data.files import write_stream
 from labelwise.errors import DataError
+from labelwise.formatting import NOTHING, cut, duration, number, percent
 from labelwise.report.drawing import Chart
 from labelwise.report.field_plots import field_charts
 from labelwise.report.html import for_page, write_page
@@ -16,7 +17,7 @@ from labelwise.report.inspection_plots import study_inspection_charts
 from labelwise.report.study_files import SettingFacts, StudyFacts, TrialFacts, read_study_folder, shown_value
 from labelwise.report.study_plots import best_first, collapse_chart, curve_charts, overview_chart
 from labelwise.report.verdict_marks import in_order
-from labelwise.report.wording import NOTHING, cut, duration, number, percent, words
+from labelwise.report.wording import words
 
 PAGE, PLOTS = "report.html", "plots"
 KINDS = ("svg", "png")
@@ -51,7 +52,7 @@ def write_study_report(folder: str | Path, plots: str | Path | None = None, forc
         with write_stream(path) as file:
             file.write(content)
     page = Path(folder) / PAGE
-    write_page(page, "study.html", study_values(study, charts))
+    write_page(page, "study.html", study_values(study, charts), follow=False)
     return [page, *files]
 
 

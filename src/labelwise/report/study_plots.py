@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from labelwise.formatting import cut, number, percent
 from labelwise.report.curves import Course, Points
 from labelwise.report.drawing import MUTED, Chart, look, thinned
 from labelwise.report.panels import file_name, grid, legend, legend_height, log_if_wide, whole_epochs
 from labelwise.report.study_files import SettingFacts, StudyFacts, TrialEntry, TrialFacts
 from labelwise.report.verdict_marks import mark
-from labelwise.report.wording import cut, number, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

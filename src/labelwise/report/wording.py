@@ -1,19 +1,11 @@
-"""Numbers as people read them: per cent, time, bytes, counts. One place, so that tables and charts agree."""
+"""Names of metrics and fields in tables and charts, and numbers above bars."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable
 
-NOTHING = "–"  # noqa: RUF001 - an en dash stands for a value that is not known
-
 _AT_K = re.compile(r"^(?P<family>.+)@(?P<k>\d{1,9})$")
-
-
-def percent(value: float | None, digits: int = 2) -> str:
-    """A share as per cent without the sign: 0.9173 -> '91.73'."""
-    return NOTHING if value is None else f"{100 * value:.{digits}f}"
 
 
 def bar_percent(value: float) -> str:
@@ -25,56 +17,9 @@ def bar_percent(value: float) -> str:
     return f"{value:.1g}" if value < 0.95 else f"{value:.2g}"
 
 
-def number(value: object) -> str:
-    """Any plain value: whole numbers with commas, other numbers with about four digits, words as they are."""
-    if value is None:
-        return NOTHING
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return str(value)
-    if isinstance(value, int) or (value == int(value) and abs(value) < 1e15):
-        return f"{int(value):,}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def duration(seconds: float | None) -> str:
-    """A time span: '850 ms', '13.2 s', '4 min 12 s', '2 h 05 min', '3 d 4 h'."""
-    if seconds is None:
-        return NOTHING
-    if seconds < 0.9995:
-        return f"{1000 * seconds:.0f} ms" if seconds >= 0.0005 or seconds == 0 else "<1 ms"
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    minutes, second = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {second:02d} s"
-    hours, minute = divmod(minutes, 60)
-    if hours < 48:
-        return f"{hours} h {minute:02d} min"
-    return f"{hours // 24:,} d {hours % 24} h"
-
-
-def size(amount: float | None) -> str:
-    """Bytes in decimal units: '412 MB', '1.3 GB'."""
-    if amount is None:
-        return NOTHING
-    units = ("bytes", "kB", "MB", "GB", "TB", "PB")
-    place = 0
-    while abs(amount) >= 999.5 and place < len(units) - 1:
-        amount, place = amount / 1000, place + 1
-    if place == 0:
-        return f"{amount:.0f} bytes"
-    return f"{amount:.1f} {units[place]}" if abs(amount) < 99.95 else f"{amount:,.0f} {units[place]}"
-
-
 def words(key: str) -> str:
     """A file's key as words: 'predict_documents_per_second' -> 'predict documents per second'."""
     return key.replace("_", " ")
-
-
-def cut(text: str | None, length: int) -> str:
-    """Text on one line without control characters, cut at a length with an ellipsis."""
-    plain = "".join(letter for letter in " ".join((text or "").split()) if letter.isprintable())
-    return plain if len(plain) <= length else plain[: length - 1].rstrip() + "…"
 
 
 def family_and_k(metric: str) -> tuple[str, int | None]:

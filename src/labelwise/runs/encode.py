@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from labelwise.atomic import replacing
+from labelwise.data.blocks import Blocks
 from labelwise.data.dataset import Dataset
 from labelwise.data.stream import warn_replaced
 from labelwise.errors import ConfigError, DataError
@@ -116,12 +117,36 @@ def _documents(request: Request) -> Strings | Dataset:
 
 def _fingerprint(identity: str, documents: Strings | Dataset, kind: str) -> str:
     digest = hashlib.sha256(f"{identity} {kind} {BATCH} {len(documents)}".encode())
-    texts = documents.texts if isinstance(documents, Dataset) else documents
-    if texts is not None:
-        packed = texts.compact()
-        digest.update(packed.buffer.data)
-        digest.update(packed.ends.data)
+    if isinstance(documents, Strings):
+        _add(digest, documents)
+        return digest.hexdigest()
+    if documents.texts is not None:
+        _add(digest, documents.texts)
+    for part in ("features", "paths", "arrays"):
+        if (value := getattr(documents, part)) is not None:
+            digest.update(part.encode())
+            _add(digest, value)
     return digest.hexdigest()
+
+
+def _add(digest: Any, value: Any) -> None:
+    """The content of some documents, of whatever kind."""
+    if isinstance(value, Blocks):
+        for block in (value.sparse, value.dense):
+            if block is not None:
+                _add(digest, block)
+        return
+    if isinstance(value, Strings):
+        packed = value.compact()
+        arrays = (packed.buffer, packed.ends)
+    elif isinstance(value, np.ndarray):
+        digest.update(f"{value.dtype} {value.shape}".encode())
+        arrays = (value,)
+    else:
+        digest.update(f"{value.shape}".encode())
+        arrays = (value.indptr, value.indices, value.data)
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).data)
 
 
 class _Unfinished:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import math
 import sys
 from collections.abc import Iterable, Iterator
@@ -17,6 +16,7 @@ from labelwise.data.dataset import Dataset
 from labelwise.data.options import ReadOptions
 from labelwise.data.stream import decoded_line, open_stream, warn_replaced
 from labelwise.errors import ConfigError, DataError
+from labelwise.formatting import CONTROL, json_text
 from labelwise.methods.base import Method
 from labelwise.methods.label_filter import LabelFilter
 from labelwise.progress import progress
@@ -42,6 +42,8 @@ DATA_SUFFIXES = (
     ".npz",
     ".tfrecords",
 )
+LINES = ("texts", "paths")
+"""Kinds of documents that a line can hold."""
 
 Batch = tuple[list[str], Strings | Dataset]
 
@@ -53,7 +55,8 @@ class Request:
     documents: str
     """A file, a folder, the name of a known data set, or `-` for standard input."""
     format: str = "auto"
-    """`text` for one text a line, a data format, or `auto`: a data format if the name says so, text otherwise."""
+    """`text` for one text (or path, if the model reads files) per line, a data format, or `auto`: a data format if the
+    name says so, text otherwise."""
     split: str = "test"
     options: ReadOptions = field(default_factory=ReadOptions)
     k: int = 10
@@ -101,7 +104,7 @@ def is_text(request: Request) -> bool:
 
 
 def _text_batches(request: Request, model: Method) -> Iterator[Batch]:
-    if model.input_ != "texts" and model.learns:
+    if model.input_ not in LINES and model.learns:
         raise DataError(f"the model was trained on {model.input_}: give a data file and name its --format")
     name = "stdin" if request.documents == "-" else request.documents
     count = replaced = 0
@@ -179,7 +182,7 @@ def _write_jsonl(file: IO[str], ids: list[str], top: TopK, label_texts: Strings 
             }
             for (label, score), number in zip(row, numbers[numbers != NOTHING].tolist(), strict=True)
         ]
-        file.write(json.dumps({"id": name, "labels": labels}, ensure_ascii=False) + "\n")
+        file.write(json_text({"id": name, "labels": labels}) + "\n")
 
 
 def _write_tsv(file: IO[str], ids: list[str], top: TopK, label_texts: Strings | None) -> None:
@@ -190,7 +193,7 @@ def _write_tsv(file: IO[str], ids: list[str], top: TopK, label_texts: Strings | 
 
 
 def _field(text: str) -> str:
-    return text.replace("\t", " ").replace("\n", " ").replace("\r", " ")
+    return CONTROL.sub(" ", text.replace("\t", " ").replace("\n", " "))
 
 
 def _write_npz(file: IO[bytes], tops: Iterable[tuple[list[str], TopK]], n_labels: int) -> None:

@@ -28,7 +28,7 @@ from labelwise.data.formats.checks import (
 from labelwise.data.formats.line_files import WRITE_ROWS
 from labelwise.data.options import ReadOptions
 from labelwise.data.splits import split_files, stem_and_extension
-from labelwise.data.stream import Block, line_bounds, text_blocks
+from labelwise.data.stream import ByteBlock, line_bounds, text_blocks
 from labelwise.errors import ConfigError, DataError
 from labelwise.strings import Strings
 
@@ -89,7 +89,7 @@ def _labels_to_front(
     return np.concatenate([data, *written]), starts, ends
 
 
-def _nameless(path: Path, block: Block, row: int, prefix: str) -> DataError:
+def _nameless(path: Path, block: ByteBlock, row: int, prefix: str) -> DataError:
     return DataError(f"'{prefix}' stands alone; a label needs a name after it", path, block.first_line + row)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -58,13 +59,8 @@ def _folders_in(folder: Path) -> list[Path]:
     return [path for path in found if recognises(path)]
 
 
-def read(path: Path, options: ReadOptions) -> Dataset:
+def read(path: Path, options: ReadOptions, folder: Path | None = None) -> Dataset:
     """Read one folder, or all folders of a part one after the other."""
-    return read_mapped(path, options, None)
-
-
-def read_mapped(path: Path, options: ReadOptions, folder: Path | None) -> Dataset:
-    """`read`; a single folder is mapped as it is, shards are put together in files of the folder, if one is given."""
     split = sharded_split(path)
     if split is None:
         return _read_folder(path)
@@ -75,7 +71,9 @@ def read_mapped(path: Path, options: ReadOptions, folder: Path | None) -> Datase
 def _read_folder(path: Path) -> Dataset:
     folder = Folder(path, KIND)
     tensors, where = folder.tensors(TENSORS), path / TENSORS
-    texts = {part: strings_from_tensors(part, tensors, where) for part in _TEXT_PARTS if f"{part}.ends" in tensors}
+    texts: dict[str, Any] = {
+        part: strings_from_tensors(part, tensors, where) for part in _TEXT_PARTS if f"{part}.ends" in tensors
+    }
     features = None
     if "features.indptr" in tensors:
         features = csr_from_tensors("features", tensors, where)
@@ -113,5 +111,5 @@ FORMAT = Format(
     write=write,
     parts=parts,
     extension="",
-    read_mapped=read_mapped,
+    read_mapped=read,
 )

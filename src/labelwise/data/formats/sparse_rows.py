@@ -1,14 +1,17 @@
-"""What the sparse text formats share: limits, messages, and writing rows as lines."""
+"""What the sparse text formats share: gathering parsed rows, limits, messages, and writing rows."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from scipy import sparse
 
 from labelwise.data.blocks import Blocks
+from labelwise.data.csr import new_rows
 from labelwise.data.dataset import Dataset
 from labelwise.data.stream import write_stream
 from labelwise.errors import DataError
@@ -21,6 +24,52 @@ READ_BYTES = 1 << 20
 WRITE_BYTES = 4 << 20
 MAX_LABELS = 1 << 27
 """Each label has a name in memory, so a stray number of ten digits must not ask for gigabytes of names."""
+
+
+@dataclass(frozen=True, eq=False)
+class ParsedRows:
+    """The rows of one block, and how many columns they need."""
+
+    feature_counts: np.ndarray
+    indices: np.ndarray
+    values: np.ndarray
+    label_counts: np.ndarray
+    labels: np.ndarray
+    relevances: np.ndarray | None
+    n_features: int
+    n_labels: int
+    share: float
+    """How much of the file had been read with this block."""
+
+
+class GatheredRows:
+    """Features and numbered labels, gathered block by block in memory or in files of a folder."""
+
+    def __init__(self, rated: bool, folder: Path | None) -> None:
+        self.features, self.labels = new_rows(True, folder), new_rows(rated, folder)
+        self.documents = self.n_features = self.n_labels = 0
+
+    def add(self, part: ParsedRows, share: float) -> None:
+        """Add the rows of one block, with which `share` of the whole has been read."""
+        self.features.add(part.feature_counts, part.indices, part.values, share)
+        self.labels.add(part.label_counts, part.labels, part.relevances, share)
+        self.documents += len(part.label_counts)
+        self.n_features = max(self.n_features, part.n_features)
+        self.n_labels = max(self.n_labels, part.n_labels)
+
+    def drop_last(self) -> None:
+        """Remove the last row, which must be empty."""
+        self.documents -= 1
+        self.features.drop_last()
+        self.labels.drop_last()
+
+    def dataset(self, path: Path) -> Dataset:
+        """All rows; labels are named by their numbers."""
+        if self.n_labels > MAX_LABELS:
+            what = f"label {self.n_labels - 1:,} is too large; at most {MAX_LABELS:,} labels are possible"
+            raise DataError(what, path)
+        labels, features = self.labels.matrix(self.n_labels), self.features.matrix(self.n_features)
+        return Dataset(labels, features=features, name=str(path))
 
 
 def token_at(data: np.ndarray, position: int, separators: bytes) -> str:
@@ -66,15 +115,22 @@ def write_lines(
         )  # fmt: skip
         return out[:length]
 
-    with write_stream(path) as file, progress(f"writing {path.name}", len(dataset)) as step:
+    write_rows(lines, most, path, header)
+
+
+def write_rows(
+    formatted: Callable[[tuple[int, int]], np.ndarray], most: np.ndarray, path: Path, header: bytes = b""
+) -> None:
+    """Write what `formatted` makes of ranges of rows, on all threads and in order; `most` bounds the bytes per row."""
+    ranges = _ranges(most)
+    with write_stream(path) as file, progress(f"writing {path.name}", len(most)) as step:
         file.write(header)
-        ranges = pieces(most)
-        for (begin, end), text in zip(ranges, run_stream(lines, ranges), strict=True):
+        for (begin, end), text in zip(ranges, run_stream(formatted, ranges), strict=True):
             file.write(text.data)
             step(end - begin)
 
 
-def pieces(most: np.ndarray) -> list[tuple[int, int]]:
+def _ranges(most: np.ndarray) -> list[tuple[int, int]]:
     """Ranges of rows of about `WRITE_BYTES` each."""
     ends = np.cumsum(most)
     edges = [0]

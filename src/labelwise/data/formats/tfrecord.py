@@ -13,25 +13,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from labelwise.data.csr import new_rows
 from labelwise.data.dataset import Dataset
 from labelwise.data.formats.base import Format
 from labelwise.data.formats.checks import refuse_empty
-from labelwise.data.formats.sparse_rows import MAX_LABELS, READ_BYTES, pieces, sparse_features
+from labelwise.data.formats.sparse_rows import READ_BYTES, GatheredRows, ParsedRows, sparse_features, write_rows
+from labelwise.data.formats.tfrecord_blocks import AGAIN, RecordBlock, record_blocks, where
 from labelwise.data.options import ReadOptions
-from labelwise.data.records import ANEW, RecordBlock, record_blocks, where
 from labelwise.data.splits import files_in, plain_name, sharded_parts, sharded_split, split_of, stem_and_extension
-from labelwise.data.stream import first_bytes, write_stream
+from labelwise.data.stream import first_bytes
 from labelwise.errors import DataError
 from labelwise.parallel import run_stream
-from labelwise.progress import progress
 
 log = logging.getLogger(__name__)
 
@@ -41,56 +38,24 @@ EXTENSIONS = (EXTENSION, ".tfrecord")
 KINDS = {1: "bytes", 2: "floats", 3: "whole numbers"}
 
 
-@dataclass(frozen=True, eq=False)
-class Parsed:
-    """The rows of one block, and how many columns they need."""
-
-    feature_counts: np.ndarray
-    indices: np.ndarray
-    values: np.ndarray
-    label_counts: np.ndarray
-    labels: np.ndarray
-    relevances: np.ndarray
-    n_features: int
-    n_labels: int
-    strange: str | None
-    """The name of a feature that is not read, if there is one."""
-    share: float
-
-
-def read(path: Path, options: ReadOptions) -> Dataset:
-    """Read one file, or all files of a part."""
-    return read_mapped(path, options, None)
-
-
-def read_mapped(path: Path, options: ReadOptions, folder: Path | None) -> Dataset:
-    """`read`, with the rows in files of a folder instead of memory."""
-    features, labels = new_rows(True, folder), new_rows(True, folder)
-    n_features = n_labels = 0
-    strange: str | None = None
-    files = _files_of(path)
+def read(path: Path, options: ReadOptions, folder: Path | None = None) -> Dataset:
+    """Read one file, or all files of a part; with a folder, rows are written to files in it and mapped."""
+    rows, files = GatheredRows(True, folder), _files_of(path)
+    other: str | None = None
     for number, file in enumerate(files):
-        before = sum(map(len, features.counts))
-        for part in _parsed(file):
-            share = (number + part.share) / len(files)
-            features.add(part.feature_counts, part.indices, part.values, share)
-            labels.add(part.label_counts, part.labels, part.relevances, share)
-            n_features, n_labels = max(n_features, part.n_features), max(n_labels, part.n_labels)
-            strange = strange or part.strange
-        refuse_empty(sum(map(len, features.counts)) - before, file)  # each shard: a copy may have failed
-    if strange is not None:
-        log.warning("%s: there are features that are not read, such as %r", path, strange)
-    if n_labels > MAX_LABELS:
-        raise DataError(f"label {n_labels - 1:,} is too large; at most {MAX_LABELS:,} labels are possible", path)
-    return Dataset(labels.matrix(n_labels), features=features.matrix(n_features), name=str(path))
+        before = rows.documents
+        with closing(record_blocks(file, READ_BYTES)) as blocks:
+            for part, name in run_stream(partial(_parse, path=file), blocks):
+                rows.add(part, (number + part.share) / len(files))
+                other = other or name
+        refuse_empty(rows.documents - before, file)  # each shard: a copy may have failed
+    if other is not None:
+        log.warning("%s: there are features that are not read, such as %r", path, other)
+    return rows.dataset(path)
 
 
-def _parsed(path: Path) -> Iterator[Parsed]:
-    with closing(record_blocks(path, READ_BYTES)) as blocks:
-        yield from run_stream(lambda block: _parse(block, path), blocks)
-
-
-def _parse(block: RecordBlock, path: Path) -> Parsed:
+def _parse(block: RecordBlock, path: Path) -> tuple[ParsedRows, str | None]:
+    """The rows of a block, and the name of a feature that is not read, if there is one."""
     from labelwise.kernels.formats import example_records as kernel
 
     if block.fault is not None:
@@ -99,17 +64,17 @@ def _parse(block: RecordBlock, path: Path) -> Parsed:
     feature_counts, label_counts = np.empty(records, np.int32), np.empty(records, np.int32)
     indices, labels = np.empty(len(data), np.int32), np.empty(len(data), np.int32)  # untouched memory costs nothing
     values, relevances = np.empty(len(data), np.float32), np.empty(len(data), np.float32)
-    fault, row, position, name, detail, stored, tagged, n_features, n_labels, strange = kernel.parse_examples(
-        data, feature_counts, label_counts, indices, values, labels, relevances,
-        relevances.view(np.uint32), values.view(np.uint32),
-    )  # fmt: skip
+    fault, row, position, name, detail, stored, tagged, n_features, n_labels, other = kernel.parse_examples(
+        data, feature_counts, label_counts, indices, values, labels, relevances
+    )
     if fault != kernel.FINE:
         place = where(block.first_line + row, block.first_byte + position)
         raise DataError(f"{place}: {_explain(fault, kernel.NAMES[name], detail)}", path)
-    return Parsed(
+    rows = ParsedRows(
         feature_counts, indices[:stored], values[:stored], label_counts, labels[:tagged], relevances[:tagged],
-        n_features, n_labels, None if strange < 0 else _name_at(data, strange), block.share,
+        n_features, n_labels, block.share,
     )  # fmt: skip
+    return rows, None if other < 0 else _name_at(data, other)
 
 
 def _name_at(data: np.ndarray, position: int) -> str:
@@ -126,7 +91,7 @@ def _explain(fault: int, name: str, detail: int) -> str:
     sizes = f"{detail >> 32:,} numbers and '{other}' {detail & 0xFFFFFFFF:,}"
     wanted = "floats" if name.endswith("vals") else "whole numbers (int64)"
     sentences = {
-        kernel.BAD_SUM: f"the checksum (CRC-32C) is wrong, so the record is damaged; {ANEW}",
+        kernel.BAD_SUM: f"the checksum (CRC-32C) is wrong, so the record is damaged; {AGAIN}",
         kernel.BAD_MESSAGE: "this is not a tf.train.Example: the message is broken, or of another kind",
         kernel.WRONG_KIND: f"'{name}' holds {KINDS.get(detail, 'something else')}; it should hold {wanted}",
         kernel.NO_FEATURES: f"it has neither 'input_idxs' nor 'input_vals'; wanted are {', '.join(kernel.NAMES)}",
@@ -152,17 +117,13 @@ def write(dataset: Dataset, path: Path) -> None:
 
     def records(rows: tuple[int, int]) -> np.ndarray:
         out = np.empty(int(most[slice(*rows)].sum()), np.uint8)
-        length = format_examples(
+        start = format_examples(
             *rows, features.indptr, features.indices, features.data, labels.indptr, labels.indices, labels.data,
             last_feature, last_label, out,
         )  # fmt: skip
-        return out[:length]
+        return out[start:]
 
-    with write_stream(path) as file, progress(f"writing {path.name}", len(dataset)) as step:
-        ranges = pieces(most)
-        for (begin, end), part in zip(ranges, run_stream(records, ranges), strict=True):
-            file.write(part.data)
-            step(end - begin)
+    write_rows(records, most, path)
 
 
 # --- which files --------------------------------------------------------------------------------------------
@@ -212,5 +173,5 @@ FORMAT = Format(
     write=write,
     parts=parts,
     extension=EXTENSION,
-    read_mapped=read_mapped,
+    read_mapped=read,
 )

@@ -30,7 +30,7 @@ from labelwise.data.formats.checks import (
 from labelwise.data.formats.line_files import WRITE_ROWS, label_lines
 from labelwise.data.options import ReadOptions
 from labelwise.data.splits import LABEL_NAMES, split_files, stem_and_extension
-from labelwise.data.stream import Block, line_bounds, text_blocks
+from labelwise.data.stream import ByteBlock, line_bounds, text_blocks
 from labelwise.errors import DataError
 from labelwise.strings import Strings
 
@@ -82,7 +82,7 @@ def read(path: Path, options: ReadOptions) -> Dataset:
     return Dataset(matrix, names, texts=columns[0], ids=ids, name=str(path))
 
 
-def _tabbed_lines(path: Path, options: ReadOptions) -> Iterator[tuple[Block, np.ndarray, np.ndarray, np.ndarray]]:
+def _tabbed_lines(path: Path, options: ReadOptions) -> Iterator[tuple[ByteBlock, np.ndarray, np.ndarray, np.ndarray]]:
     """Blocks with the bounds of their lines that are not empty, and where the first two tabs stand."""
     from labelwise.kernels.formats.fields import find_byte
 
@@ -95,7 +95,7 @@ def _tabbed_lines(path: Path, options: ReadOptions) -> Iterator[tuple[Block, np.
             yield block, starts, ends, find_byte(block.data, starts, ends, TAB, 2)
 
 
-def _short_line(path: Path, block: Block, start: int, places: np.ndarray, tabs: int) -> DataError:
+def _short_line(path: Path, block: ByteBlock, start: int, places: np.ndarray, tabs: int) -> DataError:
     found = int(np.count_nonzero(places >= 0))
     count = "one tab" if found else "no tab"
     form = "id<TAB>labels<TAB>text, as the first line has it," if tabs == 2 else "labels<TAB>text"

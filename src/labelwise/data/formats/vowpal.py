@@ -33,7 +33,7 @@ from labelwise.data.options import ReadOptions, how_to_set
 from labelwise.data.splits import split_files, stem_and_extension
 from labelwise.data.stream import (
     NEWLINE,
-    Block,
+    ByteBlock,
     decode_block,
     first_bytes,
     line_blocks,
@@ -59,7 +59,7 @@ _FEATURE = re.compile(rb"[^\s|:]+:[-+]?(?:\d|\.\d)[\d.eE+-]*|\d+")
 class Parsed:
     """The rows of one block; labels are given by their places in its bytes."""
 
-    block: Block
+    block: ByteBlock
     feature_counts: np.ndarray
     indices: np.ndarray
     values: np.ndarray
@@ -69,17 +69,12 @@ class Parsed:
     n_features: int
 
 
-def read(path: Path, options: ReadOptions) -> Dataset:
-    """Read one file."""
-    return read_mapped(path, options, None)
-
-
-def read_mapped(path: Path, options: ReadOptions, folder: Path | None) -> Dataset:
-    """`read`, with the features in files of a folder instead of memory; labels are words and stay in memory."""
+def read(path: Path, options: ReadOptions, folder: Path | None = None) -> Dataset:
+    """Read one file; with a folder, features are written to files in it and mapped. Labels stay in memory."""
     text_codec(options.encoding)
     bits = options.hash_bits
 
-    def work(block: Block) -> Parsed:
+    def work(block: ByteBlock) -> Parsed:
         return _parse(decode_block(block, path, options.encoding, options.on_bad_bytes), path, bits)
 
     features, labels = new_rows(True, folder), LabelPile()
@@ -97,7 +92,7 @@ def read_mapped(path: Path, options: ReadOptions, folder: Path | None) -> Datase
     return Dataset(matrix, names, features=features.matrix(columns), name=str(path))
 
 
-def _parse(block: Block, path: Path, bits: int | None) -> Parsed:
+def _parse(block: ByteBlock, path: Path, bits: int | None) -> Parsed:
     from labelwise.kernels.formats import vowpal_text as kernel
 
     data = block.data
@@ -191,5 +186,5 @@ FORMAT = Format(
     write=write,
     parts=parts,
     extension=EXTENSION,
-    read_mapped=read_mapped,
+    read_mapped=read,
 )

@@ -24,20 +24,21 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwise.data.csr import new_rows
 from labelwise.data.dataset import Dataset
 from labelwise.data.formats.base import Format
 from labelwise.data.formats.checks import NO_DOCUMENTS, refuse_empty
 from labelwise.data.formats.sparse_rows import (
     MAX_LABELS,
     READ_BYTES,
+    GatheredRows,
+    ParsedRows,
     sparse_features,
     token_at,
     write_lines,
 )
 from labelwise.data.options import ReadOptions, how_to_set
 from labelwise.data.splits import split_files
-from labelwise.data.stream import NEWLINE, Block, first_bytes, line_blocks
+from labelwise.data.stream import NEWLINE, ByteBlock, first_bytes, line_blocks
 from labelwise.errors import DataError
 from labelwise.parallel import run_stream
 from labelwise.strings import Strings
@@ -60,33 +61,13 @@ class Header:
     labels: int
 
 
-@dataclass(frozen=True, eq=False)
-class Parsed:
-    """The rows of one block, and how many columns they need."""
-
-    feature_counts: np.ndarray
-    indices: np.ndarray
-    values: np.ndarray
-    label_counts: np.ndarray
-    labels: np.ndarray
-    n_features: int
-    n_labels: int
-    ends_empty: bool
-    share: float
-
-
-def read(path: Path, options: ReadOptions) -> Dataset:
-    """Read one file."""
-    return read_mapped(path, options, None)
-
-
-def read_mapped(path: Path, options: ReadOptions, folder: Path | None) -> Dataset:
-    """`read`, with the rows in files of a folder instead of memory."""
+def read(path: Path, options: ReadOptions, folder: Path | None = None) -> Dataset:
+    """Read one file; with a folder, rows are written to files in it and mapped."""
     with closing(line_blocks(path, READ_BYTES)) as blocks:
         return _gathered(blocks, path, options.header == "check", folder)
 
 
-def _gathered(blocks: Iterator[Block], path: Path, check_header: bool, folder: Path | None) -> Dataset:
+def _gathered(blocks: Iterator[ByteBlock], path: Path, check_header: bool, folder: Path | None) -> Dataset:
     first = next(blocks, None)
     if first is None:
         raise DataError(f"{NO_DOCUMENTS}; a line `documents features labels` is needed at least", path)
@@ -98,41 +79,33 @@ def _gathered(blocks: Iterator[Block], path: Path, check_header: bool, folder: P
         _refuse_impossible(header, path)
     limits = (MAX_COLUMNS, MAX_COLUMNS) if header is None else (header.features, header.labels)
 
-    def work(block: Block) -> Parsed:
-        return _parse(block, path, *limits)
+    def work(block: ByteBlock) -> tuple[ParsedRows, bool]:
+        return _parse(block, path, *limits), _ends_empty(block.data)
 
-    features, labels = new_rows(True, folder), new_rows(False, folder)
-    n_features, n_labels, documents, ends_empty = 0, 0, 0, False
-    for part in run_stream(work, itertools.chain([first], blocks)):
-        features.add(part.feature_counts, part.indices, part.values, part.share)
-        labels.add(part.label_counts, part.labels, None, part.share)
-        n_features, n_labels = max(n_features, part.n_features), max(n_labels, part.n_labels)
-        documents += len(part.label_counts)
-        ends_empty = part.ends_empty
-    if ends_empty and (header is None or documents == header.documents + 1):
-        documents -= 1
-        features.drop_last()
-        labels.drop_last()
+    rows, ends_empty = GatheredRows(False, folder), False
+    for part, empty in run_stream(work, itertools.chain([first], blocks)):
+        rows.add(part, part.share)
+        ends_empty = empty
+    if ends_empty and (header is None or rows.documents == header.documents + 1):
+        rows.drop_last()
     if not headed:
-        refuse_empty(documents, path)
+        refuse_empty(rows.documents, path)
     if header is not None:
-        n_features, n_labels = header.features, header.labels
-        if documents != header.documents:
-            what = f"the header says {header.documents:,} documents and the file has {documents:,}; {IGNORE}"
+        rows.n_features, rows.n_labels = header.features, header.labels
+        if rows.documents != header.documents:
+            what = f"the header says {header.documents:,} documents and the file has {rows.documents:,}; {IGNORE}"
             raise DataError(what, path, 1)
-    if n_labels > MAX_LABELS:
-        raise DataError(f"label {n_labels - 1:,} is too large; at most {MAX_LABELS:,} labels are possible", path)
-    return Dataset(labels.matrix(n_labels), features=features.matrix(n_features), name=str(path))
+    return rows.dataset(path)
 
 
-def _take_header(block: Block) -> tuple[Header | None, Block]:
+def _take_header(block: ByteBlock) -> tuple[Header | None, ByteBlock]:
     """The header, if the first line is one, and the block without it."""
     end = int(np.argmax(block.data == NEWLINE))
     match = _HEADER.fullmatch(block.data[:end].tobytes()) if end < 200 else None
     if match is None:
         return None, block
     header = Header(*map(int, match.groups()))
-    return header, Block(block.data[end + 1 :], block.first_line + 1, block.lines - 1, block.share)
+    return header, ByteBlock(block.data[end + 1 :], block.first_line + 1, block.lines - 1, block.share)
 
 
 def _refuse_impossible(header: Header, path: Path) -> None:
@@ -142,7 +115,7 @@ def _refuse_impossible(header: Header, path: Path) -> None:
             raise DataError(f"the header says {count:,} {what}; at most {most:,} are possible; {IGNORE}", path, 1)
 
 
-def _parse(block: Block, path: Path, n_features: int, n_labels: int) -> Parsed:
+def _parse(block: ByteBlock, path: Path, n_features: int, n_labels: int) -> ParsedRows:
     from labelwise.kernels.formats import sparse_text as kernel
 
     data = block.data
@@ -156,9 +129,9 @@ def _parse(block: Block, path: Path, n_features: int, n_labels: int) -> Parsed:
     )
     if fault != kernel.FINE:
         raise DataError(_explain(data, fault, position, n_features, n_labels), path, block.line_at(position))
-    return Parsed(
-        feature_counts, indices[:stored], values[:stored], label_counts, labels[:tagged],
-        feature_columns, label_columns, _ends_empty(data), block.share,
+    return ParsedRows(
+        feature_counts, indices[:stored], values[:stored], label_counts, labels[:tagged], None,
+        feature_columns, label_columns, block.share,
     )  # fmt: skip
 
 
@@ -225,5 +198,5 @@ FORMAT = Format(
     write=write,
     parts=parts,
     extension=".txt",
-    read_mapped=read_mapped,
+    read_mapped=read,
 )

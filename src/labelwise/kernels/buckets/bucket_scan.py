@@ -19,7 +19,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from labelwise.kernels.jit import jit
+from labelwise.kernels.jit import inner, jit
 
 LANES = 32
 STEPS = 200
@@ -177,7 +177,7 @@ def scan_one(rows, labels, begin, bytes_, limit, bound, step, scores, way, room,
     return limit
 
 
-@jit
+@inner
 def exact_score(rows, place, scores, document, way, room):
     """The mean, least or median score of a label's buckets, as float32."""
     tables = rows.shape[1]
@@ -226,7 +226,7 @@ def _lowest_bit(bits):
     return place
 
 
-@jit
+@inner
 def _keep(score, label, best, ids):
     """Put a label in its place if it is among the best and not there yet; equal scores go to the lower label."""
     last = len(best) - 1

@@ -15,13 +15,6 @@ def murmur_buckets(first, count, seed, buckets, out):
         out[place] = _signed(_hashed(uint32(first + place), uint32(seed))) % buckets
 
 
-@jit
-def murmur_signed(keys, seed, out):
-    """The hash of every key (taken as 32 bits) as a signed number."""
-    for place in range(len(keys)):
-        out[place] = _signed(_hashed(uint32(keys[place]), uint32(seed)))
-
-
 @jit(inline="always")
 def _signed(number):
     return np.int64(number) - (np.int64(1) << 32) if number >= uint32(0x80000000) else np.int64(number)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from labelwise.kernels.cluster.rows import add_to_centre, dot_with_centre
-from labelwise.kernels.jit import jit
+from labelwise.kernels.jit import inner, jit
 
 
 @jit
@@ -64,7 +64,7 @@ def draw_far(nearest: np.ndarray, draw: float) -> int:
     return last
 
 
-@jit
+@inner
 def _weight(similarity: np.float32) -> float:
     return 1.0 if similarity == -np.inf else max(0.0, 1.0 - np.float64(similarity))
 
@@ -77,7 +77,7 @@ def lift_nearest(similarities: np.ndarray, chosen: int, nearest: np.ndarray) -> 
     nearest[chosen] = np.inf
 
 
-@jit
+@inner
 def similar_to_row(
     indptr: np.ndarray,
     indices: np.ndarray,

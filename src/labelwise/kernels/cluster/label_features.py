@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from labelwise.kernels.cluster.selection import kth_smallest
-from labelwise.kernels.jit import jit
+from labelwise.kernels.jit import inner, jit
 
 _SIX, _NINE, _LOW = np.uint64(6), np.uint64(9), np.uint64(63)
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
@@ -69,7 +69,7 @@ def sum_documents(
     return place
 
 
-@jit
+@inner
 def _take_out(
     sums: np.ndarray, used: np.ndarray, lines: np.ndarray, place: int, new_indices: np.ndarray, new_data: np.ndarray
 ) -> int:
@@ -94,12 +94,12 @@ def _take_out(
     return place - begin
 
 
-@jit
+@inner
 def _lowest_bit(bits: np.uint64) -> np.uint64:
     return _EXPONENTS[((bits & (~bits + _ONE)) * _SPREAD) >> _SHIFT]
 
 
-@jit
+@inner
 def _keep_largest(place: int, count: int, keep: int, new_indices: np.ndarray, new_data: np.ndarray) -> int:
     """Close the row up to its `keep` entries of largest size; of equal ones those of lower columns stay."""
     sizes = np.empty(count, np.float32)
@@ -121,7 +121,7 @@ def _keep_largest(place: int, count: int, keep: int, new_indices: np.ndarray, ne
     return kept - place
 
 
-@jit
+@inner
 def _to_unit_length(values: np.ndarray, row: np.ndarray) -> None:
     squares = 0.0
     for i in range(len(values)):

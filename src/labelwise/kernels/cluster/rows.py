@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from labelwise.kernels.jit import jit
+from labelwise.kernels.jit import inner, jit
 
 _ONE, _TWO, _THREE, _FOUR = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
 
@@ -37,7 +37,7 @@ def dot_with_centre(
         products[i] = product
 
 
-@jit
+@inner
 def _sparse_dot(indices: np.ndarray, data: np.ndarray, begin: int, end: int, centre: np.ndarray) -> np.float32:
     """Four sums side by side: one alone would wait for each addition to end."""
     a, b, c, d = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
@@ -54,7 +54,7 @@ def _sparse_dot(indices: np.ndarray, data: np.ndarray, begin: int, end: int, cen
     return (a + b) + (c + d)
 
 
-@jit(fastmath={"reassoc"})
+@inner(fastmath={"reassoc"})
 def _dense_dot(row: np.ndarray, centre: np.ndarray) -> np.float32:
     product = np.float32(0)
     for k in range(len(row)):
@@ -89,7 +89,7 @@ def add_to_centre(
             centre[column] += sign * dense[row, column - n_columns]
 
 
-@jit
+@inner
 def _place_of(indices: np.ndarray, low: int, high: int, column: int) -> int:
     """The first place from `low` on whose column is not below `column`."""
     if column == 0:

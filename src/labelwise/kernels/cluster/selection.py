@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from labelwise.kernels.jit import jit
+from labelwise.kernels.jit import inner
 
 
-@jit
+@inner
 def kth_smallest(values: np.ndarray, k: int) -> float:
     """The value that would stand at place `k` after a sort; the values are reordered on the way. None may be NaN."""
     low, high = 0, len(values) - 1

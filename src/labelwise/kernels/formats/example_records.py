@@ -2,8 +2,8 @@
 
 A record is its length (8 bytes), the masked checksum of that (4), the message, and the masked checksum of that (4). The
 message is Example{1: Features{1: {1: name, 2: Feature} ...}}, where a Feature holds numbers in 2 (floats) or 3 (whole
-numbers), packed or one by one. A parser stops at the first fault and says which and in what record; sentences are made
-of that elsewhere. Rows leave it canonical, as those of `sparse_text`.
+numbers), packed or one by one. The parser stops at the first fault and reports which and in what record; the messages
+are made elsewhere. Rows are canonical, as those of `sparse_text`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from labelwise.kernels.formats.crc32c import masked_crc32c
 from labelwise.kernels.formats.sparse_text import MAX_INDEX, sort_features, sort_keys
-from labelwise.kernels.jit import jit
+from labelwise.kernels.jit import inner, jit
 
 FINE, BAD_LENGTH_SUM, TOO_LONG, BAD_SUM, BAD_MESSAGE, WRONG_KIND, NO_FEATURES = range(7)
 BAD_INDEX, NOT_FINITE, UNEQUAL, SUM_TOO_LARGE = range(7, 11)
@@ -24,7 +24,6 @@ MAX_RECORD_BYTES = 1 << 30
 FLOATS, WHOLES = 2, 3
 VARINT, EIGHT_BYTES, DELIMITED, FOUR_BYTES = 0, 1, 2, 5
 
-_ONE, _TWO, _THREE = np.uint64(1), np.uint64(2), np.uint64(3)
 _NAME_BYTES = np.array([list(name.encode().ljust(10)) for name in NAMES], np.uint8)
 _NAME_LENGTHS = np.array([len(name) for name in NAMES], np.int64)
 
@@ -32,7 +31,7 @@ _NAME_LENGTHS = np.array([len(name) for name in NAMES], np.int64)
 # --- frames -------------------------------------------------------------------------------------------------
 
 
-@jit
+@inner(forceinline=True)
 def read_bits(data: np.ndarray, position: int, count: int) -> int:
     """A whole number of so many bytes, the lowest first; of eight bytes it may be negative."""
     value = np.int64(0)
@@ -61,13 +60,13 @@ def whole_records(data: np.ndarray, filled: int) -> tuple[int, int, int]:
 # --- protobuf -----------------------------------------------------------------------------------------------
 
 
-@jit
+@inner(forceinline=True)
 def _varint(data: np.ndarray, position: int, end: int) -> tuple[int, int]:
-    """A number of seven bits a byte: (the number, the position after it, or -1 if it has no end)."""
+    """A number of seven bits per byte: (the number, the position after it, or -1 if it has no end)."""
     value = np.uint64(0)
     shift = np.uint64(0)
     while position < end and shift < np.uint64(70):
-        byte = np.uint64(data[position])
+        byte = np.uint64(data[np.uint64(position)])
         position += 1
         value |= (byte & np.uint64(127)) << shift
         if byte < np.uint64(128):
@@ -76,26 +75,9 @@ def _varint(data: np.ndarray, position: int, end: int) -> tuple[int, int]:
     return np.int64(0), -1
 
 
-@jit(forceinline=True)
-def _short_varint(data: np.ndarray, position: int, end: int) -> tuple[int, int]:
-    """`_varint`, quick for the two and three bytes that most columns take."""
-    if end - position > 3:
-        byte = np.uint64(position)
-        first = np.int64(data[byte])
-        if first < 128:
-            return first, position + 1
-        second = np.int64(data[byte + _ONE])
-        if second < 128:
-            return (first & 127) | (second << 7), position + 2
-        third = np.int64(data[byte + _TWO])
-        if third < 128:
-            return (first & 127) | ((second & 127) << 7) | (third << 14), position + 3
-    return _varint(data, position, end)
-
-
-@jit
+@inner
 def _field(data: np.ndarray, position: int, end: int) -> tuple[int, int, int, int]:
-    """The next field of a message: (its number, its wire type, where its content begins and ends); end -1: a fault."""
+    """The next field of a message: (its number, its wire type, begin and end of its content); end -1: a fault."""
     tag, position = _varint(data, position, end)
     if position < 0 or tag < 8:
         return 0, 0, 0, -1
@@ -114,9 +96,9 @@ def _field(data: np.ndarray, position: int, end: int) -> tuple[int, int, int, in
     return tag >> 3, wire, begin, stop if stop <= end else -1
 
 
-@jit
+@inner
 def _which(data: np.ndarray, begin: int, end: int) -> int:
-    """Which of NAMES stands here, or -1."""
+    """Which of NAMES this is, or -1."""
     for name in range(len(_NAME_LENGTHS)):
         if end - begin == _NAME_LENGTHS[name]:
             same = True
@@ -127,99 +109,67 @@ def _which(data: np.ndarray, begin: int, end: int) -> int:
     return -1
 
 
-@jit
+@inner
 def _find_features(data: np.ndarray, begin: int, end: int, spans: np.ndarray) -> tuple[int, int]:
-    """Where the features of NAMES lie in an Example, the last of equal ones: (fault, place of a strange name)."""
+    """Begin and end of the features of NAMES in an Example, the last of equal ones: (fault, place of another name)."""
     spans[:] = -1
-    strange = -1
+    other = -1
     while begin < end:
-        number, wire, at, stop = _field(data, begin, end)
-        if stop < 0:
-            return BAD_MESSAGE, strange
-        begin = stop
-        while number == 1 and wire == DELIMITED and at < stop:
-            number_2, wire_2, entry, entry_stop = _field(data, at, stop)
-            if entry_stop < 0:
-                return BAD_MESSAGE, strange
-            at = entry_stop
-            if number_2 == 1 and wire_2 == DELIMITED:
-                name, name_at, value, value_stop = _entry(data, entry, entry_stop)
-                if value_stop < 0:
-                    return BAD_MESSAGE, strange
-                if name >= 0:
-                    spans[name, 0], spans[name, 1] = value, value_stop
-                else:
-                    strange = name_at
-    return FINE, strange
+        number, wire, features, begin = _field(data, begin, end)
+        if begin < 0:
+            return BAD_MESSAGE, other
+        while number == 1 and wire == DELIMITED and features < begin:
+            entry_number, entry_wire, entry, features = _field(data, features, begin)
+            if features < 0:
+                return BAD_MESSAGE, other
+            if entry_number != 1 or entry_wire != DELIMITED:
+                continue
+            name, name_at, value, stop = -1, entry, entry, entry  # an entry without a value has an empty one
+            while entry < features:
+                part, part_wire, at, entry = _field(data, entry, features)
+                if entry < 0:
+                    return BAD_MESSAGE, other
+                if part == 1 and part_wire == DELIMITED:
+                    name, name_at = _which(data, at, entry), at
+                elif part == 2 and part_wire == DELIMITED:
+                    value, stop = at, entry
+            if name >= 0:
+                spans[name, 0], spans[name, 1] = value, stop
+            else:
+                other = name_at
+    return FINE, other
 
 
-@jit
-def _entry(data: np.ndarray, position: int, end: int) -> tuple[int, int, int, int]:
-    """A name with its Feature: (which of NAMES, the name's place, begin and end of the Feature); end -1: a fault."""
-    which, name_at = -1, position
-    value = stop = position  # an entry without a value has an empty one
+@inner
+def _numbers(data: np.ndarray, span: np.ndarray, kind: int, out: np.ndarray, place: int) -> tuple[int, int, int]:
+    """The columns or the bits of the floats of a Feature, from `place` on: (fault, place after them, what is wrong)."""
+    position, end = span[0], span[1]
+    alone = VARINT if kind == WHOLES else FOUR_BYTES
     while position < end:
-        number, wire, at, position = _field(data, position, end)
-        if position < 0:
-            return which, name_at, value, -1
-        if number == 1 and wire == DELIMITED:
-            which, name_at = _which(data, at, position), at
-        elif number == 2 and wire == DELIMITED:
-            value, stop = at, position
-    return which, name_at, value, stop
-
-
-@jit
-def _wholes(data: np.ndarray, position: int, end: int, out: np.ndarray, place: int) -> tuple[int, int, int]:
-    """The whole numbers of a Feature as columns from `place` on: (fault, place after them, the bad number)."""
-    while position < end:
-        kind, wire, at, position = _field(data, position, end)
+        found, wire, at, position = _field(data, position, end)
         if position < 0:
             return BAD_MESSAGE, place, 0
-        if kind != WHOLES or wire != DELIMITED:
-            return WRONG_KIND, place, kind
+        if found != kind or wire != DELIMITED:
+            return WRONG_KIND, place, found
         while at < position:
-            number, wire, first, stop = _field(data, at, position)
-            if stop < 0:
+            number, wire, first, at = _field(data, at, position)
+            if at < 0 or (kind == FLOATS and wire == DELIMITED and (at - first) % 4 != 0):
                 return BAD_MESSAGE, place, 0
-            at = stop
-            if number != 1 or wire not in (DELIMITED, VARINT):
+            if number != 1 or wire not in (DELIMITED, alone):
                 continue
-            while first < stop:
-                value, first = _short_varint(data, first, stop)
+            if kind == FLOATS:
+                for start in range(first, at, 4):
+                    out[np.uint64(place)] = read_bits(data, start, 4)
+                    place += 1
+                continue
+            while first < at:
+                value, first = _varint(data, first, at)
                 if first < 0:
                     return BAD_MESSAGE, place, 0
                 if value < 0 or value > MAX_INDEX:
                     return BAD_INDEX, place, value
                 out[np.uint64(place)] = value
                 place += 1
-    return FINE, place, 0
-
-
-@jit
-def _floats(data: np.ndarray, position: int, end: int, out_bits: np.ndarray, place: int) -> tuple[int, int, int]:
-    """The floats of a Feature from `place` on, by their bits: (fault, place after them, the kind it has instead)."""
-    while position < end:
-        kind, wire, at, position = _field(data, position, end)
-        if position < 0:
-            return BAD_MESSAGE, place, 0
-        if kind != FLOATS or wire != DELIMITED:
-            return WRONG_KIND, place, kind
-        while at < position:
-            number, wire, first, stop = _field(data, at, position)
-            if stop < 0 or (wire == DELIMITED and (stop - first) % 4 != 0):
-                return BAD_MESSAGE, place, 0
-            at = stop
-            if number == 1 and wire in (DELIMITED, FOUR_BYTES):
-                for start in range(first, stop, 4):
-                    byte = np.uint64(start)
-                    out_bits[np.uint64(place)] = (
-                        np.uint32(data[byte])
-                        | np.uint32(data[byte + _ONE]) << np.uint32(8)
-                        | np.uint32(data[byte + _TWO]) << np.uint32(16)
-                        | np.uint32(data[byte + _THREE]) << np.uint32(24)
-                    )
-                    place += 1
     return FINE, place, 0
 
 
@@ -235,107 +185,93 @@ def parse_examples(
     values: np.ndarray,
     labels: np.ndarray,
     relevances: np.ndarray,
-    relevance_bits: np.ndarray,
-    value_bits: np.ndarray,
 ) -> tuple[int, int, int, int, int, int, int, int, int, int]:
     """Parse the whole records of a block.
 
-    The counts have a place a record, the other arrays a place a byte; `relevance_bits` and `value_bits` are the same
-    memory as `relevances` and `values`. Gives (fault, the record's number, its position, the name that it is about, a
-    number for the message, features stored, labels stored, feature columns, label columns, place of a strange name).
+    The counts have one element per record, the other arrays one per byte. Returns (fault, the record's number, its
+    position, the name that it is about, a number for the message, features stored, labels stored, feature columns,
+    label columns, place of a name that is not read).
     """
     position = row = stored = tagged = int(np.int64(0))
-    top_feature = top_label = strange = int(np.int64(-1))
+    n_features = n_labels = int(np.int64(0))
+    other = int(np.int64(-1))
     spans = np.empty((len(_NAME_LENGTHS), 2), np.int64)
     while position < data.size:
         end = position + HEAD_BYTES + read_bits(data, position, 8)
-        fault, name, detail = FINE, INDICES, int(np.int64(0))
+        fault, name, detail = BAD_SUM, INDICES, int(np.int64(0))
         first_feature, first_label = stored, tagged
-        if masked_crc32c(data, position + HEAD_BYTES, end) != read_bits(data, end, 4):
-            fault = BAD_SUM
-        else:
+        if masked_crc32c(data, position + HEAD_BYTES, end) == read_bits(data, end, 4):
             fault, found = _find_features(data, position + HEAD_BYTES, end, spans)
-            strange = max(strange, found)
-            if fault == FINE and spans[INDICES, 0] < 0 and spans[VALUES, 0] < 0:
-                fault = NO_FEATURES
+            other = max(other, found)
+        if fault == FINE and spans[INDICES, 0] < 0 and spans[VALUES, 0] < 0:
+            fault = NO_FEATURES
         if fault == FINE:
-            fault, stored, detail = _wholes(data, spans[INDICES, 0], spans[INDICES, 1], indices, stored)
+            fault, name, detail, stored, n_features = _row(
+                data, spans, INDICES, VALUES, indices, values, stored, n_features
+            )
         if fault == FINE:
-            name = VALUES
-            fault, last, detail = _floats(data, spans[VALUES, 0], spans[VALUES, 1], value_bits, first_feature)
-            if fault == FINE and last != stored:
-                fault, name, detail = UNEQUAL, INDICES, last - first_feature
-        if fault == FINE:
-            fault, stored, top = _tidy_features(indices, values, first_feature, stored)
-            top_feature = max(top_feature, top)
-        if fault == FINE:
-            name = LABELS
-            fault, tagged, detail = _wholes(data, spans[LABELS, 0], spans[LABELS, 1], labels, tagged)
-        if fault == FINE and spans[LABEL_VALUES, 0] >= 0:
-            name = LABEL_VALUES
-            begin, stop = spans[LABEL_VALUES, 0], spans[LABEL_VALUES, 1]
-            fault, last, detail = _floats(data, begin, stop, relevance_bits, first_label)
-            if fault == FINE and last != tagged:
-                fault, name, detail = UNEQUAL, LABELS, last - first_label
-        elif fault == FINE:
-            relevances[first_label:tagged] = 1
-        if fault == FINE:
-            fault, tagged, top = _tidy_labels(labels, relevances, first_label, tagged)
-            top_label = max(top_label, top)
+            fault, name, detail, tagged, n_labels = _row(
+                data, spans, LABELS, LABEL_VALUES, labels, relevances, tagged, n_labels
+            )
         if fault != FINE:
-            if fault == UNEQUAL:
-                row_size = stored - first_feature if name == INDICES else tagged - first_label
-                detail = (row_size << 32) | detail
-            return fault, row, position, name, detail, stored, tagged, top_feature + 1, top_label + 1, strange
+            return fault, row, position, name, detail, stored, tagged, n_features, n_labels, other
         feature_counts[row] = stored - first_feature
         label_counts[row] = tagged - first_label
         position = end + 4
         row += 1
-    return FINE, row, position, LABELS, 0, stored, tagged, top_feature + 1, top_label + 1, strange
+    return FINE, row, position, LABELS, 0, stored, tagged, n_features, n_labels, other
 
 
-@jit
-def _tidy_features(indices: np.ndarray, values: np.ndarray, begin: int, end: int) -> tuple[int, int, int]:
-    """Make a row canonical: (fault, its new end, its highest column)."""
-    top = previous = -1
-    canonical = True
+@inner
+def _row(
+    data: np.ndarray,
+    spans: np.ndarray,
+    columns_name: int,
+    values_name: int,
+    columns: np.ndarray,
+    values: np.ndarray,
+    begin: int,
+    n_columns: int,
+) -> tuple[int, int, int, int, int]:
+    """Columns with their values as a canonical row: (fault, name, number for the message, end, columns needed)."""
+    fault, end, detail = _numbers(data, spans[columns_name], WHOLES, columns.view(np.uint32), begin)
+    if fault != FINE:
+        return fault, columns_name, detail, end, n_columns
+    if columns_name == LABELS and spans[values_name, 0] < 0:
+        values[begin:end] = 1
+    else:
+        fault, last, detail = _numbers(data, spans[values_name], FLOATS, values.view(np.uint32), begin)
+        if fault != FINE:
+            return fault, values_name, detail, end, n_columns
+        if last != end:
+            return UNEQUAL, columns_name, ((end - begin) << 32) | (last - begin), end, n_columns
+    canonical, previous = True, np.int64(-1)
     for place in range(begin, end):
-        column = np.int64(indices[place])
-        value = values[place]
-        if not np.isfinite(value):
-            return NOT_FINITE, end, top
-        canonical &= column > previous and value != 0
+        column = np.int64(columns[place])
+        if not np.isfinite(values[place]):
+            return NOT_FINITE, values_name, 0, end, n_columns
+        canonical &= column > previous and values[place] != 0
         previous = column
-        top = max(top, column)
-    if not canonical:
-        end = sort_features(indices, values, begin, end)
-    return FINE if end >= 0 else SUM_TOO_LARGE, end, top
+        n_columns = max(n_columns, column + 1)
+    if not canonical and columns_name == LABELS:
+        end = _sort_labels(columns, values, begin, end)
+    elif not canonical:
+        end = sort_features(columns, values, begin, end)
+    return FINE if end >= 0 else SUM_TOO_LARGE, values_name, 0, end, n_columns
 
 
-@jit
-def _tidy_labels(labels: np.ndarray, relevances: np.ndarray, begin: int, end: int) -> tuple[int, int, int]:
-    """Make a row of labels canonical; of equal labels the first counts: (fault, its new end, its highest label)."""
-    top = previous = -1
-    canonical = True
-    for place in range(begin, end):
-        label = np.int64(labels[place])
-        if not np.isfinite(relevances[place]):
-            return NOT_FINITE, end, top
-        canonical &= label > previous and relevances[place] != 0
-        previous = label
-        top = max(top, label)
-    if canonical:
-        return FINE, end, top
+@inner
+def _sort_labels(labels: np.ndarray, relevances: np.ndarray, begin: int, end: int) -> int:
+    """Sort a row by label, keep the first of equal ones, drop zeros; returns its new end."""
     keys = np.empty(end - begin, np.int64)
     for place in range(end - begin):
         keys[place] = (np.int64(labels[begin + place]) << 32) | place
-    keys = sort_keys(keys)
     rated = relevances[begin:end].copy()
     kept, previous = begin, -1
-    for key in keys:
+    for key in sort_keys(keys):
         label, relevance = key >> 32, rated[key & 0xFFFFFFFF]
         if label != previous and relevance != 0:
             labels[kept], relevances[kept] = label, relevance
             kept += 1
         previous = label
-    return FINE, kept, top
+    return kept

@@ -11,7 +11,7 @@ import secrets
 
 import numpy as np
 
-from labelwise.kernels.jit import jit
+from labelwise.kernels.jit import inner, jit
 from labelwise.strings import Strings
 
 SPACE, TAB = 32, 9
@@ -121,12 +121,12 @@ def _places(values: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(values, np.int64)
 
 
-@jit
+@inner
 def _is_blank(byte: int) -> bool:
     return byte in (SPACE, TAB)
 
 
-@jit
+@inner
 def _starts_with(data: np.ndarray, place: int, end: int, mark: np.ndarray) -> bool:
     """Whether `mark` stands at `place` and ends no later than `end`."""
     if end - place < len(mark):
@@ -233,7 +233,7 @@ def _find(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, byte: int, pla
             place += 1
 
 
-@jit
+@inner
 def _mixed(value: np.uint64) -> np.uint64:
     """The last step of the hash: the low bits, which choose the slot, come to depend on all bits."""
     value ^= value >> np.uint64(32)

@@ -20,7 +20,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from labelwise.kernels.jit import jit
+from labelwise.kernels.jit import inner, jit
 
 MAX_DIGITS = 18
 AT_ONCE = sys.byteorder == "little"
@@ -73,7 +73,7 @@ _word_at: Any = intrinsic(_load_word)
 _trailing_zeros: Any = intrinsic(_count_trailing_zeros)
 
 
-@jit(forceinline=True)
+@inner(forceinline=True)
 def read_digits(data: np.ndarray, position: int) -> tuple[int, int]:
     """Up to eight digits as (how many, their number), all at once where eight bytes are left.
 
@@ -116,7 +116,7 @@ def read_whole(data: np.ndarray, position: int) -> tuple[int, int]:
     return number, position
 
 
-@jit(forceinline=True)
+@inner(forceinline=True)
 def scale(mantissa: int, exponent: int) -> float:
     """mantissa x 10^exponent in float64, mantissa below 10^18; far outside float32's range 0 or infinity."""
     if -EXACT_POWER <= exponent <= EXACT_POWER and mantissa < (1 << 53):
@@ -126,7 +126,7 @@ def scale(mantissa: int, exponent: int) -> float:
     return _scale_far(mantissa, exponent)
 
 
-@jit
+@inner
 def _scale_far(mantissa: int, exponent: int) -> float:
     """What `scale` gives where one operation does not suffice."""
     if mantissa == 0 or exponent < SMALLEST_EXPONENT:
@@ -149,7 +149,7 @@ def _scale_far(mantissa: int, exponent: int) -> float:
     return product + (error + (high * power_low + low * power_high))
 
 
-@jit
+@inner
 def _long_fraction(data: np.ndarray, position: int, mantissa: int, exponent: int) -> tuple[int, int, int]:
     """Add the digits after the point as long as they fit: (position after all, mantissa, exponent)."""
     digit = data[position] - 48
@@ -205,7 +205,7 @@ def read_number(data: np.ndarray, position: int) -> tuple[float, int]:
     return (-value if negative else value), position
 
 
-@jit
+@inner
 def write_whole(out: np.ndarray, position: int, number: int) -> int:
     """The digits of a number from 0 up; gives the position after them."""
     length = 1
@@ -219,7 +219,7 @@ def write_whole(out: np.ndarray, position: int, number: int) -> int:
     return position + length
 
 
-@jit
+@inner
 def shortest(value: float) -> tuple[int, int]:
     """(mantissa, exponent) with the fewest digits that read back to this positive finite float32."""
     wide = np.float64(value)
@@ -235,7 +235,7 @@ def shortest(value: float) -> tuple[int, int]:
     return 0, 0
 
 
-@jit
+@inner
 def scale_back(wide: float, exponent: int) -> float:
     """wide x 10^exponent, near enough to round to a few digits."""
     if exponent < 0:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from labelwise.kernels.formats.number_text import FLOAT32_OVERFLOW, read_number, read_whole, write_number, write_whole
-from labelwise.kernels.jit import jit
+from labelwise.kernels.jit import inner, jit
 
 FINE, BAD_LABEL, BAD_FEATURE, BAD_VALUE, SUM_TOO_LARGE = range(5)
 INDEX_TOO_LARGE, FEATURE_OUTSIDE, LABEL_OUTSIDE = range(5, 8)
@@ -22,21 +22,21 @@ MAX_ENTRY_BYTES = 36
 """What one `column:value ` needs at most when it is written."""
 
 
-@jit(forceinline=True)
+@inner(forceinline=True)
 def at_line_end(data: np.ndarray, position: int) -> bool:
     """Whether a newline, or a carriage return and a newline, stands here."""
     byte = data[position]
     return byte == NEWLINE or (byte == RETURN and data[position + 1] == NEWLINE)
 
 
-@jit(forceinline=True)
+@inner(forceinline=True)
 def at_token_end(data: np.ndarray, position: int) -> bool:
     """Whether a blank or the line's end stands here."""
     byte = data[position]
     return byte in (SPACE, TAB) or at_line_end(data, position)
 
 
-@jit
+@inner
 def sort_keys(keys: np.ndarray) -> np.ndarray:
     """The keys in ascending order (their array is used up): runs of 16 by insertion, then merged in pairs."""
     size = len(keys)
@@ -67,7 +67,7 @@ def sort_keys(keys: np.ndarray) -> np.ndarray:
     return source
 
 
-@jit
+@inner
 def sort_features(indices: np.ndarray, values: np.ndarray, begin: int, end: int) -> int:
     """Sort a row by column, add up equal columns, drop zeros; gives its new end, -1 for an overflow."""
     size = end - begin
@@ -94,7 +94,7 @@ def sort_features(indices: np.ndarray, values: np.ndarray, begin: int, end: int)
     return kept
 
 
-@jit
+@inner
 def sort_labels(labels: np.ndarray, begin: int, end: int) -> int:
     """Sort one row of labels and keep one of each; gives the new end."""
     row = sort_keys(labels[begin:end].copy())
@@ -171,7 +171,7 @@ def parse_xc(
     return FINE, position, stored, tagged, top_feature + 1, top_label + 1
 
 
-@jit
+@inner
 def _line_labels(
     data: np.ndarray, position: int, n_labels: int, labels: np.ndarray, tagged: int
 ) -> tuple[int, int, int, int]:
@@ -207,7 +207,7 @@ def _line_labels(
     return FINE, position, tagged, top
 
 
-@jit
+@inner
 def format_features(
     indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, row: int, out: np.ndarray, position: int
 ) -> int:

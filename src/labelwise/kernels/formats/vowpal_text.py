@@ -21,7 +21,7 @@ from labelwise.kernels.formats.sparse_text import (
     at_token_end,
     sort_features,
 )
-from labelwise.kernels.jit import jit
+from labelwise.kernels.jit import inner, jit
 
 NO_BAR, BAD_HEAD, BAD_LABEL, BAD_WEIGHT, BAD_SCALE, BAD_FEATURE, BAD_VALUE = range(1, 8)
 NOT_A_COLUMN, INDEX_TOO_LARGE, SUM_TOO_LARGE = range(8, 11)
@@ -54,13 +54,13 @@ def murmur3(data: np.ndarray, begin: int, end: int, seed: int) -> int:
     return state ^ (state >> 16)
 
 
-@jit(forceinline=True)
+@inner(forceinline=True)
 def at_word_end(data: np.ndarray, position: int) -> bool:
     """Whether a blank, a bar or the line's end stands here."""
     return data[position] == BAR or at_token_end(data, position)
 
 
-@jit(forceinline=True)
+@inner(forceinline=True)
 def skip_blanks(data: np.ndarray, position: int) -> int:
     """The position of the next byte that is no blank."""
     while data[position] == SPACE or data[position] == TAB:
@@ -68,7 +68,7 @@ def skip_blanks(data: np.ndarray, position: int) -> int:
     return position
 
 
-@jit(forceinline=True)
+@inner(forceinline=True)
 def skip_name(data: np.ndarray, position: int) -> int:
     """The position of the colon, blank, bar or line end after a name."""
     while data[position] != COLON and not at_word_end(data, position):
@@ -113,7 +113,7 @@ def parse_vowpal(
     return FINE, position, rows, stored, tagged, columns
 
 
-@jit
+@inner
 def _head(
     data: np.ndarray, position: int, label_starts: np.ndarray, label_ends: np.ndarray, tagged: int
 ) -> tuple[int, int, int]:
@@ -160,7 +160,7 @@ def _head(
     return FINE, position, tagged
 
 
-@jit
+@inner
 def _namespace(data: np.ndarray, position: int) -> tuple[int, int, float]:
     """A namespace's name and value after its bar: (position after them or -1 for a fault, seed, value)."""
     begin = position + 1
@@ -175,7 +175,7 @@ def _namespace(data: np.ndarray, position: int) -> tuple[int, int, float]:
     return position, seed, scale
 
 
-@jit
+@inner
 def _namespaces(
     data: np.ndarray,
     position: int,
@@ -220,7 +220,7 @@ def _namespaces(
     return FINE, position, stored, columns
 
 
-@jit(forceinline=True)
+@inner(forceinline=True)
 def _feature(data: np.ndarray, begin: int, hash_mask: int, seed: int) -> tuple[int, int, int, float]:
     """One feature: (fault, position after it, column, value)."""
     if hash_mask == NOT_HASHED:

@@ -59,7 +59,7 @@ def count_kept(pairs: np.ndarray, row_ends: np.ndarray, columns: np.ndarray, siz
         begin = row_ends[row]
 
 
-@jit
+@inner
 def sort_row(keys: np.ndarray, size: int, spare: np.ndarray, bits: int, places: np.ndarray) -> np.ndarray:
     """Sort keys[:size] by column (of so many bits), equal columns in the order given; the array that holds them then.
 
@@ -152,7 +152,7 @@ def write_rows(
         weigh_row(row_keys, size, weights, sublinear, unit, indices, values, indptr[row])
 
 
-@jit
+@inner
 def merge_equal(keys: np.ndarray, size: int) -> int:
     """Make one of sorted keys with equal columns, adding up their counts; how many remain."""
     last = -1

@@ -15,7 +15,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from labelwise.kernels.jit import inner, jit
+from labelwise.kernels.jit import inner
 
 CHUNK = 64
 MARGIN = 4 * CHUNK
@@ -135,7 +135,7 @@ def fold_ascii(typing: Any, source: Any, begin: Any, target: Any, position: Any,
 # --- the two steps --------------------------------------------------------------------------------------------------
 
 
-@jit
+@inner
 def fold(buffer: np.ndarray, start: int, end: int, table: np.ndarray, lowercase: int, text: np.ndarray) -> int:
     """Write buffer[start:end] to `text` with 0 outside words, then 2 CHUNK zeros; its length or NEEDS_PYTHON."""
     place = start
@@ -199,7 +199,7 @@ def _append(text: np.ndarray, size: int, code: int) -> int:
     return size + 4
 
 
-@jit
+@inner
 def cut(text: np.ndarray, size: int, edges: np.ndarray) -> int:
     """Write begin and end of each run of two or more bytes in words, one after the other; how many runs.
 
@@ -225,7 +225,7 @@ def cut(text: np.ndarray, size: int, edges: np.ndarray) -> int:
     return count >> 1
 
 
-@jit
+@inner
 def is_one_character(text: np.ndarray, begin: int, size: int) -> bool:
     """Whether text[begin : begin + size] of two or more bytes is a single character."""
     first = text[begin]

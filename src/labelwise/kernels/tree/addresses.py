@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numba import carray, types
+from llvmlite import ir
+from numba import types
 from numba.extending import intrinsic
-
-from labelwise.kernels.jit import jit
+from numba.np.arrayobj import populate_array
 
 
 def address_row(arrays: Sequence[np.ndarray]) -> list[int]:
@@ -27,16 +27,19 @@ def address_row(arrays: Sequence[np.ndarray]) -> list[int]:
 
 
 @intrinsic
-def _pointer(_context: Any, address: Any, like: Any) -> Any:
-    kind = types.CPointer(like.dtype)
-
-    def build(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], context.get_value_type(kind))
-
-    return kind(types.int64, like), build
-
-
-@jit(inline="always")
-def array_at(row, place, like):
+def array_at(_context: Any, row: Any, place: Any, like: Any) -> Any:
     """The array that stands at a place of an address row; it must be of the type of `like`."""
-    return carray(_pointer(row[2 * place], like), row[2 * place + 1])
+    kind = types.Array(like.dtype, 1, "C")
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        numbers = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        entry = builder.gep(numbers, [builder.shl(arguments[1], ir.Constant(arguments[1].type, 1))])
+        address = builder.load(entry)
+        count = builder.load(builder.gep(entry, [ir.Constant(arguments[1].type, 1)]))
+        array = context.make_array(kind)(context, builder)
+        size = context.get_abi_sizeof(context.get_data_type(kind.dtype))
+        data = builder.inttoptr(address, array.data.type)
+        populate_array(array, data, shape=[count], strides=[ir.Constant(count.type, size)], itemsize=size, meminfo=None)
+        return array._getvalue()
+
+    return kind(row, types.int64, like), build

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from labelwise.kernels.jit import jit
+from labelwise.kernels.jit import inner, jit
 from labelwise.topk import NOTHING
 
 
@@ -20,10 +20,9 @@ def average(ids, scores, models, product, begin, end, out_ids, out_scores):
     keep = out_ids.shape[1]
     labels = np.empty(ids.shape[1], np.int32)
     sums = np.empty(ids.shape[1], np.float64)
-    means = np.empty(ids.shape[1], np.float32)
     for i in range(begin, end):
         floors = 0.0
-        count = 0
+        count = np.int64(0)
         for model in range(models):
             first = model * places
             last = first
@@ -33,15 +32,21 @@ def average(ids, scores, models, product, begin, end, out_ids, out_scores):
             floors += floor
             for p in range(first, last):
                 count = _add(labels, sums, count, ids[i, p], scores[i, p] - floor)
-        for c in range(count):
-            means[c] = -(sums[c] + floors) / models
-        order = np.argsort(means[:count], kind="mergesort")
         for p in range(keep):
-            out_ids[i, p] = labels[order[p]] if p < count else NOTHING
-            out_scores[i, p] = -means[order[p]] if p < count else -np.inf
+            out_ids[i, p] = NOTHING
+            out_scores[i, p] = -np.inf
+        for c in range(count):
+            mean = np.float32((sums[c] + floors) / models)
+            p = min(c, keep)
+            while p > 0 and (mean > out_scores[i, p - 1]):
+                if p < keep:
+                    out_ids[i, p], out_scores[i, p] = out_ids[i, p - 1], out_scores[i, p - 1]
+                p -= 1
+            if p < keep:
+                out_ids[i, p], out_scores[i, p] = labels[c], mean
 
 
-@jit
+@inner
 def _add(labels, sums, count, label, score):
     """Add a score to its label's sum; labels are kept in ascending order. Returns how many there are."""
     low, high = 0, count

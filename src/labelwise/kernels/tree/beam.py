@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from labelwise.kernels.jit import jit
+from labelwise.kernels.jit import inner, jit
 from labelwise.kernels.tree.chunk_directory import look_up
 from labelwise.kernels.tree.lanes import LANES, add_stretches, as_float
 from labelwise.kernels.tree.prefetch import prefetch
+from labelwise.kernels.tree.sorting import sort_from_bit_32
 from labelwise.topk import NOTHING
 
+_LOW = 0xFFFFFFFF
 HINGE, SIGMOID, PLAIN = 0, 1, 2
 LARGEST_LOG = np.float32(88)  # beyond it e^x is no float32 any more; only labels weighed up by the user get there
 
 
-@jit
+@inner
 def expand(
     indptr, indices, data, first_row, nodes, scores, children_offsets, chunk_offsets, features, row_offsets, lanes,
     values, bias, scales, word_offsets, words, shifts, range_offsets, starts, widest, transform, power, allowed, extra,
@@ -34,18 +36,17 @@ def expand(
     `widest` is the most children a chunk has. Of equal scores the lower name wins.
     """
     n, beam = nodes.shape
-    pairs = np.empty(n * beam, np.int64)
-    parents = np.empty(n * beam, np.int64)
+    found_pairs = np.empty(n * beam, np.int64)
     count = 0
     for i in range(n):
         for slot in range(beam):
             if nodes[i, slot] != NOTHING:
-                pairs[count] = i * beam + slot
-                parents[count] = nodes[i, slot]
+                found_pairs[count] = (np.int64(nodes[i, slot]) << 32) | (i * beam + slot)
                 count += 1
-    order = np.argsort(parents[:count], kind="mergesort")
-    out_nodes[:] = NOTHING
-    out_scores[:] = -np.inf
+        for place in range(keep):
+            out_nodes[i, place] = NOTHING
+            out_scores[i, place] = -np.inf
+    pairs = sort_from_bit_32(found_pairs, count, len(children_offsets), np.empty(n * beam, np.int64))
     sums = np.empty(widest + LANES, np.float32)  # whole blocks are added, the rest of the last is not looked at
     longest = 0
     for row in range(first_row, first_row + n):
@@ -54,11 +55,11 @@ def expand(
     hit_values, rest_values = np.empty(longest + 1, np.float32), np.empty(longest + 1, np.float32)
     begin = 0
     while begin < count:
-        chunk = parents[order[begin]]
+        chunk = pairs[begin] >> 32
         end = begin
         entries = 0
-        while end < count and parents[order[end]] == chunk:
-            row = first_row + pairs[order[end]] // beam
+        while end < count and pairs[end] >> 32 == chunk:
+            row = first_row + (pairs[end] & _LOW) // beam
             entries += indptr[row + 1] - indptr[row]
             end += 1
         low, high = chunk_offsets[chunk], chunk_offsets[chunk + 1]
@@ -69,9 +70,11 @@ def expand(
         first = children_offsets[chunk]
         width = children_offsets[chunk + 1] - first
         for p in range(begin, end):
-            i = pairs[order[p]] // beam
+            pair = pairs[p] & _LOW
+            i = pair // beam
             row = first_row + i
-            sums[:width] = 0
+            for lane in range(width):
+                sums[lane] = 0
             start, stop = indptr[row], indptr[row + 1]
             if tabled:
                 found = _look_up_all(start, stop, indices, data, low, position, hit_rows, hit_values)
@@ -81,7 +84,7 @@ def expand(
                     starts, hit_rows, hit_values,
                 )  # fmt: skip
             _add(found, hit_rows, hit_values, row_offsets, lanes, values, width, rest_rows, rest_values, sums)
-            above = scores[i, pairs[order[p]] % beam]
+            above = scores[i, pair % beam]
             best_nodes, best_scores = out_nodes[i], out_scores[i]
             for lane in range(width):
                 child = first + lane
@@ -99,7 +102,7 @@ def expand(
         begin = end
 
 
-@jit
+@inner
 def _look_up_all(start, stop, indices, data, low, position, hit_rows, hit_values):
     """The chunk's rows for the document's features, by table; without a branch, so that look-ups overlap."""
     found = 0
@@ -111,7 +114,7 @@ def _look_up_all(start, stop, indices, data, low, position, hit_rows, hit_values
     return found
 
 
-@jit
+@inner
 def _add(found, hit_rows, hit_values, row_offsets, lanes, values, width, rest_rows, rest_values, sums):
     """Add the weights of the features found: first, as vectors, those of rows with a weight for every child."""
     blocks = (width + LANES - 1) // LANES
@@ -177,7 +180,7 @@ def _keep(nodes, scores, keep, node, score):
     scores[place] = score
 
 
-@jit
+@inner
 def from_logarithms(ids, scores, begin, end):
     """e to the scores of some rows; where that makes two scores equal, the lower id comes first again."""
     for i in range(begin, end):

@@ -14,7 +14,7 @@ from typing import Any
 from numba import types, uint64
 from numba.extending import intrinsic
 
-from labelwise.kernels.jit import jit
+from labelwise.kernels.jit import inner, jit
 from labelwise.kernels.tree.prefetch import prefetch
 
 ROWS_A_WORD = 4  # at least so many features for each word, which takes 16 bytes with the count beside it
@@ -76,7 +76,7 @@ def fill_directory(
             filled += 1
 
 
-@jit
+@inner
 def look_up(
     begin, end, indices, data, chunk, low, features, word_offsets, words, shifts, range_offsets, starts,
     hit_rows, hit_values,

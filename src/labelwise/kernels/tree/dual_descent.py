@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from labelwise.kernels.jit import jit
+from labelwise.kernels.jit import inner, jit
 from labelwise.kernels.tree.lanes import LANES, add_rows, dot_rows
 
 SQUARED_HINGE, HINGE, LOGISTIC = 0, 1, 2
@@ -89,7 +89,7 @@ def solve_lanes(
     return max_passes
 
 
-@jit(fastmath=True)
+@inner(fastmath=True)
 def _step_hinge(duals, signs, cost, row, width, length, loss, margins, change):
     """The step of every label's dual for a row; the largest violation, and whether all labels are settled at zero."""
     violation = np.float32(0)
@@ -107,7 +107,7 @@ def _step_hinge(duals, signs, cost, row, width, length, loss, margins, change):
     return violation, unsettled <= 0
 
 
-@jit
+@inner
 def _step_logistic(duals, signs, cost, row, width, length, margins, change):
     """Newton steps on each label's dual: minimise 1/2 q d^2 + g d + z ln z + (C - z) ln(C - z), z = dual + d.
 
@@ -135,7 +135,7 @@ def _step_logistic(duals, signs, cost, row, width, length, margins, change):
     return violation, False
 
 
-@jit
+@inner
 def _shuffle(order, count, state):
     """Fisher-Yates over the first rows, with a generator of its own so that results do not depend on who else draws."""
     for i in range(count - 1, 0, -1):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from labelwise.kernels.jit import jit
+from labelwise.kernels.jit import inner, jit
 from labelwise.kernels.tree.addresses import array_at
 from labelwise.kernels.tree.beam import expand, from_logarithms
 from labelwise.topk import NOTHING
@@ -27,9 +27,10 @@ def descend(
     names [labels] and position are as in `expand`; with `product` the scores end as e to their sum.
     """
     if is_first:
-        nodes[:] = NOTHING
-        nodes[:, 0] = 0
-        kept[:] = 0
+        for i in range(len(nodes)):
+            for place in range(nodes.shape[1]):
+                nodes[i, place] = NOTHING if place > 0 else 0
+                kept[i, place] = 0
     found, found_scores = nodes, kept
     for depth in range(len(levels)):
         level = levels[depth]
@@ -50,18 +51,18 @@ def descend(
         )  # fmt: skip
         found, found_scores = out_nodes, out_scores
     if not is_last:
-        _put(found, found_scores, nodes, kept)
+        _put(found, found_scores, 0, nodes, kept)
         return
-    _put(found, found_scores, ids[begin:end], scores[begin:end])
+    _put(found, found_scores, begin, ids, scores)
     if product:
         from_logarithms(ids, scores, begin, end)
 
 
-@jit
-def _put(nodes, scores, out_nodes, out_scores):
-    """Copy rows into wider ones, whose rest is left empty."""
+@inner
+def _put(nodes, scores, first, out_nodes, out_scores):
+    """Copy rows into wider ones from row `first` on, whose rest is left empty."""
     width = nodes.shape[1]
-    out_nodes[:, :width] = nodes
-    out_scores[:, :width] = scores
-    out_nodes[:, width:] = NOTHING
-    out_scores[:, width:] = -np.inf
+    for i in range(len(nodes)):
+        for place in range(out_nodes.shape[1]):
+            out_nodes[first + i, place] = nodes[i, place] if place < width else NOTHING
+            out_scores[first + i, place] = scores[i, place] if place < width else -np.inf

@@ -1,7 +1,6 @@
 """TFRecord files as a stream of blocks of whole records, read ahead by a thread as lines are.
 
-The lengths of records and their checksums are checked here, because blocks are cut by them; what is in a record is
-left to the reader of a format.
+The checksums of lengths are checked here, because blocks are cut by lengths.
 """
 
 from __future__ import annotations
@@ -13,18 +12,18 @@ from pathlib import Path
 import numpy as np
 
 from labelwise.data.files import InputStream
-from labelwise.data.stream import FIRST_BLOCK_BYTES, Block, blocks_ahead, fill
+from labelwise.data.stream import FIRST_BLOCK_BYTES, ByteBlock, blocks_ahead, fill
 
-ANEW = "copy or make the file anew"
+AGAIN = "copy or write the file again"
 
 
 @dataclass(frozen=True, eq=False)
-class RecordBlock(Block):
-    """Some whole records: their bytes, the first one's number in place of a line's, how many, where they begin."""
+class RecordBlock(ByteBlock):
+    """Whole records: their bytes, the number of the first one in place of a line's, how many, where they begin."""
 
     first_byte: int = 0
     fault: str | None = None
-    """What is wrong with the next record, in a last block without any: so that faults come in the order of the file."""
+    """What is wrong with the next record, in a last block without records: faults are reported in file order."""
 
 
 def record_blocks(path: str | Path, block_bytes: int) -> Generator[RecordBlock, None, None]:
@@ -33,7 +32,7 @@ def record_blocks(path: str | Path, block_bytes: int) -> Generator[RecordBlock, 
 
 
 def _cut(stream: InputStream, block_bytes: int) -> Iterator[RecordBlock]:
-    """Blocks that end at a record's end; the begun record at the end of a buffer is carried over to the next."""
+    """Blocks that end at a record's end; an incomplete record at the end of a buffer is carried over to the next."""
     from labelwise.kernels.formats import example_records as kernel
 
     carried = bytearray()
@@ -72,14 +71,14 @@ def _explain(data: np.ndarray, fault: int, position: int, number: int) -> str:
 
     if fault == kernel.TOO_LONG:
         length = int.from_bytes(data[position : position + 8].tobytes(), "little")
-        return f"it says that it is {length:,} bytes long; at most {kernel.MAX_RECORD_BYTES:,} are read"
+        return f"its length is {length:,} bytes; at most {kernel.MAX_RECORD_BYTES:,} are read"
     if number == 1:
-        return f"the checksum of its length is wrong: this is not a TFRecord file, or it is damaged; {ANEW}"
-    return f"the checksum of its length is wrong: the file is damaged here or before; {ANEW}"
+        return f"the checksum of its length is wrong: this is not a TFRecord file, or it is damaged; {AGAIN}"
+    return f"the checksum of its length is wrong: the file is damaged here or before; {AGAIN}"
 
 
 def _cut_short(rest: bytearray) -> str:
     if len(rest) < 12:
-        return f"the file is cut short: {len(rest)} bytes are left where a record begins with 12; {ANEW}"
+        return f"the file is cut short: {len(rest)} bytes are left where a record begins with 12; {AGAIN}"
     needed = int.from_bytes(rest[:8], "little") + 16
-    return f"the file is cut short: the record takes {needed:,} bytes and {len(rest):,} are left; {ANEW}"
+    return f"the file is cut short: the record takes {needed:,} bytes and {len(rest):,} are left; {AGAIN}"

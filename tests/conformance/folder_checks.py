@@ -1,0 +1,139 @@
+"""What every method must hold to when it is saved and loaded; with these, `CHECKS` has all checks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import labelwise as lw
+from common import same_predictions
+from conformance.checks import CHECKS, check
+from conformance.subject import Subject
+from labelwise.data.dataset import Dataset
+from labelwise.errors import ConfigError, LabelwiseError, ModelFormatError
+from labelwise.methods.base import Method
+
+__all__ = ["CHECKS"]
+
+
+def is_mapped(array) -> bool:
+    """Whether the array's memory is a file's."""
+    while array is not None:
+        if isinstance(array, np.memmap):
+            return True
+        array = getattr(array, "base", None)
+    return False
+
+
+@check
+def check_save_and_load_are_exact(subject: Subject, tmp_path: Path) -> None:
+    """A loaded model predicts the very same, its arrays are mapped from the files, and saving it again works."""
+    for kind in subject.kinds():
+        model, data = subject.fitted(kind)
+        folder = tmp_path / kind
+        model.save(folder)
+        loaded = lw.load(folder)
+        assert type(loaded) is type(model)
+        assert loaded.get_params() == model.get_params()
+        same_predictions(loaded.predict(data, k=7), model.predict(data, k=7))
+        np.testing.assert_array_equal(loaded.label_counts_, model.label_counts_)
+        state = list(loaded._state().values())
+        mapped = sum(array.nbytes for array in state if is_mapped(array))
+        assert mapped > 0.9 * sum(array.nbytes for array in state), "arrays must be mapped from the file, not copied"
+        loaded.save(tmp_path / f"{kind}-again")
+        same_predictions(lw.load(tmp_path / f"{kind}-again").predict(data, k=7), model.predict(data, k=7))
+        with pytest.raises(ConfigError, match="exists"):
+            model.save(folder)
+
+
+@check
+def check_damaged_folders_are_refused(subject: Subject, tmp_path: Path) -> None:
+    """Each file cut short, changed in one bit, emptied or removed: a ModelFormatError that names the file."""
+    model, data = subject.fitted(subject.kinds()[0])
+    good = tmp_path / "good"
+    model.save(good)
+    for file in sorted(good.iterdir()):
+        content = file.read_bytes()
+        flips = [_flipped(content, place) for place in (0, len(content) // 4, len(content) // 2, len(content) - 2)]
+        for damage in (content[: len(content) // 2], b"", content + b"x", None, *flips):
+            bad = tmp_path / "bad"
+            shutil.copytree(good, bad)
+            if damage is None:
+                (bad / file.name).unlink()
+            else:
+                (bad / file.name).write_bytes(damage)
+            if file.name == "manifest.json":
+                _refused_or_equal(bad, model, data)
+            else:
+                with pytest.raises(ModelFormatError, match=file.name.replace(".", r"\.")):
+                    lw.load(bad)
+            shutil.rmtree(bad)
+
+
+def _flipped(content: bytes, place: int) -> bytes:
+    changed = bytearray(content)
+    changed[place] ^= 1
+    return bytes(changed)
+
+
+def _refused_or_equal(folder: Path, model: Method, data: Dataset) -> None:
+    """A change of the manifest that means nothing may load, but then the model must be the same."""
+    try:
+        loaded = lw.load(folder)
+    except ModelFormatError:
+        return
+    same_predictions(loaded.predict(data, k=3), model.predict(data, k=3))
+
+
+class Bomb:
+    """Leaves a file behind if anybody unpickles it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@check
+def check_strangers_cannot_run_code(subject: Subject, tmp_path: Path) -> None:
+    """No file of a folder is unpickled, and the manifest can name neither a module nor a path outside."""
+    model, data = subject.fitted(subject.kinds()[0])
+    good = tmp_path / "good"
+    model.save(good)
+    suffixes = {path.suffix for path in good.iterdir()}
+    assert suffixes <= {".json", ".safetensors", ".txt", ".md", ".yml"}, suffixes
+    marker = tmp_path / "exploded"
+    payload = pickle.dumps(Bomb(marker))
+    for file in sorted(good.iterdir()):
+        bad = tmp_path / "bad"
+        shutil.copytree(good, bad)
+        (bad / file.name).write_bytes(payload)
+        if file.name != "manifest.json":
+            _rehash(bad, file.name)
+        with pytest.raises(LabelwiseError):
+            lw.load(bad).predict(data, k=2)
+        assert not marker.exists()
+        shutil.rmtree(bad)
+    for name in ("os:system", "labelwise.cli.main:main", "../../evil", "subprocess"):
+        _set_manifest(good, method=name)
+        with pytest.raises(ModelFormatError, match="no method"):
+            lw.load(good)
+
+
+def _rehash(folder: Path, name: str) -> None:
+    content = (folder / name).read_bytes()
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"][name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def _set_manifest(folder: Path, **values) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({**manifest, **values}))
