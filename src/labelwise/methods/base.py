@@ -23,7 +23,7 @@ from labelwise.methods.calibration import Calibration
 from labelwise.methods.inputs import Documents, as_dataset, as_inputs, in_blocks
 from labelwise.methods.label_file import ModelLabels
 from labelwise.methods.label_filter import LabelFilter
-from labelwise.registry import method_class
+from labelwise.registry import method_class, methods_that
 from labelwise.strings import Strings
 from labelwise.topk import NOTHING, TopK
 
@@ -63,6 +63,10 @@ class Method:
     """Whether documents get vectors: `encode` works."""
     attends: ClassVar[bool] = False
     """Whether tokens attend to tokens: `attention` works."""
+    explains: ClassVar[bool] = False
+    """Whether predictions can be explained: `explain` works."""
+    trains_in_parts: ClassVar[bool] = False
+    """Whether parts of a model can be trained alone, by processes of their own: `fit_parts` works."""
 
     Config: ClassVar[type[BaseConfig]] = BaseConfig
     """The parameters; a method replaces it by a nested class."""
@@ -292,7 +296,7 @@ class Method:
 
     def _predict_chosen(self, data: Documents, k: int, chosen: LabelFilter) -> TopK:
         """The same with labels left out or weighed, for methods with `chooses_labels`."""
-        raise ConfigError(f"{self.name} cannot leave out or weigh labels; linear_tree, linear_flat and mach can")
+        raise ConfigError(f"{self.name} cannot leave out or weigh labels; {methods_that('chooses_labels')} can")
 
     def _state(self) -> dict[str, np.ndarray]:
         """What was learned, as named arrays."""
@@ -304,21 +308,31 @@ class Method:
 
     def _explain(self, data: Documents, labels: np.ndarray) -> list[list[LabelPath]]:
         """For each tree the paths of some labels (ids), for a data set of one document."""
-        raise ConfigError(
-            f"{self.name} cannot explain its predictions; linear_tree, linear_flat, attention_xml and bigru can"
-        )
+        raise ConfigError(f"{self.name} cannot explain its predictions; {methods_that('explains')} can")
 
     def _encode(self, data: Documents) -> np.ndarray:
         """The documents' vectors."""
-        raise ConfigError(f"{self.name} makes no vectors of documents; text_encoder, attention_xml and bigru do")
+        raise ConfigError(f"{self.name} makes no vectors of documents; {methods_that('encodes')} can")
 
     def _attention(self, data: Documents, tokens: int) -> list[AttentionMap]:
         """The documents' attention."""
-        raise ConfigError(f"{self.name} has no attention among tokens; text_encoder has")
+        raise ConfigError(f"{self.name} has no attention among tokens; {methods_that('attends')} has")
 
     def _feature_names(self, columns: np.ndarray) -> list[str] | None:
         """What some features are called, where the model knows."""
         return None
+
+    # --- parts that are trained alone, for methods with `trains_in_parts` ---
+
+    def check_parts(self, numbers: Sequence[int]) -> Path:
+        """Raise unless these parts can be trained alone; the folder where finished ones are kept."""
+        raise ConfigError(f"{self.name} is not made of repetitions; {methods_that('trains_in_parts')} is")
+
+    def fit_parts(
+        self, data: Dataset, numbers: Sequence[int], valid: Dataset | None = None, context: FitContext | None = None
+    ) -> Path:
+        """Train some parts alone and put them into the folder of `check_parts`, which is returned."""
+        return self.check_parts(numbers)
 
     # --- files ---
 

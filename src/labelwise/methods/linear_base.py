@@ -33,11 +33,8 @@ PostProcessor = Literal[tuple(POST_PROCESSORS)]  # type: ignore[valid-type]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 
 
-class LinearTfidf(TfidfConfig):
-    """TF-IDF as linear classifiers like it best."""
-
-    sublinear: bool = True
-    """Count a term that occurs n times as 1 + ln(n)."""
+LINEAR_TFIDF = TfidfConfig(sublinear=True)
+"""TF-IDF that suits linear classifiers."""
 
 
 class LinearMethod(Method):
@@ -48,6 +45,7 @@ class LinearMethod(Method):
 
     inputs = ("features", "texts")
     chooses_labels = True
+    explains = True
 
     tfidf_: Tfidf | None
     linear_: LinearTrees

@@ -31,12 +31,12 @@ from labelwise.config import Config as BaseConfig
 from labelwise.data.csr import pick_rows
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, ModelFormatError, require_imports
-from labelwise.features.tfidf import Tfidf
+from labelwise.features.tfidf import Tfidf, TfidfConfig
 from labelwise.fit_context import FitContext
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
 from labelwise.methods.label_filter import LabelFilter
-from labelwise.methods.linear_base import LinearTfidf, as_csr
+from labelwise.methods.linear_base import LINEAR_TFIDF, as_csr
 from labelwise.networks.settings import Count, OptimiserConfig, Positive, ScheduleConfig, TrainingConfig
 from labelwise.result_fields import PART, Decides, fields_beside
 from labelwise.store import stored
@@ -56,21 +56,14 @@ SCORES_AT_ONCE = 1 << 24
 MOST_REPETITIONS = 1000
 
 
-class MachOptimiser(OptimiserConfig):
-    """How weights follow gradients."""
-
-    name: Literal["adagrad", "adadelta", "adam", "amsgrad", "adamw", "sgd"] = "adam"
-    """The rule of the updates."""
-
-
 class MachTraining(TrainingConfig):
     """How repetitions are trained: Adam at a rate that falls in a line, to the end of the last epoch."""
 
     batch_size: Count = 256
     """Documents in a batch."""
     clip: Positive | Literal["adaptive"] | None = None
-    """Longest gradient; only for repetitions that are trained one at a time, because it looks at all weights."""
-    optimiser: MachOptimiser = MachOptimiser()
+    """Maximum gradient norm; only for repetitions that are trained one at a time, because it looks at all weights."""
+    optimiser: OptimiserConfig = OptimiserConfig(name="adam")
     """How weights follow gradients."""
     schedule: ScheduleConfig = ScheduleConfig(kind="linear")
     """How the learning rate changes."""
@@ -98,6 +91,7 @@ class Mach(Method):
     inputs = ("features", "texts")
     same_on_any_threads = False
     chooses_labels = True
+    trains_in_parts = True
 
     class Config(BaseConfig):
         """Parameters."""
@@ -135,7 +129,7 @@ class Mach(Method):
         with the run."""
         missing: Annotated[Literal["train", "leave"], Decides.ASSEMBLY] = "train"
         """What to do with repetitions that are not finished: train them, or make a model without them."""
-        tfidf: LinearTfidf = LinearTfidf()
+        tfidf: TfidfConfig = LINEAR_TFIDF
         """How texts become features."""
 
         @model_validator(mode="after")
@@ -192,32 +186,35 @@ class Mach(Method):
             self.repetitions_ = training.run(numbers, folder, config.at_once)
         self._set_up(data.n_labels, training.data.features.shape[1])
 
-    def fit_repetitions(
+    def check_parts(self, numbers: Sequence[int]) -> Path:
+        """Raise unless these are repetitions of this model that can be trained alone; the folder for finished ones."""
+        folder, count = self.config.repetitions_folder, self.config.repetitions
+        if folder is None:
+            raise ConfigError(
+                "to train single repetitions set repetitions_folder, where each one is put when finished, for example "
+                "--set model.repetitions_folder=runs/mach-repetitions"
+            )
+        odd = [number for number in numbers if not 0 <= number < count]
+        if odd:
+            raise ConfigError(f"there are repetitions 0 to {count - 1}, not {odd[0]}")
+        return Path(folder)
+
+    def fit_parts(
         self, data: Dataset, numbers: Sequence[int], valid: Dataset | None = None, context: FitContext | None = None
     ) -> Path:
-        """Train some repetitions alone and put them into `repetitions_folder`, from which `fit` takes them up.
+        """Train some repetitions alone and put them into `repetitions_folder`, where `fit` finds them.
 
         Any number of processes may do so at the same time, on as many machines; finished ones are not trained again.
         """
         self.check_needs()
         from labelwise.device import torch_threads
 
-        config = self.config
-        if config.repetitions_folder is None:
-            raise ConfigError("to train single repetitions set repetitions_folder: where each one is put when finished")
-        self.check_numbers(numbers)
+        folder = self.check_parts(numbers)
         held_out = valid.align(data.label_names) if valid is not None else None
         with torch_threads():
             training = self._training(data, self._kind_of(data), held_out, context or FitContext())
-            folder = Path(config.repetitions_folder)
-            training.run(list(numbers), folder, config.at_once)
+            training.run(list(numbers), folder, self.config.at_once)
         return folder
-
-    def check_numbers(self, numbers: Sequence[int]) -> None:
-        """Raise unless all these are repetitions of this model."""
-        odd = [number for number in numbers if not 0 <= number < self.config.repetitions]
-        if odd:
-            raise ConfigError(f"there are repetitions 0 to {self.config.repetitions - 1}, not {odd[0]}")
 
     def _folder(self, context: FitContext) -> Path | None:
         if self.config.repetitions_folder is not None:
@@ -307,14 +304,11 @@ class Mach(Method):
         features = self._features(data, fit=False)
         config, search = self.config, self._search
         combined = AGGREGATIONS.get(config.aggregation, "mean")
-        form: Form = "sigmoid" if config.loss == "bce" else "softmax"
-        if config.aggregation == "logits":
-            form = "logits"
         per_document = len(self.repetitions_) * config.buckets
         at_once = max(32, SCORES_AT_ONCE // per_document // 32 * 32)
         parts = []
         for begin in range(0, features.shape[0], at_once):
-            scores = self._networks.scores(pick_rows(features, slice(begin, begin + at_once)), form)
+            scores = self._scores(pick_rows(features, slice(begin, begin + at_once)))
             if weights is not None and labels is not None:
                 found = search.best_weighted(scores, k, labels, weights, self._as_probabilities, combined)
             elif config.candidates is not None and labels is None:
@@ -327,6 +321,11 @@ class Mach(Method):
             return TopK(np.empty((0, k), np.int32), np.empty((0, k), np.float32))
         found = TopK.concatenate(parts)
         return found if weights is not None else in_order(found.ids, self._as_probabilities(found.scores))
+
+    def _scores(self, features: Any) -> np.ndarray:
+        """Scores of buckets [repetitions, buckets, documents], in the form that is combined."""
+        form: Form = "sigmoid" if self.config.loss == "bce" else "softmax"
+        return self._networks.scores(features, "logits" if self.config.aggregation == "logits" else form)
 
     def _as_probabilities(self, scores: np.ndarray) -> np.ndarray:
         """Convert combined bucket scores to the scores `predict` returns; -inf stays what it is."""

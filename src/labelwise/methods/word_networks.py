@@ -52,21 +52,14 @@ SEED_STEP = 1000
 WORDS = "encoder.words"
 
 
-class AdamConfig(OptimiserConfig):
-    """How weights follow gradients."""
-
-    name: Literal["adagrad", "adadelta", "adam", "amsgrad", "adamw", "sgd"] = "adam"
-    """The rule of the updates."""
-
-
 class WordTraining(TrainingConfig):
     """How recurrent networks are trained: Adam at a constant rate, adaptive clipping, the mean of weights (SWA)."""
 
     batch_size: Count = 40
     """Documents in a batch, at most."""
     clip: Positive | Literal["adaptive"] | None = "adaptive"
-    """Longest gradient, all parameters together; `adaptive` allows five times the longest of the last five."""
-    optimiser: AdamConfig = AdamConfig()
+    """Maximum gradient norm over all parameters; `adaptive` allows five times the largest of the last five."""
+    optimiser: OptimiserConfig = OptimiserConfig(name="adam")
     """How weights follow gradients."""
     schedule: ScheduleConfig = ScheduleConfig(kind="constant")
     """How the learning rate changes."""
@@ -89,6 +82,7 @@ class WordNetworkMethod(Method):
     inputs = ("texts",)
     same_on_any_threads = False
     encodes = True
+    explains = True
 
     vocabulary_: Vocabulary
     trees_: list[AttentionTree]

@@ -22,7 +22,7 @@ Count = Annotated[int, Field(ge=1)]
 VerdictName = Literal["healthy", "on the plateau", "collapsed", "diverged", "under-trained"]
 
 ADAM_FAMILY = ("adam", "amsgrad", "adamw")
-# Fields that only some optimisers have. To give one to another optimiser is an error, not a wish that is ignored.
+# Fields that only some optimisers have. Setting one for an optimiser that lacks it is an error.
 ONLY_FOR = {
     "betas": ADAM_FAMILY,
     "eps": (*ADAM_FAMILY, "adagrad", "adadelta"),
@@ -165,7 +165,7 @@ class TrainingConfig(Config):
     accumulate: Count = 1
     """Batches whose gradients are averaged into one step."""
     clip: Positive | Literal["adaptive"] | None = 1.0
-    """Longest gradient, all parameters together; a longer one is scaled down. `adaptive` allows five times the longest
+    """Maximum gradient norm over all parameters; larger ones are scaled down. `adaptive` allows five times the largest
     of the last five, null leaves all as they are."""
     optimiser: OptimiserConfig = OptimiserConfig()
     """How weights follow gradients."""

@@ -74,9 +74,13 @@ class EncoderFitting:
         """Rows of documents of like length."""
         return training_batches(self.lengths, self.config, epoch)
 
-    def load(self, item: np.ndarray) -> EncoderBatch:
+    def load(self, item: np.ndarray, epoch: int) -> EncoderBatch:
         """The tensors of some training documents."""
-        batch = self.train.inputs.batch(item)
+        return self.loaded(item)
+
+    def loaded(self, rows: np.ndarray) -> EncoderBatch:
+        """The same, whatever the epoch."""
+        batch = self.train.inputs.batch(rows)
         targets = Targets.of_rows(self.train.labels, batch.rows)
         return EncoderBatch(targets.documents, targets.labels, tensors_of(batch))
 

@@ -62,7 +62,7 @@ class LevelFitting:
         """Documents of like length."""
         return training_batches(self.lengths, self.config, epoch)
 
-    def load(self, item: np.ndarray) -> LevelBatch:
+    def load(self, item: np.ndarray, epoch: int) -> LevelBatch:
         """Inputs, what is true, and below the top which nodes are scored."""
         batch = self.train.inputs.batch(item)
         targets, parents = self.train.targets, self.train.parents
