@@ -64,10 +64,9 @@ $(VENV)/core.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --editable ".[report]"
 	touch $@
 
-# torch comes first and by its exact version: left to the range of `nn`, pip may bring gigabytes for graphics cards along
+# torch by its exact version: left to the range of `nn`, pip may bring gigabytes for graphics cards along
 $(VENV)/full.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) torch==2.13.0
-	$(PIP) --editable ".[report,nn,sweep]" --group dev
+	$(PIP) torch==2.13.0 --editable ".[report,nn,sweep]" --group dev
 	touch $(VENV)/core.installed $@
 
 $(VENV)/docs.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
