@@ -1,9 +1,9 @@
 """Unfinished training on disk: safetensors and JSON, nothing that could run, each written whole or not at all.
 
-A stage's folder holds ``last-<step>`` (all that is needed to go on as if nothing had happened) and ``best-<step>``
+A stage's folder holds ``last-<step>`` (all that is needed to resume exactly) and ``best-<step>``
 (weights), and once training is over ``final`` (weights and history) alone. Names carry the step, and the old one goes
 only after the new one stands: there is no moment at which a kill leaves nothing. A fingerprint of settings, parameters
-and data is in each; what belongs to another training or is damaged is passed over.
+and data is in each; what belongs to another training or is damaged is ignored.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Checkpoints:
     # --- writing ---
 
     def save_last(self, snapshot: Snapshot, best_step: int | None) -> None:
-        """Write all that is needed to go on; the last one before it and outdated best ones go afterwards."""
+        """Write all that is needed to resume; the last one before it and outdated best ones go afterwards."""
         if self.folder is None:
             return
         name = f"last-{snapshot.state['step']:010d}"
@@ -175,7 +175,7 @@ class Checkpoints:
             for file in folder.manifest["files"]:
                 _ = folder.tensors(file) if file.endswith(".safetensors") else folder.read_json(file)
         except LabelwiseError as error:
-            log.warning("checkpoint passed over: %s", error)
+            log.warning("checkpoint ignored: %s", error)
             return False
         return True
 
