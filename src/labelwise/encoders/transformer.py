@@ -19,9 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from labelwise.device import torch_threads
 from labelwise.encoders.arrays import as_array, as_tensor
 from labelwise.encoders.config import EncoderConfig
 from labelwise.encoders.encoder_files import check_vocabulary, encoder_place
+from labelwise.encoders.saved_settings import check_shapes, checked_settings, guarded
 from labelwise.encoders.tokens import TextTokenizer, state_of
 from labelwise.errors import ConfigError, MissingDependencyError, ModelFormatError
 from labelwise.store import stored
@@ -76,7 +78,7 @@ class TransformerEncoder(nn.Module):
             known = self.backbone.get_input_embeddings().num_embeddings
         except (AttributeError, NotImplementedError):
             raise ConfigError(f"encoder.model: {settings.model_type} does not read tokens; take a text model") from None
-        if self.tokenizer.size > known or self.tokenizer.pad >= known:
+        if max(self.tokenizer.size - 1, self.tokenizer.pad, *self.tokenizer.prefix, *self.tokenizer.suffix) >= known:
             raise ConfigError(
                 f"encoder.model: the tokenizer has {self.tokenizer.size:,} tokens, the weights know {known:,}; "
                 "tokenizer and weights must come from the same model"
@@ -117,6 +119,14 @@ class TransformerEncoder(nn.Module):
         return (states * weights).sum(1) / weights.sum(1)
 
     @torch.no_grad()
+    def _try(self) -> None:
+        """Encode one short text: settings may break a model in ways that show only when it computes."""
+        ids = [*self.tokenizer.prefix, *([self.tokenizer.pad] * 5), *self.tokenizer.suffix][: self.config.max_length]
+        row = torch.tensor([ids])
+        with torch_threads():
+            self(row, torch.ones_like(row, dtype=torch.bool), torch.zeros(1, dtype=torch.long))
+
+    @torch.no_grad()
     def attentions(self, ids: Tensor, mask: Tensor) -> Tensor | None:
         """Attention weights [layers, stretches, heads, length, length]; slow, for looking at a few documents.
 
@@ -142,13 +152,16 @@ class TransformerEncoder(nn.Module):
     def restored(cls, tensors: Mapping[str, np.ndarray], config: EncoderConfig, path: Path) -> TransformerEncoder:
         """Take back what `state` gave. Weights stay where they are, mapped from the file."""
         tokenizer = TextTokenizer.restored(tensors, path)
-        text = stored(tensors, "config", path)
+        weights = state_of("weights.", tensors)
+        settings = checked_settings(stored(tensors, "config", path), len(weights), path)
         try:
-            settings = json.loads(text.tobytes())
-            with _quiet(), _empty_weights():
-                backbone = _architecture(settings)
+            with _quiet():
+                check_shapes(lambda: _architecture(settings), weights, path)
+                with _empty_weights():
+                    backbone = _architecture(settings)
             model = cls(backbone, tokenizer, config)
-            _take_weights(backbone, state_of("weights.", tensors), path)
+            _take_weights(backbone, weights, path)
+            guarded(model.eval()._try, f"{path}: the encoder does not work with its settings")
         except ModelFormatError:
             raise
         except (ConfigError, ValueError, TypeError, RuntimeError) as error:
