@@ -1,6 +1,6 @@
 """Unfinished training on disk: safetensors and JSON, nothing that could run, each written whole or not at all.
 
-A stage's folder holds ``last-<step>`` (all that is needed to go on as if nothing had happened) and ``best-<step>``
+A stage's folder holds ``last-<step>`` (all that is needed to resume exactly) and ``best-<step>``
 (weights), and once training is over ``final`` (weights and history) alone. Names carry the step, and the old one goes
 only after the new one stands: there is no moment at which a kill leaves nothing. A fingerprint of settings, parameters
 and data is in each; what belongs to another training or is damaged is ignored.
@@ -76,7 +76,7 @@ class Checkpoints:
     # --- writing ---
 
     def save_last(self, snapshot: Snapshot, best_step: int | None) -> None:
-        """Write all that is needed to go on; the last one before it and outdated best ones go afterwards."""
+        """Write all that is needed to resume; the last one before it and outdated best ones go afterwards."""
         if self.folder is None:
             return
         name = f"last-{snapshot.state['step']:010d}"
