@@ -15,9 +15,10 @@ from labelwise.data.dataset import Dataset
 from labelwise.errors import DataError
 from labelwise.features.rows import Rows
 from labelwise.features.tfidf import Tfidf, TfidfConfig
+from labelwise.finished import fingerprint
 from labelwise.linear.beam import POST_PROCESSORS
 from labelwise.linear.memory_estimate import Memory as Memory
-from labelwise.linear.shards import ChunkShards, fingerprint
+from labelwise.linear.shards import ChunkShards
 from labelwise.linear.trees import LinearTrees, SearchSettings, TrainingSettings
 from labelwise.linear.trees import Precision as Precision
 from labelwise.methods.base import Method
@@ -118,4 +119,5 @@ def finished_work(
         for name, rows in (("features", features), ("labels", Rows.of(labels)))
         for part, array in rows.arrays.items()
     }
-    return ChunkShards(folder, fingerprint({"method": method.name, **parameters}, {**arrays, **given}))
+    named = [part for item in {**arrays, **given}.items() for part in item]
+    return ChunkShards(folder, fingerprint({"method": method.name, **parameters}, *named))
