@@ -70,8 +70,9 @@ def solve_lanes(
                 margins[b] = offsets[b] * bias
             dot_rows(indices, values, start, end, weights, margins)
             if halves:
-                for column in range(dense.shape[1]):
-                    converted[0, column] = as_float(dense[rows[row], column])
+                source = dense[rows[row]]
+                for column in range(len(source)):
+                    converted[0, column] = as_float(source[column])
                 dot_block(converted, 0, weights, first_dense, margins)
             else:
                 dot_block(dense, rows[row], weights, first_dense, margins)
