@@ -32,6 +32,7 @@ fuzz: $(VENV)/full.installed
 bench: $(VENV)/full.installed
 	$(BIN)/python benchmarks/read_sparse.py $(if $(PEERS),--peers $(firstword $(PEERS)))
 	$(BIN)/python benchmarks/metrics_scale.py
+	$(BIN)/python benchmarks/cold_start.py
 	$(BIN)/python benchmarks/attention_xml_scale.py
 	$(BIN)/python benchmarks/mach_decoding.py
 	$(BIN)/python benchmarks/mach_scale.py

@@ -13,7 +13,7 @@ from labelwise.kernels.jit import inner, jit
 from labelwise.kernels.tree.chunk_directory import look_up
 from labelwise.kernels.tree.lanes import LANES, add_stretches, as_float
 from labelwise.kernels.tree.prefetch import prefetch
-from labelwise.kernels.tree.sorting import sort_from_bit_32
+from labelwise.kernels.tree.sorting import sort_from_bit
 from labelwise.topk import NOTHING
 
 _LOW = 0xFFFFFFFF
@@ -37,7 +37,7 @@ def expand(
     """
     n, beam = nodes.shape
     found_pairs = np.empty(n * beam, np.int64)
-    count = 0
+    count = np.int64(0)
     for i in range(n):
         for slot in range(beam):
             if nodes[i, slot] != NOTHING:
@@ -46,7 +46,7 @@ def expand(
         for place in range(keep):
             out_nodes[i, place] = NOTHING
             out_scores[i, place] = -np.inf
-    pairs = sort_from_bit_32(found_pairs, count, len(children_offsets), np.empty(n * beam, np.int64))
+    pairs = sort_from_bit(32, found_pairs, count, len(children_offsets), np.empty(n * beam, np.int64))
     sums = np.empty(widest + LANES, np.float32)  # whole blocks are added, the rest of the last is not looked at
     longest = 0
     for row in range(first_row, first_row + n):

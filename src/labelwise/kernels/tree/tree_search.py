@@ -51,7 +51,7 @@ def descend(
         )  # fmt: skip
         found, found_scores = out_nodes, out_scores
     if not is_last:
-        _put(found, found_scores, 0, nodes, kept)
+        _put(found, found_scores, np.int64(0), nodes, kept)
         return
     _put(found, found_scores, begin, ids, scores)
     if product:
