@@ -10,7 +10,7 @@ from sklearn.utils import murmurhash3_32
 
 import reference_kernels as reference
 from labelwise.data.formats import vowpal, xc
-from labelwise.data.stream import Block
+from labelwise.data.stream import ByteBlock
 from labelwise.errors import DataError
 from labelwise.kernels.formats.number_text import read_number, read_whole, write_number
 from labelwise.kernels.formats.sparse_text import sort_keys
@@ -25,7 +25,7 @@ def buffer(text):
 
 
 def block_of(lines):
-    return Block(buffer(b"".join(line + b"\n" for line in lines)), 1, len(lines))
+    return ByteBlock(buffer(b"".join(line + b"\n" for line in lines)), 1, len(lines))
 
 
 def read_float32(text):

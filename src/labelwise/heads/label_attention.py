@@ -147,7 +147,7 @@ class _Work:
         count = head.n_labels
         if given.candidates is not None:
             if self.output is LabelOutput:
-                raise TypeError("weights a label go with all labels, not with candidates")
+                raise TypeError("weights per label go with all labels, not with candidates")
             count = given.candidates.shape[1]
             self.empty = given.candidates < 0
             # an empty place looks at a label that the document looks at anyway, so that no other row is touched
@@ -277,7 +277,7 @@ class _Work:
 
 
 class _AttentionLoss(torch.autograd.Function):
-    """The mean loss, with all gradients worked out in the forward pass."""
+    """The mean loss, with all gradients computed in the forward pass."""
 
     @staticmethod
     def forward(

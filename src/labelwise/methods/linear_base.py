@@ -17,9 +17,10 @@ from labelwise.data.csr import csr_of
 from labelwise.data.dataset import CSR, Dataset
 from labelwise.errors import DataError
 from labelwise.features.tfidf import Tfidf, TfidfConfig
+from labelwise.finished import fingerprint
 from labelwise.linear.beam import POST_PROCESSORS
 from labelwise.linear.memory_estimate import Memory as Memory
-from labelwise.linear.shards import ChunkShards, fingerprint
+from labelwise.linear.shards import ChunkShards
 from labelwise.linear.trees import LinearTrees, SearchSettings, TrainingSettings
 from labelwise.linear.trees import Precision as Precision
 from labelwise.methods.base import Method
@@ -120,7 +121,8 @@ def finished_work(
         for name, matrix in (("features", features), ("labels", labels))
         for part in ("indptr", "indices", "data")
     }
-    return ChunkShards(folder, fingerprint({"method": method.name, **parameters}, {**arrays, **given}))
+    named = [part for item in {**arrays, **given}.items() for part in item]
+    return ChunkShards(folder, fingerprint({"method": method.name, **parameters}, *named))
 
 
 def as_csr(features: Any) -> Any:
