@@ -32,6 +32,7 @@ fuzz: $(VENV)/full.installed
 bench: $(VENV)/full.installed
 	$(BIN)/python benchmarks/read_sparse.py $(if $(PEERS),--peers $(firstword $(PEERS)))
 	$(BIN)/python benchmarks/metrics_scale.py
+	$(BIN)/python benchmarks/cold_start.py
 	$(BIN)/python benchmarks/attention_xml_scale.py
 	$(BIN)/python benchmarks/mach_decoding.py
 	$(BIN)/python benchmarks/mach_scale.py
@@ -64,10 +65,9 @@ $(VENV)/core.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --editable ".[report]"
 	touch $@
 
-# torch comes first and by its exact version: left to the range of `nn`, pip may bring gigabytes for graphics cards along
+# torch by its exact version: left to the range of `nn`, pip may bring gigabytes for graphics cards along
 $(VENV)/full.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) torch==2.13.0
-	$(PIP) --editable ".[report,nn,sweep]" --group dev
+	$(PIP) torch==2.13.0 --editable ".[report,nn,sweep]" --group dev
 	touch $(VENV)/core.installed $@
 
 $(VENV)/docs.installed: pyproject.toml constraints.txt | $(VENV)/bin/python

@@ -33,8 +33,7 @@ METRICS = ["P@1", "P@3", "P@5"]
 def features(folder: str, documents: int, tests: int, seed: int) -> tuple[Any, ...]:
     """Features and labels of a random slice."""
     import labelwise as lw
-    from labelwise.features.tfidf import Tfidf
-    from labelwise.methods.linear_base import LinearTfidf
+    from labelwise.features.tfidf import Tfidf, TfidfConfig
 
     train, test = lw.read(folder, split="train"), lw.read(folder, split="test")
     test = test.align(train.label_names)
@@ -43,7 +42,7 @@ def features(folder: str, documents: int, tests: int, seed: int) -> tuple[Any, .
         train = train.take(np.sort(random.permutation(len(train))[:documents]))
     if tests < len(test):
         test = test.take(np.sort(random.permutation(len(test))[:tests]))
-    words = Tfidf(LinearTfidf(min_df=2))
+    words = Tfidf(TfidfConfig(sublinear=True, min_df=2))
     return words.fit_transform(train.texts), train.labels, words.transform(test.texts), test.labels
 
 

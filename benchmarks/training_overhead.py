@@ -35,7 +35,7 @@ class Network:
     def batches(self, epoch):
         return range(self.steps)
 
-    def load(self, item):
+    def load(self, item, epoch):
         self.times.append(time.thread_time_ns())
         return self.data[item % 8]
 
@@ -57,7 +57,7 @@ def bare(network, clip):
     network.module.train()
     for item in network.batches(0):
         optimiser.zero_grad()
-        loss = network.loss(network.load(item))
+        loss = network.loss(network.load(item, 0))
         loss.backward()
         if clip:
             nn.utils.clip_grad_norm_(network.module.parameters(), 1.0)

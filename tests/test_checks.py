@@ -1,6 +1,7 @@
 """Offsets, indices and weights from files: compared with plain Python, on extreme values and across pieces."""
 
 import itertools
+import warnings
 
 import numpy as np
 import pytest
@@ -71,3 +72,13 @@ def test_not_finite_wherever_it_is(dtype):
                 assert not checks.all_finite(array)
                 assert not checks.all_finite(array.T)
     assert checks.all_finite(np.array([2**63 - 1]))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_weights_that_are_not_finite_in_any_precision(dtype, value):
+    weights = np.array([1, -2, 60_000], dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert checks.are_weights(weights)
+        assert not checks.are_weights(np.append(weights, dtype(value)))

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import labelwise as lw
+from cli.commands import labelwise
 from labelwise.cli.explanations import show_explanation
 from labelwise.cli.tables import print_table
 from labelwise.cli.terminal import LogFormatter, echo, echo_json
@@ -82,6 +83,18 @@ def test_labels_of_explanations(capfd):
     with pytest.raises(LabelwiseError) as raised:
         model.explain("meow", ["do\x1bg"])
     assert is_harmless(str(raised.value))
+
+
+def test_predictions_of_hostile_labels(tmp_path):
+    name = "cat\x1b[2J\x9b1m\r"
+    model = lw.Popularity().fit(lw.Dataset(np.array([[1, 1], [1, 0]]), [name, "dog"], texts=["a", "b"]))
+    model.save(tmp_path / "model")
+    (tmp_path / "texts.txt").write_text("meow\n")
+    for format, shown in (("jsonl", name), ("tsv", "cat [2J 1m ")):
+        out = labelwise("predict", tmp_path / "model", tmp_path / "texts.txt", "--to", format).out
+        assert is_harmless(out)
+        first = json.loads(out)["labels"][0]["label"] if format == "jsonl" else out.split("\t")[1]
+        assert first == shown
 
 
 def test_numbers_with_a_fixed_number_of_decimals():

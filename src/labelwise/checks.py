@@ -66,8 +66,10 @@ def are_weights(array: np.ndarray) -> bool:
     if array.dtype.kind != "f" or array.size == 0:
         return True
     # NaN is kept by min and max, and fails both comparisons
+    # as Python floats: in float16 the limit itself would become infinite
     return all(
-        bool(piece.min() >= -LARGEST_WEIGHT and piece.max() <= LARGEST_WEIGHT) for piece in _pieces(array.reshape(-1))
+        float(piece.min()) >= -LARGEST_WEIGHT and float(piece.max()) <= LARGEST_WEIGHT
+        for piece in _pieces(array.reshape(-1))
     )
 
 

@@ -34,7 +34,7 @@ class Config(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _complete_sections(cls, given: Any) -> Any:
+    def _completesections_of(cls, given: Any) -> Any:
         """A section of which some fields are given keeps what its default says of the others."""
         if not isinstance(given, Mapping):
             return given
@@ -255,31 +255,31 @@ def _sentence(kind: type[Config], fault: Any, source: ConfigSource | None, prefi
     return f"{start}: {message}{got}"
 
 
-def _nearest_key(owner: type[BaseModel] | None, key: str) -> str:
+def _nearest_key(owner: type[Config] | None, key: str) -> str:
     """Where the key belongs, or what it may have been meant to be."""
     fields = owner.model_fields if owner else {}
     for name, field in fields.items():
-        if any(key in section.model_fields for section in _sections(field.annotation)):
+        if any(key in section.model_fields for section in sections_of(field.annotation)):
             return f"it belongs into the section {name}"
     return did_you_mean(key, fields)
 
 
-def _owner(kind: type[Config], path: Sequence[str | int]) -> type[BaseModel] | None:
+def _owner(kind: type[Config], path: Sequence[str | int]) -> type[Config] | None:
     """The config class that holds the key at the end of a validation path."""
-    owner: type[BaseModel] = kind
+    owner: type[Config] = kind
     for part in path:
         field = owner.model_fields.get(str(part))
-        nested = _sections(field.annotation) if field else []
+        nested = sections_of(field.annotation) if field else []
         if not nested:
             return None
         owner = nested[0]
     return owner
 
 
-def _sections(annotation: Any) -> list[type[BaseModel]]:
+def sections_of(annotation: Any) -> list[type[Config]]:
     """The config classes a field may hold."""
     options = [annotation, *getattr(annotation, "__args__", ())]
-    return [option for option in options if isinstance(option, type) and issubclass(option, BaseModel)]
+    return [option for option in options if isinstance(option, type) and issubclass(option, Config)]
 
 
 def _shown(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,18 +11,57 @@ import torch
 
 from labelwise.parallel import threads
 
+log = logging.getLogger("labelwise")
+
 TRUE = ("1", "true", "yes", "on", "y", "t")
+
+_used_many = False
+_only_one = False
 
 
 @contextmanager
 def torch_threads() -> Iterator[None]:
-    """Torch computes with as many threads as the rest of the toolkit inside the block."""
+    """Torch computes with as many threads as the rest of the toolkit inside the block.
+
+    With one in a process that was forked after its parent had computed with several: torch's threads are OpenMP's,
+    which do not survive a fork, and the first operation that waits for them would wait for ever.
+    """
+    global _used_many
+    count = 1 if _only_one else threads()
+    _used_many = _used_many or count > 1
     before = torch.get_num_threads()
-    torch.set_num_threads(threads())
+    torch.set_num_threads(count)
     try:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def limited_threads(count: int, usual: int) -> Iterator[None]:
+    """Torch computes with `count` threads in this thread of a pool, and with `usual` afterwards.
+
+    `usual` is the number of the thread that hands out the work. A thread's own number would not do: where it was never
+    set, it is the one that any thread has set last, and so depends on which came first.
+    """
+    torch.get_num_threads()  # a thread's first question sets its number to the one set last by any; later it is its own
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(usual)
+
+
+def _limit_after_fork() -> None:
+    global _only_one
+    if _used_many:
+        _only_one = True
+        torch.set_num_threads(1)
+        log.info("torch computes with one thread in a forked process; start it by spawn or forkserver to use more")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_limit_after_fork)
 
 
 def computing_device() -> torch.device:

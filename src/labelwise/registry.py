@@ -32,6 +32,12 @@ def method_names() -> list[str]:
     return [*METHODS, *(name for name in plugged if name not in METHODS)]
 
 
+def methods_that(capability: str) -> str:
+    """The names of our methods whose class declares a capability, such as `encodes`, for a sentence."""
+    able = [name for name in METHODS if getattr(method_class(name), capability)]
+    return " and ".join([", ".join(able[:-1]), able[-1]] if len(able) > 1 else able)
+
+
 def method_class(name: str) -> type[Method]:
     """The class of a method, imported now."""
     target = METHODS.get(name)

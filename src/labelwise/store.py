@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from labelwise import __version__
+from labelwise.atomic import replace_folder, replaced_copy
 from labelwise.checks import LARGEST_WEIGHT, are_offsets, are_weights, in_range, never_falls
 from labelwise.errors import ConfigError, ModelFormatError
 from labelwise.mapped import in_pieces
@@ -178,22 +179,6 @@ def _umask() -> int:
     return current
 
 
-def replace_folder(new: Path, target: Path) -> None:
-    """Put `new` in the place of `target`; what was there is gone only after the new one stands."""
-    if target.exists():
-        old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old-", dir=target.parent))
-        os.replace(target, old / "folder")
-        try:
-            os.replace(new, target)
-        except OSError:
-            os.replace(old / "folder", target)
-            raise
-        finally:
-            shutil.rmtree(old, ignore_errors=True)
-    else:
-        os.replace(new, target)
-
-
 # --- reading -----------------------------------------------------------------------------------------------------
 
 
@@ -204,7 +189,9 @@ class Folder:
         self.path = Path(path)
         self.verify = verify
         if not self.path.exists():
-            raise ModelFormatError(f"{self.path}: there is no such folder")
+            held = replaced_copy(self.path)
+            hint = "" if held is None else f"; its replacement was interrupted, rename {held} to get it back"
+            raise ModelFormatError(f"{self.path}: there is no such folder{hint}")
         if not (self.path / MANIFEST).is_file():
             inside = f"; is it {self.path / kind} you mean?" if (self.path / kind / MANIFEST).is_file() else ""
             raise ModelFormatError(f"{self.path}: not a labelwise {kind} folder, {MANIFEST} is missing{inside}")

@@ -2,9 +2,8 @@
 
 from labelwise.encoders.config import EncoderConfig
 from labelwise.encoders.word_config import RecurrentConfig, WordsConfig
-from labelwise.methods.bigru import GruConfig, GruTraining, SlowAdam
-from labelwise.methods.mach import MachOptimiser, MachTraining
-from labelwise.methods.word_networks import AdamConfig, WordTraining
+from labelwise.methods.mach import MachTraining
+from labelwise.methods.word_networks import WordTraining
 from labelwise.networks.settings import OptimiserConfig, TrainingConfig
 
 WORDS, RECURRENT = WordsConfig(width=16), RecurrentConfig(width=32, dropout=0.2)
@@ -15,19 +14,19 @@ SMALL: dict[str, dict] = {
         "hidden": [16],
         "cluster_size": 16,
         "beam_width": 2,
-        "training": WordTraining(epochs=8, steps=150, batch_size=32, optimiser=AdamConfig(rate=0.03)),
+        "training": WordTraining(epochs=8, steps=150, batch_size=32, optimiser=OptimiserConfig(name="adam", rate=0.03)),
     },
     "bigru": {
         "words": WORDS,
-        "recurrent": GruConfig(width=32, dropout=0.2),
+        "recurrent": RecurrentConfig(cell="gru", width=32, dropout=0.2),
         "attention": "none",
-        "training": GruTraining(epochs=4, steps=150, optimiser=SlowAdam(rate=0.02)),
+        "training": WordTraining(epochs=4, steps=150, batch_size=16, optimiser=OptimiserConfig(name="adam", rate=0.02)),
     },
     "mach": {
         "repetitions": 2,
         "buckets": 64,
         "hidden": [32],
-        "training": MachTraining(epochs=6, batch_size=32, optimiser=MachOptimiser(rate=0.05)),
+        "training": MachTraining(epochs=6, batch_size=32, optimiser=OptimiserConfig(name="adam", rate=0.05)),
     },
     "text_encoder": {
         "encoder": EncoderConfig(model="tiny", max_length=32, pooling="mean"),

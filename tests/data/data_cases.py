@@ -24,6 +24,26 @@ nasty_text = st.lists(
 maybe = st.booleans()
 
 
+def reader_of_content(read, path: Path, default):
+    """A function that writes a content to the file and reads it."""
+
+    def read_content(content: str | bytes, options=default) -> Dataset:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return read(path, options)
+
+    return read_content
+
+
+def rows_of(dataset: Dataset) -> list[tuple[list[int], dict[int, float]]]:
+    """For each document its label columns and its features by column, as plain Python."""
+    rows = []
+    for row in range(len(dataset)):
+        features = dataset.features[[row]]
+        values = dict(zip(features.indices.tolist(), features.data.tolist(), strict=True))
+        rows.append((dataset.labels[[row]].indices.tolist(), values))
+    return rows
+
+
 def plain(dataset: Dataset) -> list[dict[str, float]]:
     """For each document its labels by name with their relevances: what must survive, whatever the column order."""
     names = list(dataset.label_names)

@@ -8,9 +8,9 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from labelwise.data.fetch import Patience
+from labelwise.data.fetch import DownloadLimits
 
-HASTY = Patience(timeout=0.4, attempts=3, pause=0.01)
+HASTY = DownloadLimits(timeout=0.4, attempts=3, pause=0.01)
 
 
 def left_in(folder):

@@ -94,7 +94,7 @@ def test_download_a_data_set(server, tmp_path, tiny):
     home = tmp_path / "home"
     with pytest.raises(DataError, match=f"labelwise data download tiny --folder {home}"):
         catalogue.dataset("tiny", folder=home)
-    found = download("tiny", home, patience=HASTY)
+    found = download("tiny", home, limits=HASTY)
     assert found.folder == home / "tiny"
     assert not found.was_there
     assert left_in(home) == ["downloads", "tiny", "tiny.lock.json"]
@@ -114,45 +114,45 @@ def test_download_a_data_set(server, tmp_path, tiny):
 
 
 def test_what_is_there_is_not_downloaded_again(server, tmp_path, tiny):
-    download("tiny", tmp_path, patience=HASTY)
+    download("tiny", tmp_path, limits=HASTY)
     before = len(server.requests)
-    assert download("tiny", tmp_path, patience=HASTY).was_there
+    assert download("tiny", tmp_path, limits=HASTY).was_there
     assert len(server.requests) == before
-    assert not download("tiny", tmp_path, force=True, patience=HASTY).was_there
+    assert not download("tiny", tmp_path, force=True, limits=HASTY).was_there
     assert len(server.requests) > before
 
 
 def test_a_file_that_changed_since_the_first_download(server, tmp_path, tiny):
-    download("tiny", tmp_path, patience=HASTY)
+    download("tiny", tmp_path, limits=HASTY)
     server.answers["/tiny.tar.gz"] = ranged(tar_gz({"X.trn.txt": b"another\n"}))
     first = hashlib.sha256(tiny_archive()).hexdigest()
     with pytest.raises(DataError, match=f"has changed and was removed.*{first}"):
-        download("tiny", tmp_path, force=True, patience=HASTY)
+        download("tiny", tmp_path, force=True, limits=HASTY)
     assert list(catalogue.dataset("tiny", "train", tmp_path).texts) == ["one", "two", "three"]
     (tmp_path / "tiny.lock.json").unlink()
-    download("tiny", tmp_path, force=True, patience=HASTY)
+    download("tiny", tmp_path, force=True, limits=HASTY)
     assert (tmp_path / "tiny" / "X.trn.txt").read_bytes() == b"another\n"
 
 
 def test_known_checksum(server, tmp_path, tiny):
     tiny("'" + "0" * 64 + "'")
     with pytest.raises(DataError, match="not the expected file, removed"):
-        download("tiny", tmp_path / "home", patience=HASTY)
+        download("tiny", tmp_path / "home", limits=HASTY)
     assert not (tmp_path / "home" / "tiny").exists()
     tiny("'" + hashlib.sha256(tiny_archive()).hexdigest() + "'")
-    assert download("tiny", tmp_path / "home", patience=HASTY).folder.is_dir()
+    assert download("tiny", tmp_path / "home", limits=HASTY).folder.is_dir()
 
 
 def test_a_mirror(server, tmp_path, tiny):
     server.answers["/inside/tiny.tar.gz"] = ranged(tiny_archive())
-    found = download("tiny", tmp_path, base_url=server.url + "/inside/", patience=HASTY)
+    found = download("tiny", tmp_path, base_url=server.url + "/inside/", limits=HASTY)
     assert found.files[0].address == server.url + "/inside/tiny.tar.gz"
 
 
 def test_optional_files_come_along_when_they_are_there(server, tmp_path, tiny):
     server.answers["/extra.txt"] = ranged(b"more")
     server.answers["/tiny.tar.gz"] = ranged(tar_gz({"X.trn.txt": b"one\n"}))
-    download("tiny", tmp_path, patience=HASTY)
+    download("tiny", tmp_path, limits=HASTY)
     assert (tmp_path / "tiny" / "extra.txt").read_bytes() == b"more"
 
 
@@ -169,7 +169,7 @@ def test_a_bad_archive_leaves_nothing(server, tmp_path, tiny, content):
     home = tmp_path / "deep" / "home"
     server.answers["/tiny.tar.gz"] = ranged(content)
     with pytest.raises(DataError):
-        download("tiny", home, patience=HASTY)
+        download("tiny", home, limits=HASTY)
     assert left_in(home) == ["downloads"]
     assert not list(tmp_path.rglob("escaped.txt"))
 
@@ -177,15 +177,15 @@ def test_a_bad_archive_leaves_nothing(server, tmp_path, tiny, content):
 def test_after_a_damaged_archive_the_next_try_works(server, tmp_path, tiny):
     server.answers["/tiny.tar.gz"] = whole(tiny_archive()[:-200])
     with pytest.raises(DataError, match="damaged or cut short"):
-        download("tiny", tmp_path / "home", patience=HASTY)
+        download("tiny", tmp_path / "home", limits=HASTY)
     server.answers["/tiny.tar.gz"] = ranged(tiny_archive())
-    assert download("tiny", tmp_path / "home", patience=HASTY).folder.is_dir()
+    assert download("tiny", tmp_path / "home", limits=HASTY).folder.is_dir()
 
 
 def test_a_bomb_is_refused(server, tmp_path, tiny):
     server.answers["/tiny.tar.gz"] = ranged(tar_gz({"X.trn.txt": bytes(1 << 20)}))
     with pytest.raises(DataError, match="more than 100,000 bytes"):
-        download("tiny", tmp_path / "home", patience=HASTY, max_unpacked_bytes=100_000)
+        download("tiny", tmp_path / "home", limits=HASTY, max_unpacked_bytes=100_000)
 
 
 def test_a_folder_that_is_not_ours_is_never_replaced(server, tmp_path, tiny):
@@ -206,13 +206,13 @@ def test_two_processes_do_not_write_one_file(server, tmp_path, tiny):
     with (waiting / ".lock").open("ab") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         with pytest.raises(DataError, match="another process"):
-            download("tiny", tmp_path, patience=HASTY)
+            download("tiny", tmp_path, limits=HASTY)
     assert server.requests == []
-    assert download("tiny", tmp_path, patience=HASTY).folder.is_dir()
+    assert download("tiny", tmp_path, limits=HASTY).folder.is_dir()
 
 
 def test_comparison_with_published_figures(server, tmp_path, tiny):
-    download("tiny", tmp_path, patience=HASTY)
+    download("tiny", tmp_path, limits=HASTY)
     found = split_statistics(catalogue.dataset("tiny", folder=tmp_path))
     published = Published(train=4, valid=1, labels=4, mean_labels=1.2)
     said = {row.what: (row.expected, row.found, row.ok) for row in compare(published, found)}
@@ -261,7 +261,7 @@ def test_eurlex57k_in_both_shapes(server, tmp_path, shape):
     server.answers["/dataset.zip"] = ranged(eurlex_zip(shape))
     concepts = [{"id": "1", "title": "fish"}, {"id": "20", "title": "milk\tproduct"}]
     server.answers["/eurovoc_concepts.jsonl"] = ranged("\n".join(map(json.dumps, concepts)).encode())
-    download("eurlex57k", tmp_path, base_url=server.url, patience=HASTY)
+    download("eurlex57k", tmp_path, base_url=server.url, limits=HASTY)
     assert left_in(tmp_path / "eurlex57k") == [
         "label_names.tsv", "source.json", "test_labels.txt", "test_texts.txt", "train_labels.txt",
         "train_texts.txt", "valid_labels.txt", "valid_texts.txt",
@@ -292,7 +292,7 @@ def test_eurlex57k_that_is_not_as_expected(server, tmp_path, document, message):
         packed.writestr("train.jsonl", document)
     server.answers["/dataset.zip"] = ranged(buffer.getvalue())
     with pytest.raises(DataError, match=message):
-        download("eurlex57k", tmp_path, base_url=server.url, patience=HASTY)
+        download("eurlex57k", tmp_path, base_url=server.url, limits=HASTY)
     assert left_in(tmp_path) == ["downloads"]
 
 
@@ -300,7 +300,7 @@ def test_files_that_are_not_unpacked(server, tmp_path):
     lines = gzip.compress(b"1 | 3:0.5 4:1\n2 | 4:2\n")
     server.answers["/train.vw.gz"] = ranged(lines)
     server.answers["/test.vw.gz"] = ranged(lines)
-    download("odp", tmp_path, base_url=server.url, patience=HASTY)
+    download("odp", tmp_path, base_url=server.url, limits=HASTY)
     assert left_in(tmp_path / "odp") == ["source.json", "test.vw.gz", "train.vw.gz"]
     assert (tmp_path / "odp" / "train.vw.gz").read_bytes() == lines
     assert len(catalogue.dataset("odp", "train", tmp_path)) == 2

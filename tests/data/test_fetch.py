@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from data.faulty_server import HASTY, endless, left_in, ranged, redirect, silent, status, trickling, whole
-from labelwise.data.fetch import Patience, _Redirects, fetch
+from labelwise.data.fetch import DownloadLimits, _Redirects, fetch
 from labelwise.data.google_drive import confirmed_address
 from labelwise.errors import DataError
 
@@ -18,8 +18,8 @@ CONTENT = np.random.default_rng(0).bytes(300_000)
 SUM = hashlib.sha256(CONTENT).hexdigest()
 
 
-def get(server, tmp_path, path="/file.gz", sha256=SUM, patience=HASTY):
-    return fetch([server.url + path], tmp_path / "file.gz", sha256, patience)
+def get(server, tmp_path, path="/file.gz", sha256=SUM, limits=HASTY):
+    return fetch([server.url + path], tmp_path / "file.gz", sha256, limits)
 
 
 # --- one file ----------------------------------------------------------------------------------------------------
@@ -129,13 +129,13 @@ def test_dead_and_trickling_connections_time_out(server, tmp_path, answer):
 def test_an_endless_file_is_refused(server, tmp_path):
     server.answers["/file.gz"] = endless
     with pytest.raises(DataError, match="more than the 1,000,000 bytes"):
-        get(server, tmp_path, patience=Patience(timeout=5, max_bytes=1_000_000))
+        get(server, tmp_path, limits=DownloadLimits(timeout=5, max_bytes=1_000_000))
 
 
 def test_a_file_said_to_be_too_large_is_refused_at_once(server, tmp_path):
     server.answers["/file.gz"] = ranged(CONTENT)
     with pytest.raises(DataError, match="more than the 1,000 bytes"):
-        get(server, tmp_path, patience=Patience(max_bytes=1_000))
+        get(server, tmp_path, limits=DownloadLimits(max_bytes=1_000))
     assert "file.gz" not in left_in(tmp_path)
 
 

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from data_cases import reader_of_content, rows_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
@@ -24,24 +25,13 @@ PLAIN = ReadOptions()
 
 @pytest.fixture
 def read(tmp_path):
-    """Read a file of this content."""
-
-    def read_content(content, options=PLAIN):
-        path = tmp_path / "data.vw"
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return vowpal.read(path, options)
-
-    return read_content
+    return reader_of_content(vowpal.read, tmp_path / "data.vw", PLAIN)
 
 
 def shown(dataset):
     """Label names and features of each document as plain Python."""
-    rows = []
-    for row in range(len(dataset)):
-        labels = [dataset.label_names[label] for label in dataset.labels[[row]].indices.tolist()]
-        features = dataset.features[[row]]
-        rows.append((labels, dict(zip(features.indices.tolist(), features.data.tolist(), strict=True))))
-    return rows
+    names = dataset.label_names
+    return [([names[label] for label in labels], features) for labels, features in rows_of(dataset)]
 
 
 RULES = {

@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+from data_cases import reader_of_content, rows_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
@@ -23,24 +24,7 @@ IGNORE = ReadOptions(header="ignore")
 
 @pytest.fixture
 def read(tmp_path):
-    """Read a file of this content."""
-
-    def read_content(content, options=CHECK):
-        path = tmp_path / "data.txt"
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return xc.read(path, options)
-
-    return read_content
-
-
-def shown(dataset):
-    """Labels and features of each document as plain Python."""
-    rows = []
-    for row in range(len(dataset)):
-        labels = dataset.labels[[row]].indices.tolist()
-        features = dataset.features[[row]]
-        rows.append((labels, dict(zip(features.indices.tolist(), features.data.tolist(), strict=True))))
-    return rows
+    return reader_of_content(xc.read, tmp_path / "data.txt", CHECK)
 
 
 def same(one, other):
@@ -84,7 +68,7 @@ RULES = {
 def test_rules(read, name):
     content, rows, (n_features, n_labels) = RULES[name]
     dataset = read(content)
-    assert shown(dataset) == rows
+    assert rows_of(dataset) == rows
     assert dataset.features.shape == (len(rows), n_features)
     assert dataset.labels.shape == (len(rows), n_labels)
     assert dataset.features.dtype == dataset.labels.dtype == np.float32
@@ -95,7 +79,7 @@ def test_rules(read, name):
 
 def test_a_header_can_be_ignored(read):
     dataset = read("7 2 2\n1,4 6:1\n2 0:1\n\n", IGNORE)
-    assert shown(dataset) == [([1, 4], {6: 1}), ([2], {0: 1})]
+    assert rows_of(dataset) == [([1, 4], {6: 1}), ([2], {0: 1})]
     assert (dataset.features.shape, dataset.labels.shape) == ((2, 7), (2, 5))
 
 
@@ -154,7 +138,7 @@ def test_more_labels_than_can_be_named(read):
         read("2147483646 0:1\n")
     with pytest.raises(DataError, match=r":1: the header says 2,000,000,000 labels; at most .* header=ignore"):
         read("1 1 2000000000\n0 0:1\n")
-    assert shown(read("1 1 2000000000\n0 0:1\n", IGNORE)) == [([0], {0: 1})]
+    assert rows_of(read("1 1 2000000000\n0 0:1\n", IGNORE)) == [([0], {0: 1})]
 
 
 def test_the_line_is_right_in_later_blocks(tmp_path, monkeypatch):
@@ -163,7 +147,7 @@ def test_the_line_is_right_in_later_blocks(tmp_path, monkeypatch):
     lines = [f"{n % 9} {n % 5}:0.5" for n in range(1000)]
     path.write_text("1000 5 9\n" + "\n".join(lines))
     dataset = xc.read(path, CHECK)
-    assert shown(dataset.take(slice(990, 1000))) == [([n % 9], {n % 5: 0.5}) for n in range(990, 1000)]
+    assert rows_of(dataset.take(slice(990, 1000))) == [([n % 9], {n % 5: 0.5}) for n in range(990, 1000)]
     for place in (0, 400, 998):
         broken = [*lines[:place], "1 0:x", *lines[place + 1 :]]
         path.write_text("1000 5 9\n" + "\n".join(broken))

@@ -14,7 +14,7 @@ lines = st.lists(st.text(alphabet="ab; \té_|", max_size=20).map(str.encode), ma
 marks = st.sampled_from([b"", b";", b"; ", b"ab", "é".encode(), b" ", b"\t", b"a_"])
 
 
-def laid_out(pieces: list[bytes]) -> tuple[bytes, list[tuple[int, int]], np.ndarray, np.ndarray]:
+def concatenated(pieces: list[bytes]) -> tuple[bytes, list[tuple[int, int]], np.ndarray, np.ndarray]:
     """The pieces with newlines between them, and where each one lies."""
     ends = np.cumsum([len(piece) + 1 for piece in pieces], dtype=np.int64) - 1
     starts = ends - np.array([len(piece) for piece in pieces], np.int64)
@@ -29,7 +29,7 @@ def cut(data: bytes, starts: np.ndarray, ends: np.ndarray, first: np.ndarray) ->
 @settings(deadline=None)
 @given(lines, marks)
 def test_split_fields_equals_its_twin(pieces, mark):
-    data, ranges, starts, ends = laid_out(pieces)
+    data, ranges, starts, ends = concatenated(pieces)
     found = fields.split_fields(np.frombuffer(data, np.uint8), starts, ends, mark)
     assert cut(data, *found) == reference.split_fields(data, ranges, mark)
 
@@ -37,7 +37,7 @@ def test_split_fields_equals_its_twin(pieces, mark):
 @settings(deadline=None)
 @given(lines, st.sampled_from([b"a", b"ab", b"_", "é".encode()]))
 def test_leading_fields_equals_its_twin(pieces, prefix):
-    data, ranges, starts, ends = laid_out(pieces)
+    data, ranges, starts, ends = concatenated(pieces)
     word_starts, word_ends, first, rest, scattered = fields.leading_fields(
         np.frombuffer(data, np.uint8), starts, ends, prefix
     )
@@ -50,7 +50,7 @@ def test_leading_fields_equals_its_twin(pieces, prefix):
 @settings(deadline=None)
 @given(lines, st.sampled_from(b"a \t_"), st.integers(1, 3))
 def test_find_byte_equals_its_twin(pieces, byte, count):
-    data, ranges, starts, ends = laid_out(pieces)
+    data, ranges, starts, ends = concatenated(pieces)
     found = fields.find_byte(np.frombuffer(data, np.uint8), starts, ends, byte, count)
     assert found.tolist() == reference.find_byte(data, ranges, byte, count)
 

@@ -333,3 +333,20 @@ def test_levels_and_trees_share_the_time_budget():
     assert tree_training.with_budget(made().config.training, 40.0, 3).time_budget is None
     model = made({"epochs": 10_000, "time_budget": 1.0}, trees=2).fit(planted("texts", n_documents=100))
     assert [[history.stopped for history in tree] for tree in model.histories_] == [["time budget"] * 2] * 2
+
+
+def test_equal_scores_go_to_the_lower_label_for_any_k():
+    """Texts without known words give many labels of one cluster the same score."""
+    data = planted("texts", n_documents=200)
+    model = made({"epochs": 1}, beam_width=4).fit(data)
+    for tree in model.trees_:  # all labels of a document alike
+        tree.levels[-1].head.weight.data.zero_()
+    texts = ["", "zzz", data.texts[0]]
+    whole = model.predict(texts, k=60)
+    assert (np.diff(whole.scores[:, :40], axis=1) == 0).any(), "there are ties"
+    for k in (1, 3, 5, 10, 37):
+        top = model.predict(texts, k=k)
+        np.testing.assert_array_equal(top.ids, whole.ids[:, :k])
+        np.testing.assert_array_equal(top.scores, whole.scores[:, :k])
+    tied = (np.diff(whole.scores, axis=1) == 0) & (whole.ids[:, 1:] >= 0)
+    assert (np.diff(whole.ids, axis=1)[tied] > 0).all()

@@ -203,7 +203,7 @@ def test_the_rate_of_the_head_is_the_outputs(data):
 
 def test_a_model_of_what_is_finished(tmp_path, data, model, caplog):
     folder = str(tmp_path / "parts")
-    lw.Mach(**SMALL, repetitions_folder=folder).fit_repetitions(data, [3, 1])
+    lw.Mach(**SMALL, repetitions_folder=folder).fit_parts(data, [3, 1])
     with caplog.at_level("INFO"):
         found = lw.Mach(**SMALL, repetitions_folder=folder, missing="leave").fit(data)
     assert "2 of 4 repetitions are finished and used" in caplog.text

@@ -1,5 +1,7 @@
 """What is special to the text encoder: its settings, resume, validation, frozen encoders, vectors."""
 
+from threading import Thread
+
 import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
@@ -261,3 +263,28 @@ def test_methods_without_attention_say_so():
     model = lw.Popularity().fit(planted("texts", n_documents=20))
     with pytest.raises(ConfigError, match="no attention among tokens"):
         model.attention(["a text"])
+
+
+def test_predictions_beside_attention_are_the_same(monkeypatch):
+    """While one thread computes attention, another predicts with the same model."""
+    data = planted("texts", n_documents=60)
+    model = made({"epochs": 1}).fit(data)
+    expected, maps = model.predict(data, k=5), model.attention(data.texts[:1])
+    backbone = model.network_.encoder.backbone
+    plain, kind, beside = type(backbone).forward, backbone.config._attn_implementation, []
+
+    def forward(self, *given, **named):
+        if named.get("output_attentions") and not beside:
+            beside.append(backbone.config._attn_implementation)
+            thread = Thread(target=lambda: beside.append(model.predict(data, k=5)))
+            thread.start()
+            thread.join()
+        return plain(self, *given, **named)
+
+    monkeypatch.setattr(type(backbone), "forward", forward)
+    again = model.attention(data.texts[:1])
+    np.testing.assert_array_equal(again[0].weights, maps[0].weights)
+    during, top = beside
+    assert during == kind == backbone.config._attn_implementation
+    np.testing.assert_array_equal(top.ids, expected.ids)
+    np.testing.assert_array_equal(top.scores, expected.scores)

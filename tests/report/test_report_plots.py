@@ -17,7 +17,8 @@ from labelwise.report.plots import (
     run_charts,
     save_plots,
 )
-from labelwise.report.run_files import Curve, Group, read_run
+from labelwise.report.run_files import read_run
+from labelwise.run_schema import Curve, Group
 
 pytest.importorskip("matplotlib")
 

@@ -10,7 +10,8 @@ from made_up_run import make_run
 from labelwise.errors import DataError
 from labelwise.report.html import write_report
 from labelwise.report.plots import reliability_chart, run_charts
-from labelwise.report.run_files import Calibration, read_run
+from labelwise.report.run_files import read_run
+from labelwise.run_schema import Calibration
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")

@@ -13,11 +13,11 @@ from labelwise.config import ConfigSource
 from labelwise.data.csr import ArrayOnDisk
 from labelwise.errors import ConfigError, DataError
 from labelwise.methods.mach import Mach
+from labelwise.run_schema import SCRATCH
 from labelwise.runs.config import run_config
-from labelwise.runs.folder import SCRATCH
 from labelwise.runs.repetitions import train_repetitions
 from labelwise.runs.train import train
-from labelwise.sweep.preflight import preflight
+from labelwise.sweep.preflight import check_study
 from labelwise.sweep.study import read_study
 from labelwise.sweep.trial import run_trial
 
@@ -225,7 +225,7 @@ def test_a_study_leaves_no_files(tmp_path, corpora):
     run = settings(corpora / "tfrecord", tmp_path / "run", mapped=True, valid_fraction=0.2)
     run["model"] = {"method": "popularity"}
     values = {"run": run, "vary": {"data.split_seed": [1, 2]}, "folder": str(tmp_path / "sweep")}
-    preflight(read_study(ConfigSource(values)))
+    check_study(read_study(ConfigSource(values)))
     assert list(tmp_path.iterdir()) == []
     run_trial(run_config(ConfigSource(run)), "P@1")
     assert not (tmp_path / "run" / SCRATCH).exists()

@@ -29,7 +29,7 @@ class Recorder(Watcher):
         if self.module is not None:
             self.weights.append(weights_of(self.module))
 
-    def after_epoch(self, numbers):
+    def after_validation(self, numbers):
         self.numbers.append(dict(numbers))
 
 

@@ -16,7 +16,7 @@ from torch import nn
 from labelwise.errors import ConfigError, DataError, MissingDependencyError
 from labelwise.fit_context import FitContext
 from labelwise.parallel import using_threads
-from labelwise.training import machine
+from labelwise.training import ranks
 from labelwise.training.loop import train
 from labelwise.training.watching import Watcher
 
@@ -47,7 +47,7 @@ def test_a_plain_torch_loop(accumulate):
             optimiser.zero_grad()
             losses.append(0.0)
             for item in some:
-                loss = plain.loss(plain.load(item)) / len(some)
+                loss = plain.loss(plain.load(item, 0)) / len(some)
                 loss.backward()
                 losses[-1] += loss.item()
             torch.nn.utils.clip_grad_norm_(plain.module.parameters(), 0.5)
@@ -147,7 +147,7 @@ def test_time_budget_ends_cleanly():
 
 def test_watchers_may_end_it_and_add_numbers():
     class Judge(Watcher):
-        def after_epoch(self, numbers):
+        def after_validation(self, numbers):
             assert not fitting.module.training
             assert not torch.is_grad_enabled()
             numbers["verdict"] = "collapsed"
@@ -208,8 +208,8 @@ def test_bf16_is_used_where_it_is_asked_for():
 
 def test_a_gpu_that_cannot_sum_losses_is_left_alone(monkeypatch):
     found = {}
-    monkeypatch.setattr(machine, "Accelerator", lambda **settings: found.update(settings) or Accelerator(**settings))
-    machine.Machine("auto")  # on Apple's machines Accelerate would choose their GPU, which knows no float64
+    monkeypatch.setattr(ranks, "Accelerator", lambda **settings: found.update(settings) or Accelerator(**settings))
+    ranks.Machine("auto")  # on Apple's machines Accelerate would choose their GPU, which knows no float64
     assert found["cpu"] is not torch.cuda.is_available()
 
 
@@ -246,9 +246,9 @@ def test_loading_ahead_changes_nothing_but_the_thread():
     class Noting(TinyFitting):
         threads = ()
 
-        def load(self, item):
+        def load(self, item, epoch):
             self.threads = {*self.threads, threading.current_thread().name}
-            return super().load(item)
+            return super().load(item, epoch)
 
         def validate(self):
             return {}

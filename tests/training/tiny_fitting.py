@@ -57,7 +57,7 @@ class TinyFitting:
         lengths = np.diff(self.offsets)[self.train]
         return [self.train[batch] for batch in training_batches(lengths, self.config, epoch)]
 
-    def load(self, item):
+    def load(self, item, epoch=0):
         self.loads += 1
         rows = [torch.from_numpy(self.words[self.offsets[i] : self.offsets[i + 1]]) for i in item]
         ids = nn.utils.rnn.pad_sequence(rows, batch_first=True)

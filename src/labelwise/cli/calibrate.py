@@ -34,12 +34,12 @@ def calibrate_command(
     The ranking of labels stays as it is. What is learned goes into the model folder: predict then gives probabilities,
     and predict --threshold auto only the labels worth giving out.
     """
-    from labelwise.cli.sources import model_folder, open_model, read_options
     from labelwise.cli.tables import show_calibration
     from labelwise.config import ConfigSource
     from labelwise.errors import DataError
     from labelwise.runs.folder import RunFolder
     from labelwise.runs.load_data import read_part
+    from labelwise.runs.open_model import model_folder, open_model, read_options
     from labelwise.runs.train import keep_calibration
 
     source = ConfigSource({}, "calibrate").override(overrides or [])

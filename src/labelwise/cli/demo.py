@@ -29,7 +29,7 @@ def demo_command(
     from pathlib import Path
 
     from labelwise.cli.explanations import show_documents
-    from labelwise.cli.sources import open_model, refuse_existing
+    from labelwise.cli.sources import refuse_existing
     from labelwise.cli.tables import show_results
     from labelwise.config import ConfigSource
     from labelwise.data.builders.pydocs import build_pydocs
@@ -37,6 +37,7 @@ def demo_command(
     from labelwise.errors import ConfigError
     from labelwise.runs.config import run_config
     from labelwise.runs.folder import RunFolder
+    from labelwise.runs.open_model import open_model
     from labelwise.runs.train import train
 
     place = Path(folder)

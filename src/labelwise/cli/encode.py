@@ -28,11 +28,11 @@ def encode_command(
     --set says how a data file is read (text_column=title) and, for a pretrained encoder, how it is used
     (encoder.pooling=first, encoder.max_length=512; the default is the mean of 128 tokens).
     """
-    from labelwise.cli.sources import model_folder, read_options
     from labelwise.config import ConfigSource, validated
     from labelwise.encoders.config import EncoderConfig
     from labelwise.errors import ConfigError
     from labelwise.runs.encode import encode_file, plain_encoder, trained_encoder
+    from labelwise.runs.open_model import model_folder, read_options
     from labelwise.runs.predict import Request
     from labelwise.store import MANIFEST
 

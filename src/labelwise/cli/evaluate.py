@@ -27,13 +27,14 @@ def evaluate_command(
     calibrated threshold unless one is set.
     """
     from labelwise.atomic import replacing
-    from labelwise.cli.sources import open_model, read_options, refuse_existing, section_of_run
+    from labelwise.cli.sources import refuse_existing
     from labelwise.cli.tables import show_evaluation
     from labelwise.config import ConfigSource, validated
     from labelwise.data.options import ReadOptions
     from labelwise.runs.config import EvaluateSection
     from labelwise.runs.evaluate import evaluate_model
     from labelwise.runs.load_data import read_part
+    from labelwise.runs.open_model import open_model, read_options, section_of_run
 
     source = ConfigSource({}, "evaluate").override(overrides or [])
     reading = {key: value for key, value in source.values.items() if key in ReadOptions.model_fields}

@@ -34,9 +34,10 @@ def explain_command(
     For each label the words that speak for and against it, and the nodes of each tree on the way to it.
     """
     from labelwise.cli.explanations import show_explanation
-    from labelwise.cli.sources import open_model, stdin_text
+    from labelwise.cli.sources import stdin_text
     from labelwise.config import ConfigSource
     from labelwise.errors import ConfigError
+    from labelwise.runs.open_model import open_model
 
     if text is not None and data is not None:
         raise ConfigError("give a TEXT or a document of --data, not both")
@@ -58,9 +59,9 @@ def explain_command(
 
 
 def _document(model: str, data: str, document: str, split: str, format: str, source: ConfigSource) -> Dataset:
-    from labelwise.cli.sources import read_options
     from labelwise.errors import DataError
     from labelwise.runs.load_data import read_part
+    from labelwise.runs.open_model import read_options
 
     options = read_options(model, data, source.values, source)
     part = read_part(data, format, split, options, labels=False)

@@ -35,8 +35,8 @@ def predict_command(
 
     How a data file is read is set with --set, e.g. --set text_column=title; a run remembers how its own data was read.
     """
-    from labelwise.cli.sources import chosen_threshold, open_model, read_options
     from labelwise.config import ConfigSource
+    from labelwise.runs.open_model import chosen_threshold, open_model, read_options
     from labelwise.runs.predict import Request, predict_file
 
     source = ConfigSource({}, "predict").override(overrides or [])

@@ -1,18 +1,12 @@
-"""What commands read: configs, models and texts, from files or standard input."""
+"""What commands read: configs and texts, from files or standard input."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from labelwise.config import ConfigSource
 from labelwise.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    from labelwise.data.options import ReadOptions
-    from labelwise.methods.base import Method
 
 
 def config_source(path: str) -> ConfigSource:
@@ -43,60 +37,6 @@ def stdin_text(what: str) -> str:
         return sys.stdin.read()
     except (AttributeError, ValueError, OSError) as error:
         raise ConfigError(f"stdin: {what} cannot be read: {error}") from None
-
-
-def open_model(path: str) -> Method:
-    """The model in a model folder or in a run folder."""
-    from labelwise.methods.base import load
-
-    return load(model_folder(path))
-
-
-def model_folder(path: str) -> Path:
-    """The model folder that is meant by a model folder or a run folder."""
-    from labelwise.store import MANIFEST
-
-    folder = Path(path)
-    if not (folder / MANIFEST).exists() and (folder / "state.json").exists():
-        if not (folder / "model" / MANIFEST).exists():
-            raise ConfigError(f"{folder}: this run has no model yet; give its train command again to go on with it")
-        return folder / "model"
-    return folder
-
-
-def chosen_threshold(given: str | None, model: Method) -> float | None:
-    """A threshold as typed: a number, or `auto` for the one that was found when the model was calibrated."""
-    if given is None:
-        return None
-    if given == "auto":
-        if model.threshold_ is None:
-            raise ConfigError(
-                "--threshold auto: this model is not calibrated; `labelwise calibrate MODEL DATA` does that, "
-                "or give a number"
-            )
-        return model.threshold_
-    try:
-        return float(given)
-    except ValueError:
-        raise ConfigError(f"--threshold: a number or auto is needed, got '{given}'") from None
-
-
-def read_options(model: str, documents: str, overrides: Mapping[str, Any], source: ConfigSource) -> ReadOptions:
-    """How to read documents for a model: as its run was told for such files, changed by what is given now."""
-    from labelwise.config import validated
-    from labelwise.data.options import ReadOptions
-
-    before, held = section_of_run(model, "data"), None
-    if Path(str(before.get("train") or before.get("path"))).suffix == Path(documents).suffix:
-        held = before.get("options")
-    return validated(ReadOptions, {**(held if isinstance(held, dict) else {}), **overrides}, source)
-
-
-def section_of_run(model: str, name: str) -> dict[str, Any]:
-    """What the config of a run says in one section; nothing for a model folder."""
-    config = Path(model) / "config.yml"
-    section: Any = ConfigSource.from_file(config).values.get(name) if config.exists() else None
-    return section if isinstance(section, dict) else {}
 
 
 def refuse_existing(path: str | Path, force: bool) -> Path:

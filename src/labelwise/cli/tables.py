@@ -10,6 +10,7 @@ from typing import Any
 
 from labelwise.cli.terminal import echo
 from labelwise.formatting import percent, printable
+from labelwise.run_schema import MODEL, REPORT, RESULTS
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
@@ -94,13 +95,13 @@ def _threshold_line(report: dict[str, Any]) -> str:
 
 def show_results(run: Path) -> None:
     """What a run came to."""
-    results = run / "results.json"
+    results = run / RESULTS
     if results.exists():
         found = json.loads(results.read_text(encoding="utf-8"))
         baseline = (found.get("baseline") or {}).get("values")
         show_evaluation(f"{run}: {found['n_documents']:,} test documents", found["evaluation"], baseline)
         if found.get("calibration"):
             echo(_threshold_line(found["calibration"]))
-    echo(f"model: {run / 'model'}")
-    if (run / "report.html").exists():
-        echo(f"report: {run / 'report.html'}")
+    echo(f"model: {run / MODEL}")
+    if (run / REPORT).exists():
+        echo(f"report: {run / REPORT}")

@@ -16,7 +16,7 @@ def train_command(
     force: ForceOption = False,
     repetition: Annotated[
         list[int] | None,
-        typer.Option(help="Train only this repetition of `mach`, into model.repetitions_folder. May be repeated."),
+        typer.Option(help="Train only this part of a model that is made of repetitions (mach). May be repeated."),
     ] = None,
 ) -> None:
     """Train a model, evaluate it and write a report, as a config says.

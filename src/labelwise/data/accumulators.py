@@ -14,7 +14,7 @@ from labelwise.strings import Strings
 Bounds = tuple[np.ndarray, np.ndarray]
 
 
-class TextPile:
+class TextAccumulator:
     """Texts of one or more columns in the same blocks of bytes; the blocks are kept, nothing is cut out."""
 
     def __init__(self, columns: int = 1) -> None:
@@ -31,11 +31,11 @@ class TextPile:
 
     def add_encoded(self, texts: Sequence[bytes]) -> None:
         """Texts of the only column, in UTF-8."""
-        data, starts, ends = laid_out(texts)
+        data, starts, ends = concatenated(texts)
         self.add(data, (starts, ends))
 
     def columns(self) -> list[Strings]:
-        """All texts so far, a Strings for each column over the same buffer. Ends the pile."""
+        """All texts so far, a Strings for each column over the same buffer. Nothing can be added after that."""
         buffer = _joined(self._blocks)
         return [
             Strings(buffer, _joined([s for s, _ in pieces], np.int64), _joined([e for _, e in pieces], np.int64))
@@ -43,7 +43,7 @@ class TextPile:
         ]
 
 
-class LabelPile:
+class LabelAccumulator:
     """Labels of documents, row after row."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class LabelPile:
 
     def add_encoded(self, names: Sequence[bytes], counts: Sequence[int], values: Sequence[float] | None = None) -> None:
         """Rows of so many labels each, their names one after the other, their relevances if not 1."""
-        self._ids.append(self._interner.add(*laid_out(names)))
+        self._ids.append(self._interner.add(*concatenated(names)))
         self._counts.append(np.asarray(counts, np.int64))
         if values is None:
             self._values.append(np.broadcast_to(np.float32(1), len(names)))
@@ -78,7 +78,7 @@ class LabelPile:
             self._rated = True
 
     def matrix(self) -> tuple[sparse.csr_array, Strings]:
-        """Documents x labels with each label once a row, and the names in label order. Ends the pile."""
+        """Documents x labels with each label once a row, and the names in label order. Comes last."""
         found = list(self._interner.names())
         names = sorted_label_names(found)
         places = names.positions
@@ -101,7 +101,7 @@ def no_labels(documents: int) -> sparse.csr_array:
     return sparse.csr_array(shape, dtype=np.float32)
 
 
-def laid_out(texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def concatenated(texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The texts one after the other, and where each begins and ends."""
     ends = np.fromiter(accumulate(map(len, texts)), np.int64, len(texts))
     starts = np.zeros_like(ends)

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from labelwise import __version__
+from labelwise.atomic import replace_folder
 from labelwise.errors import DataError
-from labelwise.store import replace_folder
+from labelwise.file_lock import locked
 
 SOURCE = "source.json"
 """Every folder we make holds this file, which says where its data came from."""
@@ -45,17 +46,9 @@ def data_folder(target: str | Path, source: Mapping[str, Any], force: bool = Fal
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a folder until the block ends. Systems without flock go unlocked."""
+    """Keep other processes out of a folder until the block ends."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("ab") as file:
-        try:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:
-            pass
-        except OSError:
-            raise DataError("another process is at work in this folder; wait until it has ended", folder) from None
+    with locked(folder, DataError("another process is at work in this folder; wait until it has ended", folder)):
         yield
 
 

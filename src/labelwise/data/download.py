@@ -23,7 +23,7 @@ from labelwise.atomic import replacing
 from labelwise.data import archives
 from labelwise.data.atomic_folder import alone, check_free, data_folder
 from labelwise.data.catalogue import Entry, Source, data_home, entry
-from labelwise.data.fetch import Fetched, Patience, fetch
+from labelwise.data.fetch import DownloadLimits, Fetched, fetch
 from labelwise.errors import DataError
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ def download(
     home: str | Path | None = None,
     force: bool = False,
     base_url: str | None = None,
-    patience: Patience | None = None,
+    limits: DownloadLimits | None = None,
     max_unpacked_bytes: int = archives.MAX_BYTES,
 ) -> Downloaded:
     """Download a named data set, unless it is there already.
@@ -60,7 +60,7 @@ def download(
         Download it again and replace what is there.
     base_url
         A mirror: the files are taken from `BASE_URL/FILE` instead of the catalogue's addresses.
-    patience
+    limits
         Time-outs and attempts.
     max_unpacked_bytes
         Archives that unpack to more are refused.
@@ -75,7 +75,7 @@ def download(
         fetched = {
             source.file: found
             for source in known.sources
-            if (found := _fetch(source, waiting, sums, base_url, patience)) is not None
+            if (found := _fetch(source, waiting, sums, base_url, limits)) is not None
         }
         files = {
             file: {"address": found.address, "sha256": found.sha256, "bytes": found.bytes}
@@ -94,14 +94,14 @@ def download(
 
 
 def _fetch(
-    source: Source, waiting: Path, sums: Path, base_url: str | None, patience: Patience | None
+    source: Source, waiting: Path, sums: Path, base_url: str | None, limits: DownloadLimits | None
 ) -> Fetched | None:
     """One file of a data set; None if it is optional and cannot be had."""
     addresses = source.addresses
     if base_url is not None:
         addresses = [f"{base_url.rstrip('/')}/{urllib.parse.quote(source.file)}"]
     try:
-        found = fetch(addresses, waiting / source.file, source.sha256, patience)
+        found = fetch(addresses, waiting / source.file, source.sha256, limits)
     except DataError as error:
         if not source.optional:
             raise

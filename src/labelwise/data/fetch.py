@@ -37,7 +37,7 @@ REFUSALS = {404: "there is no such file; the publisher may have moved it", 403: 
 
 
 @dataclass(frozen=True)
-class Patience:
+class DownloadLimits:
     """Time-outs and limits of a download."""
 
     timeout: float = 60.0
@@ -63,7 +63,7 @@ class _TryAgain(Exception):
 
 
 def fetch(
-    addresses: Sequence[str], target: str | Path, sha256: str | None = None, patience: Patience | None = None
+    addresses: Sequence[str], target: str | Path, sha256: str | None = None, limits: DownloadLimits | None = None
 ) -> Fetched:
     """Download a file from the first address that has it; a file that exists already is only verified."""
     target = Path(target)
@@ -75,7 +75,7 @@ def fetch(
     target.parent.mkdir(parents=True, exist_ok=True)
     failures = []
     for address in addresses:
-        part = _Part(address, target, patience or Patience())
+        part = _Part(address, target, limits or DownloadLimits())
         try:
             part.complete()
         except DataError as error:
@@ -101,8 +101,8 @@ def _sha256(path: Path) -> str:
 class _Part:
     """The bytes of a file that have arrived so far."""
 
-    def __init__(self, address: str, target: Path, patience: Patience) -> None:
-        self.address, self.name, self.patience = address, target.name, patience
+    def __init__(self, address: str, target: Path, limits: DownloadLimits) -> None:
+        self.address, self.name, self.limits = address, target.name, limits
         self.path, self.note_path = (target.with_name(target.name + end) for end in (".part", ".part.json"))
         try:
             self.size, self.note = self.path.stat().st_size, json.loads(self.note_path.read_bytes())
@@ -128,11 +128,11 @@ class _Part:
                     return self._receive(response)
             except _TryAgain as why:
                 failures = 1 if self.size - before >= CHUNK else failures + 1
-                if failures >= self.patience.attempts:
+                if failures >= self.limits.attempts:
                     kept = f"; {self.size:,} bytes are kept in {self.path} for the next run" if self.size else ""
                     raise DataError(f"{self.address}: given up after {failures} attempts: {why}{kept}") from None
                 log.info("%s: %s; trying again", self.address, why)
-                time.sleep(min(self.patience.pause * 2 ** (failures - 1), 60))
+                time.sleep(min(self.limits.pause * 2 ** (failures - 1), 60))
             except OSError as error:
                 raise DataError(f"cannot be written: {error.strerror or error}", self.path) from None
 
@@ -157,7 +157,7 @@ class _Part:
             if urllib.parse.urlsplit(address).scheme not in ("http", "https"):
                 raise DataError(f"{address}: only http and https addresses are downloaded")
             request = urllib.request.Request(address, headers=headers)
-            return _OPENER.open(request, timeout=self.patience.timeout)
+            return _OPENER.open(request, timeout=self.limits.timeout)
         except urllib.error.HTTPError as error:
             error.close()
             if error.code == 416:  # the file has become shorter than what is here
@@ -194,16 +194,16 @@ class _Part:
                 self._check_size(self.size)
                 step(len(chunk))
                 received += len(chunk)
-                if time.monotonic() - since > self.patience.timeout:
+                if time.monotonic() - since > self.limits.timeout:
                     if received < LEAST_BYTES:
-                        raise _TryAgain(f"only {received:,} bytes in {self.patience.timeout:g} seconds")
+                        raise _TryAgain(f"only {received:,} bytes in {self.limits.timeout:g} seconds")
                     since, received = time.monotonic(), 0
         if total is not None and self.size != total:
             raise _TryAgain(f"the connection ended after {self.size:,} of {total:,} bytes")
 
     def _check_size(self, size: int) -> None:
-        if size > self.patience.max_bytes:
-            raise DataError(f"{self.address}: more than the {self.patience.max_bytes:,} bytes that are allowed")
+        if size > self.limits.max_bytes:
+            raise DataError(f"{self.address}: more than the {self.limits.max_bytes:,} bytes that are allowed")
         if size - self.size > (free := shutil.disk_usage(self.path.parent).free):
             raise DataError(f"{self.name} has {size:,} bytes, the disk only {free:,} free ones", self.path.parent)
 

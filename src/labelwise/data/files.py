@@ -113,10 +113,11 @@ def first_bytes(path: str | Path, n: int = 65536) -> bytes:
 
 
 @contextmanager
-def write_stream(path: str | Path) -> Iterator[IO[bytes]]:
+def write_stream(path: str | Path, follow: bool = True) -> Iterator[IO[bytes]]:
     """A file to write bytes to, packed if its name ends in .gz, .xz or .bz2.
 
     It is written under a hidden name beside the target and takes its place only when the block ends well.
+    With `follow=False` a link is refused.
     """
     path = Path(path)
     try:
@@ -125,7 +126,7 @@ def write_stream(path: str | Path) -> Iterator[IO[bytes]]:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(f"cannot be written: {error.strerror or error}", path) from error
-    with replacing(path, binary=True) as file, _packed(file, path.suffix) as packed:
+    with replacing(path, binary=True, follow=follow) as file, _packed(file, path.suffix) as packed:
         yield packed
 
 

@@ -90,9 +90,9 @@ def _by_name(dataset: Dataset, path: Path, lines: Strings) -> Strings:
 
 
 def _lines(path: Path, options: ReadOptions) -> Strings:
-    from labelwise.data.accumulators import TextPile
+    from labelwise.data.accumulators import TextAccumulator
 
-    pile = TextPile()
+    texts = TextAccumulator()
     for block in text_blocks(path, options.encoding, options.on_bad_bytes):
-        pile.add(block.data, line_bounds(block.data))
-    return pile.columns()[0]
+        texts.add(block.data, line_bounds(block.data))
+    return texts.columns()[0]

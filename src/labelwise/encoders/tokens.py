@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labelwise.encoders.config import EncoderConfig
+from labelwise.encoders.saved_settings import check_tokenizer, guarded
 from labelwise.errors import ConfigError, MissingDependencyError, ModelFormatError
 from labelwise.progress import progress
 from labelwise.store import stored
@@ -166,7 +167,10 @@ class TextTokenizer:
         """Token ids of each text, at least the first `wanted` of them (all if None)."""
         limit = None if wanted is None else (wanted + MARGIN) * BYTES_A_TOKEN
         given = [_start_of(texts, place, limit) for place in range(len(texts))]
-        found = self.backend.encode_batch_fast([text for text, _ in given], add_special_tokens=False)
+        plain = [text for text, _ in given]
+        found = guarded(
+            lambda: self.backend.encode_batch_fast(plain, add_special_tokens=False), "the model's tokenizer has failed"
+        )
         for place, (_, whole) in enumerate(given):
             ids = found[place].ids
             if not whole and wanted is not None and len(ids) < wanted + MARGIN:
@@ -184,12 +188,10 @@ class TextTokenizer:
         from tokenizers import Tokenizer
 
         text, pad = stored(tensors, "tokenizer", path), stored(tensors, "pad", path)
-        if text.dtype != np.uint8 or text.ndim != 1 or pad.dtype != np.int64 or pad.shape != (1,) or pad[0] < 0:
+        if pad.dtype != np.int64 or pad.shape != (1,) or pad[0] < 0:
             raise ModelFormatError(f"{path}: the tokenizer is damaged")
-        try:
-            return cls(Tokenizer.from_str(text.tobytes().decode()), int(pad[0]))
-        except Exception as error:  # the Rust library raises bare Exceptions
-            raise ModelFormatError(f"{path}: the tokenizer cannot be read: {error}") from None
+        rules = check_tokenizer(text, path)
+        return guarded(lambda: cls(Tokenizer.from_str(rules), int(pad[0])), f"{path}: the tokenizer cannot be read")
 
 
 def _start_of(texts: Strings, place: int, limit: int | None) -> tuple[str, bool]:

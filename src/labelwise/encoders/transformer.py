@@ -1,12 +1,13 @@
 """Any text transformer as an encoder: weights from a folder, a hub name, a saved model, or drawn at random.
 
-Only safetensors are read and no code that comes with weights is ever run. One forward pass gives one vector a document:
-the first, last or mean token vector of the last layer, or of the last few layers side by side; stretches of one long
-document are averaged.
+Only safetensors are read and no code that comes with weights is ever run. One forward pass gives one vector per
+document: the first, last or mean token vector of the last layer, or of the last few layers side by side; stretches of
+one long document are averaged.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import threading
 from collections.abc import Iterator, Mapping
@@ -18,9 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from labelwise.device import torch_threads
 from labelwise.encoders.arrays import as_array, as_tensor
 from labelwise.encoders.config import EncoderConfig
 from labelwise.encoders.encoder_files import check_vocabulary, encoder_place
+from labelwise.encoders.saved_settings import check_shapes, checked_settings, guarded
 from labelwise.encoders.tokens import TextTokenizer, state_of
 from labelwise.errors import ConfigError, MissingDependencyError, ModelFormatError
 from labelwise.store import stored
@@ -46,7 +49,7 @@ _EMPTY_WEIGHTS = threading.Lock()
 
 
 class TransformerEncoder(nn.Module):
-    """A transformer, its tokenizer, and the pooling of token vectors into one vector a document."""
+    """A transformer, its tokenizer, and the pooling of token vectors into one vector per document."""
 
     def __init__(self, backbone: Any, tokenizer: TextTokenizer, config: EncoderConfig) -> None:
         super().__init__()
@@ -75,7 +78,7 @@ class TransformerEncoder(nn.Module):
             known = self.backbone.get_input_embeddings().num_embeddings
         except (AttributeError, NotImplementedError):
             raise ConfigError(f"encoder.model: {settings.model_type} does not read tokens; take a text model") from None
-        if self.tokenizer.size > known or self.tokenizer.pad >= known:
+        if max(self.tokenizer.size - 1, self.tokenizer.pad, *self.tokenizer.prefix, *self.tokenizer.suffix) >= known:
             raise ConfigError(
                 f"encoder.model: the tokenizer has {self.tokenizer.size:,} tokens, the weights know {known:,}; "
                 "tokenizer and weights must come from the same model"
@@ -116,17 +119,24 @@ class TransformerEncoder(nn.Module):
         return (states * weights).sum(1) / weights.sum(1)
 
     @torch.no_grad()
+    def _try(self) -> None:
+        """Encode one short text: settings may break a model in ways that show only when it computes."""
+        ids = [*self.tokenizer.prefix, *([self.tokenizer.pad] * 5), *self.tokenizer.suffix][: self.config.max_length]
+        row = torch.tensor([ids])
+        with torch_threads():
+            self(row, torch.ones_like(row, dtype=torch.bool), torch.zeros(1, dtype=torch.long))
+
+    @torch.no_grad()
     def attentions(self, ids: Tensor, mask: Tensor) -> Tensor | None:
         """Attention weights [layers, stretches, heads, length, length]; slow, for looking at a few documents.
 
         None of a model that mixes tokens in another way (FNet, Mamba).
         """
-        before = self.backbone.config._attn_implementation
-        self.backbone.set_attn_implementation("eager")
-        try:
-            output = self.backbone(input_ids=ids, attention_mask=mask.long(), output_attentions=True)
-        finally:
-            self.backbone.set_attn_implementation(before)
+        # a copy of the modules over the same weights: other threads may predict with this one
+        weights = [*self.backbone.parameters(), *self.backbone.buffers()]
+        backbone = copy.deepcopy(self.backbone, {id(weight): weight for weight in weights})
+        backbone.set_attn_implementation("eager")
+        output = backbone(input_ids=ids, attention_mask=mask.long(), output_attentions=True)
         found = getattr(output, "attentions", None)
         return torch.stack(found) if found else None
 
@@ -142,13 +152,16 @@ class TransformerEncoder(nn.Module):
     def restored(cls, tensors: Mapping[str, np.ndarray], config: EncoderConfig, path: Path) -> TransformerEncoder:
         """Take back what `state` gave. Weights stay where they are, mapped from the file."""
         tokenizer = TextTokenizer.restored(tensors, path)
-        text = stored(tensors, "config", path)
+        weights = state_of("weights.", tensors)
+        settings = checked_settings(stored(tensors, "config", path), len(weights), path)
         try:
-            settings = json.loads(text.tobytes())
-            with _quiet(), _empty_weights():
-                backbone = _architecture(settings)
+            with _quiet():
+                check_shapes(lambda: _architecture(settings), weights, path)
+                with _empty_weights():
+                    backbone = _architecture(settings)
             model = cls(backbone, tokenizer, config)
-            _take_weights(backbone, state_of("weights.", tensors), path)
+            _take_weights(backbone, weights, path)
+            guarded(model.eval()._try, f"{path}: the encoder does not work with its settings")
         except ModelFormatError:
             raise
         except (ConfigError, ValueError, TypeError, RuntimeError) as error:

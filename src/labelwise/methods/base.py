@@ -21,9 +21,9 @@ from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFitted
 from labelwise.fit_context import FitContext
 from labelwise.methods.calibration import Calibration
 from labelwise.methods.inputs import Documents, as_dataset, as_inputs, in_blocks
-from labelwise.methods.label_file import ModelLabels
 from labelwise.methods.label_filter import LabelFilter
-from labelwise.registry import method_class
+from labelwise.methods.model_folder import read_model, write_calibration, write_model
+from labelwise.registry import method_class, methods_that
 from labelwise.strings import Strings
 from labelwise.topk import NOTHING, TopK
 
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from labelwise.methods.explanation import Explanation
     from labelwise.methods.threshold import CalibrationReport
 
-STATE_FILE = "state.safetensors"
-CONFIG_FILE = "config.json"
-CALIBRATION_FILE = "calibration.safetensors"
 MAX_PLACES = 100_000
 
 
@@ -63,6 +60,10 @@ class Method:
     """Whether documents get vectors: `encode` works."""
     attends: ClassVar[bool] = False
     """Whether tokens attend to tokens: `attention` works."""
+    explains: ClassVar[bool] = False
+    """Whether predictions can be explained: `explain` works."""
+    trains_in_parts: ClassVar[bool] = False
+    """Whether parts of a model can be trained alone, by processes of their own: `fit_parts` works."""
 
     Config: ClassVar[type[BaseConfig]] = BaseConfig
     """The parameters; a method replaces it by a nested class."""
@@ -292,7 +293,7 @@ class Method:
 
     def _predict_chosen(self, data: Documents, k: int, chosen: LabelFilter) -> TopK:
         """The same with labels left out or weighed, for methods with `chooses_labels`."""
-        raise ConfigError(f"{self.name} cannot leave out or weigh labels; linear_tree, linear_flat and mach can")
+        raise ConfigError(f"{self.name} cannot leave out or weigh labels; {methods_that('chooses_labels')} can")
 
     def _state(self) -> dict[str, np.ndarray]:
         """What was learned, as named arrays."""
@@ -304,76 +305,50 @@ class Method:
 
     def _explain(self, data: Documents, labels: np.ndarray) -> list[list[LabelPath]]:
         """For each tree the paths of some labels (ids), for a data set of one document."""
-        raise ConfigError(
-            f"{self.name} cannot explain its predictions; linear_tree, linear_flat, attention_xml and bigru can"
-        )
+        raise ConfigError(f"{self.name} cannot explain its predictions; {methods_that('explains')} can")
 
     def _encode(self, data: Documents) -> np.ndarray:
         """The documents' vectors."""
-        raise ConfigError(f"{self.name} makes no vectors of documents; text_encoder, attention_xml and bigru do")
+        raise ConfigError(f"{self.name} makes no vectors of documents; {methods_that('encodes')} can")
 
     def _attention(self, data: Documents, tokens: int) -> list[AttentionMap]:
         """The documents' attention."""
-        raise ConfigError(f"{self.name} has no attention among tokens; text_encoder has")
+        raise ConfigError(f"{self.name} has no attention among tokens; {methods_that('attends')} has")
 
     def _feature_names(self, columns: np.ndarray) -> list[str] | None:
         """What some features are called, where the model knows."""
         return None
+
+    # --- parts that are trained alone, for methods with `trains_in_parts` ---
+
+    def check_parts(self, numbers: Sequence[int]) -> Path:
+        """Raise unless these parts can be trained alone; the folder where finished ones are kept."""
+        raise ConfigError(f"{self.name} is not made of repetitions; {methods_that('trains_in_parts')} is")
+
+    def fit_parts(
+        self, data: Dataset, numbers: Sequence[int], valid: Dataset | None = None, context: FitContext | None = None
+    ) -> Path:
+        """Train some parts alone and put them into the folder of `check_parts`, which is returned."""
+        return self.check_parts(numbers)
 
     # --- files ---
 
     def save(self, path: str | Path, force: bool = False) -> None:
         """Write a model folder: all that is needed to predict from raw input, and nothing that can run."""
         self._check_fitted()
-        about = {
-            "method": self.name,
-            "input": self.input_,
-            "n_labels": len(self.label_names_),
-            "n_documents": self.n_documents_,
-            "n_features": self.n_features_in_,
-            "calibrated": self.calibration_ is not None,
-        }
-        with store.new_folder(path, "model", about, force) as folder:
-            folder.write_json(CONFIG_FILE, self.config.model_dump(mode="json"))
-            ModelLabels(self.label_names_, self.label_texts_, self.label_counts_).write(folder)
-            folder.write_tensors(STATE_FILE, self._state())
-            if self.calibration_ is not None:
-                folder.write_tensors(CALIBRATION_FILE, self.calibration_.to_tensors())
+        write_model(self, path, force)
 
     def save_calibration(self, path: str | Path) -> None:
         """Put the calibration into a folder this model was saved to, without writing the rest again."""
         self._check_fitted()
         if self.calibration_ is None:
             raise NotFittedError(f"this {type(self).__name__} is not calibrated: call calibrate first")
-        with store.changed_folder(path, "model", {"calibrated": True}) as folder:
-            folder.write_tensors(CALIBRATION_FILE, self.calibration_.to_tensors())
+        write_calibration(self.calibration_, path)
 
     @classmethod
     def _from_folder(cls, folder: store.Folder) -> Self:
-        config = folder.read_json(CONFIG_FILE)
-        if not isinstance(config, dict):
-            raise ModelFormatError(f"{folder.path / CONFIG_FILE}: a mapping is needed")
         model = cls()
-        try:
-            held = validated(cls.Config, config)
-            model._configure({key: getattr(held, key) for key in cls.Config.model_fields})
-        except ConfigError as error:
-            raise ModelFormatError(f"{folder.path / CONFIG_FILE}: {error}") from None
-        labels, manifest = ModelLabels.read(folder, cls.inputs), folder.manifest
-        model.label_names_, model.label_texts_, model.label_counts_ = labels.names, labels.texts, labels.counts
-        model.n_documents_, model.input_ = manifest["n_documents"], manifest["input"]
-        model.n_features_in_ = manifest["n_features"] if model.input_ == "features" else None
-        tensors = folder.tensors(STATE_FILE)
-        if folder.verify:
-            store.check_weights(tensors, folder.path / STATE_FILE)
-        model._restore(tensors, folder.path / STATE_FILE)
-        model._loaded_from = folder.path
-        calibrated = folder.manifest.get("calibrated", False)
-        if calibrated is not (CALIBRATION_FILE in folder.manifest["files"]):
-            raise ModelFormatError(f"{folder.path / store.MANIFEST}: it does not tell whether the model is calibrated")
-        if calibrated:
-            path = folder.path / CALIBRATION_FILE
-            model.calibration_ = Calibration.from_tensors(folder.tensors(CALIBRATION_FILE), path)
+        read_model(model, folder)
         return model
 
 

@@ -1,7 +1,7 @@
 """BiGRU baselines: every label scored for every document, with label-wise attention (BiGRU-LWAN) or without.
 
 With attention each label has its own view of the document and its own weights (LibMultiLabel's BiGRULWAN, after
-Mullenbach et al. 2018); without, the mean state of the words goes into one linear output a label.
+Mullenbach et al. 2018); without, the mean state of the words goes into one linear output per label.
 
 Cost: documents x words x recurrent weights, and with attention documents x words x labels x width, which is what trees
 avoid. Memory is bounded by blocks of documents and labels; the weights of all labels are updated at every step.
@@ -16,35 +16,16 @@ from pydantic import Field
 
 from labelwise.config import Config as BaseConfig
 from labelwise.encoders.word_config import RecurrentConfig, WordsConfig
-from labelwise.methods.word_networks import AdamConfig, WordNetworkMethod, WordTraining
-from labelwise.networks.settings import Count, Positive
+from labelwise.methods.word_networks import WordNetworkMethod, WordTraining
+from labelwise.networks.settings import OptimiserConfig
 
 if TYPE_CHECKING:
     from labelwise.encoders.recurrent import RecurrentEncoder
     from labelwise.networks.levels import Level
 
 
-class GruConfig(RecurrentConfig):
-    """A bidirectional recurrent layer over the words."""
-
-    cell: Literal["lstm", "gru"] = "gru"
-    """The kind of cell."""
-
-
-class SlowAdam(AdamConfig):
-    """How weights follow gradients."""
-
-    rate: Positive | None = 3e-4
-    """Learning rate."""
-
-
-class GruTraining(WordTraining):
-    """How the baseline is trained: as AttentionXML, with LibMultiLabel's batch size and rate for BiGRU-LWAN."""
-
-    batch_size: Count = 16
-    """Documents in a batch, at most."""
-    optimiser: SlowAdam = SlowAdam()
-    """How weights follow gradients."""
+TRAINING = WordTraining(batch_size=16, optimiser=OptimiserConfig(name="adam", rate=3e-4))
+"""As AttentionXML, with LibMultiLabel's batch size and rate for BiGRU-LWAN."""
 
 
 class BiGRU(WordNetworkMethod):
@@ -57,14 +38,14 @@ class BiGRU(WordNetworkMethod):
 
         words: WordsConfig = WordsConfig()
         """The vocabulary and the words' vectors."""
-        recurrent: GruConfig = GruConfig()
+        recurrent: RecurrentConfig = RecurrentConfig(cell="gru")
         """The recurrent layer."""
         attention: Literal["label", "none"] = "label"
         """Each label looks at the words in its own way, or all share the mean of the words' states."""
-        training: GruTraining = GruTraining()
+        training: WordTraining = TRAINING
         """How it is trained."""
         valid_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
-        """Share of the training documents held out to choose the best weights when the data has no valid part; at
+        """Fraction of the training documents held out to choose the best weights when the data has no valid part; at
         most 1,000 documents."""
 
     def _level(self, encoder: RecurrentEncoder, size: int) -> Level:

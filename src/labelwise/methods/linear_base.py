@@ -9,35 +9,30 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
-from scipy import sparse
 
 from labelwise.codes.label_path import LabelPath
-from labelwise.data.blocks import Blocks
-from labelwise.data.csr import csr_of
-from labelwise.data.dataset import CSR, Dataset
+from labelwise.data.dataset import Dataset
 from labelwise.errors import DataError
+from labelwise.features.rows import Rows
 from labelwise.features.tfidf import Tfidf, TfidfConfig
+from labelwise.finished import fingerprint
 from labelwise.linear.beam import POST_PROCESSORS
 from labelwise.linear.memory_estimate import Memory as Memory
-from labelwise.linear.shards import ChunkShards, fingerprint
+from labelwise.linear.shards import ChunkShards
 from labelwise.linear.trees import LinearTrees, SearchSettings, TrainingSettings
 from labelwise.linear.trees import Precision as Precision
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
 from labelwise.methods.label_filter import LabelFilter
+from labelwise.result_fields import PART, deciding
 from labelwise.topk import TopK
 
 PostProcessor = Literal[tuple(POST_PROCESSORS)]  # type: ignore[valid-type]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
-NOT_LEARNED = ("memory",)
-"""Parameters that change nothing in the model."""
 
 
-class LinearTfidf(TfidfConfig):
-    """TF-IDF as linear classifiers like it best."""
-
-    sublinear: bool = True
-    """Count a term that occurs n times as 1 + ln(n)."""
+LINEAR_TFIDF = TfidfConfig(sublinear=True)
+"""TF-IDF that suits linear classifiers."""
 
 
 class LinearMethod(Method):
@@ -48,6 +43,7 @@ class LinearMethod(Method):
 
     inputs = ("features", "texts")
     chooses_labels = True
+    explains = True
 
     tfidf_: Tfidf | None
     linear_: LinearTrees
@@ -72,7 +68,7 @@ class LinearMethod(Method):
         return self.linear_.explain(self._features(data), labels, self.search_settings)
 
     def _features(self, data: Documents) -> Any:
-        return as_csr(data.features) if self.tfidf_ is None else self.tfidf_.rows(data.texts or ())
+        return data.features if self.tfidf_ is None else self.tfidf_.rows(data.texts or ())
 
     def _feature_names(self, columns: np.ndarray) -> list[str] | None:
         return None if self.tfidf_ is None or self.tfidf_.config.hash_bits else self.tfidf_.terms(columns)
@@ -91,7 +87,7 @@ def training_features(data: Dataset, tfidf: Tfidf | None) -> tuple[Any, bool]:
     """The documents to learn from, by TF-IDF fitted here or as they are given; and whether the memory is ours."""
     if tfidf is not None:
         return tfidf.fit_transform(data.texts or ()), True
-    return as_csr(data.features), isinstance(data.features, np.ndarray | Blocks)
+    return data.features, False
 
 
 def training_settings(config: Any, search: SearchSettings, **others: Any) -> TrainingSettings:
@@ -109,7 +105,7 @@ def check_relevance(data: Dataset) -> None:
 
 
 def finished_work(
-    method: LinearMethod, folder: Path | None, features: Any, labels: Any, given: Mapping[str, np.ndarray]
+    method: LinearMethod, folder: Path | None, features: Rows, labels: Any, given: Mapping[str, np.ndarray]
 ) -> AbstractContextManager[ChunkShards | None]:
     """What an earlier attempt at the same training has finished, and where to keep more; None without a folder.
 
@@ -117,20 +113,11 @@ def finished_work(
     """
     if folder is None:
         return nullcontext()
-    parameters = method.config.model_dump(mode="json", exclude=set(NOT_LEARNED))
+    parameters = deciding(method.config, PART)
     arrays = {
-        f"{name}.{part}": getattr(matrix, part)
-        for name, matrix in (("features", features), ("labels", labels))
-        for part in ("indptr", "indices", "data")
+        f"{name}.{part}": array
+        for name, rows in (("features", features), ("labels", Rows.of(labels)))
+        for part, array in rows.arrays.items()
     }
-    return ChunkShards(folder, fingerprint({"method": method.name, **parameters}, {**arrays, **given}))
-
-
-def as_csr(features: Any) -> Any:
-    """Features for the kernels: CSR with sorted int32 columns."""
-    if isinstance(features, Blocks):
-        return features.to_csr()
-    csr = features if isinstance(features, CSR) else sparse.csr_array(features)
-    if csr.indices.dtype != np.int32:
-        csr = csr_of(csr.data, csr.indices.astype(np.int32), csr.indptr, csr.shape)  # what is the user's stays as it is
-    return csr
+    named = [part for item in {**arrays, **given}.items() for part in item]
+    return ChunkShards(folder, fingerprint({"method": method.name, **parameters}, *named))

@@ -14,13 +14,13 @@ from __future__ import annotations
 from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
-from labelwise.features.tfidf import Tfidf
+from labelwise.features.tfidf import Tfidf, TfidfConfig
 from labelwise.fit_context import FitContext
 from labelwise.linear.level_trainer import SolverConfig
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.linear_base import (
+    LINEAR_TFIDF,
     LinearMethod,
-    LinearTfidf,
     Memory,
     PostProcessor,
     Precision,
@@ -40,7 +40,7 @@ class LinearFlat(LinearMethod):
     class Config(BaseConfig):
         """Parameters."""
 
-        tfidf: LinearTfidf = LinearTfidf()
+        tfidf: TfidfConfig = LINEAR_TFIDF
         """How texts become features (not used when the data has features)."""
         solver: SolverConfig = SolverConfig()
         """How the classifiers are trained."""

@@ -22,7 +22,7 @@ from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.features.label_features import pifa
-from labelwise.features.tfidf import Tfidf
+from labelwise.features.tfidf import Tfidf, TfidfConfig
 from labelwise.fit_context import FitContext
 from labelwise.linear.level_trainer import SolverConfig
 from labelwise.linear.memory_estimate import bytes_of, check_memory, clustering_need
@@ -30,8 +30,8 @@ from labelwise.linear.shards import ChunkShards
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.given_negatives import read_negatives
 from labelwise.methods.linear_base import (
+    LINEAR_TFIDF,
     LinearMethod,
-    LinearTfidf,
     Memory,
     PostProcessor,
     Precision,
@@ -52,7 +52,7 @@ class LinearTree(LinearMethod):
     class Config(BaseConfig):
         """Parameters."""
 
-        tfidf: LinearTfidf = LinearTfidf()
+        tfidf: TfidfConfig = LINEAR_TFIDF
         """How texts become features (not used when the data has features)."""
         tree: Literal["balanced", "kway", "hierarchy"] = "balanced"
         """How labels come under nodes: halved again and again, clustered `branching`-ways at once, or as you say."""
@@ -113,7 +113,7 @@ class LinearTree(LinearMethod):
             if own_tree is not None:
                 trees = [own_tree]
             else:
-                describing = features if kind == "texts" else data.features  # dense ones describe labels whole
+                describing = features.sparse if kind == "texts" else data.features  # dense ones describe labels whole
                 trees = _clustered(describing, data.labels, config, settings.seeds(config.trees), shards)
             self.linear_.train(features, data.labels, trees, settings, shards, own_negatives)
 

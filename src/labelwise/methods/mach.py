@@ -2,7 +2,7 @@
 
 Known from Medini et al., "Extreme Classification in Log Memory using Count-Min Sketch" (NeurIPS 2019). R hash tables
 put the labels into B buckets each, and for every table a network of its own learns which buckets a document's labels
-lie in. A label's score is put together from the scores of its R buckets.
+lie in. A label's score is combined from the scores of its R buckets.
 
 Cost: training is R networks of documents x (entries + B) x width, prediction the same for one pass and labels x R bytes
 looked at for each document. Memory: R x (features + B) x width weights, whatever the number of labels; beside them two
@@ -31,13 +31,15 @@ from labelwise.config import Config as BaseConfig
 from labelwise.data.csr import pick_rows
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, ModelFormatError, require_imports
-from labelwise.features.tfidf import Tfidf
+from labelwise.features.rows import as_csr
+from labelwise.features.tfidf import Tfidf, TfidfConfig
 from labelwise.fit_context import FitContext
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
 from labelwise.methods.label_filter import LabelFilter
-from labelwise.methods.linear_base import LinearTfidf, as_csr
+from labelwise.methods.linear_base import LINEAR_TFIDF
 from labelwise.networks.settings import Count, OptimiserConfig, Positive, ScheduleConfig, TrainingConfig
+from labelwise.result_fields import PART, Decides, fields_beside
 from labelwise.store import stored
 from labelwise.topk import TopK, in_order
 
@@ -55,21 +57,14 @@ SCORES_AT_ONCE = 1 << 24
 MOST_REPETITIONS = 1000
 
 
-class MachOptimiser(OptimiserConfig):
-    """How weights follow gradients."""
-
-    name: Literal["adagrad", "adadelta", "adam", "amsgrad", "adamw", "sgd"] = "adam"
-    """The rule of the updates."""
-
-
 class MachTraining(TrainingConfig):
     """How repetitions are trained: Adam at a rate that falls in a line, to the end of the last epoch."""
 
     batch_size: Count = 256
     """Documents in a batch."""
     clip: Positive | Literal["adaptive"] | None = None
-    """Longest gradient; only for repetitions that are trained one at a time, because it looks at all weights."""
-    optimiser: MachOptimiser = MachOptimiser()
+    """Maximum gradient norm; only for repetitions that are trained one at a time, because it looks at all weights."""
+    optimiser: OptimiserConfig = OptimiserConfig(name="adam")
     """How weights follow gradients."""
     schedule: ScheduleConfig = ScheduleConfig(kind="linear")
     """How the learning rate changes."""
@@ -77,7 +72,7 @@ class MachTraining(TrainingConfig):
     """Steps between two validations, or every epoch, or null: never."""
     restore_best: bool = False
     """Keep the weights of the best validation rather than the last ones; for repetitions trained one at a time."""
-    time_budget: Positive | None = None
+    time_budget: Annotated[Positive | None, Decides.END] = None
     """Seconds after which a repetition ends with what it has; with `repartition`, each of its rounds."""
 
 
@@ -97,16 +92,17 @@ class Mach(Method):
     inputs = ("features", "texts")
     same_on_any_threads = False
     chooses_labels = True
+    trains_in_parts = True
 
     class Config(BaseConfig):
         """Parameters."""
 
-        repetitions: Annotated[int, Field(ge=1, le=MOST_REPETITIONS)] = 8
+        repetitions: Annotated[int, Field(ge=1, le=MOST_REPETITIONS), Decides.ASSEMBLY] = 8
         """Hash tables, each with a network of its own (R)."""
         buckets: Annotated[int, Field(ge=2, le=1 << 24)] = 1000
         """Buckets of each table (B)."""
         hash: Hash = "murmur"
-        """murmur: the original's tables, bit for bit; universal: worked out on the way, nothing is stored; balanced: a
+        """murmur: the original's tables, bit for bit; universal: computed when needed, nothing is stored; balanced: a
         shuffle cut into equal parts."""
         lookups: str | None = None
         """Folder with tables in the original's form (bucket_order_0.npy ...), instead of a hash."""
@@ -116,25 +112,25 @@ class Mach(Method):
         """Widths of the hidden layers; none makes the networks linear."""
         loss: Literal["bce", "softmax"] = "bce"
         """bce: a document may have many labels; softmax: it has one (ODP, ImageNet)."""
-        score: Score | None = None
+        score: Annotated[Score | None, Decides.ASSEMBLY] = None
         """How a label's score comes from its buckets: the mean of their log-odds (logits), the mean, least or median
         of their probabilities, or the unbiased estimator of the label's probability, which is meant for softmax. null
         is logits with bce and unbiased with softmax."""
-        candidates: CandidatesConfig | None = None
+        candidates: Annotated[CandidatesConfig | None, Decides.ASSEMBLY] = None
         """Score only labels of the best buckets; null: all labels, exactly. Predictions kept to some labels, or with
         weights of labels, score all of those."""
         repartition: RepartitionConfig | None = None
-        """Let labels move to buckets that suit them while training goes on; null keeps the hash's."""
+        """Let labels move to buckets that suit them during training; null keeps the hash's."""
         training: MachTraining = MachTraining()
         """How each repetition is trained."""
-        at_once: Annotated[int, Field(ge=1, le=32)] = 1
+        at_once: Annotated[int, Field(ge=1, le=32), Decides.NOTHING] = 1
         """Repetitions that one process trains side by side, in batched products; each learns what it learns alone."""
-        repetitions_folder: str | None = None
+        repetitions_folder: Annotated[str | None, Decides.NOTHING] = None
         """Folder of finished repetitions, each a file of its own, which several processes may fill; null keeps them
         with the run."""
-        missing: Literal["train", "leave"] = "train"
+        missing: Annotated[Literal["train", "leave"], Decides.ASSEMBLY] = "train"
         """What to do with repetitions that are not finished: train them, or make a model without them."""
-        tfidf: LinearTfidf = LinearTfidf()
+        tfidf: TfidfConfig = LINEAR_TFIDF
         """How texts become features."""
 
         @model_validator(mode="after")
@@ -191,32 +187,35 @@ class Mach(Method):
             self.repetitions_ = training.run(numbers, folder, config.at_once)
         self._set_up(data.n_labels, training.data.features.shape[1])
 
-    def fit_repetitions(
+    def check_parts(self, numbers: Sequence[int]) -> Path:
+        """Raise unless these are repetitions of this model that can be trained alone; the folder for finished ones."""
+        folder, count = self.config.repetitions_folder, self.config.repetitions
+        if folder is None:
+            raise ConfigError(
+                "to train single repetitions set repetitions_folder, where each one is put when finished, for example "
+                "--set model.repetitions_folder=runs/mach-repetitions"
+            )
+        odd = [number for number in numbers if not 0 <= number < count]
+        if odd:
+            raise ConfigError(f"there are repetitions 0 to {count - 1}, not {odd[0]}")
+        return Path(folder)
+
+    def fit_parts(
         self, data: Dataset, numbers: Sequence[int], valid: Dataset | None = None, context: FitContext | None = None
     ) -> Path:
-        """Train some repetitions alone and put them into `repetitions_folder`, from which `fit` takes them up.
+        """Train some repetitions alone and put them into `repetitions_folder`, where `fit` finds them.
 
         Any number of processes may do so at the same time, on as many machines; finished ones are not trained again.
         """
         self.check_needs()
         from labelwise.device import torch_threads
 
-        config = self.config
-        if config.repetitions_folder is None:
-            raise ConfigError("to train single repetitions set repetitions_folder: where each one is put when finished")
-        self.check_numbers(numbers)
+        folder = self.check_parts(numbers)
         held_out = valid.align(data.label_names) if valid is not None else None
         with torch_threads():
             training = self._training(data, self._kind_of(data), held_out, context or FitContext())
-            folder = Path(config.repetitions_folder)
-            training.run(list(numbers), folder, config.at_once)
+            training.run(list(numbers), folder, self.config.at_once)
         return folder
-
-    def check_numbers(self, numbers: Sequence[int]) -> None:
-        """Raise unless all these are repetitions of this model."""
-        odd = [number for number in numbers if not 0 <= number < self.config.repetitions]
-        if odd:
-            raise ConfigError(f"there are repetitions 0 to {self.config.repetitions - 1}, not {odd[0]}")
 
     def _folder(self, context: FitContext) -> Path | None:
         if self.config.repetitions_folder is not None:
@@ -233,14 +232,13 @@ class Mach(Method):
         held_out = None
         if valid is not None and config.training.validate_every is not None:
             held_out = self._features(valid, fit=False), valid.labels
-        not_learned = {"repetitions", "score", "candidates", "at_once", "repetitions_folder", "missing"}
-        elsewhere = {"training", "lookups"}  # in the fingerprint as what they are or hold
-        settings = config.model_dump_json(exclude=not_learned | elsewhere)
+        elsewhere = {"training": True, "lookups": True}  # in the fingerprint as what they are or hold
+        settings = config.model_dump_json(exclude={**fields_beside(type(config), PART), **elsewhere})
         if config.loss == "softmax":
             several = int((np.diff(data.labels.indptr) > 1).sum())
             if several:
                 log.warning(
-                    "loss: softmax is for one label a document; of %d that have more, each label counts its share; "
+                    "loss: softmax is for one label per document; of %d that have more, each label counts its share; "
                     "bce learns every label for itself", several,
                 )  # fmt: skip
         tables = self._tables(data.n_labels, range(config.repetitions))
@@ -296,7 +294,7 @@ class Mach(Method):
         return self._best(data, k, None)
 
     def _predict_chosen(self, data: Documents, k: int, chosen: LabelFilter) -> TopK:
-        """Some labels only are searched exactly; with weights, the score of every one of them is worked out."""
+        """Some labels only are searched exactly; with weights, the score of every one of them is computed."""
         labels = None if chosen.allowed is None else np.flatnonzero(chosen.allowed)
         k = k if labels is None else min(k, len(labels))
         if chosen.weights is None:
@@ -307,14 +305,11 @@ class Mach(Method):
         features = self._features(data, fit=False)
         config, search = self.config, self._search
         combined = AGGREGATIONS.get(config.aggregation, "mean")
-        form: Form = "sigmoid" if config.loss == "bce" else "softmax"
-        if config.aggregation == "logits":
-            form = "logits"
         per_document = len(self.repetitions_) * config.buckets
         at_once = max(32, SCORES_AT_ONCE // per_document // 32 * 32)
         parts = []
         for begin in range(0, features.shape[0], at_once):
-            scores = self._networks.scores(pick_rows(features, slice(begin, begin + at_once)), form)
+            scores = self._scores(pick_rows(features, slice(begin, begin + at_once)))
             if weights is not None and labels is not None:
                 found = search.best_weighted(scores, k, labels, weights, self._as_probabilities, combined)
             elif config.candidates is not None and labels is None:
@@ -327,6 +322,11 @@ class Mach(Method):
             return TopK(np.empty((0, k), np.int32), np.empty((0, k), np.float32))
         found = TopK.concatenate(parts)
         return found if weights is not None else in_order(found.ids, self._as_probabilities(found.scores))
+
+    def _scores(self, features: Any) -> np.ndarray:
+        """Scores of buckets [repetitions, buckets, documents], in the form that is combined."""
+        form: Form = "sigmoid" if self.config.loss == "bce" else "softmax"
+        return self._networks.scores(features, "logits" if self.config.aggregation == "logits" else form)
 
     def _as_probabilities(self, scores: np.ndarray) -> np.ndarray:
         """Convert combined bucket scores to the scores `predict` returns; -inf stays what it is."""

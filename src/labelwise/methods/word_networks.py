@@ -31,6 +31,7 @@ from labelwise.networks.settings import (
     TrainingConfig,
     without_held_out,
 )
+from labelwise.result_fields import PART, fields_beside
 from labelwise.store import stored
 from labelwise.strings import Strings
 from labelwise.topk import TopK
@@ -51,32 +52,25 @@ SEED_STEP = 1000
 WORDS = "encoder.words"
 
 
-class AdamConfig(OptimiserConfig):
-    """How weights follow gradients."""
-
-    name: Literal["adagrad", "adadelta", "adam", "amsgrad", "adamw", "sgd"] = "adam"
-    """The rule of the updates."""
-
-
 class WordTraining(TrainingConfig):
     """How recurrent networks are trained: Adam at a constant rate, adaptive clipping, the mean of weights (SWA)."""
 
     batch_size: Count = 40
     """Documents in a batch, at most."""
     clip: Positive | Literal["adaptive"] | None = "adaptive"
-    """Longest gradient, all parameters together; `adaptive` allows five times the longest of the last five."""
-    optimiser: AdamConfig = AdamConfig()
+    """Maximum gradient norm over all parameters; `adaptive` allows five times the largest of the last five."""
+    optimiser: OptimiserConfig = OptimiserConfig(name="adam")
     """How weights follow gradients."""
     schedule: ScheduleConfig = ScheduleConfig(kind="constant")
     """How the learning rate changes."""
     averaging: AveragingConfig = AveragingConfig(kind="swa", start=0.3, window=5)
-    """Averages of the weights along the way; `every: null` takes ten states an epoch, or one every 100 steps."""
+    """Averages of the weights along the way; `every: null` takes ten states per epoch, or one every 100 steps."""
     validate_every: Count | Literal["epoch"] | None = 100
     """Steps between two validations, or every epoch, or null: never."""
     metric: str = "nDCG@5"
     """The number that tells which weights are best."""
     early_stopping: EarlyStoppingConfig | None = EarlyStoppingConfig(patience=20)
-    """End when validation has stopped getting better; null goes on to the end."""
+    """End when validation has stopped getting better; null trains to the end."""
 
 
 class WordNetworkMethod(Method):
@@ -88,6 +82,7 @@ class WordNetworkMethod(Method):
     inputs = ("texts",)
     same_on_any_threads = False
     encodes = True
+    explains = True
 
     vocabulary_: Vocabulary
     trees_: list[AttentionTree]
@@ -131,7 +126,8 @@ class WordNetworkMethod(Method):
         if held_out is None:
             training = without_held_out(training, self.Config.model_fields["training"].default)
         training = _averaged_often(training, len(train))
-        settings = config.model_dump_json(exclude={"training"})
+        elsewhere = {"training": True}  # the loop adds it
+        settings = config.model_dump_json(exclude={**fields_beside(type(config), PART), **elsewhere})
         with torch_threads():
             self.vocabulary_, tokens = Vocabulary.learned(train.texts or Strings.of(()), config.words)
             vectors = torch.from_numpy(word_table(self.vocabulary_, training.seed))

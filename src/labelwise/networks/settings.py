@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from labelwise.config import Config
 from labelwise.errors import ConfigError
+from labelwise.result_fields import PART, Decides, deciding
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
@@ -21,7 +22,7 @@ Count = Annotated[int, Field(ge=1)]
 VerdictName = Literal["healthy", "on the plateau", "collapsed", "diverged", "under-trained"]
 
 ADAM_FAMILY = ("adam", "amsgrad", "adamw")
-# Fields that only some optimisers have. To give one to another optimiser is an error, not a wish that is ignored.
+# Fields that only some optimisers have. Setting one for an optimiser that lacks it is an error.
 ONLY_FOR = {
     "betas": ADAM_FAMILY,
     "eps": (*ADAM_FAMILY, "adagrad", "adadelta"),
@@ -31,8 +32,6 @@ ONLY_FOR = {
     "rate_decay": ("adagrad",),
     "initial_sum": ("adagrad",),
 }
-# Settings that say when to write or how fast to read, not what is learned: a run may resume with other ones.
-NOT_PART_OF_THE_RESULT = ("time_budget", "checkpoint_every", "tensorboard", "load_ahead")
 
 
 class OptimiserConfig(Config):
@@ -116,7 +115,7 @@ class AveragingConfig(Config):
     """Where the mean begins (swa; null is 0.5): below 1 a share of all steps, or of the time budget if that is reached
     first, otherwise a number of epochs done."""
     every: Count | None = None
-    """Steps from one averaged state to the next (swa); null is once an epoch."""
+    """Steps from one averaged state to the next (swa); null is once per epoch."""
     window: Count | None = None
     """States after which the mean begins to forget (swa): a new one then counts 1/window. null forgets nothing."""
 
@@ -166,7 +165,7 @@ class TrainingConfig(Config):
     accumulate: Count = 1
     """Batches whose gradients are averaged into one step."""
     clip: Positive | Literal["adaptive"] | None = 1.0
-    """Longest gradient, all parameters together; a longer one is scaled down. `adaptive` allows five times the longest
+    """Maximum gradient norm over all parameters; larger ones are scaled down. `adaptive` allows five times the largest
     of the last five, null leaves all as they are."""
     optimiser: OptimiserConfig = OptimiserConfig()
     """How weights follow gradients."""
@@ -179,20 +178,20 @@ class TrainingConfig(Config):
     metric: str = "P@1"
     """The number that tells which weights are best: one of the validation's, or `loss`, the training loss."""
     early_stopping: EarlyStoppingConfig | None = None
-    """End when validation has stopped getting better; null goes on to the end."""
+    """End when validation has stopped getting better; null trains to the end."""
     restore_best: bool = True
     """Keep the weights of the best validation rather than the last ones."""
     averaging: AveragingConfig = AveragingConfig()
     """Averages of the weights along the way."""
-    time_budget: Positive | None = None
+    time_budget: Annotated[Positive | None, Decides.END] = None
     """Seconds after which training ends with what it has, those before an interruption counted."""
-    checkpoint_every: CheckpointConfig = CheckpointConfig()
-    """When unfinished work is written, so that a killed run can go on."""
+    checkpoint_every: Annotated[CheckpointConfig, Decides.NOTHING] = CheckpointConfig()
+    """When unfinished work is written, so that a killed run can resume."""
     log_every: Count = 50
     """Steps between two lines of the training loss in metrics.jsonl."""
-    load_ahead: Annotated[int, Field(ge=0)] = 0
+    load_ahead: Annotated[int, Field(ge=0), Decides.NOTHING] = 0
     """Batches made ready on other threads while the model computes."""
-    tensorboard: str | None = None
+    tensorboard: Annotated[str | None, Decides.NOTHING] = None
     """Folder for TensorBoard's event files; null writes none."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Seed of everything random: order of documents, dropout."""
@@ -207,7 +206,7 @@ class TrainingConfig(Config):
 
     def part_of_the_result(self) -> dict[str, Any]:
         """The settings that decide what is learned, as plain values."""
-        return self.model_dump(mode="json", exclude=set(NOT_PART_OF_THE_RESULT))
+        return deciding(self, PART)
 
 
 def without_held_out(training: TrainingConfig, default: TrainingConfig) -> TrainingConfig:
@@ -241,5 +240,5 @@ class MonitorConfig(Config):
 
 
 def lower_is_better(metric: str) -> bool:
-    """Whether a smaller value of a metric is the better one, told from its name."""
+    """Whether a smaller value of a metric is the better one, by its name."""
     return any(word in metric.lower() for word in ("loss", "error", "perplexity"))

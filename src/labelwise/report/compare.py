@@ -16,8 +16,9 @@ from labelwise.errors import ConfigError
 from labelwise.formatting import NOTHING, cut, duration, number, percent, size
 from labelwise.report.comparison_plots import MAX_BARS, MAX_RUNS, comparison_charts
 from labelwise.report.html import for_page, write_page
-from labelwise.report.run_files import RESULTS, Results, Run, read_run
+from labelwise.report.run_files import Run, read_run
 from labelwise.report.wording import in_reading_order
+from labelwise.run_schema import RESULTS, Results
 
 Kind = Literal["score", "group", "cost"]
 

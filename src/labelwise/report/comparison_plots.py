@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from labelwise.formatting import cut, duration, percent
 from labelwise.report.drawing import SERIES, Chart, legend_below, look
 from labelwise.report.plots import families, group_title, k_axis
-from labelwise.report.run_files import Results
 from labelwise.report.wording import in_reading_order
+from labelwise.run_schema import Results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -19,18 +19,9 @@ from labelwise.report import sections
 from labelwise.report.curves import read_course
 from labelwise.report.drawing import SERIES, Chart, thinned
 from labelwise.report.plots import run_charts
-from labelwise.report.run_files import (
-    CONFIG,
-    EXAMPLES,
-    LABELS,
-    MACHINE,
-    METRICS,
-    RESULTS,
-    STATE,
-    Run,
-    read_run,
-)
+from labelwise.report.run_files import Run, read_run
 from labelwise.report.wording import family_and_k, in_reading_order
+from labelwise.run_schema import CONFIG, EXAMPLES, LABELS, MACHINE, METRICS, REPORT, RESULTS, STATE
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -61,13 +52,13 @@ def write_report(run_folder: str | Path, path: str | Path | None = None) -> Path
     Path
         The page.
     """
-    target = Path(run_folder) / "report.html" if path is None else Path(path)
-    write_page(target, "report.html", report_values(read_run(run_folder)))
+    target = Path(run_folder) / REPORT if path is None else Path(path)
+    write_page(target, "report.html", report_values(read_run(run_folder)), follow=path is not None)
     return target
 
 
-def write_page(path: Path, template: str, values: Mapping[str, Any]) -> None:
-    """Fill one of our templates and write it in one step."""
+def write_page(path: Path, template: str, values: Mapping[str, Any], follow: bool = True) -> None:
+    """Fill one of our templates and write it in one step; a link is refused with `follow=False`."""
     try:
         import jinja2
     except ImportError:
@@ -83,7 +74,7 @@ def write_page(path: Path, template: str, values: Mapping[str, Any]) -> None:
     text = environment.get_template(template).render(series=SERIES, version=__version__, **values)
     # JSON can hold halves of characters that no encoding can write.
     content = text.encode("utf-8", "replace")
-    with write_stream(path) as file:
+    with write_stream(path, follow) as file:
         file.write(content)
 
 

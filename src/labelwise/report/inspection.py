@@ -6,9 +6,7 @@ from pathlib import Path
 
 from pydantic import model_validator
 
-from labelwise.report.run_files import Part, read_json
-
-INSPECTION = "inspection.json"
+from labelwise.run_schema import INSPECTION, Part, read_json
 
 
 class PlanePoints(Part):

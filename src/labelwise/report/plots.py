@@ -14,9 +14,10 @@ from labelwise.report.curves import READ, read_course
 from labelwise.report.drawing import INK, KINDS, MUTED, PAPER, SERIES, Chart, legend_below, look, thinned
 from labelwise.report.inspection import read_inspection
 from labelwise.report.inspection_plots import run_inspection_charts
-from labelwise.report.run_files import Calibration, Curve, Evaluation, Group, Results, Run, read_run
+from labelwise.report.run_files import Run, read_run
 from labelwise.report.study_plots import run_collapse_chart
 from labelwise.report.wording import bar_percent, family_and_k, in_reading_order, words
+from labelwise.run_schema import Calibration, Curve, Evaluation, Group, Results
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

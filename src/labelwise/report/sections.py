@@ -8,18 +8,9 @@ from typing import Any
 
 from labelwise.formatting import NOTHING, cut, duration, number, percent, size
 from labelwise.report.drawing import thinned
-from labelwise.report.run_files import (
-    CONFIG,
-    LABELS,
-    Calibration,
-    Evaluation,
-    Example,
-    LabelTable,
-    PredictedLabel,
-    Results,
-    Run,
-)
+from labelwise.report.run_files import LabelTable, Run
 from labelwise.report.wording import family_and_k, in_reading_order, words
+from labelwise.run_schema import CONFIG, LABELS, Calibration, Evaluation, Example, PredictedLabel, Results
 
 MAX_EXAMPLES = 12
 MAX_TRUE_LABELS = 30

@@ -20,8 +20,8 @@ from labelwise.errors import DataError, LabelwiseError
 from labelwise.formatting import number
 from labelwise.report.curves import Course, read_course
 from labelwise.report.inspection import Inspection, read_inspection
-from labelwise.report.run_files import METRICS, RESULTS, Part, read_json, read_metrics
 from labelwise.report.wording import short_names
+from labelwise.run_schema import METRICS, RESULTS, STATE, Part, read_json, read_metrics
 
 TRIALS = "trials"
 FACTOR, RATE = "optimiser.rate_factor", "optimiser.rate"
@@ -138,7 +138,7 @@ def is_study(folder: Path) -> bool:
 
 def is_run(folder: Path) -> bool:
     """Whether a folder is a run's."""
-    return (folder / "state.json").exists()
+    return (folder / STATE).exists()
 
 
 def read_study_folder(folder: str | Path) -> StudyFacts:

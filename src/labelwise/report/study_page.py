@@ -52,7 +52,7 @@ def write_study_report(folder: str | Path, plots: str | Path | None = None, forc
         with write_stream(path) as file:
             file.write(content)
     page = Path(folder) / PAGE
-    write_page(page, "study.html", study_values(study, charts))
+    write_page(page, "study.html", study_values(study, charts), follow=False)
     return [page, *files]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,6 +18,8 @@ from labelwise.metrics.names import parse_metrics
 from labelwise.metrics.propensity import propensity_constants
 from labelwise.metrics.thresholded import check_threshold
 from labelwise.registry import method_class, method_names
+from labelwise.result_fields import Decides, Scope, fields_beside, without
+from labelwise.run_schema import CONFIG, is_run_folder
 
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 
@@ -38,11 +41,11 @@ class DataSection(Config):
     """Without a test part: hold out this share of the training documents as the test set."""
     valid_fraction: Fraction | None = None
     """Without a valid part: hold out this share of the training documents for validation."""
-    split_seed: int = 0
+    split_seed: Annotated[int, Field(ge=0)] = 0
     """Seed of these random splits."""
     limit: Annotated[int, Field(ge=1)] | None = None
     """Use only the first so many training documents."""
-    mapped: bool = False
+    mapped: Annotated[bool, Decides.NOTHING] = False
     """Put the rows into files of the run's folder while they are read, and map them from there: for sparse files larger
     than memory. The files are gone when the run ends."""
     options: ReadOptions = ReadOptions()
@@ -146,6 +149,13 @@ class RunSection(Config):
     report: bool = True
     """Write report.html (needs the extra `report`)."""
 
+    @field_validator("folder")
+    @classmethod
+    def _can_be_a_path(cls, folder: str | None) -> str | None:
+        if folder is not None and (not folder or "\0" in folder):
+            raise ValueError("a folder's name is needed: not empty, and without the character NUL")
+        return folder
+
 
 class RunConfig(Config):
     """A whole run."""
@@ -155,8 +165,8 @@ class RunConfig(Config):
     """`method` and the parameters of that method."""
     calibrate: CalibrateSection = CalibrateSection()
     evaluate: EvaluateSection = EvaluateSection()
-    inspect: InspectSection = InspectSection()
-    run: RunSection = RunSection()
+    inspect: Annotated[InspectSection, Decides.NOTHING] = InspectSection()
+    run: Annotated[RunSection, Decides.NOTHING] = RunSection()
 
     @field_validator("model")
     @classmethod
@@ -201,10 +211,24 @@ def run_config(source: ConfigSource) -> RunConfig:
         raise ConfigError(f"{source.where(('model', 'method'))}: model.method: {error}") from None
     params = {key: value for key, value in config.model.items() if key != "method"}
     validated(kind.Config, params, source, ("model",))
-    if config.run.folder is None:
-        folder = str(Path("runs") / (Path(source.name).stem or "run"))
-        config = config.model_copy(update={"run": config.run.model_copy(update={"folder": folder})})
-    return config
+    return config.model_copy(update={"run": config.run.model_copy(update={"folder": _folder(config, source)})})
+
+
+def _folder(config: RunConfig, source: ConfigSource) -> str:
+    """Where the run goes. A run folder's own config.yml means the folder it lies in, wherever that was before."""
+    path = Path(source.name)
+    if ("run", "folder") not in source.overridden and path.name == CONFIG and is_run_folder(path.parent):
+        return str(path.parent)
+    return config.run.folder or str(Path("runs") / (path.stem or "run"))
+
+
+def deciding_values(run: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
+    """What of a run's config, given as plain values, decides the result in this scope."""
+    fields, model = fields_beside(RunConfig, scope), run.get("model")
+    if isinstance(model, Mapping):
+        with suppress(ConfigError):  # a method that is not known here is compared as a whole
+            fields["model"] = fields_beside(method_class(str(model.get("method"))).Config, scope)
+    return without(run, fields)
 
 
 def json_schema() -> dict[str, Any]:

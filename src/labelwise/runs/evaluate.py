@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from labelwise import run_schema as files
 from labelwise.atomic import replacing
 from labelwise.data.dataset import Dataset
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import in_blocks
 from labelwise.metrics.evaluate import Evaluation, evaluate
 from labelwise.metrics.per_label import write_label_table
-from labelwise.runs import folder as files
 from labelwise.runs.config import EvaluateSection
 from labelwise.runs.stopwatch import stopwatch
 from labelwise.topk import NOTHING, TopK

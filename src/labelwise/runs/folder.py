@@ -1,7 +1,8 @@
 """A run folder: resolved config, log, metrics.jsonl, model, results, report. One process at a time writes to it.
 
-A run that was stopped, by Ctrl-C or a power cut, goes on when the same command is given again: its config must be the
-same, and every finished stage is kept. A finished run is never written over unless told so.
+A run that was stopped, by Ctrl-C or a power cut, is resumed when the same command is given again: all settings that
+decide the result must be the same, and every finished stage is kept. A finished run is only replaced on demand. What
+killed processes have left half-written is removed at the next start.
 """
 
 from __future__ import annotations
@@ -14,46 +15,37 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from labelwise.atomic import replacing
+from labelwise.atomic import clean_up, is_left_over, replacing
 from labelwise.config import ConfigSource
 from labelwise.errors import ConfigError, LabelwiseError, ModelFormatError
-from labelwise.runs.config import RunConfig
+from labelwise.file_lock import LOCK, locked
+from labelwise.result_fields import UNFINISHED, differing
+from labelwise.run_schema import (
+    CHECKPOINTS,
+    CLEARING,
+    CONFIG,
+    FAILED,
+    FINISHED,
+    FORMAT,
+    LOG,
+    MACHINE,
+    METRICS,
+    MODEL,
+    RUNNING,
+    STATE,
+    WRITTEN_FILES,
+    WRITTEN_FOLDERS,
+    is_run_folder,
+    read_metrics,
+)
+from labelwise.runs.config import RunConfig, deciding_values
 from labelwise.runs.machine import describe_machine
 
 log = logging.getLogger("labelwise")
 
-CONFIG, STATE, METRICS, LOG, MODEL = "config.yml", "state.json", "metrics.jsonl", "log.txt", "model"
-RESULTS, MACHINE, LABELS, EXAMPLES, REPORT = (
-    "results.json",
-    "machine.json",
-    "labels.tsv",
-    "examples.jsonl",
-    "report.html",
-)
-CALIBRATION, INSPECTION, CHECKPOINTS, LOCK = "calibration.json", "inspection.json", "checkpoints", ".lock"
-SCRATCH = ".rows"
-"""Rows of data that is mapped, while a process uses them."""
-WRITTEN = (
-    CONFIG,
-    METRICS,
-    LOG,
-    MODEL,
-    CALIBRATION,
-    RESULTS,
-    MACHINE,
-    LABELS,
-    EXAMPLES,
-    INSPECTION,
-    REPORT,
-    CHECKPOINTS,
-    SCRATCH,
-)
-INSPECT = ("inspect.enabled", "inspect.documents", "inspect.tokens", "inspect.vectors")
-MAY_CHANGE = ("run.threads", "run.report", "model.memory", "data.mapped", *INSPECT)
-"""What a run that goes on may have been told otherwise: nothing learned depends on it."""
-FORMAT = "labelwise-run"
+FILES = (*WRITTEN_FILES, STATE)
 
 
 class RunFolder:
@@ -83,13 +75,13 @@ class RunFolder:
     @property
     def finished(self) -> bool:
         """Whether the run has come to its end."""
-        return self.state.get("status") == "finished"
+        return self.state.get("status") == FINISHED
 
     @contextmanager
     def opened(self, config: RunConfig, force: bool) -> Iterator[None]:
-        """Make the folder, or take up what a stopped run left, and keep others out meanwhile."""
+        """Make the folder, or resume what a stopped run left, and keep other processes out meanwhile."""
         self._claim()
-        with locked(self.path, "in this run folder"):
+        with locked(self.path, ConfigError(f"{self.path}: another process is working in this run folder")):
             self._prepare(config, force)
             with _log_to(self / LOG):
                 self._drop_cut_line()
@@ -97,31 +89,32 @@ class RunFolder:
                     yield
                 except LabelwiseError as error:
                     self._note(f"ERROR {error}")
-                    with suppress(OSError, LabelwiseError):  # the first error is the one to tell
-                        self.write_json(STATE, {**self.state, "status": "failed", "error": str(error)})
+                    with suppress(OSError, LabelwiseError):  # the first error is the one to report
+                        self.write_json(STATE, {**self.state, "status": FAILED, "error": str(error)})
                     raise
 
     def _claim(self) -> None:
         """Make sure there is a folder that is ours or can be."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            foreign = any(path.name != LOCK for path in self.path.iterdir()) and not self._ours()
+            others = [
+                path.name
+                for path in self.path.iterdir()
+                if path.name != LOCK and not is_left_over(path.name, FILES, WRITTEN_FOLDERS)
+            ]
         except OSError as error:
             raise ConfigError(f"run.folder: {self.path} cannot be used: {error.strerror}") from None
-        if foreign:
+        if others and not is_run_folder(self.path):
             raise ConfigError(f"{self.path} exists and is not a run folder; choose another with --set run.folder=...")
-
-    def _ours(self) -> bool:
-        """Whether state.json says that this folder is a run's."""
-        try:
-            return self.state.get("format") == FORMAT
-        except LabelwiseError:
-            return False
+        linked = [name for name in FILES if (self / name).is_symlink()]
+        if linked:
+            raise ConfigError(f"{self / linked[0]}: this is a link, where a run writes a file of its own; remove it")
 
     def _prepare(self, config: RunConfig, force: bool) -> None:
+        clean_up(self.path, FILES, WRITTEN_FOLDERS)
         if not (self / STATE).exists():
             self._start(config)
-        elif force:
+        elif force or self.state.get("status") == CLEARING:
             self._clear()
             self._start(config)
         elif self.finished:
@@ -132,20 +125,47 @@ class RunFolder:
             self._clear()  # nothing has been learned yet, so nothing is lost whatever the config
             self._start(config)
         else:
-            different = self._differences(config)
-            if different:
-                raise ConfigError(
-                    f"{self.path}: an unfinished run with another config is here ({', '.join(different[:5])}); "
-                    "give the same config to go on, --force to start over, or --set run.folder=... for another place"
-                )
-            self.write_text(CONFIG, config.to_yaml())
-            state = {key: value for key, value in self.state.items() if key != "error"}
-            self.write_json(STATE, {**state, "status": "running"})
-            log.info("going on with the run in %s", self.path)
+            self._resume(config)
+
+    def _resume(self, config: RunConfig) -> None:
+        before = ConfigSource.from_file(self / CONFIG).values
+        different = differing(deciding_values(before, UNFINISHED), deciding_values(config.resolved(), UNFINISHED))
+        if different:
+            more = f" and {len(different) - 5} more" if len(different) > 5 else ""
+            raise ConfigError(
+                f"{self.path}: an unfinished run with another config is here ({', '.join(different[:5])}{more}); give "
+                "the same config to resume it, --force to start over, or --set run.folder=... for another folder"
+            )
+        self.write_text(CONFIG, config.to_yaml())
+        state = {key: value for key, value in self.state.items() if key != "error"}
+        self.write_json(STATE, {**state, "name": self.path.resolve().name, "status": RUNNING})
+        self._note_threads(config)
+        log.info("resuming the run in %s", self.path)
+
+    def _note_threads(self, config: RunConfig) -> None:
+        """Record another number of threads than before, which changes sums of networks in their last digits."""
+        machine = describe_machine()
+        try:
+            before = json.loads((self / MACHINE).read_text(encoding="utf-8"))
+            threads = int(before["threads"])
+        except (OSError, ValueError, KeyError, TypeError):
+            self.write_json(MACHINE, machine)
+            return
+        if threads == machine["threads"]:
+            return
+        held = before.get("threads_before")
+        earlier = [*(held if isinstance(held, list) else []), threads]
+        self.write_json(MACHINE, {**before, "threads": machine["threads"], "threads_before": earlier})
+        if not config.make_method().same_on_any_threads:
+            log.warning(
+                "this run used %d threads before and uses %d now: weights may differ in their last digits from those "
+                "of a run without interruption; run.threads=%d avoids that", threads, machine["threads"], threads,
+            )  # fmt: skip
 
     def _clear(self) -> None:
-        """Remove what a run writes, state.json last, and nothing else that may lie there."""
-        for path in [self / name for name in (*WRITTEN, STATE)]:
+        """Remove what a run writes and nothing else; until the next run starts, state.json says what was begun."""
+        self.write_json(STATE, {**self.state, "status": CLEARING})
+        for path in [self / name for name in (*WRITTEN_FILES, *WRITTEN_FOLDERS)]:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
@@ -158,8 +178,8 @@ class RunFolder:
     def _start(self, config: RunConfig) -> None:
         state = {
             "format": FORMAT,
-            "status": "running",
-            "name": self.path.name,
+            "status": RUNNING,
+            "name": self.path.resolve().name,
             "method": config.model["method"],
             "started": _now(),
             "finished": None,
@@ -168,17 +188,6 @@ class RunFolder:
         self.write_text(CONFIG, config.to_yaml())
         self.write_json(MACHINE, describe_machine())
 
-    def _differences(self, config: RunConfig) -> list[str]:
-        before = ConfigSource.from_file(self / CONFIG).values
-        now = config.resolved()
-        return sorted(
-            f"{section}.{key}"
-            for section in {*before, *now}
-            for key in {*_mapping(before, section), *_mapping(now, section)}
-            if _mapping(before, section).get(key) != _mapping(now, section).get(key)
-            and f"{section}.{key}" not in MAY_CHANGE
-        )
-
     def learned(self) -> None:
         """All but the report is done: note when; unfinished work of methods is not needed any more."""
         shutil.rmtree(self / CHECKPOINTS, ignore_errors=True)
@@ -186,7 +195,7 @@ class RunFolder:
 
     def finish(self) -> None:
         """Mark the run as finished."""
-        self.write_json(STATE, {**self.state, "status": "finished"})
+        self.write_json(STATE, {**self.state, "status": FINISHED})
 
     def record(self, stage: str, **numbers: Any) -> None:
         """Add a line to metrics.jsonl."""
@@ -194,18 +203,9 @@ class RunFolder:
         with (self / METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
 
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> tuple[dict[str, Any], ...]:
         """The lines of metrics.jsonl so far."""
-        if not (self / METRICS).exists():
-            return []
-        entries = []
-        for number, line in enumerate((self / METRICS).read_text(encoding="utf-8").splitlines(), 1):
-            try:
-                entry = json.loads(line)
-            except ValueError as error:
-                raise ModelFormatError(f"{self / METRICS}:{number}: damaged: {error}") from None
-            entries.append(entry if isinstance(entry, dict) else {})
-        return entries
+        return read_metrics(self / METRICS)
 
     def _drop_cut_line(self) -> None:
         """A kill may have left half a line at the end of metrics.jsonl; the next one must not be glued to it."""
@@ -220,30 +220,8 @@ class RunFolder:
 
     def write_text(self, name: str, text: str) -> None:
         """Replace a text file in one step."""
-        with replacing(self / name) as file:
+        with replacing(self / name, follow=False) as file:
             file.write(text)
-
-
-@contextmanager
-def locked(path: Path, what: str) -> Iterator[None]:
-    """Keep other processes out of a folder."""
-    with (path / LOCK).open("w") as file:
-        if not _take_lock(file):
-            raise ConfigError(f"{path}: another process is working {what}")
-        yield
-
-
-def _take_lock(file: IO[str]) -> bool:
-    """Lock until the file is closed, by whatever means the process ends. Systems without flock go unlocked."""
-    try:
-        import fcntl
-    except ImportError:
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 @contextmanager
@@ -261,11 +239,6 @@ def _log_to(path: Path) -> Iterator[None]:
         log.removeHandler(handler)
         log.setLevel(level)
         handler.close()
-
-
-def _mapping(values: dict[str, Any], section: str) -> dict[str, Any]:
-    value = values.get(section)
-    return value if isinstance(value, dict) else {}
 
 
 def _now() -> str:

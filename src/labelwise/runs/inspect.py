@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from labelwise import run_schema as files
 from labelwise.data.dataset import Dataset
 from labelwise.methods.base import Method
-from labelwise.runs import folder as files
 from labelwise.runs.config import InspectSection
 from labelwise.runs.folder import RunFolder
 from labelwise.runs.load_data import RunData

@@ -9,40 +9,35 @@ from pathlib import Path
 
 from labelwise.data.out_of_core import scratch_at
 from labelwise.errors import ConfigError
+from labelwise.file_lock import LOCK, locked
 from labelwise.fit_context import FitContext
 from labelwise.parallel import using_threads
+from labelwise.run_schema import SCRATCH
 from labelwise.runs.config import RunConfig
-from labelwise.runs.folder import LOCK, SCRATCH, locked
 from labelwise.runs.load_data import load_run_data
 from labelwise.runs.train import split_for_calibration
 
 
 def train_repetitions(config: RunConfig, numbers: Sequence[int]) -> Path:
     """Train some repetitions on the data of a run; returns the folder they are in."""
-    from labelwise.methods.mach import Mach
-
     model = config.make_method()
-    if not isinstance(model, Mach):
-        raise ConfigError(f"--repetition: {model.name} is not made of repetitions; mach is")
-    if model.config.repetitions_folder is None:
-        raise ConfigError(
-            "--repetition: set model.repetitions_folder, the folder where each finished repetition is put, for example "
-            "--set model.repetitions_folder=runs/mach-repetitions"
-        )
     numbers = sorted(set(numbers))
-    model.check_numbers(numbers)
+    try:
+        parts = model.check_parts(numbers)
+    except ConfigError as error:
+        raise ConfigError(f"--repetition: {error}") from None
     model.check_needs()
     with using_threads(config.run.threads):
-        work = Path(model.config.repetitions_folder) / ("work-" + "-".join(f"{number:03d}" for number in numbers))
+        work = parts / ("work-" + "-".join(f"{number:03d}" for number in numbers))
         try:
             work.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"model.repetitions_folder: {work} cannot be made: {error.strerror}") from None
-        with locked(work, "on the same repetition"):
+            raise ConfigError(f"--repetition: {work} cannot be made: {error.strerror}") from None
+        with locked(work, ConfigError(f"{work}: another process is working on the same repetition")):
             try:
                 with scratch_at(work / SCRATCH, config.data.mapped) as scratch:
                     data, _ = split_for_calibration(config, load_run_data(config.data, scratch), scratch)
-                    folder = model.fit_repetitions(data.train, numbers, data.valid, FitContext(work))
+                    folder = model.fit_parts(data.train, numbers, data.valid, FitContext(work))
             except BaseException:
                 _remove_empty(work)
                 raise

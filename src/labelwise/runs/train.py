@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from labelwise import run_schema as files
 from labelwise.data.dataset import Dataset
 from labelwise.data.out_of_core import scratch_at
 from labelwise.data.stats import statistics
@@ -22,7 +23,6 @@ from labelwise.methods.base import Method, load
 from labelwise.methods.popularity import Popularity
 from labelwise.methods.threshold import CalibrationReport
 from labelwise.parallel import using_threads
-from labelwise.runs import folder as files
 from labelwise.runs.config import RunConfig
 from labelwise.runs.evaluate import evaluate_model
 from labelwise.runs.folder import RunFolder
@@ -148,6 +148,7 @@ def _evaluated(config: RunConfig, run: RunFolder, train: Dataset, test: Dataset,
         "calibration": _calibration(run),
     }
     run.record("evaluate", split="test", **found.evaluation.values)
+    files.checked(results, files.Results, run / files.RESULTS)  # what reports could not read is not written
     run.write_json(files.RESULTS, results)
 
 

@@ -14,15 +14,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from labelwise.atomic import replacing
+from labelwise.atomic import clean_up, is_left_over, replacing
 from labelwise.errors import ConfigError, LabelwiseError, ModelFormatError
-from labelwise.runs.config import run_config
-from labelwise.sweep.study import Study, what_is_learned
+from labelwise.file_lock import LOCK
+from labelwise.result_fields import RESULT, leaves
+from labelwise.run_schema import STATE
+from labelwise.runs.config import deciding_values, run_config
+from labelwise.sweep.study import Study
 
 log = logging.getLogger("labelwise")
 
-MARK, LOCK, FORMAT = "study.json", ".lock", "labelwise-study"
+MARK, FORMAT = "study.json", "labelwise-study"
 WRITTEN = ("trials", "results.csv", "results.json", "proposed.json", "report.html", "plots")
+FILES = (MARK, *WRITTEN)
 MUST_STAY = ("search.kind", "search.seed", "seed_field", "valid_fraction")
 ELSEWHERE = "--set folder=... keeps both"
 
@@ -35,7 +39,11 @@ def resolved(study: Study) -> dict[str, Any]:
         run = run_config(base).resolved()
     except LabelwiseError:  # a run that is whole only with what varies stays as it is written
         run = base.values
-    return {**values, "run": what_is_learned(run), "varies": {group.name: sorted(group.vary) for group in study.groups}}
+    return {
+        **values,
+        "run": deciding_values(run, RESULT),
+        "varies": {group.name: sorted(group.vary) for group in study.groups},
+    }
 
 
 def check_folder(study: Study, force: bool) -> bool:
@@ -43,11 +51,12 @@ def check_folder(study: Study, force: bool) -> bool:
     folder, mark = study.folder, study.folder / MARK
     try:
         held = {path.name for path in folder.iterdir()} - {LOCK} if folder.exists() else set()
+        held = {name for name in held if not is_left_over(name, FILES, ())}
     except OSError as error:
         raise ConfigError(f"folder: {folder} cannot be used: {error.strerror}") from None
     if not held:
         return False
-    if "state.json" in held:
+    if STATE in held:
         raise ConfigError(f"{folder} is the folder of a run; choose another for the study with --set folder=...")
     if MARK not in held:
         raise ConfigError(f"{folder} exists and is not a study's folder; choose another with --set folder=...")
@@ -69,6 +78,7 @@ def claim(study: Study, force: bool) -> None:
 
     The mark of before stays until the new one takes its place, so that a kill in between leaves the folder ours.
     """
+    clean_up(study.folder, FILES, ())
     if check_folder(study, force):
         if force:
             for path in (study.folder / name for name in WRITTEN):
@@ -77,7 +87,7 @@ def claim(study: Study, force: bool) -> None:
                 else:
                     path.unlink(missing_ok=True)
         else:
-            log.info("going on with the study in %s", study.folder)
+            log.info("resuming the study in %s", study.folder)
     with replacing(study.folder / MARK) as file:
         file.write(json.dumps({"format": FORMAT, "study": resolved(study)}, indent=1, ensure_ascii=False) + "\n")
 
@@ -85,7 +95,7 @@ def claim(study: Study, force: bool) -> None:
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What makes two studies different ones, as fields with both values; nothing if the second carries on the first."""
     found = []
-    earlier, later = _leaves(before), _leaves(now)
+    earlier, later = (leaves({**study, "run": deciding_values(study["run"], RESULT)}) for study in (before, now))
     for group, paths in before["varies"].items():
         if group not in now["varies"]:
             found.append(f"groups ({group} is gone)" if group else "groups (there were none)")
@@ -110,22 +120,16 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 def _read_mark(path: Path) -> dict[str, Any]:
     try:
         mark = json.loads(path.read_text(encoding="utf-8"))
-        if mark["format"] == FORMAT and isinstance(mark["study"]["varies"], dict):
+        if (
+            mark["format"] == FORMAT
+            and isinstance(mark["study"]["varies"], dict)
+            and isinstance(mark["study"]["run"], dict)
+        ):
             return mark["study"]
         problem = "not the file of a study"
     except (OSError, ValueError, KeyError, TypeError) as error:
         problem = str(error)
     raise ModelFormatError(f"{path}: damaged: {problem}; choose another folder with --set folder=...")
-
-
-def _leaves(values: Any, place: str = "") -> dict[str, Any]:
-    if not isinstance(values, dict) or not values:
-        return {place: values}
-    return {
-        path: leaf
-        for key, value in values.items()
-        for path, leaf in _leaves(value, f"{place}.{key}" if place else str(key)).items()
-    }
 
 
 def _shown(value: Any) -> str:

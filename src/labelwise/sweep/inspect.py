@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from contextlib import nullcontext
 
+from labelwise import run_schema as files
 from labelwise.data.out_of_core import scratch_beside
 from labelwise.errors import LabelwiseError
 from labelwise.methods.base import load
 from labelwise.parallel import using_threads
-from labelwise.runs import folder as files
 from labelwise.runs.folder import RunFolder
 from labelwise.runs.inspect import can_be_inspected, inspect, inspected
 from labelwise.runs.load_data import RunData, load_run_data

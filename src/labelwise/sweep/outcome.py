@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from labelwise import run_schema as files
 from labelwise.atomic import replacing
-from labelwise.runs import folder as files
 from labelwise.sweep.study import StopSection, Trial
 from labelwise.sweep.trial import VALID
 
@@ -50,14 +50,14 @@ def note(trial: Trial, status: str, message: str) -> None:
 
 def read_outcome(trial: Trial, metric: str) -> Outcome:
     """How a trial stands by its files."""
-    records = read_records(trial.folder / files.METRICS)
+    records = files.read_metrics(trial.folder / files.METRICS, damaged="skip")
     fits = [entry for entry in records if entry.get("stage") == "fit"]
     verdicts = [entry["verdict"] for entry in fits if isinstance(entry.get("verdict"), str)]
     verdict = verdicts[-1] if verdicts else None
     spent = [entry["seconds"] for entry in fits if "done" in entry]
     seconds = sum(spent) if spent else fits[-1].get("time") if fits else None
     valid = _json(trial.folder / VALID).get("values", {}).get(metric)
-    if valid is not None and _json(trial.folder / files.STATE).get("status") == "finished":
+    if valid is not None and _json(trial.folder / files.STATE).get("status") == files.FINISHED:
         test = _json(trial.folder / files.RESULTS).get("evaluation", {}).get("values", {}).get(metric)
         return Outcome(FINISHED, valid, test, seconds, verdict)
     noted = _json(trial.beside(NOTE))
@@ -65,23 +65,6 @@ def read_outcome(trial: Trial, metric: str) -> Outcome:
     reached = [value for _, value in curve(records, metric, "step")]
     best = max(reached, default=None) if status == HOPELESS else None
     return Outcome(status, best, None, seconds, verdict, message)
-
-
-def read_records(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics.jsonl that may be written to at this moment: half a line is left for later."""
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-    found = []
-    for line in lines:
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(entry, dict):
-            found.append(entry)
-    return found
 
 
 def curve(records: Sequence[dict[str, Any]], metric: str, counted_in: str) -> Curve:

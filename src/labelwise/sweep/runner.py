@@ -12,16 +12,17 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO
 
 from labelwise.atomic import replacing
 from labelwise.errors import ConfigError
+from labelwise.file_lock import locked
+from labelwise.run_schema import METRICS, read_metrics
 from labelwise.sweep import outcome as outcomes
-from labelwise.sweep.claim import LOCK, check_folder, claim
-from labelwise.sweep.outcome import Outcome, curve, hopeless, read_outcome, read_records
+from labelwise.sweep.claim import check_folder, claim
+from labelwise.sweep.outcome import Outcome, curve, hopeless, read_outcome
 from labelwise.sweep.preflight import check_study
 from labelwise.sweep.search import Search, make_search
 from labelwise.sweep.study import Setting, StopSection, Study, Trial
@@ -69,7 +70,8 @@ def run_sweep(study: Study, force: bool = False) -> list[Finding]:
     check_folder(study, force)
     check_study(study)
     study.folder.mkdir(parents=True, exist_ok=True)
-    with _locked(study) as lock:
+    busy = ConfigError(f"{study.folder}: another sweep is working in this folder")
+    with locked(study.folder, busy, LOCK_WAIT) as lock:  # trials of a killed sweep end within moments
         claim(study, force)
         (study.folder / "trials").mkdir(exist_ok=True)
         return _Sweep(study, lock).run()
@@ -81,7 +83,7 @@ def trial_command(trial: Trial, metric: str) -> list[str]:
 
 
 class _Sweep:
-    def __init__(self, study: Study, lock: IO[str]) -> None:
+    def __init__(self, study: Study, lock: IO[bytes]) -> None:
         self.study, self.lock, self.metric = study, lock, study.config.metric
         self.search: Search = make_search(study)
         self.findings: list[Finding] = []
@@ -188,7 +190,7 @@ class _Sweep:
         return hopeless(own, [self._curve(t, rule) for name, t in self.seen.items() if name != work.trial.name], rule)
 
     def _curve(self, trial: Trial, rule: StopSection) -> outcomes.Curve:
-        records = read_records(trial.folder / outcomes.files.METRICS)
+        records = read_metrics(trial.folder / METRICS, damaged="skip")
         return curve(records, self.metric, outcomes.COUNTED_IN[rule.unit])
 
     def _all_alike(self) -> bool:
@@ -227,24 +229,3 @@ def _end(process: subprocess.Popen) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-@contextmanager
-def _locked(study: Study) -> Iterator[IO[str]]:
-    """One sweep at a time in a folder. Trials of a killed one end within moments, so that is waited for."""
-    with (study.folder / LOCK).open("w") as file:
-        try:
-            import fcntl
-        except ImportError:
-            yield file
-            return
-        begin = time.monotonic()
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if time.monotonic() - begin > LOCK_WAIT:
-                    raise ConfigError(f"{study.folder}: another sweep is working in this folder") from None
-                time.sleep(LOOK_EVERY)
-        yield file

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -20,11 +20,10 @@ from labelwise.config import Config, ConfigSource, Place, validated
 from labelwise.errors import ConfigError
 from labelwise.metrics.names import parse_metric
 from labelwise.parallel import threads
+from labelwise.result_fields import RESULT, Fields, fields_beside, with_values_of, without
 from labelwise.runs.config import RunConfig, run_config
 
 Count = Annotated[int, Field(ge=1)]
-NOT_PART_OF_A_TRIAL = ("run", "inspect")
-"""Sections that say where, how fast and what is shown, not what is learned."""
 
 
 class SearchSection(Config):
@@ -210,19 +209,33 @@ class Study:
         fraction = self.held_out.get(config.data.model_dump_json())
         if fraction is not None:
             config = config.model_copy(update={"data": config.data.model_copy(update={"valid_fraction": fraction})})
-        learned = json.dumps(what_is_learned(config.resolved()), sort_keys=True)
-        name = hashlib.sha256(learned.encode()).hexdigest()[:12]
+        identity = json.dumps(_identity(config, setting.values), sort_keys=True)
+        name = hashlib.sha256(identity.encode()).hexdigest()[:12]
         folder = self.folder / "trials" / name
         run = config.run.model_copy(update={"folder": str(folder)})
         return Trial(name, folder, config.model_copy(update={"run": run}), seed)
 
 
-def what_is_learned(run: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a run's config makes two trials, or studies, different ones: rows in memory or in files do not."""
-    found = {key: value for key, value in run.items() if key not in NOT_PART_OF_A_TRIAL}
-    if isinstance(found.get("data"), dict):
-        found["data"] = {key: value for key, value in found["data"].items() if key != "mapped"}
-    return found
+def _identity(config: RunConfig, varied: Iterable[str]) -> dict[str, Any]:
+    """What makes two trials different ones: all that decides the result, and what varies in the study.
+
+    Other parameters of the method have their defaults here, so that names of trials do not change when one is marked.
+    """
+    run, kind = config.resolved(), type(config.make_method().config)
+    fields = fields_beside(kind, RESULT)
+    for path in varied:
+        _unmark(fields, path.split(".")[1:] if path.startswith("model.") else [])
+    defaults = with_values_of(run["model"], kind().model_dump(mode="json"), fields)
+    return {**without(run, fields_beside(RunConfig, RESULT)), "model": defaults}
+
+
+def _unmark(fields: Fields, place: Sequence[str]) -> None:
+    """Take a field, and all below it, out of the fields that are left out."""
+    for part in place:
+        if part == place[-1] or fields.get(part) is True:
+            fields.pop(part, None)
+            return
+        fields = fields.get(part, {})
 
 
 def read_study(source: ConfigSource) -> Study:

@@ -14,12 +14,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from labelwise import run_schema as files
 from labelwise.config import ConfigSource
 from labelwise.data.out_of_core import scratch_at
 from labelwise.errors import LabelwiseError
 from labelwise.methods.base import load
 from labelwise.metrics.names import parse_metric
-from labelwise.runs import folder as files
 from labelwise.runs.config import RunConfig, run_config
 from labelwise.runs.evaluate import evaluate_model
 from labelwise.runs.folder import RunFolder

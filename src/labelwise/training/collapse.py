@@ -57,16 +57,16 @@ class CollapseMonitor(Watcher):
 
     # --- the hooks of the loop ---
 
-    def clipped(self, length: Tensor) -> None:
-        """Keep how long the gradient was."""
-        self.steps.length = length
+    def clipped(self, norm: Tensor) -> None:
+        """Keep the gradient norm."""
+        self.steps.norm = norm
 
     def after_step(self, step: int, loss: Tensor) -> str | None:
         """Sample gradients and weights."""
         self.steps.look(step)
         return None
 
-    def after_epoch(self, numbers: dict[str, Any]) -> str | None:
+    def after_validation(self, numbers: dict[str, Any]) -> str | None:
         """Look at the probe and judge; a reason to stop if the config wants it."""
         self.readings.append(self._look())
         before = self.verdict
@@ -123,7 +123,7 @@ class CollapseMonitor(Watcher):
         return Reading(*seen, **self.steps.summary())
 
     def _loaded(self, rows: np.ndarray) -> EncoderBatch:
-        device, batch = self.fitting.head.weight.device, self.fitting.load(rows)
+        device, batch = self.fitting.head.weight.device, self.fitting.loaded(rows)
         inputs = tuple(part.to(device) for part in batch.inputs)
         return EncoderBatch(batch.documents.to(device), batch.labels.to(device), inputs)
 
@@ -168,7 +168,7 @@ class StepSampler:
         decay = defaults["weight_decay"] if optimiser.weight_decay is None else optimiser.weight_decay
         self.pull = 0.0 if optimiser.name == "adamw" else float(decay)
         self.before: list[Tensor] | None = None
-        self.length: Tensor | None = None
+        self.norm: Tensor | None = None
         """Of this step's gradient before clipping; None without clipping."""
         self.seen: list[dict[str, float]] = []
 
@@ -210,8 +210,8 @@ class StepSampler:
         if not updates:
             return {}
         norms = [p.grad.float().norm() for p in self.module.parameters() if p.grad is not None]
-        length = torch.stack(norms).norm() if self.length is None else self.length
-        found = {"gradient": float(length), "update_ratio": float(np.median(updates))}
+        norm = torch.stack(norms).norm() if self.norm is None else self.norm
+        found = {"gradient": float(norm), "update_ratio": float(np.median(updates))}
         if self.eps is not None:
             found["gradient_over_eps"] = float(np.median(gradients)) / self.eps
         if self.pull:

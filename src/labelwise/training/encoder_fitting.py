@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from labelwise.encoders.base import Inputs, tensors_of
 from labelwise.encoders.embed import vectors_in_batches
+from labelwise.finished import fingerprint
 from labelwise.heads.flat import FlatHead, Targets
 from labelwise.networks.encoder_head import EncoderHead
 from labelwise.networks.settings import TrainingConfig
 from labelwise.topk import TopK
 from labelwise.training.batching import training_batches
-from labelwise.training.checkpoint import fingerprint
 from labelwise.training.validation import validated_metrics, validation_numbers
 
 FROZEN_AT_ONCE = 2048
@@ -74,9 +74,13 @@ class EncoderFitting:
         """Rows of documents of like length."""
         return training_batches(self.lengths, self.config, epoch)
 
-    def load(self, item: np.ndarray) -> EncoderBatch:
+    def load(self, item: np.ndarray, epoch: int) -> EncoderBatch:
         """The tensors of some training documents."""
-        batch = self.train.inputs.batch(item)
+        return self.loaded(item)
+
+    def loaded(self, rows: np.ndarray) -> EncoderBatch:
+        """The same, whatever the epoch."""
+        batch = self.train.inputs.batch(rows)
         targets = Targets.of_rows(self.train.labels, batch.rows)
         return EncoderBatch(targets.documents, targets.labels, tensors_of(batch))
 

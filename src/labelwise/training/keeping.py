@@ -1,4 +1,4 @@
-"""When and what to keep of a training, and how to stand again where it was: between the loop and its checkpoints."""
+"""Saves and resumes the state of one training stage."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any
 import torch
 from torch import nn
 
+from labelwise.finished import fingerprint
 from labelwise.networks.settings import CheckpointConfig
 from labelwise.training.averaging import Averaging
 from labelwise.training.checkpoint import (
     Checkpoints,
     Snapshot,
     changing_tensors,
-    fingerprint,
     module_fingerprint,
     put_tensors,
 )
-from labelwise.training.machine import Machine
 from labelwise.training.optimisers import Optimisers
 from labelwise.training.randomness import random_state, set_random_state
+from labelwise.training.ranks import Machine
 from labelwise.training.watching import Watcher
 
 log = logging.getLogger("labelwise")
@@ -81,15 +81,15 @@ class Keeper:
         averaging: Averaging,
         watchers: Sequence[Watcher],
     ) -> None:
-        mark = fingerprint(settings, module_fingerprint(module)) if folder is not None else ""
-        self.folder, self.checkpoints = folder, Checkpoints(folder, mark)
+        own = fingerprint(settings, module_fingerprint(module)) if folder is not None else ""
+        self.folder, self.checkpoints = folder, Checkpoints(folder, own)
         self.every, self.restore_best, self.machine = every, restore_best, machine
         self.module, self.optimisers, self.averaging, self.watchers = module, optimisers, averaging, watchers
         self.saved_at, self.saved_step = time.monotonic(), 0
 
-    def taken_up(self, stage: str) -> Place | None:
-        """Stand where the newest checkpoint was written, if there is one, and say where that is."""
-        name = self.machine.from_first(self.checkpoints.newest)
+    def resume(self, stage: str) -> Place | None:
+        """Restore the newest checkpoint, if any, and return its progress."""
+        name = self.machine.on_rank_zero(self.checkpoints.newest)
         if name is None:
             return None
         found = self.checkpoints.load(name)
@@ -105,9 +105,9 @@ class Keeper:
         for watcher, state in zip(self.watchers, place.watchers, strict=False):
             watcher.restore(state)
         step = self._best_step(place)
-        if step is not None and not self.machine.from_first(lambda: self.checkpoints.has_best(step)):
+        if step is not None and not self.machine.on_rank_zero(lambda: self.checkpoints.has_best(step)):
             place.best = None
-        if self.machine.first:
+        if self.machine.is_rank_zero:
             self.checkpoints.tidy(self._best_step(place))
         self.saved_step = place.step
         return place
@@ -121,11 +121,11 @@ class Keeper:
         return self.every.seconds is not None and time.monotonic() - self.saved_at >= self.every.seconds
 
     def save(self, place: Place) -> None:
-        """Write all that is needed to go on from here."""
+        """Write all that is needed to resume from here."""
         place.averaged = self.averaging.count
         place.watchers = [watcher.state() for watcher in self.watchers]
         random = self.machine.every_rank({name: torch.from_numpy(a) for name, a in random_state().items()})
-        if self.machine.first:
+        if self.machine.is_rank_zero:
             tensors = {
                 "weights": changing_tensors(self.module),
                 "optimiser": self.optimisers.state(),
@@ -136,8 +136,8 @@ class Keeper:
         self.saved_at, self.saved_step = time.monotonic(), place.step
 
     def save_best(self, step: int) -> None:
-        """Keep the weights that stand in the module as the best."""
-        if self.restore_best and (self.machine.first or self.folder is None):
+        """Keep the weights of the module as the best."""
+        if self.restore_best and (self.machine.is_rank_zero or self.folder is None):
             self.checkpoints.save_best(step, changing_tensors(self.module))
 
     def finish(self, place: Place) -> None:
@@ -150,7 +150,7 @@ class Keeper:
         else:
             self.machine.wait()
             put_tensors(self.module, self.checkpoints.load_best(step))
-        if self.machine.first:
+        if self.machine.is_rank_zero:
             self.checkpoints.save_final(Snapshot(asdict(place), {"weights": changing_tensors(self.module)}))
         self.machine.wait()
 

@@ -1,8 +1,8 @@
-"""The training loop of all neural methods: one step after the other, to be read from top to bottom.
+"""The training loop of all neural methods.
 
 A method hands over a `Fitting` (its module, batches, loss, validation) and finds the weights to keep in its module.
 Everything that decides the next step is in a checkpoint, and whatever is random is a function of the seed and the place
-in the training. Therefore a run that was killed goes on to the same weights, bit for bit on a CPU with the same number
+in the training. Therefore a run that was killed resumes to the same weights, bit for bit on a CPU with the same number
 of threads.
 """
 
@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
@@ -25,9 +26,9 @@ from labelwise.progress import progress
 from labelwise.training.averaging import Averaging
 from labelwise.training.keeping import Keeper, Place
 from labelwise.training.kept_memory import kept_memory
-from labelwise.training.machine import Machine
 from labelwise.training.optimisers import clip_adaptively, clip_gradients, make_optimisers
 from labelwise.training.randomness import kept_randomness, own_randomness
+from labelwise.training.ranks import Machine
 from labelwise.training.schedules import make_schedule
 from labelwise.training.watching import Best, History, Journal, Watcher, check_tensorboard, finite
 
@@ -53,8 +54,8 @@ class Fitting(Protocol):
         """The batches of an epoch: a function of the seed and the epoch alone."""
         ...
 
-    def load(self, item: Any) -> Any:
-        """The tensors of a batch, padded to its longest document; on the CPU, the loop moves them."""
+    def load(self, item: Any, epoch: int) -> Any:
+        """The tensors of a batch in this epoch, padded to its longest document; on the CPU, the loop moves them."""
         ...
 
     def loss(self, batch: Any) -> Tensor:
@@ -97,7 +98,7 @@ def train(
         Name of this training among several of one run: checkpoints of each have a folder of their own, and a stage that
         was finished before an interruption is not trained again.
     identity
-        A fingerprint of the data and of the method's own settings, so that checkpoints of others are never taken up.
+        A fingerprint of the data and of the method's own settings, so that checkpoints of others are never resumed.
     """
     if config.tensorboard is not None:
         check_tensorboard()
@@ -126,7 +127,7 @@ class _Loop:
         identity: str,
     ) -> None:
         self.fitting, self.config, self.machine, self.stage = fitting, config, machine, stage
-        self.watchers = tuple(watchers) if machine.first else ()
+        self.watchers = tuple(watchers) if machine.is_rank_zero else ()
         self.looked_at = config.validate_every is not None or len(watchers) > 0
         self.module = fitting.module.to(machine.device)
         self.learning = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
@@ -143,13 +144,13 @@ class _Loop:
             self.averaging,
             self.watchers,
         )
-        self.place = self.keeper.taken_up(stage) or Place(self._total_steps())
+        self.place = self.keeper.resume(stage) or Place(self._total_steps())
         self.stop = self.place.stopped
         self.schedule = make_schedule(config.schedule, self.place.total_steps)
         # the sum stays where the loss is: to read a number from a GPU is to wait for it
         self.loss_sum = torch.full((), self.place.loss_sum, device=machine.device)
-        tensorboard = config.tensorboard if machine.first and self.stop is None else None
-        self.journal = Journal(context.log if machine.first else None, stage, tensorboard, self.place.step)
+        tensorboard = config.tensorboard if machine.is_rank_zero and self.stop is None else None
+        self.journal = Journal(context.log if machine.is_rank_zero else None, stage, tensorboard, self.place.step)
         self.loss = machine.loss_function(self.module, fitting.loss)  # all ranks get the first one's weights
         self.steps_of_epoch = 1
         self.begin = time.monotonic() - self.place.seconds
@@ -186,12 +187,12 @@ class _Loop:
                 place.epoch, place.step_of_epoch = place.epoch + 1, 0
             self._after_step(loss)
             advance(1)
-            stop, save = self.machine.agreed(self.stop is not None, self.keeper.is_due(place.step))
+            stop, save = self.machine.broadcast_flags(self.stop is not None, self.keeper.is_due(place.step))
             if stop:
                 break
             if save:
                 self._save()
-        self.stop = self.machine.from_first(lambda: self.stop)
+        self.stop = self.machine.on_rank_zero(lambda: self.stop)
 
     def _step(self, batches: Iterator[Any], count: int) -> Tensor:
         """One step: gradients of `count` batches, clipping, update. Returns the mean loss of the batches."""
@@ -199,8 +200,8 @@ class _Loop:
         self.optimisers.forget_gradients()
         total = torch.zeros(())
         for number in range(1, count + 1):
-            batch = self.machine.placed(next(batches))
-            with self.machine.alone() if number < count else nullcontext():
+            batch = self.machine.move(next(batches))
+            with self.machine.no_sync() if number < count else nullcontext():
                 loss = self.loss(batch) if count == 1 else self.loss(batch) / count
                 loss.backward()
             total = loss.detach() if number == 1 else total + loss.detach()
@@ -210,14 +211,14 @@ class _Loop:
         self.loss_sum += total
         return total
 
-    def _clip(self, longest: float | Literal["adaptive"]) -> None:
-        """Scale the gradients down if they are too long; watchers are told how long they were."""
-        if longest == "adaptive":
-            length = clip_adaptively(self.learning.values(), self.place.lengths)
+    def _clip(self, most: float | Literal["adaptive"]) -> None:
+        """Scale the gradients down if their norm is too large; watchers get the norm before."""
+        if most == "adaptive":
+            norm = clip_adaptively(self.learning.values(), self.place.lengths)
         else:
-            length = clip_gradients(self.learning.values(), longest)
+            norm = clip_gradients(self.learning.values(), most)
         for watcher in self.watchers:
-            watcher.clipped(length)
+            watcher.clipped(norm)
 
     def _after_step(self, loss: Tensor) -> None:
         """All that may be due now that a step is done. Sets `stop` when it was the last."""
@@ -260,7 +261,7 @@ class _Loop:
         self._log_loss()
         self.optimisers.settle()
         with self._evaluating():
-            numbers, stop = self.machine.from_first(self._validated)
+            numbers, stop = self.machine.on_rank_zero(self._validated)
             self._judge(numbers)
         self.stop = stop or self.stop
         place.records.append({key: finite(value) for key, value in numbers.items()})
@@ -287,7 +288,7 @@ class _Loop:
             if numbers.keys() & found.keys():
                 raise ValueError(f"validate() may not name its numbers {', '.join(numbers)}")
             numbers |= found
-        stops = [watcher.after_epoch(numbers) for watcher in self.watchers]
+        stops = [watcher.after_validation(numbers) for watcher in self.watchers]
         written = {key: value for key, value in numbers.items() if key not in ("step", "epoch", "loss", "rate")}
         if written:
             self.journal.write(place.step, split="valid", epoch=self._epochs_done(), **written)
@@ -350,9 +351,10 @@ class _Loop:
         return total if steps is None else min(total, steps)
 
     def _loaded(self, items: list[Any]) -> Iterator[Any]:
+        load = partial(self.fitting.load, epoch=self.place.epoch)
         if self.config.load_ahead == 0:
-            return map(self.fitting.load, items)
-        return run_stream(self.fitting.load, items, self.config.load_ahead)
+            return map(load, items)
+        return run_stream(load, items, self.config.load_ahead)
 
     def _epochs_done(self) -> float:
         return self.place.epoch + self.place.step_of_epoch / self.steps_of_epoch
@@ -368,4 +370,4 @@ class _Loop:
         budget = self.config.time_budget
         if budget is None or self.config.averaging.kind != "swa":
             return 0.0
-        return self.machine.from_first(lambda: self._seconds() / budget)
+        return self.machine.on_rank_zero(lambda: self._seconds() / budget)

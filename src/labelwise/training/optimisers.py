@@ -20,7 +20,7 @@ from labelwise.training.row_optimiser import RowOptimiser
 from labelwise.training.torch_defaults import CLASSES, torch_defaults
 
 REMEMBERED = 5
-"""Lengths of gradients that adaptive clipping looks back at."""
+"""Gradient norms that adaptive clipping looks back at."""
 # Our names of the settings, and torch's.
 TORCH_NAMES = {
     "betas": "betas",
@@ -113,7 +113,7 @@ def make_optimisers(
     head
         Beginnings of names of the parameters that have the head's rate, such as ``"head."``.
     rows
-        Beginnings of names of the tables whose gradients come as rows (see `row_gradient`).
+        Beginnings of names of the tables whose gradients come as rows (see `encoders/row_gradients.py`).
     """
     named = {name: p for name, p in module.named_parameters() if p.requires_grad}
     if not named:
@@ -183,7 +183,7 @@ def _torch_optimiser(config: OptimiserConfig, groups: list[dict[str, Any]]) -> O
 
 
 def clip_gradients(parameters: Iterable[Tensor], longest: float) -> Tensor:
-    """Scale all gradients down so that together they are no longer than `longest`; returns the length before.
+    """Scale all gradients down so that their norm is at most `longest`; returns the norm before.
 
     Like `torch.nn.utils.clip_grad_norm_`, but for row-sparse gradients too.
     """
@@ -198,10 +198,10 @@ def clip_gradients(parameters: Iterable[Tensor], longest: float) -> Tensor:
 
 
 def clip_adaptively(parameters: Iterable[Tensor], lengths: list[float]) -> Tensor:
-    """Allow a gradient five times the longest of the last ones, and note its own length in `lengths`.
+    """Allow a gradient norm of five times the largest of the last ones, and append its own to `lengths`.
 
-    As AttentionXML does it (You et al. 2019): of each length no more than 1, and no more than twice the longest before
-    it, is noted; until there are five nothing is clipped. Returns the length before.
+    As AttentionXML does it (You et al. 2019): of each norm no more than 1, and no more than twice the largest before
+    it, is kept; until there are five nothing is clipped. Returns the norm before.
     """
     longest = max(lengths) if len(lengths) == REMEMBERED else math.inf
     before = clip_gradients(parameters, 5 * longest)

@@ -78,7 +78,7 @@ class RepetitionFitting:
         """Documents in another order each epoch, the same for every repetition; sorted inside a batch."""
         return [np.sort(rows) for rows in training_batches(self.ones, self.training, epoch)]
 
-    def load(self, item: np.ndarray) -> Batch:
+    def load(self, item: np.ndarray, epoch: int) -> Batch:
         """Sparse rows and the buckets of their labels."""
         rows = sparse_rows(pick_rows(self.data.features, item), len(self.tables), self.hashed)
         targets = BucketTargets.of_rows(self.data.labels, item, self.tables, self.n_buckets)

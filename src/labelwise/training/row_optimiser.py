@@ -25,15 +25,6 @@ FEW = 1 << 16
 """Numbers that are not worth a second thread."""
 
 
-def row_gradient(parameter: Tensor, rows: Tensor, values: Tensor) -> None:
-    """Add (rows, values) to the gradient of a table: what a loss that does its own backward pass hands over.
-
-    A row may stand several times; its values are summed.
-    """
-    gradient = torch.sparse_coo_tensor(rows[None], values, parameter.shape, check_invariants=False)
-    parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
-
-
 class RowOptimiser(Optimizer):
     """Any of our optimisers, row by row.
 

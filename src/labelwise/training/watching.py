@@ -1,4 +1,4 @@
-"""Those who look on while a model trains, and what is left to tell when it has: watchers, history, log lines."""
+"""Training callbacks (watchers), history and metric logging."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from labelwise.errors import MissingDependencyError
 
 
 class Watcher:
-    """Base of what looks on. A hook may return a reason to stop. With several ranks only the first has watchers."""
+    """Base of callbacks. A hook may return a reason to stop. With several ranks only rank zero has watchers."""
 
     def after_step(self, step: int, loss: Tensor) -> str | None:
         """After a step (counted from 1); the gradients are still there. To read `loss` costs a wait on a GPU."""
 
-    def clipped(self, length: Tensor) -> None:
-        """In a step with clipping, before `after_step`: the gradient's length before it was scaled down."""
+    def clipped(self, norm: Tensor) -> None:
+        """In a step with clipping, before `after_step`: the gradient norm before it was scaled down."""
 
-    def after_epoch(self, numbers: dict[str, Any]) -> str | None:
+    def after_validation(self, numbers: dict[str, Any]) -> str | None:
         """After every validation, or every epoch without one; in eval mode, with averaged weights if there are any.
 
         `numbers` has step, epoch, loss, rate and what was validated. What is added to it is logged too.

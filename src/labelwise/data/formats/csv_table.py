@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from labelwise.data.accumulators import LabelPile, TextPile, laid_out
+from labelwise.data.accumulators import LabelAccumulator, TextAccumulator, concatenated
 from labelwise.data.dataset import Dataset
 from labelwise.data.files import first_bytes, write_stream
 from labelwise.data.formats.base import Format
@@ -64,15 +64,15 @@ def read(path: Path, options: ReadOptions) -> Dataset:
         raise DataError(f"{NO_DOCUMENTS}; a header line with the names of the columns is needed", path)
     columns = _columns(first[1], path, options)
     chosen = {"texts": columns.texts, "paths": columns.paths, "ids": columns.ids}
-    piles = {part: TextPile() for part, places in chosen.items() if places not in (None, [])}
+    piles = {part: TextAccumulator() for part, places in chosen.items() if places not in (None, [])}
     cells: dict[str, list[bytes]] = {part: [] for part in (*piles, "labels")}
-    labels = LabelPile()
+    labels = LabelAccumulator()
     separator = (options.label_separator or SEPARATOR).encode()
 
     def flush() -> None:
         for part, pile in piles.items():
             pile.add_encoded(cells[part])
-        labels.add_fields(*laid_out(cells["labels"]), separator)
+        labels.add_fields(*concatenated(cells["labels"]), separator)
         for pending in cells.values():
             pending.clear()
 

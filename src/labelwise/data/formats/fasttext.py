@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwise.data.accumulators import LabelPile, TextPile
+from labelwise.data.accumulators import LabelAccumulator, TextAccumulator
 from labelwise.data.dataset import Dataset
 from labelwise.data.files import first_bytes, write_stream
 from labelwise.data.formats.base import Format
@@ -57,7 +57,7 @@ def read(path: Path, options: ReadOptions) -> Dataset:
     prefix = options.label_prefix.encode()
     if not prefix or _BLANK.search(prefix):
         raise ConfigError(f"label_prefix: a word without blanks is needed, got {options.label_prefix!r}")
-    labels, texts = LabelPile(), TextPile()
+    labels, texts = LabelAccumulator(), TextAccumulator()
     for block in text_blocks(path, options.encoding, options.on_bad_bytes):
         data, (starts, ends) = block.data, line_bounds(block.data)
         word_starts, word_ends, first, rest, scattered = leading_fields(data, starts, ends, prefix)

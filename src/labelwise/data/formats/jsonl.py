@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from labelwise.data.accumulators import LabelPile, TextPile
+from labelwise.data.accumulators import LabelAccumulator, TextAccumulator
 from labelwise.data.dataset import Dataset, Features
 from labelwise.data.files import first_bytes, write_stream
 from labelwise.data.formats.base import Format
@@ -156,14 +156,14 @@ class _Documents:
         self.path = first.path
         self.text_fields = options.text_column.split("+")
         self.cells: dict[str, list[bytes]] = {part: [] for part in self._cells(first)}
-        self.piles = {part: TextPile() for part in self.cells}
+        self.piles = {part: TextAccumulator() for part in self.cells}
         given = first.fields.get(FEATURES)
         self.features = None if given is None else _DenseRows() if isinstance(given, list) else _SparseRows()
         if self.features is None and not self.cells.keys() & {"texts", "paths"}:
             what = f"a document needs a text, a path or features; {self._missing_text(first)}"
             raise DataError(what, first.path, first.line)
         self.first = first
-        self.labels = LabelPile()
+        self.labels = LabelAccumulator()
         self.names: list[bytes] = []
         self.counts: list[int] = []
         self.relevances: list[float] | None = None

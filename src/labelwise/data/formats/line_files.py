@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwise.data.accumulators import LabelPile, TextPile, no_labels
+from labelwise.data.accumulators import LabelAccumulator, TextAccumulator, no_labels
 from labelwise.data.dataset import Dataset
 from labelwise.data.files import write_stream
 from labelwise.data.formats.base import Format
@@ -86,10 +86,10 @@ def read(path: Path, options: ReadOptions) -> Dataset:
             path,
         )
     separator = (options.label_separator or "").encode()
-    pile = LabelPile()
+    gathered = LabelAccumulator()
     for block in text_blocks(labels_path, options.encoding, options.on_bad_bytes):
-        pile.add_fields(block.data, *line_bounds(block.data), separator)
-    labels, names = pile.matrix()
+        gathered.add_fields(block.data, *line_bounds(block.data), separator)
+    labels, names = gathered.matrix()
     texts = read_lines(path, options)
     rows = len(labels.indptr) - 1
     if len(texts) != rows:
@@ -100,10 +100,10 @@ def read(path: Path, options: ReadOptions) -> Dataset:
 
 def read_lines(path: Path, options: ReadOptions) -> Strings:
     """The lines of a file, each one a text."""
-    pile = TextPile()
+    texts = TextAccumulator()
     for block in text_blocks(path, options.encoding, options.on_bad_bytes):
-        pile.add(block.data, line_bounds(block.data))
-    return pile.columns()[0]
+        texts.add(block.data, line_bounds(block.data))
+    return texts.columns()[0]
 
 
 def write_lines(texts: Strings, path: Path) -> None:

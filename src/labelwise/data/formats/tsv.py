@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwise.data.accumulators import LabelPile, TextPile
+from labelwise.data.accumulators import LabelAccumulator, TextAccumulator
 from labelwise.data.dataset import Dataset
 from labelwise.data.files import first_bytes, write_stream
 from labelwise.data.formats.base import Format
@@ -57,13 +57,13 @@ def parts(folder: Path) -> dict[str, Path]:
 
 def read(path: Path, options: ReadOptions) -> Dataset:
     separator = (options.label_separator or "").encode()
-    labels = LabelPile()
-    texts: TextPile | None = None
+    labels = LabelAccumulator()
+    texts: TextAccumulator | None = None
     tabs = 0
     for block, starts, ends, places in _tabbed_lines(path, options):
         if texts is None:
             tabs = int(np.count_nonzero(places[0] >= 0)) or int(options.labels)
-            texts = TextPile(max(1, tabs))
+            texts = TextAccumulator(max(1, tabs))
         if tabs == 0:
             texts.add(block.data, (starts, ends))
             labels.add_fields(block.data, starts, starts, separator)

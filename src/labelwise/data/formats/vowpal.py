@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwise.data.accumulators import LabelPile
+from labelwise.data.accumulators import LabelAccumulator
 from labelwise.data.csr import new_rows
 from labelwise.data.dataset import Dataset
 from labelwise.data.formats.base import Format
@@ -77,7 +77,7 @@ def read(path: Path, options: ReadOptions, folder: Path | None = None) -> Datase
     def work(block: ByteBlock) -> Parsed:
         return _parse(decode_block(block, path, options.encoding, options.on_bad_bytes), path, bits)
 
-    features, labels = new_rows(True, folder), LabelPile()
+    features, labels = new_rows(True, folder), LabelAccumulator()
     n_features, replaced = 0, 0
     with closing(line_blocks(path, READ_BYTES)) as blocks:
         for part in run_stream(work, blocks):

@@ -99,6 +99,7 @@ def halve_down(
     ``draws[node]`` holds two random numbers for each split; the children of node n are 2n + 1 and 2n + 2.
     """
     count = len(members)
+    zero = np.int64(0)  # a literal would be a type of its own, compiled once more
     every = dense.shape[1] + n_columns
     centre = np.empty(every, np.float32)
     products, with_all = np.empty(count, np.float32), np.empty(count, np.float32)
@@ -122,8 +123,8 @@ def halve_down(
             signs[one], signs[other] = 1, -1
             centre[:] = 0
             for turn in range(max_iterations + 1):
-                add_to_centre(indptr, indices, data, dense, group, signs[:n], 0, every, centre)
-                dot_with_centre(indptr, indices, data, dense, group, 0, n, centre, products)
+                add_to_centre(indptr, indices, data, dense, group, signs[:n], zero, every, centre)
+                dot_with_centre(indptr, indices, data, dense, group, zero, n, centre, products)
                 if turn == 0:  # the first pair's difference is the first direction; the sum of all rows comes next
                     for i in range(n):
                         scores[i], signs[i] = products[i], 1

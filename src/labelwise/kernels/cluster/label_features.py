@@ -48,7 +48,7 @@ def sum_documents(
     sums = np.zeros(n_columns, np.float32)
     lines = np.zeros((n_columns >> 9) + 1, np.uint8)
     used = np.zeros(len(lines) * _WORDS_A_LINE, np.uint64)
-    place = 0
+    place = np.int64(0)
     for label in range(first, last):
         row = new_dense[label - first]
         for position in range(label_indptr[label], label_indptr[label + 1]):

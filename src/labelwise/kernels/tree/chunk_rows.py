@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from labelwise.kernels.jit import jit
+from labelwise.kernels.tree.sorting import sort_from_bit
 
 
 @jit
@@ -17,15 +18,16 @@ def gather_rows(indptr, indices, values, rows, numbers, features, out_indptr, ou
 
     numbers [all features] must hold -1 and is left so.
     """
-    count = 0
+    count = np.int64(0)
     for row in rows:
         for k in range(indptr[row], indptr[row + 1]):
             if numbers[indices[k]] < 0:
                 numbers[indices[k]] = 0
                 features[count] = indices[k]
                 count += 1
-    features[:count].sort()
+    ordered = sort_from_bit(0, features, count, len(numbers), out_indices)
     for f in range(count):
+        features[f] = ordered[f]
         numbers[features[f]] = f
     used = 0
     out_indptr[0] = 0

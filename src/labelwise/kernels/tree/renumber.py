@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from labelwise.kernels.jit import jit
-from labelwise.kernels.tree.sorting import sort_from_bit_32
+from labelwise.kernels.tree.sorting import sort_from_bit
 
 
 @jit
@@ -28,7 +28,7 @@ def renumber_rows(indptr, indices, data, places, begin, end, out_indices, out_da
         for k in range(count):
             keys[k] = (np.int64(places[indices[first + k]]) << 32) | k
             values[k] = data[first + k]
-        ordered = sort_from_bit_32(keys, count, len(places), spare)
+        ordered = sort_from_bit(32, keys, count, len(places), spare)
         for k in range(count):
             out_indices[first + k] = ordered[k] >> 32
             out_data[first + k] = values[ordered[k] & 0xFFFFFFFF]

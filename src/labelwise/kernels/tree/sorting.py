@@ -11,14 +11,14 @@ _DIGITS = 1 << 6
 
 
 @inner
-def sort_from_bit_32(keys, count, limit, spare):
-    """Sort keys[:count] by their bits from 32 on, which are below `limit`, equal ones as they were.
+def sort_from_bit(bit, keys, count, limit, spare):
+    """Sort keys[:count] by their bits from `bit` on, which are below `limit`, equal ones as they were.
 
     Returns the array that holds them then: `keys` or `spare`, which is as long.
     """
     ends = np.empty(_DIGITS, np.int64)
-    shift = np.int64(32)
-    while limit >> (shift - 32) > 0:
+    shift = np.int64(bit)
+    while limit >> (shift - bit) > 0:
         for digit in range(_DIGITS):
             ends[digit] = 0
         for k in range(count):

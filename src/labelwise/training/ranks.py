@@ -46,7 +46,7 @@ class Machine:
         self.device = self.accelerator.device
         self.ranks: int = self.accelerator.num_processes
         self.rank: int = self.accelerator.process_index
-        self.first: bool = self.rank == 0
+        self.is_rank_zero: bool = self.rank == 0
         self.half = _wants_half(precision, self.device)
         self._wrapped: nn.Module | None = None
 
@@ -71,12 +71,12 @@ class Machine:
         self._wrapped = self.accelerator.prepare_model(_LossModule(module, function))
         return self._wrapped
 
-    def alone(self) -> AbstractContextManager[Any]:
+    def no_sync(self) -> AbstractContextManager[Any]:
         """Gradients stay on their rank inside: for all but the last batch of a step."""
         return nullcontext() if self._wrapped is None else self.accelerator.no_sync(self._wrapped)
 
-    def placed(self, batch: Any) -> Any:
-        """A batch on the device."""
+    def move(self, batch: Any) -> Any:
+        """A batch, moved to the device."""
         return batch if self.device.type == "cpu" else send_to_device(batch, self.device, non_blocking=True)
 
     def windows(self, items: Sequence[Any], accumulate: int) -> list[list[Any]]:
@@ -88,11 +88,11 @@ class Machine:
         mine = [items[(turn * self.ranks + self.rank) % len(items)] for turn in range(count)]
         return [mine[begin : begin + accumulate] for begin in range(0, count, accumulate)]
 
-    def agreed(self, *flags: bool) -> tuple[bool, ...]:
-        """What the first rank says, on all ranks."""
+    def broadcast_flags(self, *flags: bool) -> tuple[bool, ...]:
+        """The flags of rank zero, on all ranks."""
         if self.ranks == 1:
             return flags
-        said = torch.tensor([flag and self.first for flag in flags], dtype=torch.int32, device=self.device)
+        said = torch.tensor([flag and self.is_rank_zero for flag in flags], dtype=torch.int32, device=self.device)
         return tuple(bool(flag) for flag in self._reduced(said, "sum"))
 
     def mean(self, value: Tensor) -> float:
@@ -103,11 +103,11 @@ class Machine:
         reduced: Any = self.accelerator.reduce(value, how)
         return reduced
 
-    def from_first(self, make: Callable[[], Any]) -> Any:
-        """What the first rank makes, on all ranks; the others wait."""
+    def on_rank_zero(self, make: Callable[[], Any]) -> Any:
+        """What rank zero computes, on all ranks; the others wait."""
         if self.ranks == 1:
             return make()
-        box = [make() if self.first else None]
+        box = [make() if self.is_rank_zero else None]
         broadcast_object_list(box)
         return box[0]
 

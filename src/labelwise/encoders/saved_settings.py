@@ -1,0 +1,146 @@
+"""Settings and tokenizers of saved encoders: how far those of a stranger's folder are believed.
+
+Loading a model must neither reach for the network nor hang nor ask for more memory than its weights take. So only
+families of plain text transformers are built, counts are bounded before anything is built, and a tokenizer may not
+make texts much longer than they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from labelwise.errors import ModelFormatError
+
+Result = TypeVar("Result")
+
+TEXT_FAMILIES = frozenset((
+    "albert", "bert", "bert-generation", "big_bird", "biogpt", "bloom", "camembert", "canine", "convbert", "ctrl",
+    "data2vec-text", "deberta", "deberta-v2", "deepseek_v3", "diffllama", "distilbert", "electra", "ernie", "esm",
+    "eurobert", "exaone4", "falcon", "flaubert", "fnet", "funnel", "gemma", "gemma2", "gemma3_text", "glm", "glm4",
+    "gpt-sw3", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_oss", "gptj", "granite", "gte", "helium", "ibert",
+    "jina_embeddings_v3", "llama", "longformer", "luke", "mamba", "mamba2", "megatron-bert", "minimax", "ministral",
+    "mistral", "mixtral", "mobilebert", "modernbert", "modernbert-decoder", "mpnet", "mpt", "mra", "nemotron",
+    "nomic_bert", "nystromformer", "olmo", "olmo2", "olmo3", "openai-gpt", "opt", "persimmon", "phi", "phi3",
+    "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next", "reformer", "rembert", "roberta",
+    "roberta-prelayernorm", "roc_bert", "roformer", "seed_oss", "smollm3", "squeezebert", "stablelm", "starcoder2",
+    "xlm", "xlm-roberta", "xlm-roberta-xl", "xlnet", "xmod", "yoso",
+))  # fmt: skip
+"""Families that are built from their settings alone. Others may name a second model, which would be fetched."""
+NO_PART = ("num_labels", "id2label", "label2id", "problem_type", "task_specific_params", "finetuning_task")
+"""Settings of heads that an encoder does not have; a large number of labels would be spelt out one by one."""
+MOST_SETTINGS_BYTES = 1 << 20
+MOST_TOKENIZER_BYTES = 1 << 28
+MOST_COUNT = 1 << 31
+MOST_REPEATED = 512
+"""Layers, groups or blocks at most; nor may there be more than weights (64 always may: layers can share weights)."""
+REPEATED = ("layer", "group", "block", "stage", "expert")
+MOST_BUFFER_BYTES = 1 << 30
+MOST_GROWTH = 64
+"""How many times longer the replacements of a tokenizer can make a text."""
+MOST_RULES = 200
+
+
+def checked_settings(text: np.ndarray, n_weights: int, path: Path) -> dict[str, Any]:
+    """The settings of a saved encoder with so many weights, if they can be built without harm."""
+    if text.dtype != np.uint8 or text.ndim != 1 or len(text) > MOST_SETTINGS_BYTES:
+        raise ModelFormatError(f"{path}: the settings of the encoder are damaged")
+    try:
+        settings = json.loads(text.tobytes())
+    except (ValueError, RecursionError) as error:
+        raise ModelFormatError(f"{path}: the settings of the encoder are damaged: {error}") from None
+    family = settings.get("model_type") if isinstance(settings, dict) else None
+    if not isinstance(family, str) or family not in TEXT_FAMILIES:
+        raise ModelFormatError(
+            f"{path}: the encoder is of the family {str(family)[:80]!r}, which is not a plain text model"
+        )
+    settings = {key: value for key, value in settings.items() if key not in NO_PART}
+    for name, number in _numbers(settings):
+        most = min(MOST_REPEATED, max(64, n_weights)) if any(word in name for word in REPEATED) else MOST_COUNT
+        if isinstance(number, int) and abs(number) > most:
+            raise ModelFormatError(f"{path}: the encoder's setting {name} is {number}; at most {most:,} is believed")
+    if settings.get("chunk_size_feed_forward", 0) not in (0, 1):
+        raise ModelFormatError(
+            f"{path}: the encoder's setting chunk_size_feed_forward must be 0, or most texts would fail"
+        )
+    return settings
+
+
+def _numbers(value: Any, name: str = "") -> Iterator[tuple[str, int | float]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _numbers(inner, str(key))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _numbers(inner, "")
+    elif isinstance(value, int | float):
+        yield name, value
+
+
+def check_shapes(make: Callable[[], Any], weights: Mapping[str, np.ndarray], path: Path) -> None:
+    """Compare a network that has shapes only with the weights that are there, before one is made in memory."""
+    import torch
+
+    with torch.device("meta"):
+        network = make()
+    if getattr(network, "pooler", None) is not None:
+        network.pooler = None
+    for name, expected in network.state_dict().items():
+        found = weights.get(name)
+        if found is None or found.shape != tuple(expected.shape):
+            raise ModelFormatError(f"{path}: the weight {name} has another shape than the settings say, or is missing")
+    if sum(buffer.nbytes for buffer in network.buffers()) > MOST_BUFFER_BYTES:
+        raise ModelFormatError(f"{path}: the encoder's settings ask for more memory than its weights can need")
+
+
+def check_tokenizer(text: np.ndarray, path: Path) -> str:
+    """The JSON of a tokenizer, if none of its rules makes texts much longer."""
+    if text.dtype != np.uint8 or text.ndim != 1 or len(text) > MOST_TOKENIZER_BYTES:
+        raise ModelFormatError(f"{path}: the tokenizer is damaged")
+    try:
+        found = text.tobytes().decode()
+        tokenizer = json.loads(found)
+        rules = [rule for part in ("normalizer", "pre_tokenizer") for rule in _rules(tokenizer.get(part))]
+    except (ValueError, RecursionError, AttributeError) as error:
+        raise ModelFormatError(f"{path}: the tokenizer cannot be read: {error}") from None
+    growth = 1.0
+    for rule in rules:
+        if rule.get("type") in ("Replace", "Prepend"):
+            growth *= max(
+                1.0, len(str(rule.get("content") or rule.get("prepend") or "")) / _shortest(rule.get("pattern"))
+            )
+    if growth > MOST_GROWTH or len(rules) > MOST_RULES:
+        raise ModelFormatError(f"{path}: the tokenizer's rules could make a text more than {MOST_GROWTH} times longer")
+    return found
+
+
+def _rules(part: Any) -> Iterator[dict[str, Any]]:
+    """The rules of a normalizer or of what splits texts into words, however deep."""
+    if isinstance(part, dict):
+        yield part
+        for inner in part.values():
+            yield from _rules(inner)
+    elif isinstance(part, list):
+        for inner in part:
+            yield from _rules(inner)
+
+
+def _shortest(pattern: Any) -> int:
+    """Letters that a pattern replaces at least."""
+    plain = pattern.get("String") if isinstance(pattern, dict) else None
+    return max(1, len(plain)) if isinstance(plain, str) else 1
+
+
+def guarded(work: Callable[[], Result], what: str) -> Result:
+    """What `work` gives. The panics of Rust libraries are no Exceptions; they become an error of ours as well."""
+    try:
+        return work()
+    except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+        raise
+    except BaseException as error:
+        said = " ".join(str(error).split())[:200]
+        raise ModelFormatError(f"{what}: {said}") from None

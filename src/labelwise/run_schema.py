@@ -1,0 +1,268 @@
+"""The files of a run folder: their names, and what the JSON in them holds. Runs write by it, and all others read by it.
+
+Every file may be missing: a run that was stopped has only some. A file that is there but damaged is an error that names
+it, because a report that silently leaves out figures would be worse than none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from labelwise.errors import DataError
+
+CONFIG, STATE, METRICS, LOG, MODEL = "config.yml", "state.json", "metrics.jsonl", "log.txt", "model"
+RESULTS, MACHINE, LABELS, EXAMPLES = "results.json", "machine.json", "labels.tsv", "examples.jsonl"
+REPORT, CALIBRATION, INSPECTION = "report.html", "calibration.json", "inspection.json"
+CHECKPOINTS = "checkpoints"
+SCRATCH = ".rows"
+"""Rows of data that is mapped, while a process uses them."""
+WRITTEN_FILES = (CONFIG, METRICS, LOG, CALIBRATION, RESULTS, MACHINE, LABELS, EXAMPLES, INSPECTION, REPORT)
+WRITTEN_FOLDERS = (MODEL, CHECKPOINTS, SCRATCH)
+FORMAT = "labelwise-run"
+FINISHED, RUNNING, FAILED, CLEARING = "finished", "running", "failed", "clearing"
+"""What a state.json may say. A run that is being cleared is started over, whatever is left of it."""
+
+MAX_FILE_BYTES = 64 << 20
+
+
+class Part(BaseModel):
+    """A piece of a JSON file. Unknown keys are left alone, so that newer runs work; null means absent."""
+
+    model_config = ConfigDict(
+        extra="ignore", frozen=True, allow_inf_nan=False, coerce_numbers_to_str=True, protected_namespaces=()
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, value: Any) -> Any:
+        return {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else value
+
+
+class State(Part):
+    """state.json"""
+
+    format: str | None = None
+    status: str = "unknown"
+    error: str | None = None
+    started: str | None = None
+    finished: str | None = None
+    method: str | None = None
+    name: str | None = None
+
+
+class Group(Part):
+    """The figures of one frequency group of labels (head, torso, tail)."""
+
+    name: str
+    low: int | None = None
+    high: int | None = None
+    labels: int | None = Field(None, validation_alias=AliasChoices("n_labels", "labels"))
+    n_test_labels: int | None = None
+    occurrences: int | None = None
+    share: float | None = None
+    contribution: dict[int, float | None] = {}
+    recall: dict[int, float | None] = {}
+
+
+class Evaluation(Part):
+    """What `Evaluation.to_dict` wrote."""
+
+    values: dict[str, float | None]
+    intervals: dict[str, tuple[float, float] | None] = {}
+    groups: tuple[Group, ...] = ()
+    ties: dict[str, tuple[float, float] | None] = {}
+    ties_cut_off: dict[str, int] = {}
+    propensity: dict[str, float | None] | None = None
+    n_documents: int | None = None
+    n_without_labels: int | None = None
+    n_unseen_labels: int | None = None
+
+
+class Curve(Part):
+    """How often the labels occur, the most frequent first."""
+
+    rank: tuple[float, ...]
+    count: tuple[float, ...]
+
+
+class Baseline(Part):
+    """The figures of a baseline on the same documents."""
+
+    method: str
+    values: dict[str, float | None]
+
+
+class Reliability(Part):
+    """Predicted labels with scores of one range: how many, their mean score, and the share that was right."""
+
+    low: float
+    high: float
+    pairs: int = 0
+    mean: float | None = None
+    share: float | None = None
+
+
+class Calibration(Part):
+    """What the calibration found on held-out documents."""
+
+    n_documents: int | None = None
+    n_pairs: int | None = None
+    n_true: int | None = None
+    k: int | None = None
+    wanted_precision: float | None = None
+    reached: bool = True
+    threshold: float
+    precision: float | None = None
+    recall: float | None = None
+    f1: float | None = None
+    error_before: float | None = None
+    error_after: float | None = None
+    before: tuple[Reliability, ...] = ()
+    after: tuple[Reliability, ...] = ()
+
+
+class Results(Part):
+    """results.json"""
+
+    split: str = "test"
+    n_documents: int | None = None
+    evaluation: Evaluation
+    timings: dict[str, float | None] = {}
+    memory: dict[str, float | None] = {}
+    model: dict[str, int | float | str | None] = {}
+    data: dict[str, Any] = {}
+    frequency_curve: Curve | None = None
+    baseline: Baseline | None = None
+    calibration: Calibration | None = None
+
+
+class Machine(Part):
+    """machine.json"""
+
+    cpu: str | None = None
+    cores: int | None = None
+    threads: int | None = None
+    threads_before: tuple[int, ...] = ()
+    """Those of earlier tries, where a run was resumed with another number."""
+    memory_bytes: int | None = None
+    python: str | None = None
+    platform: str | None = None
+    packages: dict[str, str | None] = {}
+
+
+class TrueLabel(Part):
+    """A label a document has."""
+
+    label: str
+    text: str | None = None
+    count: int | None = None
+
+
+class PredictedLabel(Part):
+    """A label a document was given by the model."""
+
+    label: str
+    text: str | None = None
+    score: float | None = None
+    correct: bool = False
+
+
+class Example(Part):
+    """One line of examples.jsonl."""
+
+    id: str | None = None
+    text: str | None = None
+    truth: tuple[TrueLabel, ...] = ()
+    predicted: tuple[PredictedLabel, ...] = ()
+
+
+# --- one reader for each kind of file ---
+
+AnyPart = TypeVar("AnyPart", bound=Part)
+
+
+def read_text(path: Path) -> str:
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise DataError(f"larger than the {MAX_FILE_BYTES >> 20} MiB such a file of a run can have", path)
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"damaged: not UTF-8 at byte {error.start:,}", path) from None
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror}", path) from None
+
+
+def parsed(text: str, path: Path, line: int | None = None) -> Any:
+    """JSON, with NaN and the infinities (which Python writes, though JSON has none) read as 'not known'."""
+    try:
+        return json.loads(text, parse_constant=lambda _: None)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"damaged: not valid JSON: {error}", path, line) from None
+
+
+def checked(value: Any, kind: type[AnyPart], path: Path, line: int | None = None) -> AnyPart:
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        place = ".".join(str(part) for part in fault["loc"]) or "the file"
+        raise DataError(f"damaged: {place}: {fault['msg'].removeprefix('Input ')}", path, line) from None
+
+
+def read_json(path: Path, kind: type[AnyPart]) -> AnyPart:
+    return checked(parsed(read_text(path), path), kind, path)
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Numbered lines without their ends."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="\n") as file:
+            for place, line in enumerate(file, start=1):
+                yield place, line.rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"damaged: not UTF-8: {error.reason}", path) from None
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror}", path) from None
+
+
+def read_metrics(path: Path, notes: list[str] | None = None, damaged: str = "refuse") -> tuple[dict[str, Any], ...]:
+    """The lines of metrics.jsonl; none where there is no such file.
+
+    Lines are added while a run goes on, so the last one may be cut: that is no damage, and is added to `notes`. Other
+    damaged lines are an error, or left out with `damaged="skip"`.
+    """
+    if not path.is_file():
+        return ()
+    entries: list[dict[str, Any]] = []
+    lines = [(number, line) for number, line in read_lines(path) if line.strip()]
+    for number, line in lines:
+        try:
+            entry = parsed(line, path, number)
+            if not isinstance(entry, dict):
+                raise DataError(f"damaged: a mapping is needed, not a {type(entry).__name__}", path, number)
+        except DataError:
+            if number == lines[-1][0] and not path.read_bytes().endswith(b"\n"):
+                if notes is not None:
+                    notes.append(
+                        f"The last line of {METRICS} is cut and was left out; the run stopped while writing it."
+                    )
+                break
+            if damaged == "skip":
+                continue
+            raise
+        entries.append(entry)
+    return tuple(entries)
+
+
+def is_run_folder(folder: Path) -> bool:
+    """Whether a state.json of ours is in a folder."""
+    try:
+        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(state, dict) and state.get("format") == FORMAT

@@ -1,0 +1,61 @@
+"""The model of a model folder or run folder, and how its run read documents: what every user of a model begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from labelwise.config import ConfigSource, validated
+from labelwise.data.options import ReadOptions
+from labelwise.errors import ConfigError
+from labelwise.methods.base import Method, load
+from labelwise.run_schema import CONFIG, MODEL, STATE
+from labelwise.store import MANIFEST
+
+
+def open_model(path: str) -> Method:
+    """The model in a model folder or in a run folder."""
+    return load(model_folder(path))
+
+
+def model_folder(path: str) -> Path:
+    """The model folder that is meant by a model folder or a run folder."""
+    folder = Path(path)
+    if not (folder / MANIFEST).exists() and (folder / STATE).exists():
+        if not (folder / MODEL / MANIFEST).exists():
+            raise ConfigError(f"{folder}: this run has no model yet; give its train command again to resume it")
+        return folder / MODEL
+    return folder
+
+
+def chosen_threshold(given: str | None, model: Method) -> float | None:
+    """A threshold as typed: a number, or `auto` for the one that was found when the model was calibrated."""
+    if given is None:
+        return None
+    if given == "auto":
+        if model.threshold_ is None:
+            raise ConfigError(
+                "--threshold auto: this model is not calibrated; `labelwise calibrate MODEL DATA` does that, "
+                "or give a number"
+            )
+        return model.threshold_
+    try:
+        return float(given)
+    except ValueError:
+        raise ConfigError(f"--threshold: a number or auto is needed, got '{given}'") from None
+
+
+def read_options(model: str, documents: str, overrides: Mapping[str, Any], source: ConfigSource) -> ReadOptions:
+    """How to read documents for a model: as its run reads such files, changed by what is given now."""
+    before, held = section_of_run(model, "data"), None
+    if Path(str(before.get("train") or before.get("path"))).suffix == Path(documents).suffix:
+        held = before.get("options")
+    return validated(ReadOptions, {**(held if isinstance(held, dict) else {}), **overrides}, source)
+
+
+def section_of_run(model: str, name: str) -> dict[str, Any]:
+    """What the config of a run says in one section; nothing for a model folder."""
+    config = Path(model) / CONFIG
+    section: Any = ConfigSource.from_file(config).values.get(name) if config.exists() else None
+    return section if isinstance(section, dict) else {}

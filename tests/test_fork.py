@@ -1,0 +1,53 @@
+"""A process that is forked after its parent has predicted on several threads can predict as well."""
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from conformance.planted import planted
+from conformance.small import SMALL
+from labelwise.parallel import using_threads
+from labelwise.registry import METHODS, method_class
+
+SECONDS = 60
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+
+
+def ended_well(pid: int) -> bool:
+    """Wait for a child; one that hangs is ended."""
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return status == 0
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return False
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_predicts(name):
+    method = method_class(name)
+    data = planted(method.inputs[0], n_documents=60, n_labels=12)
+    settings = dict(SMALL.get(name, {}))
+    if "training" in settings:
+        settings["training"] = settings["training"].model_copy(update={"epochs": 1, "steps": 2})
+    with using_threads(2):
+        model = method(**settings).fit(data)
+        expected = model.predict(data, k=3)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                found = model.predict(data, k=3)
+                same = np.allclose(found.scores, expected.scores, atol=1e-4)
+                learned = method(**settings).fit(data).predict(data, k=3)
+                os._exit(0 if same and len(learned) == len(data) else 1)
+            finally:
+                os._exit(2)
+        assert ended_well(pid)
