@@ -31,12 +31,13 @@ from labelwise.config import Config as BaseConfig
 from labelwise.data.csr import pick_rows
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, ModelFormatError, require_imports
+from labelwise.features.rows import as_csr
 from labelwise.features.tfidf import Tfidf, TfidfConfig
 from labelwise.fit_context import FitContext
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
 from labelwise.methods.label_filter import LabelFilter
-from labelwise.methods.linear_base import LINEAR_TFIDF, as_csr
+from labelwise.methods.linear_base import LINEAR_TFIDF
 from labelwise.networks.settings import Count, OptimiserConfig, Positive, ScheduleConfig, TrainingConfig
 from labelwise.result_fields import PART, Decides, fields_beside
 from labelwise.store import stored
