@@ -6,9 +6,10 @@
 Every figure is of a new process: it imports the package, then either reads the corpus of `labelwise demo`, fits
 `linear_tree` with its defaults and predicts the test documents, or loads that model and predicts one text. `cold`
 starts with an empty folder of compiled kernels, `warm` with the one that the run before has filled. With `--other` the
-sources of another copy of the package take turns with these, and the predictions of both are compared. Figures are
-medians, in seconds from the start of Python to its end; CPU seconds are those of the process and depend less on what
-else the machine does. Writes benchmarks/results/cold_start.md.
+sources of another copy of the package take turns with these, and the predictions of both are compared. `this, alone`
+are these sources without the second process that compiles ahead. Figures are medians, in seconds from the start of
+Python to its end; CPU seconds, of both processes, depend less on what else the machine does. Writes
+benchmarks/results/cold_start.md.
 """
 
 from __future__ import annotations
@@ -46,9 +47,11 @@ print(hashlib.sha256(top.ids.tobytes() + top.scores.tobytes()).hexdigest())
 BUILD = "import sys; from labelwise.data.builders.pydocs import build_pydocs; build_pydocs(sys.argv[1])"
 
 
-def run(sources: Path, kernels: Path, code: str, *arguments: str) -> tuple[float, float, str]:
+def run(sources: Path, kernels: Path, code: str, *arguments: str, ahead: str = "1") -> tuple[float, float, str]:
     """Wall and CPU seconds of a new process, and what it printed."""
-    environment = {**os.environ, "PYTHONPATH": str(sources), "NUMBA_CACHE_DIR": str(kernels)}
+    environment = {
+        **os.environ, "PYTHONPATH": str(sources), "NUMBA_CACHE_DIR": str(kernels), "LABELWISE_COMPILE_AHEAD": ahead,
+    }  # fmt: skip
     before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments], env=environment, check=True, stdout=subprocess.PIPE, text=True
@@ -62,7 +65,9 @@ def main() -> None:
     parser.add_argument("--other", type=Path, help="the src folder of another copy of the package to compare with")
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
-    sides = {"this": SOURCES} | ({"other": options.other.resolve()} if options.other else {})
+    sides = {"this": (SOURCES, "1"), "this, alone": (SOURCES, "0")}
+    if options.other:
+        sides["other"] = options.other.resolve(), "0"
     times: dict[tuple[str, str, str], list[tuple[float, float]]] = defaultdict(list)
     printed: dict[str, set[str]] = defaultdict(set)
     load = os.getloadavg()[0]
@@ -72,12 +77,12 @@ def main() -> None:
         run(SOURCES, place / "first", BUILD, corpus)
         run(SOURCES, place / "first", FIT, corpus, model)
         for turn in range(options.repeats):
-            for side, sources in sides.items():
+            for side, (sources, ahead) in sides.items():
                 for what, code, arguments in (("fit", FIT, (corpus, "")), ("predict", PREDICT, (model,))):
                     kernels = place / f"{side}-{what}-{turn}"
                     kernels.mkdir()
                     for state in ("cold", "warm"):
-                        wall, cpu, result = run(sources, kernels, code, *arguments)
+                        wall, cpu, result = run(sources, kernels, code, *arguments, ahead=ahead)
                         times[what, state, side].append((wall, cpu))
                         printed[what].add(result)
                         print(f"{what} {state} {side}: {wall:.1f} s, {cpu:.1f} s CPU", flush=True)

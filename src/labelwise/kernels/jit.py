@@ -30,6 +30,7 @@ from llvmlite.binding import parse_assembly
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
+from numba.core.registry import CPUDispatcher
 from numba.core.serialize import dumps
 
 from labelwise.atomic import replacing
@@ -39,6 +40,8 @@ log = logging.getLogger("labelwise")
 VARIABLE = "NUMBA_CACHE_DIR"
 OUTDATED = 30 * 24 * 3600
 """Seconds after which machine code of other sources of a module is removed."""
+before_compiling: Callable[[Path], None] | None = None
+"""Called with the missing file before a kernel is compiled; if the file is there afterwards, it is read instead."""
 
 
 def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
@@ -59,7 +62,23 @@ def inner(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     if function is None:
         return partial(inner, **options)
     wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return numba.njit(nogil=True, **wrappers, pipeline_class=_InnerCompiler, **options)(function)
+    dispatcher = numba.njit(nogil=True, **wrappers, pipeline_class=_InnerCompiler, **options)(function)
+    if isinstance(dispatcher, CPUDispatcher):  # a plain function under NUMBA_DISABLE_JIT
+        dispatcher.__class__ = _InnerDispatcher
+    return dispatcher
+
+
+def is_cached(kernel: Any) -> bool:
+    """Whether machine code of a kernel is there, for whatever types; a kernel that is never compiled counts as well."""
+    files = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
+    return not isinstance(files, _Files) or files.exist()
+
+
+class _InnerDispatcher(CPUDispatcher):
+    """Numba takes it for a function as any other; it has no entry point that Python could call."""
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError(f"{self.py_func.__qualname__} is `inner`: only kernels can call it")
 
 
 class _InnerLibrary(JITCodeLibrary):
@@ -143,11 +162,16 @@ class _Files:
         digest = hashlib.sha256(f"{numba.__version__} {key!r}".encode()).hexdigest()
         return self._folder / f"{self._base}.{digest[:24]}.nbc"
 
+    def exist(self) -> bool:
+        return any(self._folder.glob(f"{self._base}.*.nbc"))
+
     def load(self, key: Any) -> Any:
-        try:
-            return pickle.loads(self._path(key).read_bytes())
-        except (OSError, EOFError, pickle.UnpicklingError):
-            return None
+        path = self._path(key)
+        found = _unpickled(path)
+        if found is None and before_compiling is not None:
+            before_compiling(path)
+            found = _unpickled(path)
+        return found
 
     def save(self, key: Any, data: Any) -> None:
         with (
@@ -159,6 +183,13 @@ class _Files:
     def flush(self) -> None:
         for path in self._folder.glob(f"{self._base}.*.nbc"):
             path.unlink(missing_ok=True)
+
+
+def _unpickled(path: Path) -> Any:
+    try:
+        return pickle.loads(path.read_bytes())
+    except (OSError, EOFError, pickle.UnpicklingError):
+        return None
 
 
 @cache

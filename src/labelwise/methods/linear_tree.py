@@ -12,6 +12,8 @@ weights may be kept in 16 or 8 bits, and several trees are averaged.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -24,6 +26,7 @@ from labelwise.data.dataset import Dataset
 from labelwise.features.label_features import pifa
 from labelwise.features.tfidf import Tfidf, TfidfConfig
 from labelwise.fit_context import FitContext
+from labelwise.linear.compile_ahead import compile_ahead
 from labelwise.linear.level_trainer import SolverConfig
 from labelwise.linear.memory_estimate import bytes_of, check_memory, clustering_need
 from labelwise.linear.shards import ChunkShards
@@ -105,6 +108,8 @@ class LinearTree(LinearMethod):
         if "user" in config.negatives:
             own_negatives = read_negatives(config.user_negatives, data)
             given |= csr_to_tensors("negatives", own_negatives)
+        if kind == "texts":
+            compile_ahead(["search", "words", "solver"], config.precision)
         self.tfidf_, self.linear_ = Tfidf(config.tfidf) if kind == "texts" else None, LinearTrees()
         features = self.linear_.order_features(*training_features(data, self.tfidf_))
         negatives = "matcher" if "matcher" in config.negatives else "teacher"
@@ -116,6 +121,11 @@ class LinearTree(LinearMethod):
                 describing = features.sparse if kind == "texts" else data.features  # dense ones describe labels whole
                 trees = _clustered(describing, data.labels, config, settings.seeds(config.trees), shards)
             self.linear_.train(features, data.labels, trees, settings, shards, own_negatives)
+
+    def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
+        if self.input_ == "texts":
+            compile_ahead(["search", "words"], self.config.precision)
+        super()._restore(tensors, path)
 
 
 def _clustered(

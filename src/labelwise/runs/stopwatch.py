@@ -27,8 +27,13 @@ class Stopwatch:
 
 @contextmanager
 def stopwatch() -> Iterator[Stopwatch]:
-    """Time the block. Kernels are compiled one after the other, and what they call is compiled inside of them."""
+    """Time the block. Kernels are compiled one after the other, and what they call is compiled inside of them.
+
+    Waiting for a kernel that a second process compiles counts as compiling.
+    """
     from numba.core import event as happenings
+
+    from labelwise.linear.compile_ahead import WAITING
 
     watch, begin = Stopwatch(), time.perf_counter()
     open_since: list[float] = []
@@ -44,8 +49,9 @@ def stopwatch() -> Iterator[Stopwatch]:
             if not open_since:
                 watch.compiling += time.perf_counter() - since
 
+    listener = Compilations()
     try:
-        with happenings.install_listener(COMPILATION, Compilations()):
+        with happenings.install_listener(COMPILATION, listener), happenings.install_listener(WAITING, listener):
             yield watch
     finally:
         watch.seconds = max(time.perf_counter() - begin - watch.compiling, 0.0)
