@@ -138,7 +138,11 @@ def draw(found: list[dict[str, float]], path: Path) -> None:
 
     figure, axes = pyplot.subplots(figsize=(6, 3.5), layout="constrained")
     labels = [one["labels"] for one in found]
-    for key, name in (("cpu", "CPU time a step"), ("wall", "wall time a step"), ("step", "memory beside the tables")):
+    for key, name in (
+        ("cpu", "CPU time per step"),
+        ("wall", "wall time per step"),
+        ("step", "other memory"),
+    ):
         axes.plot(labels, [one[key] / found[0][key] for one in found], marker="o", label=name)
     axes.axhline(1.5, color="grey", linestyle=":", label="1.5 times")
     axes.set(xscale="log", xlabel="labels", ylabel=f"times that of {labels[0]:,.0f} labels", ylim=(0, None))

@@ -159,7 +159,7 @@ def main() -> None:
                 runs[side.name].append(found)
                 print(side.name, {k: round(v, 4) for k, v in found.items() if k != "versions"}, flush=True)
             sides = [side for side in sides if len(runs[side.name]) > repeat]
-        scores = {side.name: driving.judge(folder, Path(temporary) / f"{side.name}.npz") for side in sides}
+        scores = {side.name: driving.evaluate(folder, Path(temporary) / f"{side.name}.npz") for side in sides}
     text = page(given, sides, missing, runs, scores, loads)
     given.results.parent.mkdir(exist_ok=True)
     given.results.write_text(text, encoding="utf-8")

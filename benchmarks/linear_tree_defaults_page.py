@@ -122,8 +122,8 @@ def write(rows: list[Row], base: dict[str, Any], factors: set[str], results: Pat
         "# Cost and benefit of each parameter of linear_tree",
         "",
         "Created by `python benchmarks/linear_tree_defaults.py`, which describes the method. CPU seconds on one "
-        "thread; scores in per cent on held-out documents, never the test split. In bold: no faster setting has a better "
-        "score. Parameters of prediction alone (post-processor, beam) share their trained model. "
+        "thread; scores in per cent on held-out documents, never the test split. In bold: no faster setting has a "
+        "better score. Parameters of prediction alone (post-processor, beam) share their trained model. "
         f"Each row names what differs from the base: {fixed}.",
         "",
     ]

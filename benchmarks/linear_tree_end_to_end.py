@@ -61,7 +61,7 @@ def run_peer(given, side: Side, python: str, folder: Path, scratch: Path) -> tup
         return ended, {}, {}
     found = json.loads(ended.output.splitlines()[-1])
     found.pop("versions")
-    return ended, driving.judge(folder, scratch / "predictions.npz"), found
+    return ended, driving.evaluate(folder, scratch / "predictions.npz"), found
 
 
 def make_inputs(data: str, folder: Path) -> None:

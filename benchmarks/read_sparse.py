@@ -167,7 +167,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         whole, part = Path(folder) / "train.txt", Path(folder) / "slice.txt"
-        # In a process of its own, because a process begins with the peak memory of the one that starts it.
+        # In a separate process, because a process starts with the peak memory of its parent.
         subprocess.run([sys.executable, __file__, "--mb", str(given.mb), "--make", str(whole)], check=True)
         head_of(whole, part, min(given.slice_mb, given.mb))
         rows: dict[str, list[dict[str, float]]] = {}

@@ -88,7 +88,7 @@ def measure(side: Side, python: str, folder: Path, threads: int, minutes: float,
     return json.loads(ended.output.splitlines()[-1])
 
 
-def judge(folder: Path, predictions: Path) -> dict[str, float]:
+def evaluate(folder: Path, predictions: Path) -> dict[str, float]:
     """Scores of kept predictions, in per cent."""
     from scipy import sparse
 

@@ -54,6 +54,7 @@ def solve_lanes(
     margins = np.empty(LANES, np.float32)
     change = np.zeros(LANES, np.float32)
     cost = np.ones(LANES, np.float32)
+    n_dense = dense.shape[1]
     halves = dense.itemsize == 2  # a row of them is converted as a whole, which vectorises
     converted = np.empty((1, dense.shape[1]), np.float32)
     order = np.arange(n)
@@ -69,7 +70,9 @@ def solve_lanes(
             for b in range(LANES):
                 margins[b] = offsets[b] * bias
             dot_rows(indices, values, start, end, weights, margins)
-            if halves:
+            if n_dense == 0:
+                pass
+            elif halves:
                 source = dense[rows[row]]
                 for column in range(len(source)):
                     converted[0, column] = as_float(source[column])
@@ -86,7 +89,9 @@ def solve_lanes(
             worst = max(worst, violation)
             if violation > _STILL * tolerance:
                 add_rows(indices, values, start, end, weights, change)
-                if halves:
+                if n_dense == 0:
+                    pass
+                elif halves:
                     add_block(converted, 0, weights, first_dense, change)
                 else:
                     add_block(dense, rows[row], weights, first_dense, change)
