@@ -278,7 +278,7 @@ def test_clusters_are_as_large_as_wished():
     [
         ({"levels": [6]}, "2, 4, 8"),
         ({"levels": [8, 4]}, "increasing numbers"),
-        ({"flat": True, "beam_width": 3}, "beam_width means nothing"),
+        ({"flat": True, "beam_width": 3}, "beam_width has no effect"),
         ({"levels": [4], "cluster_size": 16}, "leave out levels or cluster_size"),
         ({"recurrent": {"width": 7}}, "recurrent.width"),
         ({"training": {"optimiser": {"rte": 1}}}, r"training\.optimiser\.rte"),

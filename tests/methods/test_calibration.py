@@ -174,7 +174,7 @@ def test_a_wanted_precision_and_one_out_of_reach():
     nothing = replace(data, labels=sparse.csr_array(data.labels.shape, dtype=np.float32))
     calibration, report = calibrate(top, nothing, precision=0.8)
     assert not report.reached
-    assert "out of reach" in str(report)
+    assert "cannot be reached" in str(report)
     assert 0 < calibration.threshold <= 1
 
 

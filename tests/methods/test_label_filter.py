@@ -127,7 +127,7 @@ def test_a_filter_made_before_is_not_checked_again(tmp_path, monkeypatch):
     np.testing.assert_array_equal(found.ids, expected.ids)
     np.testing.assert_array_equal(found.scores, expected.scores)
     assert model.label_filter() is None
-    with pytest.raises(DataError, match="give it alone"):
+    with pytest.raises(DataError, match="pass it alone"):
         model.predict(data, labels=chosen, label_weights=weights)
     with pytest.raises(DataError, match="belongs to one model"):
         lw.LinearFlat().fit(["one", "two"], [["x"], ["y"]]).predict("one", labels=chosen)

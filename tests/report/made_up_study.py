@@ -18,7 +18,10 @@ WORDS = {
         "the vectors of all documents are one point (mean cosine 1.0000)",
         "It will not recover. Start again",
     ),
-    "diverged": ("the loss is nan, it was 0.69 at the start", "Use a rate ten times lower, a warm-up, or clip gradients"),
+    "diverged": (
+        "the loss is nan, it was 0.69 at the start",
+        "Use a rate ten times lower, a warm-up, or clip gradients",
+    ),
 }
 OPTIMISER = "model.training.optimiser"
 
