@@ -1,3 +1,4 @@
+import gc
 import os
 import threading
 import time
@@ -80,3 +81,42 @@ def test_work_inside_work_does_not_wait_for_itself():
     with parallel.using_threads(2):
         found = parallel.run_all(lambda x: parallel.run_all(lambda y: x * y, range(4)), range(4))
     assert found == [[x * y for y in range(4)] for x in range(4)]
+
+
+def test_the_number_of_threads_may_change_while_others_compute():
+    failures, stop = [], threading.Event()
+
+    def compute():
+        while not stop.is_set():
+            try:
+                assert parallel.run_all(lambda x: x + 1, range(8)) == list(range(1, 9))
+                assert list(parallel.run_stream(lambda x: x + 1, range(8))) == list(range(1, 9))
+            except Exception as error:
+                failures.append(error)
+                return
+
+    workers = [threading.Thread(target=compute) for _ in range(3)]
+    with parallel.using_threads(2):
+        for worker in workers:
+            worker.start()
+        for number in range(300):
+            with parallel.using_threads(2 + number % 3):
+                parallel.run_all(lambda x: x, range(4))
+        stop.set()
+        for worker in workers:
+            worker.join(30)
+    assert failures == []
+
+
+def test_a_pool_that_is_not_used_any_more_ends():
+    with parallel.using_threads(7):
+        parallel.run_all(lambda x: time.sleep(0.01), range(20))
+    with parallel.using_threads(2):
+        parallel.run_all(lambda x: x, range(4))
+        gc.collect()
+        for _ in range(100):
+            count = sum(thread.name.startswith("labelwise") for thread in threading.enumerate())
+            if count <= 2:
+                return
+            time.sleep(0.05)
+    pytest.fail(f"{count} threads of pools are left")

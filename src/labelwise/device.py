@@ -37,6 +37,21 @@ def torch_threads() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@contextmanager
+def limited_threads(count: int, usual: int) -> Iterator[None]:
+    """Torch computes with `count` threads in this thread of a pool, and with `usual` afterwards.
+
+    `usual` is the number of the thread that hands out the work. A thread's own number would not do: where it was never
+    set, it is the one that any thread has set last, and so depends on which came first.
+    """
+    torch.get_num_threads()  # a thread's first question sets its number to the one set last by any; later it is its own
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(usual)
+
+
 def _limit_after_fork() -> None:
     global _only_one
     if _used_many:

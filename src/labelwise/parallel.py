@@ -60,13 +60,14 @@ def using_threads(count: int | None) -> Iterator[None]:
 
 
 def pool() -> ThreadPoolExecutor:
-    """The shared pool, made anew after a fork or when the number of threads changed."""
+    """The shared pool; another one after a fork or when the number of threads changed.
+
+    The one before is not shut down: other threads may be about to give it work. It ends when nobody holds it any more.
+    """
     global _pool, _pool_key
     with _pool_lock:
         key = (os.getpid(), threads())
         if _pool is None or _pool_key != key:
-            if _pool is not None and _pool_key is not None and _pool_key[0] == key[0]:
-                _pool.shutdown(wait=False)
             _pool = ThreadPoolExecutor(key[1], thread_name_prefix="labelwise", initializer=_mark_thread)
             _pool_key = key
         return _pool

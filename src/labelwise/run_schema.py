@@ -46,6 +46,7 @@ class Part(BaseModel):
 class State(Part):
     """state.json"""
 
+    format: str | None = None
     status: str = "unknown"
     error: str | None = None
     started: str | None = None
@@ -58,7 +59,10 @@ class Group(Part):
     """The figures of one frequency group of labels (head, torso, tail)."""
 
     name: str
+    low: int | None = None
+    high: int | None = None
     labels: int | None = Field(None, validation_alias=AliasChoices("n_labels", "labels"))
+    n_test_labels: int | None = None
     occurrences: int | None = None
     share: float | None = None
     contribution: dict[int, float | None] = {}
@@ -107,6 +111,9 @@ class Calibration(Part):
     """What the calibration found on held-out documents."""
 
     n_documents: int | None = None
+    n_pairs: int | None = None
+    n_true: int | None = None
+    k: int | None = None
     wanted_precision: float | None = None
     reached: bool = True
     threshold: float

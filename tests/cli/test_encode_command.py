@@ -178,6 +178,6 @@ def test_a_killed_command_ends_in_the_same_file(model, tmp_path):
     command = ("encode", model, source, "-o", out)
     kill_where_it_holds(HOLD_AT_THE_SECOND_BATCH, *command)
     assert not out.exists()
-    assert "going on after" in labelwise(*command).err
+    assert "resuming after" in labelwise(*command).err
     labelwise("encode", model, source, "-o", whole)
     assert out.read_bytes() == whole.read_bytes()

@@ -159,3 +159,23 @@ def test_steps_of_lengths():
     assert steps.counts == (4, 3, 1, 1)
     assert steps.begins == (0, 4, 7, 8)
     assert steps.tokens == 9
+
+
+def test_directions_leave_every_thread_with_the_same_number_of_threads():
+    import threading
+
+    from labelwise.device import torch_threads
+    from labelwise.encoders.recurrent_passes import _each_direction
+    from labelwise.parallel import run_all, using_threads
+
+    both = threading.Barrier(2, timeout=30)
+
+    def count(_):
+        both.wait()
+        return torch.get_num_threads()
+
+    with using_threads(2), torch_threads():
+        for _ in range(3):
+            assert _each_direction(count) == [1, 1]
+            assert run_all(count, (0, 1)) == [2, 2]
+        assert torch.get_num_threads() == 2

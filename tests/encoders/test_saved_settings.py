@@ -11,7 +11,7 @@ import labelwise as lw
 from conformance.planted import planted_texts
 from conformance.small import SMALL
 from labelwise.errors import ModelFormatError
-from labelwise.methods.base import STATE_FILE
+from labelwise.methods.model_folder import STATE_FILE
 from labelwise.registry import method_class
 from labelwise.store import changed_folder, map_tensors
 

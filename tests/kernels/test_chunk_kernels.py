@@ -105,7 +105,7 @@ def test_the_directory_finds_what_a_search_finds(seed, n_features, sizes):
     rows, found_values = np.empty(len(wanted) + 1, np.int64), np.empty(len(wanted) + 1, np.float32)
     tables = word_offsets, words, shifts, range_offsets, starts
     for c, chunk in enumerate(chunks):
-        count = look_up(0, len(wanted), wanted, values, c, offsets[c], features, *tables, rows, found_values)
+        count = look_up(0, len(wanted), wanted, values, c, offsets[c], features, *tables, 0, rows, found_values)
         here = np.isin(wanted, chunk)
         np.testing.assert_array_equal(features[rows[:count]], wanted[here])
         assert (rows[:count] >= offsets[c]).all()

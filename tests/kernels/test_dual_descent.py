@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
 from labelwise.kernels.tree import dual_descent
-from labelwise.kernels.tree.lanes import LANES, add_rows, dot_rows
+from labelwise.kernels.tree.lanes import LANES, add_block, add_rows, dot_block, dot_rows
 
 
 @njit
@@ -40,6 +40,32 @@ def test_vector_loops_equal_numpy(count, start, seed):
     np.testing.assert_allclose(weights, changed, rtol=1e-4, atol=1e-4)
 
 
+@njit
+def dot_dense(dense, row, weights, first, out):
+    dot_block(dense, row, weights, first, out)
+
+
+@njit
+def add_dense(dense, row, weights, first, delta):
+    add_block(dense, row, weights, first, delta)
+
+
+@given(st.integers(0, 20), st.integers(0, 2**32 - 1))
+def test_vector_loops_over_a_dense_block_equal_numpy(count, seed):
+    rng = np.random.default_rng(seed)
+    weights = rng.normal(size=(23, LANES)).astype(np.float32)
+    first = int(rng.integers(0, 24 - count))
+    values, out, delta = (rng.normal(size=size).astype(np.float32) for size in (count, LANES, LANES))
+    dense = np.stack([values + 1, values, values - 1])
+    expected = out + values.astype(np.float64) @ weights[first : first + count].astype(np.float64)
+    dot_dense(dense, 1, weights, first, out)
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
+    changed = weights.astype(np.float64)
+    changed[first : first + count] += values[:, None].astype(np.float64) * delta
+    add_dense(dense, 1, weights, first, delta)
+    np.testing.assert_allclose(weights, changed, rtol=1e-4, atol=1e-4)
+
+
 def problem(seed, n=120, d=40, width=5):
     rng = np.random.default_rng(seed)
     X = sparse.random_array((n, d), density=0.3, format="csr", rng=rng, dtype=np.float32)
@@ -49,7 +75,8 @@ def problem(seed, n=120, d=40, width=5):
     return X, signs
 
 
-def solve(X, signs, loss, positive=1.0, negative=1.0, costs=None, bias=1.0, tolerance=1e-3):
+def solve(X, signs, loss, positive=1.0, negative=1.0, costs=None, bias=1.0, tolerance=1e-3, dense=None):
+    """Margins of the solver's weights; `dense` (float32, or float16 as uint16) are further columns of some rows."""
     n, width = signs.shape
     padded = np.zeros((n, LANES), np.int8)
     padded[:, :width] = signs
@@ -57,16 +84,45 @@ def solve(X, signs, loss, positive=1.0, negative=1.0, costs=None, bias=1.0, tole
     given = np.ones((n, LANES), np.float32) if weighted else np.array([[negative, positive]], np.float32)
     if weighted:
         given[:, :width] = costs
-    weights = np.zeros((X.shape[1], LANES), np.float32)
     offsets = np.zeros(LANES, np.float32)
     norms = np.asarray((X * X).sum(axis=1)).ravel().astype(np.float32)
+    rows = np.arange(n)
+    if dense is None:
+        dense, numbers = np.empty((0, 0), np.float32), np.empty((n, 0), np.float32)
+    else:
+        rows = np.random.default_rng(1).permutation(2 * n)[:n]  # the chunk's rows are some of all documents
+        numbers, dense = dense, np.repeat(dense, 2, axis=0)
+        dense[rows] = numbers
+        numbers = (numbers.view(np.float16) if numbers.dtype == np.uint16 else numbers).astype(np.float32)
+        norms += (numbers * numbers).sum(axis=1)
+    weights = np.zeros((X.shape[1] + dense.shape[1], LANES), np.float32)
+    dense.flags.writeable = False  # as training has it, which saves a compilation
     passes = dual_descent.solve_lanes(
-        X.indptr[:-1].astype(np.int64), X.indptr[1:].astype(np.int64), X.indices, X.data, norms, padded, given, weighted, width, loss, np.float32(bias),
-        np.float32(tolerance), 5000, 0, weights, offsets,
+        X.indptr[:-1].astype(np.int64), X.indptr[1:].astype(np.int64), X.indices, X.data, rows, dense, X.shape[1],
+        norms, padded, given, weighted, width, loss, np.float32(bias), np.float32(tolerance), 5000, 0, weights, offsets,
     )  # fmt: skip
     assert passes < 5000
     assert (weights[:, width:] == 0).all()
-    return X @ weights[:, :width] + offsets[:width] * bias
+    sparse_weights, dense_weights = weights[: X.shape[1], :width], weights[X.shape[1] :, :width]
+    return X @ sparse_weights + numbers @ dense_weights + offsets[:width] * bias
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("loss", [dual_descent.SQUARED_HINGE, dual_descent.LOGISTIC])
+@pytest.mark.parametrize("n_sparse", [0, 25])
+def test_dense_columns_are_learned_like_sparse_ones(n_sparse, loss, dtype):
+    X, signs = problem(3)
+    dense = (X[:, n_sparse:].toarray() + 0.25).astype(dtype)
+    whole = np.hstack([X[:, :n_sparse].toarray(), dense.astype(np.float32)])
+    given = dense.view(np.uint16) if dtype == np.float16 else dense
+    found = solve(X[:, :n_sparse], signs, loss, dense=given)
+    for lane in range(signs.shape[1]):
+        if loss == dual_descent.LOGISTIC:
+            peer = LogisticRegression(solver="liblinear", C=1.0, tol=1e-8, max_iter=10_000)
+        else:
+            peer = LinearSVC(loss="squared_hinge", C=1.0, tol=1e-8, max_iter=1_000_000, dual=True)
+        expected = peer.fit(whole, signs[:, lane]).decision_function(whole)
+        np.testing.assert_allclose(found[:, lane], expected, atol=0.02)
 
 
 @pytest.mark.parametrize("seed", range(4))

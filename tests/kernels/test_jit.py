@@ -61,6 +61,14 @@ def test_a_changed_callee_is_compiled_again(package):
     assert run(package, **cache)[:2] == (22, 0)
 
 
+def test_functions_inside_kernels_have_no_file_of_their_own(package):
+    (package / "made" / "callee.py").write_text(CALLEE.format(9).replace("jit\n", "inner\n"))
+    cache = {"XDG_CACHE_HOME": str(package / "cache")}
+    assert run(package, **cache)[:2] == (9, 0)
+    assert [path.name.split(".")[0] for path in (package / "cache").rglob("*.nbc")] == ["caller"]
+    assert run(package, **cache)[:2] == (9, 1)
+
+
 def test_copies_of_the_sources_share_the_cache(package, tmp_path):
     other = package_in(tmp_path / "second")
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}

@@ -14,7 +14,7 @@ from killing import kill_where_it_holds
 from labelwise.fit_context import FitContext
 from labelwise.linear import shards as chunk_shards
 from labelwise.linear.level_trainer import LevelTrainer
-from labelwise.linear.shards import ChunkShards, fingerprint
+from labelwise.linear.shards import ChunkShards
 from labelwise.linear.weights import ChunkPart
 from labelwise.parallel import using_threads
 from labelwise.store import Folder
@@ -213,10 +213,3 @@ def test_a_full_disk_does_not_stop_training(tmp_path, monkeypatch, caplog):
     same(lw.LinearTree(**SMALL).fit(data, context=FitContext(tmp_path / "work")).predict(data, k=5), expected)
     assert caplog.text.count("No space left") == 1
     assert list((tmp_path / "work").iterdir()) == []
-
-
-def test_fingerprints_tell_types_and_shapes_apart():
-    base = {"a": np.zeros(4, np.int32)}
-    others = [{"a": np.zeros(4, np.float32)}, {"a": np.zeros((2, 2), np.int32)}, {"b": np.zeros(4, np.int32)}, {}]
-    assert len({fingerprint({}, arrays) for arrays in (base, *others)}) == 5
-    assert fingerprint({"x": 1, "y": 2}, base) == fingerprint({"y": 2, "x": 1}, base) != fingerprint({"x": 1}, base)

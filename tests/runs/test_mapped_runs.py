@@ -13,8 +13,8 @@ from labelwise.config import ConfigSource
 from labelwise.data.csr import ArrayOnDisk
 from labelwise.errors import ConfigError, DataError
 from labelwise.methods.mach import Mach
+from labelwise.run_schema import SCRATCH
 from labelwise.runs.config import run_config
-from labelwise.runs.folder import SCRATCH
 from labelwise.runs.repetitions import train_repetitions
 from labelwise.runs.train import train
 from labelwise.sweep.preflight import check_study

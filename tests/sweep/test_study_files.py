@@ -151,3 +151,19 @@ def test_optuna_is_asked_for_by_name(tmp_path, monkeypatch):
     study = study_of(tmp_path, search={"kind": "optuna", "trials": 1})
     with pytest.raises(MissingDependencyError, match=r"labelwise\[sweep\]"):
         make_search(study)
+
+
+def test_settings_that_decide_nothing_do_not_name_a_trial_unless_they_vary(tmp_path):
+    def names(vary, **model):
+        run = {"data": {"path": "x"}, "model": {"method": "mach", **model}}
+        study = read_study(ConfigSource.from_file(write_study(tmp_path, run=run, vary=vary)))
+        return [trial.name for setting in grid(study) for trial in study.trials(setting)]
+
+    buckets = {"model.buckets": [10, 20]}
+    first = names(buckets)
+    assert names(buckets, training={"load_ahead": 3, "tensorboard": "events"}, at_once=2) == first
+    assert names({**buckets, "model.training.load_ahead": [0]}) == first, "its default"
+    varied = names({**buckets, "model.training.load_ahead": [0, 1], "model.training.checkpoint_every.steps": [5]})
+    assert len(set(varied)) == 4
+    assert not set(names(buckets, training={"time_budget": 60})) & set(first), "what it comes to is another result"
+    assert not set(names(buckets, repetitions=3)) & set(first)

@@ -14,9 +14,9 @@ import torch
 from tiny_fitting import TinyFitting, _one_thread, same_weights, weights_of  # noqa: F401
 
 from common import Stop
+from labelwise.finished import fingerprint
 from labelwise.fit_context import FitContext
 from labelwise.networks.settings import TrainingConfig
-from labelwise.training.checkpoint import fingerprint
 from labelwise.training.loop import train
 from labelwise.training.watching import Watcher
 
@@ -175,7 +175,7 @@ def test_damaged_checkpoint_is_passed_over(file, tmp_path, caplog):
     (last / file).write_bytes(bytes(content))
     with caplog.at_level(logging.WARNING, "labelwise"):
         weights, _, watcher = run(CONFIG, tmp_path)
-    assert "passed over" in caplog.text
+    assert "not used" in caplog.text
     assert file in caplog.text
     assert watcher.seen[0] == 1
     assert same_weights(weights, whole)
@@ -186,7 +186,7 @@ def test_missing_best_weights_are_no_end(tmp_path, caplog):
     (best,) = (tmp_path / "train").glob("best-*")
     (best / "tensors.safetensors").unlink()
     _, history, _ = run(CONFIG, tmp_path)
-    assert "passed over" in caplog.text
+    assert "not used" in caplog.text
     assert history.best is not None
 
 

@@ -23,7 +23,7 @@ WIDTHS = (4096, 2048, 1024, 512, 256, 128, 64, 32)
 FEW_DOCUMENTS, WIDTH_FOR_FEW = 200_000, 512
 """Below so many documents wider layers learn by heart."""
 HASHED = (1_000_000, 500_000, 200_000, 100_000, 50_000, 20_000, 10_000)
-"""Rows that features may be hashed into when each of its own is too dear."""
+"""Rows that features may be hashed into when one per feature is too expensive."""
 BATCH = 256
 MOMENTS = 2
 """Arrays beside each weight in Adam."""
@@ -42,7 +42,7 @@ class BucketPlan:
     rows
         Feature rows of each network: the features themselves, or what they are hashed into.
     universal
-        Whether tables are worked out on the way, because storing them would take too much.
+        Whether tables are computed when needed, because storing them would take too much.
     """
 
     n_labels: int

@@ -29,14 +29,14 @@ Aggregation = Literal["mean", "least", "median"]
 """How a label's scores in all tables become one."""
 AGGREGATIONS: dict[Aggregation, int] = {"mean": SUM, "least": LEAST, "median": MEDIAN}
 FIRST_LABELS, GROWTH, FLAG_GROWTH = 256, 4096, 32
-"""Labels whose scores are all worked out, and how many times as many are seen before bytes are made anew: seldom for
+"""Labels whose scores are all computed, and how many times as many are seen before bytes are made again: seldom for
 sums, whose limits fall by themselves."""
 MANY_LABELS = 1 << 15
 """From so many labels on the search begins with labels of each document's best buckets in the first table."""
 FEW_DOCUMENTS = 3
 """Documents that are cheaper one by one."""
 AT_ONCE = 1 << 12
-"""Labels whose buckets are worked out or picked together: few enough for a processor's cache."""
+"""Labels whose buckets are computed or picked together: few enough for a processor's cache."""
 
 
 @dataclass(eq=False)
@@ -46,14 +46,14 @@ class BucketSearch:
     Parameters
     ----------
     tables
-        Where labels lie. Tables of a 2-universal hash are worked out on the way; others are held side by side.
+        Where labels lie. Tables of a 2-universal hash are computed when needed; others are held side by side.
     """
 
     tables: BucketTables
 
     @cached_property
     def _held(self) -> np.ndarray | None:
-        """All tables [labels, repetitions], unless they are better worked out on the way."""
+        """All tables [labels, repetitions], unless they are better computed when needed."""
         on_the_way = self.tables.hash == "universal" and not self.tables.given
         return None if on_the_way else self.tables.side_by_side()
 
@@ -162,7 +162,7 @@ class BucketSearch:
 
     @cached_property
     def _members(self) -> tuple[np.ndarray, np.ndarray]:
-        """Labels of each bucket of each table: four bytes a label and table."""
+        """Labels of each bucket of each table: four bytes per label and table."""
         order = np.empty((len(self.tables), self.tables.n_items), np.int32)
         offsets = np.empty((len(self.tables), self.tables.n_buckets + 1), np.int64)
         for row, number in enumerate(self.tables.numbers):
@@ -204,7 +204,7 @@ class BucketSearch:
 
 
 def _phases(total: int, growth: int) -> list[tuple[int, int]]:
-    """Stretches of labels; between two of them the bytes are made anew."""
+    """Stretches of labels; between two of them the bytes are made again."""
     edges, edge = [0], FIRST_LABELS
     while edge < total:
         edges.append(edge)

@@ -91,7 +91,7 @@ class BucketTables:
     def rows(self, begin: int, end: int) -> np.ndarray:
         """The buckets of some labels in all repetitions, [labels, repetitions]; hashes only, nothing is stored."""
         if self.hash == "balanced" or self.given:
-            raise ValueError("only hashes are worked out label by label")
+            raise ValueError("only hashes are computed label by label")
         found = np.empty((end - begin, len(self)), self.dtype)
         if self.hash == "universal":
             kernel: Any = universal_rows
@@ -104,7 +104,7 @@ class BucketTables:
     def rows_of(self, items: np.ndarray) -> np.ndarray:
         """The same for labels anywhere, by the universal hash."""
         if self.hash != "universal" or self.given:
-            raise ValueError("only the universal hash is worked out for single labels")
+            raise ValueError("only the universal hash is computed for single labels")
         factors, shifts = self._factors
         mixed = (items.astype(np.int64)[:, None] * factors + shifts) % PRIME
         return (mixed % self.n_buckets).astype(self.dtype)

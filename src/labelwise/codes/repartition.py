@@ -1,7 +1,7 @@
 """Learned buckets: labels move to buckets that their documents' networks like already (IRLI, Gupta et al. 2021).
 
 Random hashing puts labels together that have nothing in common. After some epochs each label looks at the scores that
-its own training documents give to buckets, and goes to the least loaded of the best few; training goes on from there.
+its own training documents give to buckets, and goes to the least loaded of the best few; training continues from there.
 Scores are added up for a block of labels at a time, so that labels x buckets never exist.
 
 Labels of the same documents like the same buckets, in every table: free to choose, they end up together everywhere, and

@@ -266,7 +266,7 @@ def row_pieces(indptr: np.ndarray, size: int = 1 << 22) -> Iterator[tuple[int, i
 
 
 def canonical_features(features: Any) -> Features:
-    """Features as canonical CSR, a dense float32 matrix, or both side by side."""
+    """Features as canonical CSR, a dense float32 matrix (float16 stays float16), or both side by side."""
     if isinstance(features, Blocks):
         parts: list[Any] = [
             None if block is None else canonical_features(block) for block in (features.sparse, features.dense)
@@ -277,7 +277,7 @@ def canonical_features(features: Any) -> Features:
     dense = np.asarray(features)
     if dense.ndim != 2 or dense.dtype.kind not in "biuf":
         raise DataError(f"features must be a numeric matrix, got {dense.dtype} of shape {dense.shape}")
-    dense = np.ascontiguousarray(dense, np.float32)
+    dense = np.ascontiguousarray(dense, np.float16 if dense.dtype == np.float16 else np.float32)
     if not all(np.isfinite(piece).all() for piece in in_pieces(dense.reshape(-1))):
         raise DataError("features contain NaN or infinity; only finite numbers are accepted")
     return dense

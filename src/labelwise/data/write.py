@@ -16,6 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from labelwise.data.blocks import Blocks
 from labelwise.data.dataset import Dataset
 from labelwise.data.formats.checks import refuse_bytes, refuse_line_ends, refuse_mark
@@ -162,6 +164,8 @@ def _format_of(path: Path, format: str | None) -> Format:
 def _write_part(dataset: Dataset, path: Path, chosen: Format, drop: Iterable[str], hint: str = "") -> None:
     if isinstance(dataset.features, Blocks):  # no format stores two blocks
         dataset = replace(dataset, features=dataset.features.to_csr())
+    elif isinstance(dataset.features, np.ndarray):  # files hold float32
+        dataset = replace(dataset, features=dataset.features.astype(np.float32, copy=False))
     dataset = _without(dataset, drop)
     _refuse_loss(dataset, chosen.name, hint)
     if chosen.write is None:

@@ -1,4 +1,4 @@
-"""What a text encoder attends to in single documents, small enough to be drawn: tokens and one map a layer."""
+"""What a text encoder attends to in single documents, small enough to be drawn: tokens and one map per layer."""
 
 from __future__ import annotations
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
@@ -45,17 +48,31 @@ class Inputs(Protocol):
 
 
 class Encoder(Protocol):
-    """A module that computes states or vectors from the arrays of a batch."""
+    """A torch module that computes a vector per document from the arrays of a batch."""
 
     @property
     def width(self) -> int:
-        """Numbers per state or vector."""
+        """Numbers per vector."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
         ...
 
     def __call__(self, *inputs: Tensor) -> Tensor: ...
 
+    def eval(self) -> Any:
+        """Compute without dropout, as `torch.nn.Module.eval`."""
+        ...
+
     def state(self) -> dict[str, np.ndarray]:
-        """All that a model file keeps; the class method `restored` reads it back."""
+        """All that a model file keeps."""
+        ...
+
+    @classmethod
+    def restored(cls, tensors: Mapping[str, np.ndarray], config: Any, path: Path) -> Encoder:
+        """Take back what `state` gave, without copying weights."""
         ...
 
 

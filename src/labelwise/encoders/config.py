@@ -35,7 +35,7 @@ class EncoderConfig(Config):
     frozen: bool = False
     """Train only the head; every text is then encoded once."""
     gradient_checkpointing: bool = False
-    """Compute activations anew in the backward pass: about a third slower, much less memory."""
+    """Compute activations again in the backward pass: about a third slower, much less memory."""
 
     @model_validator(mode="after")
     def _check_architecture(self) -> Self:

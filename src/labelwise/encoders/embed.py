@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelwise.encoders.base import Inputs, tensors_of
+from labelwise.encoders.base import Encoder, Inputs, tensors_of
 from labelwise.encoders.batches import batches_by_length
 from labelwise.progress import progress
 from labelwise.strings import Strings
@@ -22,7 +22,7 @@ TOKENS_AT_ONCE = 8192
 
 
 @torch.inference_mode()
-def vectors_in_batches(encoder: TransformerEncoder, inputs: Inputs, what: str) -> Iterator[tuple[np.ndarray, Tensor]]:
+def vectors_in_batches(encoder: Encoder, inputs: Inputs, what: str) -> Iterator[tuple[np.ndarray, Tensor]]:
     """Batches of documents with their vectors [documents, width], in order of length."""
     encoder.eval()
     with progress(what, len(inputs)) as step:
@@ -37,7 +37,7 @@ def encode_texts(encoder: TransformerEncoder, texts: Strings, what: str = "encod
     return encode_inputs(encoder, encoder.tokenizer.encode(texts, encoder.config), what)
 
 
-def encode_inputs(encoder: TransformerEncoder, inputs: Inputs, what: str) -> np.ndarray:
+def encode_inputs(encoder: Encoder, inputs: Inputs, what: str) -> np.ndarray:
     """One vector for each document."""
     vectors = np.empty((len(inputs), encoder.width), np.float32)
     for documents, found in vectors_in_batches(encoder, inputs, what):

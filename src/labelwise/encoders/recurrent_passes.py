@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from labelwise.device import limited_threads
 from labelwise.encoders.buffers import BufferPool, Buffers
 from labelwise.encoders.row_gradients import add_row_gradient
 from labelwise.parallel import ranges, run_all, threads
@@ -186,16 +187,11 @@ def _each_direction(work: Any) -> list[Any]:
     if threads() < 2:
         with torch.no_grad():
             return [work(0), work(1)]
-    share = threads() // 2
+    share, usual = threads() // 2, torch.get_num_threads()
 
     def alone(direction: int) -> Any:
-        before = torch.get_num_threads()
-        torch.set_num_threads(share)  # of this thread only
-        try:
-            with torch.no_grad():
-                return work(direction)
-        finally:
-            torch.set_num_threads(before)
+        with limited_threads(share, usual), torch.no_grad():
+            return work(direction)
 
     return run_all(alone, (0, 1))
 

@@ -1,4 +1,4 @@
-"""Networks over sparse rows, several side by side: a table of feature vectors, hidden layers, one output a bucket.
+"""Networks over sparse rows, several side by side: a table of feature vectors, hidden layers, one output per bucket.
 
 All weights of `count` networks are stacked, so that a layer of all of them is one batched product. They share the
 documents and nothing else: each may read features under numbers of its own (feature hashing), and no sum runs over two

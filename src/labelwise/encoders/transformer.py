@@ -1,8 +1,8 @@
 """Any text transformer as an encoder: weights from a folder, a hub name, a saved model, or drawn at random.
 
-Only safetensors are read and no code that comes with weights is ever run. One forward pass gives one vector a document:
-the first, last or mean token vector of the last layer, or of the last few layers side by side; stretches of one long
-document are averaged.
+Only safetensors are read and no code that comes with weights is ever run. One forward pass gives one vector per
+document: the first, last or mean token vector of the last layer, or of the last few layers side by side; stretches of
+one long document are averaged.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _EMPTY_WEIGHTS = threading.Lock()
 
 
 class TransformerEncoder(nn.Module):
-    """A transformer, its tokenizer, and the pooling of token vectors into one vector a document."""
+    """A transformer, its tokenizer, and the pooling of token vectors into one vector per document."""
 
     def __init__(self, backbone: Any, tokenizer: TextTokenizer, config: EncoderConfig) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ class WordsConfig(Config):
     lowercase: bool = True
     """Take upper and lower case for the same."""
     numbers: bool = False
-    """Read words that are digits only; otherwise they are passed over."""
+    """Read words that are digits only; otherwise they are ignored."""
     vectors: str | None = None
     """File with pretrained vectors: text with a word and its numbers in each line (GloVe, word2vec, fastText; gzip is
     fine), or a .npy array with `vectors_words`. null draws them at random."""
@@ -67,7 +67,7 @@ class RecurrentConfig(Config):
     width: Annotated[int, Field(ge=2, le=MOST_WIDTH, multiple_of=2)] = 512
     """Numbers of a state, both directions together."""
     word_dropout: Share = 0.2
-    """Share of the entries of word vectors that is left out in each training step."""
+    """Fraction of the entries of word vectors that is left out in each training step."""
     dropout: Share = 0.5
     """The same for the states."""
     learned_start: bool = False

@@ -1,6 +1,6 @@
 """Texts as words of a vocabulary: ids in one flat buffer, and batches packed by steps. Does not import torch.
 
-A word is a run of letters, digits and underscores; words of digits only are passed over unless wanted. Only the words
+A word is a run of letters, digits and underscores; words of digits only are ignored unless wanted. Only the words
 that are going to be read count for the vocabulary. Word 0 stands for all that it does not hold; a text without any word
 is read as one such word.
 """

@@ -72,14 +72,14 @@ def two_blocks(features: Any) -> tuple[sparse.csr_array, np.ndarray]:
         csr, dense = features.sparse, features.dense
     else:
         csr, dense = (features, None) if sparse.issparse(features) else (None, features)
-    given = [canonical_features(block) for block in (csr, dense) if block is not None]
+    given: list[Any] = [canonical_features(block) for block in (csr, dense) if block is not None]
     if not given:
         raise DataError("there are no features: neither a sparse nor a dense block")
     rows = given[0].shape[0]
     if given[-1].shape[0] != rows:
         raise DataError(f"{rows:,} sparse rows of features, but {given[-1].shape[0]:,} dense ones")
     new_csr = given[0] if csr is not None else sparse.csr_array((rows, 0), dtype=np.float32)
-    new_dense = given[-1] if dense is not None else np.empty((rows, 0), np.float32)
+    new_dense = np.empty((rows, 0), np.float32) if dense is None else given[-1].astype(np.float32, copy=False)
     return new_csr, new_dense  # type: ignore[return-value]
 
 

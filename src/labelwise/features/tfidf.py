@@ -23,7 +23,7 @@ from scipy import sparse
 from labelwise import pages
 from labelwise.config import Config
 from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFittedError
-from labelwise.features.feature_order import Rows
+from labelwise.features.rows import Rows
 from labelwise.features.text_blocks import Piece, Worker, work_off
 from labelwise.features.vocabulary import Counting, Counts, Terms, choose, column_order, count, most_frequent
 from labelwise.kernels.text.term_rows import UNKNOWN, count_kept, look_up, note_columns, write_rows

@@ -1,4 +1,4 @@
-"""Losses of scores of buckets, for several networks at once: cross-entropy a bucket, or one softmax over all buckets.
+"""Losses of scores of buckets, for several networks at once: cross-entropy per bucket, or one softmax over all buckets.
 
 Value and gradients are computed together, so that autograd keeps one array of scores and not four.
 """
@@ -23,7 +23,7 @@ Loss = Literal["bce", "softmax"]
 class BucketTargets:
     """The buckets of each document's labels as (network, document, bucket, share), none of them twice.
 
-    The shares of a document add up to 1 in each network: what softmax wants. Cross-entropy a bucket ignores them.
+    The shares of a document add up to 1 in each network: what softmax wants. Cross-entropy per bucket ignores them.
     """
 
     places: Tensor

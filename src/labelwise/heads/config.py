@@ -41,7 +41,7 @@ class LossConfig(Config):
 
 
 class HeadConfig(Config):
-    """A linear output a label."""
+    """One linear output per label."""
 
     loss: LossConfig = LossConfig()
     """What is minimised."""
@@ -49,6 +49,6 @@ class HeadConfig(Config):
     """Where biases start: at the best score for a model that knows only how frequent labels are (for cross-entropy
     the log-odds of each label), or at 0."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """Share of the vector's entries that is left out in each training step."""
+    """Fraction of the vector's entries that is left out in each training step."""
     block: Annotated[int, Field(ge=1)] = 8192
     """Labels handled at a time: memory beside the weights is bounded by batch x block."""

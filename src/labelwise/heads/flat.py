@@ -1,4 +1,4 @@
-"""One linear output a label, for any number of labels: memory beside the weights is bounded by batch x block.
+"""One linear output per label, for any number of labels: memory beside the weights is bounded by batch x block.
 
 Training: the loss is taken block by block of labels. The gradients of a block's scores are computed at once, added to
 those of vectors and weights, and dropped with the scores, so that documents x labels never exist. This is the whole

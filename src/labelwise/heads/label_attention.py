@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from labelwise.device import limited_threads
 from labelwise.encoders.buffers import BufferPool, Buffers
 from labelwise.encoders.row_gradients import add_row_gradient
 from labelwise.heads.label_outputs import LabelOutput, SharedOutput
@@ -147,7 +148,7 @@ class _Work:
         count = head.n_labels
         if given.candidates is not None:
             if self.output is LabelOutput:
-                raise TypeError("weights a label go with all labels, not with candidates")
+                raise TypeError("weights per label go with all labels, not with candidates")
             count = given.candidates.shape[1]
             self.empty = given.candidates < 0
             # an empty place looks at a label that the document looks at anyway, so that no other row is touched
@@ -173,7 +174,12 @@ class _Work:
         if self.wanted is None:  # nothing is added up: blocks of labels may go to other threads too
             groups = [[block] for group in groups for block in group]
         shares = [[*chain.from_iterable(groups[turn::parts])] for turn in range(min(parts, len(groups)))]
-        found = run_all(self._share_alone, shares) if cpu else [self._share(share) for share in shares]
+        usual = torch.get_num_threads()
+        found = (
+            run_all(lambda share: self._share_alone(share, usual), shares)
+            if cpu
+            else [self._share(share) for share in shares]
+        )
         for number, (total, sums) in enumerate(found):
             self.total += total
             self.sums = (
@@ -185,15 +191,10 @@ class _Work:
             self.head.pool.release(self.buffers)
         return self
 
-    def _share_alone(self, blocks: Sequence[_Block]) -> tuple[Tensor, list[Tensor]]:
+    def _share_alone(self, blocks: Sequence[_Block], usual: int) -> tuple[Tensor, list[Tensor]]:
         """A share on a thread of its own, even if it is the only one: few numbers are not worth more."""
-        before = torch.get_num_threads()
-        torch.set_num_threads(1)  # of this thread only
-        try:
-            with torch.no_grad():
-                return self._share(blocks)
-        finally:
-            torch.set_num_threads(before)
+        with limited_threads(1, usual), torch.no_grad():
+            return self._share(blocks)
 
     def _share(self, blocks: Sequence[_Block]) -> tuple[Tensor, list[Tensor]]:
         learning = self.wanted is not None and self.state_gradients is not None
@@ -277,7 +278,7 @@ class _Work:
 
 
 class _AttentionLoss(torch.autograd.Function):
-    """The mean loss, with all gradients worked out in the forward pass."""
+    """The mean loss, with all gradients computed in the forward pass."""
 
     @staticmethod
     def forward(

@@ -1,4 +1,4 @@
-"""From a label's view of a document (a vector) to its score: one small network for all labels, or weights a label.
+"""From a label's view of a document (a vector) to its score: one small network for all labels, or weights per label.
 
 Both work block by block and have their backward pass written out, because the attention around them does the same:
 gradients are added up while a block is still in the cache, and nothing of it is kept.

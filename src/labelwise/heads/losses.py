@@ -1,4 +1,4 @@
-"""Losses of one score a label, each as two functions of the score: for labels a document has, and for the others.
+"""Losses of one score per label, each as two functions of the score: for labels a document has, and for the others.
 
 Nearly all labels are of the second kind, so a block of scores is put through `negative` and the few entries of labels
 that a document has are then replaced by `positive`: there is never a dense array of targets. A function gives value and
@@ -113,7 +113,7 @@ def best_constants(loss: ScoreLoss, shares: np.ndarray) -> np.ndarray:
 
 
 def constant_loss(loss: ScoreLoss, constants: np.ndarray, labels: np.ndarray, n_documents: int) -> float:
-    """The loss a document, summed over labels, when every document gets the same scores.
+    """The loss per document, summed over labels, when every document gets the same scores.
 
     `labels` are the labels of all documents, one after the other. With `best_constants` this is the floor that no model
     gets below without looking at the documents; for cross-entropy it is the entropy of the label marginals.

@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from labelwise.errors import ConfigError, did_you_mean
+from labelwise.features.rows import Rows
 from labelwise.linear.weights import ChunkedWeights
 from labelwise.parallel import ranges, run_all, threads
 from labelwise.topk import NOTHING, TopK
 
 BLOCK = 2048
+MOST_NODES = 1 << 24  # kept for a block of documents at a time
 FEW = 16  # documents below which a second thread is not worth calling
 
 POST_PROCESSORS: dict[str, tuple[int, int, bool]] = {
@@ -46,15 +48,17 @@ class TreeSearch:
         self._transform, self._power, self._product = _post_processor(post_processor)
         self._levels = levels
         self._runs = _runs(levels)
+        self._widest_level = max(level.n_children for level in levels)
         self._names = np.ascontiguousarray(label_order, np.int32)
 
     def __reduce__(self) -> tuple:
         return TreeSearch, self._given  # addresses hold in this process alone
 
     def best(self, features: Any, beam: int, k: int, choice: LabelChoice | None = None) -> TopK:
-        """The best k labels of each row of a CSR matrix (float32, sorted int32 indices)."""
+        """The best k labels per row of a CSR matrix (float32, sorted int32 indices) or of `Rows`."""
+        features = Rows.of(features)
         n = features.shape[0]
-        beam = min(beam, len(self._names))  # no level has more nodes than labels
+        beam = min(beam, self._widest_level)
         extra = _nothing(np.float32) if choice is None or choice.extra is None else choice.extra.astype(np.float32)
         allowed = _allowed(self._levels, choice.allowed if choice else None)
         ids = np.empty((n, k), np.int32)
@@ -71,7 +75,7 @@ class TreeSearch:
 
     def _search(
         self,
-        features: Any,
+        features: Rows,
         begin: int,
         end: int,
         beam: int,
@@ -84,13 +88,18 @@ class TreeSearch:
         from labelwise.kernels.tree.tree_search import descend
 
         position = _nothing(np.int32) if end - begin == 1 else np.full(features.shape[1], NOTHING, np.int32)
-        for first in range(begin, end, BLOCK):
-            last = min(first + BLOCK, end)
+        at_once = min(BLOCK, max(1, MOST_NODES // beam))
+        for first in range(begin, end, at_once):
+            last = min(first + at_once, end)
+            dense = np.ascontiguousarray(features.dense[first:last], np.float32)
+            dense.flags.writeable = False  # so that the kernel is compiled for one kind of array only
+            block = dense, features.first_dense, features.zeros
             nodes, kept = np.empty((last - first, beam), np.int32), np.empty((last - first, beam), np.float32)
             for run in self._runs:
                 descend(
-                    *run.levels, features.indptr, features.indices, features.data, first, last, nodes, kept, beam,
-                    self._transform, self._power, self._product, allowed, extra, self._names, position, ids, scores,
+                    *run.levels, features.indptr, features.indices, features.data, block,
+                    first, last, nodes, kept, beam, self._transform, self._power, self._product, allowed, extra,
+                    self._names, position, ids, scores,
                 )  # fmt: skip
 
 

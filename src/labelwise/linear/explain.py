@@ -33,9 +33,13 @@ def explain_labels(
 def _kept_nodes(row: Any, levels: Sequence[ChunkedWeights], beam: int, post_processor: str) -> list[np.ndarray]:
     """The nodes of each inner level that the beam keeps, found by searches that end at that level."""
     return [
-        beam_search(row, levels[:end], np.arange(levels[end - 1].n_children), beam, beam, post_processor).ids[0]
+        _kept_at(row, levels[:end], min(beam, levels[end - 1].n_children), beam, post_processor)
         for end in range(1, len(levels))
     ]
+
+
+def _kept_at(row: Any, levels: Sequence[ChunkedWeights], count: int, beam: int, post_processor: str) -> np.ndarray:
+    return beam_search(row, levels, np.arange(levels[-1].n_children), beam, count, post_processor).ids[0]
 
 
 def _path(

@@ -16,6 +16,7 @@ from pydantic import Field
 
 from labelwise import pages
 from labelwise.config import Config
+from labelwise.features.rows import Rows
 from labelwise.linear.weights import ChunkPart
 from labelwise.parallel import run_all
 from labelwise.progress import progress
@@ -57,10 +58,10 @@ class Chunk:
 
 
 class LevelTrainer:
-    """Trains the chunks of a level. Features are CSR (float32, int32); targets CSR with columns in tree order."""
+    """Trains the chunks of a level. Targets are CSR with columns in tree order."""
 
     def __init__(
-        self, features: Any, norms: np.ndarray, targets: Any, solver: SolverConfig, weighted: bool, seed: int
+        self, features: Rows, norms: np.ndarray, targets: Any, solver: SolverConfig, weighted: bool, seed: int
     ) -> None:
         self.features, self.norms, self.targets, self.solver = features, norms, targets, solver
         self.weighted, self.seed = weighted, seed
@@ -104,7 +105,10 @@ class LevelTrainer:
         from labelwise.kernels.tree import chunk_rows, dual_descent
 
         solver = self.solver
-        rows, starts, ends, indices, values, norms, features = self._local(chunk)
+        rows, starts, ends, indices, values, norms, features, first_dense = self._local(chunk)
+        dense = self.features.dense.view()
+        dense = dense.view(np.uint16) if dense.dtype == np.float16 else dense  # halves by their bits
+        dense.flags.writeable = False  # so that the kernel is compiled for one kind of array only
         count, n = len(features), len(rows)
         weights = self._room("weights", (count, LANES), np.float32)
         signs = self._room("signs", (n, LANES), np.int8)
@@ -124,8 +128,9 @@ class LevelTrainer:
             weights[:] = 0
             offsets = np.zeros(LANES, np.float32)
             dual_descent.solve_lanes(
-                starts, ends, indices, values, norms, signs, costs, self.weighted, width, loss, np.float32(solver.bias),
-                np.float32(solver.tolerance), solver.max_passes, self.seed + first, weights, offsets,
+                starts, ends, indices, values, rows, dense, first_dense, norms, signs, costs, self.weighted, width,
+                loss, np.float32(solver.bias), np.float32(solver.tolerance), solver.max_passes, self.seed + first,
+                weights, offsets,
             )  # fmt: skip
             cuts[:] = solver.threshold
             if solver.max_weights is not None and solver.max_weights < count:
@@ -139,23 +144,30 @@ class LevelTrainer:
             biases.append(offsets[:width] * np.float32(solver.bias))
         return _assembled(features, row_counts, kept, np.concatenate(biases))
 
-    def _local(self, chunk: Chunk) -> tuple[np.ndarray, ...]:
-        """The chunk's rows with its own feature numbers; chunks with much of the data use it as it is, uncopied."""
+    def _local(self, chunk: Chunk) -> tuple[Any, ...]:
+        """The chunk's rows with its own feature numbers; chunks with much of the data use it as it is, uncopied.
+
+        Dense columns are never copied; they count behind the sparse features.
+        """
         from labelwise.kernels.tree import chunk_rows
 
         X = self.features
         rows = np.arange(X.shape[0]) if chunk.rows is None else chunk.rows.astype(np.int64)
         starts, ends = X.indptr[rows].astype(np.int64), X.indptr[rows + 1].astype(np.int64)
         total = int((ends - starts).sum())
-        if total >= UNCOPIED * X.nnz:
-            return rows, starts, ends, X.indices, X.data, self.norms[rows], np.arange(X.shape[1], dtype=np.int32)
-        numbers = self._room("numbers", (X.shape[1],), np.int32, fill=-1)
-        features = self._room("features", (X.shape[1],), np.int32)
+        n_features = X.shape[1] - X.unused
+        if total >= UNCOPIED * len(X.indices):
+            features = np.arange(n_features, dtype=np.int32)
+            return rows, starts, ends, X.indices, X.data, self.norms[rows], features, X.first_dense
+        numbers = self._room("numbers", (n_features,), np.int32, fill=-1)
+        features = self._room("features", (n_features,), np.int32)
         indptr = np.empty(len(rows) + 1, np.int64)
         indices = self._room("indices", (total,), np.int32)
         values = self._room("values", (total,), np.float32)
         count = chunk_rows.gather_rows(X.indptr, X.indices, X.data, rows, numbers, features, indptr, indices, values)
-        return rows, indptr[:-1], indptr[1:], indices, values, self.norms[rows], features[:count].copy()
+        columns = np.arange(X.first_dense, X.first_dense + X.n_dense, dtype=np.int32)
+        features = np.concatenate([features[:count], columns])
+        return rows, indptr[:-1], indptr[1:], indices, values, self.norms[rows], features, count
 
     def _room(self, name: str, shape: tuple[int, ...], dtype: Any, fill: int | None = None) -> np.ndarray:
         """Scratch memory of this thread, used again and again: fresh pages are dear."""
@@ -178,8 +190,8 @@ def pieces_of(chunk: Chunk) -> list[Chunk]:
     return [Chunk(first, min(first + LANES, chunk.last), None) for first in range(chunk.first, chunk.last, LANES)]
 
 
-def squared_norms(features: Any, block: int = 1 << 12) -> np.ndarray:
-    """The squared length of each row of a CSR matrix, float32; some rows at a time, to need little memory."""
+def squared_norms(features: Rows, block: int = 1 << 12) -> np.ndarray:
+    """The squared norm of each row, float32; some rows at a time, to need little memory."""
     found = np.zeros(features.shape[0], np.float32)
     for first in range(0, len(found), block):
         bounds = features.indptr[first : first + block + 1]
@@ -187,6 +199,9 @@ def squared_norms(features: Any, block: int = 1 << 12) -> np.ndarray:
         filled = np.flatnonzero(np.diff(bounds))
         if len(filled):
             found[first + filled] = np.add.reduceat(data * data, (bounds[:-1] - bounds[0])[filled])
+        if features.n_dense:
+            dense = features.dense[first : first + block].astype(np.float32)
+            found[first : first + block] += np.square(dense, out=dense).sum(axis=1)
     return found
 
 

@@ -19,6 +19,7 @@ from labelwise.codes.tree import LabelTree
 from labelwise.data.blocks import Blocks
 from labelwise.errors import ConfigError
 from labelwise.features.label_features import two_blocks
+from labelwise.features.rows import Rows
 from labelwise.formatting import size
 from labelwise.free_memory import free_memory
 from labelwise.linear.level_trainer import LANES, UNCOPIED, SolverConfig
@@ -105,7 +106,7 @@ def _advice(need: MemoryNeed) -> str:
 
 def bytes_of(features: Any, labels: Any) -> int:
     """Bytes that features (of any kind) and labels hold."""
-    blocks = [features.sparse, features.dense] if isinstance(features, Blocks) else [features]
+    blocks = [features.sparse, features.dense] if isinstance(features, Blocks | Rows) else [features]
     arrays = [block for block in blocks if isinstance(block, np.ndarray)]
     for matrix in [labels, *(block for block in blocks if sparse.issparse(block))]:
         arrays += [matrix.indptr, matrix.indices, matrix.data]
@@ -137,7 +138,8 @@ def training_need(
 
     `matched` is the beam if documents are also sent down by what is learned; `weighted` if examples have costs.
     """
-    n, n_features = features.shape
+    features = Rows.of(features)
+    n, n_features = features.shape[0], features.shape[1] - features.unused
     targets = tree.aggregate(labels)
     target_bytes = float(sum(12 * target.nnz + 4 * n for target in targets) + 4 * n + 40 * n * matched)
     row_bytes = ROW_BYTES + weighted * COST_BYTES
@@ -162,27 +164,28 @@ def training_need(
     return max(needs, key=lambda need: need.total)
 
 
-def _of_chunks(features: Any, above: Any, row_bytes: int) -> tuple[float, np.ndarray]:
+def _of_chunks(features: Rows, above: Any, row_bytes: int) -> tuple[float, np.ndarray]:
     """Bytes of the largest chunks, one a thread; and about how many features each chunk has."""
     rows = np.bincount(above.indices, minlength=above.shape[1])
     entries = np.bincount(above.indices, np.repeat(np.diff(features.indptr), np.diff(above.indptr)), above.shape[1])
     largest = int(np.argmax(entries))
     holders = np.repeat(np.arange(above.shape[0]), np.diff(above.indptr))[above.indices == largest]
     step = max(1, len(holders) // SAMPLE_ROWS)
-    sampled = features[holders[::step]]
+    sampled = features.sparse[holders[::step]]
     # a vocabulary grows about as the root of the text, so the sample's is scaled to each chunk's size
     known = np.count_nonzero(np.bincount(sampled.indices, minlength=1)) / np.sqrt(max(sampled.nnz, 1))
-    chunk_features = np.minimum(np.minimum(entries, features.shape[1]), known * np.sqrt(entries))
-    uncopied = entries >= UNCOPIED * features.nnz
+    n_features = features.shape[1] - features.unused
+    chunk_features = np.minimum(np.minimum(entries, n_features), known * np.sqrt(entries)) + features.n_dense
+    uncopied = entries >= UNCOPIED * len(features.indices)
     copies = np.where(uncopied, 0, 8 * entries)
-    tables = FEATURE_BYTES * np.where(uncopied, features.shape[1], chunk_features)
+    tables = FEATURE_BYTES * np.where(uncopied, n_features, chunk_features)
     sizes = np.sort(copies + tables + row_bytes * rows)
     at_once = min(threads(), len(sizes))
-    return float(sizes[-at_once:].sum() + at_once * 8 * features.shape[1]), chunk_features
+    return float(sizes[-at_once:].sum() + at_once * 8 * n_features), chunk_features
 
 
 def _kept(
-    features: Any, target: Any, offsets: np.ndarray, chunk_features: np.ndarray, solver: SolverConfig
+    features: Rows, target: Any, offsets: np.ndarray, chunk_features: np.ndarray, solver: SolverConfig
 ) -> tuple[float, float]:
     """Bytes of a level's weights, and of the lists of features that each chunk has weights for."""
     each = np.repeat(chunk_features, np.diff(offsets))
@@ -195,20 +198,23 @@ def _kept(
     return STORED["float32"] * float(by_chunk.sum()), 12 * float(rows.sum())
 
 
-def _enough(features: Any, target: Any, least: float) -> np.ndarray:
+def _enough(features: Rows, target: Any, least: float) -> np.ndarray:
     """Features that each node's documents hold at least so much of; looked up for some nodes, guessed for others.
 
     Nodes with about the same number of documents are taken to be alike.
     """
     order = np.argsort(np.bincount(target.indices, minlength=target.shape[1]), kind="stable")
     places = np.unique(np.linspace(0, len(order) - 1, SAMPLE).astype(np.int64))
-    columns = target[:, order[places]].tocsc()
+    columns, csr = target[:, order[places]].tocsc(), features.sparse
     found = np.empty(len(places))
     for number in range(len(places)):
         holders = columns.indices[columns.indptr[number] : columns.indptr[number + 1]]
         step = max(1, len(holders) // SAMPLE_ROWS)
-        rows = features[holders[::step]]
+        rows = csr[holders[::step]]
         found[number] = (np.bincount(rows.indices, np.abs(rows.data), 1) * step >= least).sum()
+        if features.n_dense:
+            sums = np.abs(features.dense[holders[::step]]).sum(axis=0, dtype=np.float32)
+            found[number] += (sums * step >= least).sum()
     each = np.empty(len(order))
     each[order] = np.interp(np.arange(len(order)), places, found)
     return each

@@ -2,13 +2,11 @@
 
 Chunks are gathered and written together as a *shard*, a small folder of our own store that appears whole or not at
 all. A shard carries the fingerprint of the training (parameters and data); those of another one, or damaged ones, are
-passed over. Writing takes a small share of the time: the next shard waits until its cost has been earned.
+ignored. Writing takes a small share of the time: the next shard waits until its cost has been earned.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import shutil
 import threading
@@ -19,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from labelwise import __version__, store
+from labelwise import store
 from labelwise.checks import all_finite, are_sizes, in_range, rises
 from labelwise.codes.tree import LabelTree
 from labelwise.errors import ModelFormatError
+from labelwise.finished import find_finished, keep_finished
 from labelwise.linear.weights import ChunkPart
 
 log = logging.getLogger("labelwise")
@@ -40,21 +39,11 @@ Key = tuple[int, int, int]
 """Number of the tree, level in it, and the chunk's first child."""
 
 
-def fingerprint(parameters: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
-    """What tells this training from any other: our version, all parameters, and the bytes of the data."""
-    digest = hashlib.blake2b(digest_size=16)
-    digest.update(json.dumps([__version__, parameters], sort_keys=True).encode())
-    for name, array in arrays.items():
-        digest.update(f"{name}{array.dtype.str}{array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
-
-
 class ChunkShards:
     """The finished chunks and trees of one training. Use it in a `with` block, so that an error loses nothing."""
 
-    def __init__(self, folder: Path, training: str) -> None:
-        self.folder, self.training = folder, training
+    def __init__(self, folder: Path, own: str) -> None:
+        self.folder, self.fingerprint = folder, own
         self.number = 0
         self._parts: dict[Key, ChunkPart] = {}
         self._trees: dict[int, LabelTree] = {}
@@ -129,7 +118,7 @@ class ChunkShards:
             path = self.folder / f"{kind}-{self.number:06d}"
             self.number += 1
         try:
-            with store.new_folder(path, kind, {"training": self.training, **about}) as folder:
+            with keep_finished(path, kind, self.fingerprint, about) as folder:
                 folder.write_tensors(name, tensors)
         except OSError as error:
             self._broken = True
@@ -139,17 +128,17 @@ class ChunkShards:
         kind, _, number = path.name.partition("-")
         if number.isdigit():
             self.number = max(self.number, int(number) + 1)
+        folder = find_finished(path, kind, self.fingerprint)
+        if folder is None:
+            return
         try:
-            folder = store.Folder(path, kind)
-            if folder.manifest.get("training") != self.training:
-                log.info("%s is of another training and is not used", path)
-            elif kind == "tree":
+            if kind == "tree":
                 tree = LabelTree.from_tensors("tree", folder.tensors(TREE_FILE), path)
                 self._trees[int(folder.manifest.get("tree", -1))] = tree
             else:
                 self._parts |= _from_tensors(folder.tensors(CHUNKS_FILE), path)
-        except (ModelFormatError, OSError) as error:
-            log.warning("%s; it is not used", error)
+        except ModelFormatError as error:
+            log.warning("%s: not used: %s", path, error)
 
 
 def _to_tensors(parts: Mapping[Key, ChunkPart]) -> dict[str, np.ndarray]:

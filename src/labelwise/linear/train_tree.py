@@ -14,6 +14,7 @@ import numpy as np
 from scipy import sparse
 
 from labelwise.codes.tree import LabelTree
+from labelwise.features.rows import Rows
 from labelwise.linear.beam import beam_search
 from labelwise.linear.level_trainer import Chunk, LevelTrainer, SolverConfig, pieces_of, squared_norms
 from labelwise.linear.shards import ChunkShards
@@ -44,7 +45,7 @@ def train_tree(
     Parameters
     ----------
     features, labels
-        CSR [documents, features] with sorted indices, CSR [documents, labels].
+        CSR [documents, features] with sorted indices or `Rows` with the dense columns last, CSR [documents, labels].
     user_negatives
         CSR [documents, labels]: further documents to learn a label's siblings from.
     relevance
@@ -53,6 +54,7 @@ def train_tree(
     shards, number
         Where finished chunks are kept, those of an earlier, stopped try too, and the tree's number among them.
     """
+    features = Rows.of(features)
     norms = squared_norms(features)
     targets = tree.aggregate(labels)
     further = tree.aggregate(user_negatives) if user_negatives is not None else None

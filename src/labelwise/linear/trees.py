@@ -18,6 +18,7 @@ from labelwise.codes.label_path import LabelPath
 from labelwise.codes.tree import LabelTree
 from labelwise.errors import ModelFormatError
 from labelwise.features.feature_order import FeatureOrder
+from labelwise.features.rows import Rows, as_csr
 from labelwise.linear.beam import POST_PROCESSORS, LabelChoice, TreeSearch
 from labelwise.linear.explain import explain_labels
 from labelwise.linear.level_trainer import SolverConfig
@@ -77,14 +78,17 @@ class LinearTrees:
 
     # --- training ---
 
-    def order_features(self, features: Any, own: bool = False) -> Any:
-        """Learn the order of features and return them in it, for `train`; with `own` in the same memory."""
-        self.order = FeatureOrder.by_frequency(features)
-        return self.order.applied(features, own)
+    def order_features(self, features: Any, own: bool = False) -> Rows:
+        """Learn the order of features (CSR, dense or `Blocks`) and return them in it, for `train`.
+
+        With `own` CSR is renumbered in its own memory; dense columns are used where they are.
+        """
+        self.order, rows = FeatureOrder.learned(features, own)
+        return rows
 
     def train(
         self,
-        features: Any,
+        features: Rows,
         labels: Any,
         trees: Sequence[LabelTree],
         settings: TrainingSettings,
@@ -140,7 +144,7 @@ class LinearTrees:
 
     def explain(self, features: Any, labels: np.ndarray, search: SearchSettings) -> list[list[LabelPath]]:
         """Per tree the paths of some labels, for one document."""
-        row = self.order.rows(features)
+        row = self.order.rows(as_csr(features))
         found = []
         for tree, levels in self.trees:
             paths = explain_labels(row, tree, levels, labels, search.beam, search.post_processor)

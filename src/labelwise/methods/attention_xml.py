@@ -1,4 +1,4 @@
-"""AttentionXML: a shallow label tree, a BiLSTM with label-wise attention at each level, few candidates a document.
+"""AttentionXML: a shallow label tree, a BiLSTM with label-wise attention at each level, few candidates per document.
 
 You et al., NeurIPS 2019. Labels are clustered into a balanced tree by the words of their documents. The first network
 scores clusters; the next starts from its weights and scores the members of the true clusters and of those that the
@@ -66,7 +66,7 @@ class AttentionXML(WordNetworkMethod):
         training: WordTraining = WordTraining()
         """How each level is trained."""
         valid_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
-        """Share of the training documents held out to choose the best weights when the data has no valid part; at
+        """Fraction of the training documents held out to choose the best weights when the data has no valid part; at
         most 1,000 documents."""
 
         @field_validator("levels")

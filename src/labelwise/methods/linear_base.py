@@ -9,17 +9,16 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
-from scipy import sparse
 
 from labelwise.codes.label_path import LabelPath
-from labelwise.data.blocks import Blocks
-from labelwise.data.csr import csr_of
-from labelwise.data.dataset import CSR, Dataset
+from labelwise.data.dataset import Dataset
 from labelwise.errors import DataError
+from labelwise.features.rows import Rows
 from labelwise.features.tfidf import Tfidf, TfidfConfig
+from labelwise.finished import fingerprint
 from labelwise.linear.beam import POST_PROCESSORS
 from labelwise.linear.memory_estimate import Memory as Memory
-from labelwise.linear.shards import ChunkShards, fingerprint
+from labelwise.linear.shards import ChunkShards
 from labelwise.linear.trees import LinearTrees, SearchSettings, TrainingSettings
 from labelwise.linear.trees import Precision as Precision
 from labelwise.methods.base import Method
@@ -69,7 +68,7 @@ class LinearMethod(Method):
         return self.linear_.explain(self._features(data), labels, self.search_settings)
 
     def _features(self, data: Documents) -> Any:
-        return as_csr(data.features) if self.tfidf_ is None else self.tfidf_.rows(data.texts or ())
+        return data.features if self.tfidf_ is None else self.tfidf_.rows(data.texts or ())
 
     def _feature_names(self, columns: np.ndarray) -> list[str] | None:
         return None if self.tfidf_ is None or self.tfidf_.config.hash_bits else self.tfidf_.terms(columns)
@@ -88,7 +87,7 @@ def training_features(data: Dataset, tfidf: Tfidf | None) -> tuple[Any, bool]:
     """The documents to learn from, by TF-IDF fitted here or as they are given; and whether the memory is ours."""
     if tfidf is not None:
         return tfidf.fit_transform(data.texts or ()), True
-    return as_csr(data.features), isinstance(data.features, np.ndarray | Blocks)
+    return data.features, False
 
 
 def training_settings(config: Any, search: SearchSettings, **others: Any) -> TrainingSettings:
@@ -106,7 +105,7 @@ def check_relevance(data: Dataset) -> None:
 
 
 def finished_work(
-    method: LinearMethod, folder: Path | None, features: Any, labels: Any, given: Mapping[str, np.ndarray]
+    method: LinearMethod, folder: Path | None, features: Rows, labels: Any, given: Mapping[str, np.ndarray]
 ) -> AbstractContextManager[ChunkShards | None]:
     """What an earlier attempt at the same training has finished, and where to keep more; None without a folder.
 
@@ -116,18 +115,9 @@ def finished_work(
         return nullcontext()
     parameters = deciding(method.config, PART)
     arrays = {
-        f"{name}.{part}": getattr(matrix, part)
-        for name, matrix in (("features", features), ("labels", labels))
-        for part in ("indptr", "indices", "data")
+        f"{name}.{part}": array
+        for name, rows in (("features", features), ("labels", Rows.of(labels)))
+        for part, array in rows.arrays.items()
     }
-    return ChunkShards(folder, fingerprint({"method": method.name, **parameters}, {**arrays, **given}))
-
-
-def as_csr(features: Any) -> Any:
-    """Features for the kernels: CSR with sorted int32 columns."""
-    if isinstance(features, Blocks):
-        return features.to_csr()
-    csr = features if isinstance(features, CSR) else sparse.csr_array(features)
-    if csr.indices.dtype != np.int32:
-        csr = csr_of(csr.data, csr.indices.astype(np.int32), csr.indptr, csr.shape)  # what is the user's stays as it is
-    return csr
+    named = [part for item in {**arrays, **given}.items() for part in item]
+    return ChunkShards(folder, fingerprint({"method": method.name, **parameters}, *named))

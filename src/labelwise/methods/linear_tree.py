@@ -113,7 +113,7 @@ class LinearTree(LinearMethod):
             if own_tree is not None:
                 trees = [own_tree]
             else:
-                describing = features if kind == "texts" else data.features  # dense ones describe labels whole
+                describing = features.sparse if kind == "texts" else data.features  # dense ones describe labels whole
                 trees = _clustered(describing, data.labels, config, settings.seeds(config.trees), shards)
             self.linear_.train(features, data.labels, trees, settings, shards, own_negatives)
 

@@ -2,7 +2,7 @@
 
 Known from Medini et al., "Extreme Classification in Log Memory using Count-Min Sketch" (NeurIPS 2019). R hash tables
 put the labels into B buckets each, and for every table a network of its own learns which buckets a document's labels
-lie in. A label's score is put together from the scores of its R buckets.
+lie in. A label's score is combined from the scores of its R buckets.
 
 Cost: training is R networks of documents x (entries + B) x width, prediction the same for one pass and labels x R bytes
 looked at for each document. Memory: R x (features + B) x width weights, whatever the number of labels; beside them two
@@ -31,12 +31,13 @@ from labelwise.config import Config as BaseConfig
 from labelwise.data.csr import pick_rows
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, ModelFormatError, require_imports
+from labelwise.features.rows import as_csr
 from labelwise.features.tfidf import Tfidf, TfidfConfig
 from labelwise.fit_context import FitContext
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
 from labelwise.methods.label_filter import LabelFilter
-from labelwise.methods.linear_base import LINEAR_TFIDF, as_csr
+from labelwise.methods.linear_base import LINEAR_TFIDF
 from labelwise.networks.settings import Count, OptimiserConfig, Positive, ScheduleConfig, TrainingConfig
 from labelwise.result_fields import PART, Decides, fields_beside
 from labelwise.store import stored
@@ -101,7 +102,7 @@ class Mach(Method):
         buckets: Annotated[int, Field(ge=2, le=1 << 24)] = 1000
         """Buckets of each table (B)."""
         hash: Hash = "murmur"
-        """murmur: the original's tables, bit for bit; universal: worked out on the way, nothing is stored; balanced: a
+        """murmur: the original's tables, bit for bit; universal: computed when needed, nothing is stored; balanced: a
         shuffle cut into equal parts."""
         lookups: str | None = None
         """Folder with tables in the original's form (bucket_order_0.npy ...), instead of a hash."""
@@ -119,7 +120,7 @@ class Mach(Method):
         """Score only labels of the best buckets; null: all labels, exactly. Predictions kept to some labels, or with
         weights of labels, score all of those."""
         repartition: RepartitionConfig | None = None
-        """Let labels move to buckets that suit them while training goes on; null keeps the hash's."""
+        """Let labels move to buckets that suit them during training; null keeps the hash's."""
         training: MachTraining = MachTraining()
         """How each repetition is trained."""
         at_once: Annotated[int, Field(ge=1, le=32), Decides.NOTHING] = 1
@@ -237,7 +238,7 @@ class Mach(Method):
             several = int((np.diff(data.labels.indptr) > 1).sum())
             if several:
                 log.warning(
-                    "loss: softmax is for one label a document; of %d that have more, each label counts its share; "
+                    "loss: softmax is for one label per document; of %d that have more, each label counts its share; "
                     "bce learns every label for itself", several,
                 )  # fmt: skip
         tables = self._tables(data.n_labels, range(config.repetitions))
@@ -293,7 +294,7 @@ class Mach(Method):
         return self._best(data, k, None)
 
     def _predict_chosen(self, data: Documents, k: int, chosen: LabelFilter) -> TopK:
-        """Some labels only are searched exactly; with weights, the score of every one of them is worked out."""
+        """Some labels only are searched exactly; with weights, the score of every one of them is computed."""
         labels = None if chosen.allowed is None else np.flatnonzero(chosen.allowed)
         k = k if labels is None else min(k, len(labels))
         if chosen.weights is None:

@@ -1,4 +1,4 @@
-"""Text encoder with one output a label: a pretrained transformer, fine-tuned with a loss on all labels at once.
+"""Text encoder with one output per label: a pretrained transformer, fine-tuned with a loss on all labels at once.
 
 Known from the DistilBERT + BCE baselines of extreme classification and from LightXML's way of pooling several layers
 (Jiang et al., AAAI 2021). The encoder reads up to `max_length` tokens, its token vectors become one vector, and a
@@ -52,7 +52,7 @@ RECIPE = TrainingConfig(
 
 
 class TextEncoder(Method):
-    """A pretrained text encoder with one output a label, fine-tuned: for short texts and labels with meaning."""
+    """A pretrained text encoder with one output per label, fine-tuned: for short texts and labels with meaning."""
 
     name = "text_encoder"
     inputs = ("texts",)
@@ -74,7 +74,7 @@ class TextEncoder(Method):
         together: one more reading of the texts, and the encoder is spared the noise of a head that knows nothing.
         null is 10, and 0 where there is nothing to spare: an encoder that is frozen or starts from random weights."""
         valid_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
-        """Share of the training documents held out to choose the best weights when the data has no valid part; at
+        """Fraction of the training documents held out to choose the best weights when the data has no valid part; at
         most 2,000 documents."""
         monitor: MonitorConfig = MonitorConfig()
         """Watches for collapse while it trains."""

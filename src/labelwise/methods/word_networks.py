@@ -64,13 +64,13 @@ class WordTraining(TrainingConfig):
     schedule: ScheduleConfig = ScheduleConfig(kind="constant")
     """How the learning rate changes."""
     averaging: AveragingConfig = AveragingConfig(kind="swa", start=0.3, window=5)
-    """Averages of the weights along the way; `every: null` takes ten states an epoch, or one every 100 steps."""
+    """Averages of the weights along the way; `every: null` takes ten states per epoch, or one every 100 steps."""
     validate_every: Count | Literal["epoch"] | None = 100
     """Steps between two validations, or every epoch, or null: never."""
     metric: str = "nDCG@5"
     """The number that tells which weights are best."""
     early_stopping: EarlyStoppingConfig | None = EarlyStoppingConfig(patience=20)
-    """End when validation has stopped getting better; null goes on to the end."""
+    """End when validation has stopped getting better; null trains to the end."""
 
 
 class WordNetworkMethod(Method):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from labelwise.encoders.base import Inputs
+from labelwise.encoders.base import Encoder, Inputs
 from labelwise.encoders.embed import vectors_in_batches
-from labelwise.encoders.transformer import TransformerEncoder
 from labelwise.heads.flat import FlatHead
 from labelwise.topk import NOTHING, TopK, in_order
 
@@ -18,9 +18,9 @@ from labelwise.topk import NOTHING, TopK, in_order
 class EncoderHead(nn.Module):
     """An encoder and a head; `forward` gives the documents' vectors."""
 
-    def __init__(self, encoder: TransformerEncoder, head: FlatHead) -> None:
+    def __init__(self, encoder: Encoder, head: FlatHead) -> None:
         super().__init__()
-        self.encoder = encoder
+        self.encoder: Any = encoder
         self.head = head
 
     def forward(self, *inputs: Tensor) -> Tensor:

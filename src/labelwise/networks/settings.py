@@ -115,7 +115,7 @@ class AveragingConfig(Config):
     """Where the mean begins (swa; null is 0.5): below 1 a share of all steps, or of the time budget if that is reached
     first, otherwise a number of epochs done."""
     every: Count | None = None
-    """Steps from one averaged state to the next (swa); null is once an epoch."""
+    """Steps from one averaged state to the next (swa); null is once per epoch."""
     window: Count | None = None
     """States after which the mean begins to forget (swa): a new one then counts 1/window. null forgets nothing."""
 
@@ -178,7 +178,7 @@ class TrainingConfig(Config):
     metric: str = "P@1"
     """The number that tells which weights are best: one of the validation's, or `loss`, the training loss."""
     early_stopping: EarlyStoppingConfig | None = None
-    """End when validation has stopped getting better; null goes on to the end."""
+    """End when validation has stopped getting better; null trains to the end."""
     restore_best: bool = True
     """Keep the weights of the best validation rather than the last ones."""
     averaging: AveragingConfig = AveragingConfig()
@@ -186,7 +186,7 @@ class TrainingConfig(Config):
     time_budget: Annotated[Positive | None, Decides.END] = None
     """Seconds after which training ends with what it has, those before an interruption counted."""
     checkpoint_every: Annotated[CheckpointConfig, Decides.NOTHING] = CheckpointConfig()
-    """When unfinished work is written, so that a killed run can go on."""
+    """When unfinished work is written, so that a killed run can resume."""
     log_every: Count = 50
     """Steps between two lines of the training loss in metrics.jsonl."""
     load_ahead: Annotated[int, Field(ge=0), Decides.NOTHING] = 0
@@ -240,5 +240,5 @@ class MonitorConfig(Config):
 
 
 def lower_is_better(metric: str) -> bool:
-    """Whether a smaller value of a metric is the better one, told from its name."""
+    """Whether a smaller value of a metric is the better one, by its name."""
     return any(word in metric.lower() for word in ("loss", "error", "perplexity"))

@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from labelwise.data.blocks import Blocks
 from labelwise.data.dataset import Dataset
 from labelwise.data.stream import warn_replaced
 from labelwise.errors import ConfigError, DataError
+from labelwise.finished import fingerprint
 from labelwise.progress import progress
 from labelwise.runs.load_data import read_part
 from labelwise.runs.predict import Request, decoded, is_text, opened
@@ -90,7 +91,7 @@ def encode_file(encoder: DocumentEncoder, request: Request, output: str, kind: s
     if not target.parent.is_dir():
         raise DataError(f"{target.parent}: there is no such folder")
     documents = _documents(request)
-    work = _Unfinished(target, _fingerprint(encoder.identity, documents, kind))
+    work = _Unfinished(target, fingerprint(encoder.identity, kind, BATCH, *_content(documents)))
     with progress("encoding", len(documents)) as step:
         step(work.done)
         for begin in range(work.done, max(len(documents), 1), BATCH):
@@ -115,51 +116,38 @@ def _documents(request: Request) -> Strings | Dataset:
     return Strings.of(texts)
 
 
-def _fingerprint(identity: str, documents: Strings | Dataset, kind: str) -> str:
-    digest = hashlib.sha256(f"{identity} {kind} {BATCH} {len(documents)}".encode())
-    if isinstance(documents, Strings):
-        _add(digest, documents)
-        return digest.hexdigest()
-    if documents.texts is not None:
-        _add(digest, documents.texts)
-    for part in ("features", "paths", "arrays"):
-        if (value := getattr(documents, part)) is not None:
-            digest.update(part.encode())
-            _add(digest, value)
-    return digest.hexdigest()
-
-
-def _add(digest: Any, value: Any) -> None:
-    """The content of some documents, of whatever kind."""
-    if isinstance(value, Blocks):
+def _content(value: Any) -> Iterator[Any]:
+    """The content of some documents, of whatever kind, for a fingerprint."""
+    if isinstance(value, Dataset):
+        for part in ("texts", "features", "paths", "arrays"):
+            if getattr(value, part) is not None:
+                yield part
+                yield from _content(getattr(value, part))
+    elif isinstance(value, Blocks):
         for block in (value.sparse, value.dense):
             if block is not None:
-                _add(digest, block)
-        return
-    if isinstance(value, Strings):
+                yield from _content(block)
+    elif isinstance(value, Strings):
         packed = value.compact()
-        arrays = (packed.buffer, packed.ends)
+        yield from (packed.buffer, packed.ends)
     elif isinstance(value, np.ndarray):
-        digest.update(f"{value.dtype} {value.shape}".encode())
-        arrays = (value,)
+        yield value
     else:
-        digest.update(f"{value.shape}".encode())
-        arrays = (value.indptr, value.indices, value.data)
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array).data)
+        yield list(map(int, value.shape))
+        yield from (value.indptr, value.indices, value.data)
 
 
 class _Unfinished:
     """The rows written so far, under a hidden name beside the target."""
 
-    def __init__(self, target: Path, fingerprint: str) -> None:
-        self.target, self.fingerprint = target, fingerprint
+    def __init__(self, target: Path, own: str) -> None:
+        self.target, self.fingerprint = target, own
         self.rows = target.with_name(f".{target.name}.part")
         self.note = target.with_name(f".{target.name}.part.json")
         self.mapped: np.ndarray | None = None
         self.done = self._found()
         if self.done:
-            log.info("%s: going on after %s rows", target, f"{self.done:,}")
+            log.info("%s: resuming after %s rows", target, f"{self.done:,}")
 
     def _found(self) -> int:
         """Rows of an earlier try that are whole and of the same model and documents."""

@@ -148,6 +148,7 @@ def _evaluated(config: RunConfig, run: RunFolder, train: Dataset, test: Dataset,
         "calibration": _calibration(run),
     }
     run.record("evaluate", split="test", **found.evaluation.values)
+    files.checked(results, files.Results, run / files.RESULTS)  # what reports could not read is not written
     run.write_json(files.RESULTS, results)
 
 

@@ -1,15 +1,13 @@
 """Unfinished training on disk: safetensors and JSON, nothing that could run, each written whole or not at all.
 
-A stage's folder holds ``last-<step>`` (all that is needed to go on as if nothing had happened) and ``best-<step>``
+A stage's folder holds ``last-<step>`` (all that is needed to resume exactly) and ``best-<step>``
 (weights), and once training is over ``final`` (weights and history) alone. Names carry the step, and the old one goes
 only after the new one stands: there is no moment at which a kill leaves nothing. A fingerprint of settings, parameters
-and data is in each; what belongs to another training or is damaged is passed over.
+and data is in each; what belongs to another training or is damaged is ignored.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import shutil
 from collections.abc import Mapping
@@ -22,31 +20,13 @@ import torch
 from torch import Tensor, nn
 
 from labelwise.encoders.arrays import as_tensor
-from labelwise.errors import LabelwiseError, ModelFormatError
-from labelwise.mapped import in_pieces
-from labelwise.store import Folder, new_folder
+from labelwise.finished import find_finished, fingerprint, keep_finished
+from labelwise.store import Folder
 
 log = logging.getLogger("labelwise")
 
 KIND = "checkpoint"
 STATE_FILE, TENSORS_FILE = "state.json", "tensors.safetensors"
-
-
-def fingerprint(*parts: Any) -> str:
-    """A hash of texts, JSON values, arrays and tensors: two trainings with different ones are not the same."""
-    digest = hashlib.sha256()
-    for part in parts:
-        if isinstance(part, Tensor):
-            part = part.detach().cpu().contiguous().view(torch.uint8).numpy() if part.ndim else part.item()
-        if isinstance(part, np.ndarray):
-            about = f"array {part.dtype} {part.shape}"
-            digest.update(f"{len(about)} {about}".encode())
-            for piece in in_pieces(np.ascontiguousarray(part).reshape(-1).view(np.uint8)):
-                digest.update(piece.data)
-        else:
-            text = json.dumps(part, sort_keys=True)
-            digest.update(f"{len(text)} {text}".encode())
-    return digest.hexdigest()
 
 
 def module_fingerprint(module: nn.Module) -> str:
@@ -85,18 +65,18 @@ class Checkpoints:
     ----------
     folder
         Where to keep them; None keeps nothing on disk.
-    mark
+    own
         The fingerprint of this training.
     """
 
-    def __init__(self, folder: Path | None, mark: str) -> None:
-        self.folder, self.mark = folder, mark
+    def __init__(self, folder: Path | None, own: str) -> None:
+        self.folder, self.fingerprint = folder, own
         self._best: dict[str, Tensor] | None = None
 
     # --- writing ---
 
     def save_last(self, snapshot: Snapshot, best_step: int | None) -> None:
-        """Write all that is needed to go on; the last one before it and outdated best ones go afterwards."""
+        """Write all that is needed to resume; the last one before it and outdated best ones go afterwards."""
         if self.folder is None:
             return
         name = f"last-{snapshot.state['step']:010d}"
@@ -118,7 +98,7 @@ class Checkpoints:
 
     def _write(self, name: str, snapshot: Snapshot) -> None:
         path = Path(str(self.folder)) / name
-        with new_folder(path, KIND, {"fingerprint": self.mark}, force=True) as folder:
+        with keep_finished(path, KIND, self.fingerprint) as folder:
             flat = {f"{kind}/{n}": t for kind, tensors in snapshot.tensors.items() for n, t in tensors.items()}
             half = [name for name, tensor in flat.items() if tensor.dtype == torch.bfloat16]
             folder.write_tensors(TENSORS_FILE, {name: _as_array(tensor) for name, tensor in flat.items()})
@@ -167,17 +147,7 @@ class Checkpoints:
 
     def _whole(self, name: str) -> bool:
         """Whether a checkpoint is this training's and every file has the size and hash that its manifest says."""
-        path = Path(str(self.folder)) / name
-        try:
-            folder = Folder(path, KIND)
-            if folder.manifest.get("fingerprint") != self.mark:
-                raise ModelFormatError(f"{path}: it is of a training with other settings, parameters or data")
-            for file in folder.manifest["files"]:
-                _ = folder.tensors(file) if file.endswith(".safetensors") else folder.read_json(file)
-        except LabelwiseError as error:
-            log.warning("checkpoint passed over: %s", error)
-            return False
-        return True
+        return find_finished(Path(str(self.folder)) / name, KIND, self.fingerprint) is not None
 
     def _found(self, pattern: str) -> list[Path]:
         return [p for p in self.folder.glob(pattern) if p.is_dir()] if self.folder is not None else []

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from labelwise.encoders.base import Inputs, tensors_of
 from labelwise.encoders.embed import vectors_in_batches
+from labelwise.finished import fingerprint
 from labelwise.heads.flat import FlatHead, Targets
 from labelwise.networks.encoder_head import EncoderHead
 from labelwise.networks.settings import TrainingConfig
 from labelwise.topk import TopK
 from labelwise.training.batching import training_batches
-from labelwise.training.checkpoint import fingerprint
 from labelwise.training.validation import validated_metrics, validation_numbers
 
 FROZEN_AT_ONCE = 2048

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from labelwise.codes.buckets import checked_table
 from labelwise.errors import LabelwiseError
+from labelwise.finished import find_finished, fingerprint_in, keep_finished
 from labelwise.networks.bucket_networks import Repetition, Sizes
-from labelwise.store import Folder, new_folder, stored
+from labelwise.store import stored
 
 log = logging.getLogger("labelwise")
 
@@ -49,8 +49,8 @@ class FinishedRepetitions:
         """Put a finished one into the folder; one of another training that is there stays."""
         fingerprint = self.fingerprint(one.number)
         usual, beside = self._paths(one.number)
-        path = beside if _fingerprint_in(usual) not in (None, fingerprint) else usual
-        with new_folder(path, KIND, {"fingerprint": fingerprint, "number": one.number}, force=True) as new:
+        path = beside if fingerprint_in(usual, KIND) not in (None, fingerprint) else usual
+        with keep_finished(path, KIND, fingerprint, {"number": one.number}) as new:
             new.write_tensors(FILE, one.to_tensors(""))
 
     def _paths(self, number: int) -> tuple[Path, Path]:
@@ -59,11 +59,10 @@ class FinishedRepetitions:
         return path, path.with_name(f"{path.name}-{self.fingerprint(number)[:8]}")
 
     def _read(self, path: Path, number: int) -> Repetition | None:
+        held = find_finished(path, KIND, self.fingerprint(number))
+        if held is None:
+            return None
         try:
-            held = Folder(path, KIND)
-            if held.manifest.get("fingerprint") != self.fingerprint(number):
-                log.warning("%s: not used: a repetition of another training, or of other data", path)
-                return None
             tensors = held.tensors(FILE)
             buckets = stored(tensors, "buckets", path / FILE) if self.own_tables else None
             if buckets is not None:
@@ -72,11 +71,3 @@ class FinishedRepetitions:
         except LabelwiseError as error:
             log.warning("%s: not used: %s", path, error)
             return None
-
-
-def _fingerprint_in(path: Path) -> Any:
-    """The fingerprint of what a folder holds; None if it holds no repetition."""
-    try:
-        return Folder(path, KIND).manifest.get("fingerprint")
-    except LabelwiseError:
-        return None

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from labelwise.finished import fingerprint
 from labelwise.networks.settings import CheckpointConfig
 from labelwise.training.averaging import Averaging
 from labelwise.training.checkpoint import (
     Checkpoints,
     Snapshot,
     changing_tensors,
-    fingerprint,
     module_fingerprint,
     put_tensors,
 )
@@ -81,8 +81,8 @@ class Keeper:
         averaging: Averaging,
         watchers: Sequence[Watcher],
     ) -> None:
-        mark = fingerprint(settings, module_fingerprint(module)) if folder is not None else ""
-        self.folder, self.checkpoints = folder, Checkpoints(folder, mark)
+        own = fingerprint(settings, module_fingerprint(module)) if folder is not None else ""
+        self.folder, self.checkpoints = folder, Checkpoints(folder, own)
         self.every, self.restore_best, self.machine = every, restore_best, machine
         self.module, self.optimisers, self.averaging, self.watchers = module, optimisers, averaging, watchers
         self.saved_at, self.saved_step = time.monotonic(), 0

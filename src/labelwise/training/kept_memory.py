@@ -1,7 +1,7 @@
 """Freed memory stays with the process while it trains on a CPU, instead of going back to the system after every step.
 
 A training step frees the same large blocks that the next step asks for. The C library gives each of them back to the
-system at once and gets pages anew, zeroed one by one: on virtual machines that can cost more than the arithmetic.
+system at once and gets pages again, zeroed one by one: on virtual machines that can cost more than the arithmetic.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def kept_memory() -> Iterator[None]:
 
 
 def chosen_outside() -> bool:
-    """Whether glibc was told by the environment how to keep memory."""
+    """Whether the environment sets how glibc keeps memory."""
     tunables = os.environ.get("GLIBC_TUNABLES", "")
     return "glibc.malloc." in tunables or any(name.startswith("MALLOC_") for name in os.environ)
 

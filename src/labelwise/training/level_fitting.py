@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from labelwise.codes.candidates import children_of, wanted_among
 from labelwise.encoders.base import Inputs, tensors_of
+from labelwise.finished import fingerprint
 from labelwise.networks.levels import Level, Parents, best_nodes
 from labelwise.networks.settings import TrainingConfig
 from labelwise.training.batching import training_batches
-from labelwise.training.checkpoint import fingerprint
 from labelwise.training.validation import validated_metrics, validation_numbers
 
 

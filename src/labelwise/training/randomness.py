@@ -61,7 +61,7 @@ def kept_randomness() -> Iterator[None]:
 
 @contextmanager
 def own_randomness(seed: int) -> Iterator[None]:
-    """All generators start from `seed` inside, and go on outside as if nothing had been."""
+    """All generators start from `seed` inside, and outside continue as if nothing had been drawn."""
     with kept_randomness():
         random.seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002

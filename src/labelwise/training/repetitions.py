@@ -20,12 +20,12 @@ from labelwise.codes.buckets import BucketTables
 from labelwise.codes.repartition import RepartitionConfig, moved
 from labelwise.data.csr import pick_rows
 from labelwise.encoders.sparse_mlp import SparseMLP
+from labelwise.finished import fingerprint
 from labelwise.fit_context import FitContext
 from labelwise.heads.bucket_loss import Loss
 from labelwise.mapped import counts_of
 from labelwise.networks.bucket_networks import Repetition, Sizes, networks_of, one_of, sparse_rows
 from labelwise.networks.settings import TrainingConfig
-from labelwise.training.checkpoint import fingerprint
 from labelwise.training.finished_repetitions import FinishedRepetitions
 from labelwise.training.loop import train
 from labelwise.training.repetition_fitting import RepetitionData, RepetitionFitting

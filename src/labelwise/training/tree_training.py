@@ -17,14 +17,12 @@ from scipy import sparse
 from labelwise.codes.candidates import nodes_to_learn_from
 from labelwise.codes.tree import LabelTree
 from labelwise.encoders.base import Inputs
-from labelwise.errors import LabelwiseError
+from labelwise.finished import find_finished, fingerprint, keep_finished
 from labelwise.fit_context import FitContext
 from labelwise.networks.attention_tree import AttentionTree, parents_of
 from labelwise.networks.levels import Level, Parents, best_nodes
 from labelwise.networks.settings import TrainingConfig
-from labelwise.store import Folder, new_folder
 from labelwise.topk import TopK
-from labelwise.training.checkpoint import fingerprint
 from labelwise.training.level_fitting import LevelData, LevelFitting
 from labelwise.training.loop import train
 from labelwise.training.watching import History
@@ -122,16 +120,13 @@ class TreeTraining:
             return best_nodes(level, inputs, count, above, "ranking")
         path = folder / f"{self.name}level{depth}-{('train', 'valid')[part]}-ranking"
         nodes = [] if above is None else [above.nodes]
-        mark = fingerprint(count, *inputs.identity(), *nodes, *level.state_dict().values())
-        try:
-            held = Folder(path, RANKING_KIND)
-            if held.manifest.get("fingerprint") == mark:
-                arrays = held.tensors(RANKING_FILE)
-                return TopK(arrays["ids"], arrays["scores"])
-        except (LabelwiseError, KeyError):
-            pass  # not there, or damaged: it is made again
+        own = fingerprint(count, *inputs.identity(), *nodes, *level.state_dict().values())
+        held = find_finished(path, RANKING_KIND, own)
+        arrays = {} if held is None else held.tensors(RANKING_FILE)
+        if {"ids", "scores"} <= arrays.keys():
+            return TopK(arrays["ids"], arrays["scores"])
         top = best_nodes(level, inputs, count, above, "ranking")
-        with new_folder(path, RANKING_KIND, {"fingerprint": mark}, force=True) as new:
+        with keep_finished(path, RANKING_KIND, own) as new:
             new.write_tensors(RANKING_FILE, {"ids": top.ids, "scores": top.scores})
         return top
 

@@ -23,18 +23,21 @@ LARGEST_LOG = np.float32(88)  # beyond it e^x is no float32 any more; only label
 
 @inner
 def expand(
-    indptr, indices, data, first_row, nodes, scores, children_offsets, chunk_offsets, features, row_offsets, lanes,
-    values, bias, scales, word_offsets, words, shifts, range_offsets, starts, widest, transform, power, allowed, extra,
-    names, keep, position, out_nodes, out_scores,
+    indptr, indices, data, block, first_row, nodes, scores, children_offsets, chunk_offsets, features, row_offsets,
+    lanes, values, bias, scales, word_offsets, words, shifts, range_offsets, starts, widest, transform, power, allowed,
+    extra, names, keep, position, out_nodes, out_scores,
 ):  # fmt: skip
     """Look at the children of every document's kept nodes and keep the best `keep` of them.
 
-    nodes, scores [documents, beam]: what is kept of the level above (NOTHING: empty); scores are logarithms unless
-    the transform is PLAIN. allowed [children] leaves children out (empty: none), extra [children] is added to scores
-    (empty: nothing), names [children] is what they are called in the result (empty: their number). `position`
-    [features] must hold -1 (empty: never used) and is left so; word_offsets to starts are the chunks' directories,
-    `widest` is the most children a chunk has. Of equal scores the lower name wins.
+    block is (dense [documents, columns], first_dense, zeros): numbers that every document has, the features from
+    first_dense on, added up also if 0 with `zeros`; without columns if there are none. nodes, scores [documents, beam]:
+    what is kept of the level above (NOTHING: empty); scores are logarithms unless the transform is PLAIN. allowed
+    [children] leaves children out (empty: none), extra [children] is added to scores (empty: nothing), names [children]
+    is what they are called in the result (empty: their number). `position` [features] must hold -1 (empty: never used)
+    and is left so; word_offsets to starts are the chunks' directories, `widest` is the most children a chunk has. Of
+    equal scores the lower name wins.
     """
+    dense, first_dense, zeros = block
     n, beam = nodes.shape
     found_pairs = np.empty(n * beam, np.int64)
     count = np.int64(0)
@@ -51,6 +54,8 @@ def expand(
     longest = 0
     for row in range(first_row, first_row + n):
         longest = max(longest, indptr[row + 1] - indptr[row])
+    n_dense = dense.shape[1]
+    longest += n_dense
     hit_rows, rest_rows = np.empty(longest + 1, np.int64), np.empty(longest + 1, np.int64)
     hit_values, rest_values = np.empty(longest + 1, np.float32), np.empty(longest + 1, np.float32)
     begin = 0
@@ -67,6 +72,10 @@ def expand(
         if tabled:
             for r in range(low, high):
                 position[features[r]] = r - low
+        dense_low, dense_high = low, low
+        if n_dense > 0:
+            dense_low = _first_from(features, low, high, first_dense)
+            dense_high = _first_from(features, low, high, first_dense + n_dense)
         first = children_offsets[chunk]
         width = children_offsets[chunk + 1] - first
         for p in range(begin, end):
@@ -76,13 +85,29 @@ def expand(
             for lane in range(width):
                 sums[lane] = 0
             start, stop = indptr[row], indptr[row + 1]
+            middle = stop
+            if dense_high > dense_low:
+                middle = _first_from(indices, start, stop, first_dense)
+            found = 0
             if tabled:
-                found = _look_up_all(start, stop, indices, data, low, position, hit_rows, hit_values)
+                found = _look_up_all(start, middle, indices, data, low, position, found, hit_rows, hit_values)
             else:
                 found = look_up(
-                    start, stop, indices, data, chunk, low, features, word_offsets, words, shifts, range_offsets,
-                    starts, hit_rows, hit_values,
+                    start, middle, indices, data, chunk, low, features, word_offsets, words, shifts, range_offsets,
+                    starts, found, hit_rows, hit_values,
                 )  # fmt: skip
+            for r in range(dense_low, dense_high):
+                value = dense[i, features[r] - first_dense]
+                hit_rows[found], hit_values[found] = r, value
+                found += zeros or value != 0
+            if middle < stop:
+                if tabled:
+                    found = _look_up_all(middle, stop, indices, data, low, position, found, hit_rows, hit_values)
+                else:
+                    found = look_up(
+                        middle, stop, indices, data, chunk, low, features, word_offsets, words, shifts, range_offsets,
+                        starts, found, hit_rows, hit_values,
+                    )  # fmt: skip
             _add(found, hit_rows, hit_values, row_offsets, lanes, values, width, rest_rows, rest_values, sums)
             above = scores[i, pair % beam]
             best_nodes, best_scores = out_nodes[i], out_scores[i]
@@ -103,9 +128,20 @@ def expand(
 
 
 @inner
-def _look_up_all(start, stop, indices, data, low, position, hit_rows, hit_values):
-    """The chunk's rows for the document's features, by table; without a branch, so that look-ups overlap."""
-    found = 0
+def _first_from(numbers, begin, end, least):
+    """The first place of begin..end, where numbers rise, with one of at least `least`."""
+    while begin < end:
+        middle = (begin + end) >> 1
+        if numbers[middle] < least:
+            begin = middle + 1
+        else:
+            end = middle
+    return begin
+
+
+@inner
+def _look_up_all(start, stop, indices, data, low, position, found, hit_rows, hit_values):
+    """The same as `look_up` by table; without a branch, so that look-ups overlap."""
     for k in range(start, stop):
         r = position[indices[k]]
         hit_rows[found] = low + r

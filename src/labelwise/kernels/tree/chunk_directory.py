@@ -79,16 +79,15 @@ def fill_directory(
 @inner
 def look_up(
     begin, end, indices, data, chunk, low, features, word_offsets, words, shifts, range_offsets, starts,
-    hit_rows, hit_values,
+    found, hit_rows, hit_values,
 ):  # fmt: skip
-    """The chunk's rows of a document's features with the document's values; returns how many were found."""
+    """The chunk's rows of a document's features with the document's values, behind the `found` ones; how many now."""
     first_word = word_offsets[chunk]
     limit = 64 * (word_offsets[chunk + 1] - first_word)
     middle = begin
     while middle < end and indices[middle] < limit:
         prefetch(words, 2 * (first_word + (indices[middle] >> 6)))
         middle += 1
-    found = 0
     for k in range(begin, middle):
         place = uint64(2 * (first_word + (indices[k] >> 6)))
         word, bit = words[place], uint64(indices[k] & 63)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from labelwise.kernels.jit import inner, jit
-from labelwise.kernels.tree.lanes import LANES, add_rows, dot_rows
+from labelwise.kernels.tree.lanes import LANES, add_block, add_rows, as_float, dot_block, dot_rows
 
 SQUARED_HINGE, HINGE, LOGISTIC = 0, 1, 2
 _SETTLED = np.float32(0.3)  # a zero dual whose gradient is above this rarely comes back
@@ -26,6 +26,9 @@ def solve_lanes(
     ends,
     indices,
     values,
+    rows,
+    dense,
+    first_dense,
     norms,
     signs,
     costs,
@@ -41,15 +44,19 @@ def solve_lanes(
 ):
     """Fill weights [features, 16] and offsets [16] (both zero at the start); returns the passes made.
 
-    Row i has the entries starts[i]..ends[i] of `indices` and `values`. signs [rows, 16] is +1 or -1. costs is the C of
-    each example [rows, 16] when `weighted`, otherwise [1, 2] with that of negative and of positive examples. Lanes from
-    `width` on stay zero.
+    Row i has the entries starts[i]..ends[i] of `indices` and `values`, and dense[rows[i]] (float32, or the bits of
+    float16 as uint16; it may have no columns) as the features from first_dense on. signs [rows, 16] is +1 or -1. costs
+    is the C of each example [rows, 16] when `weighted`, otherwise [1, 2] with that of negative and of positive
+    examples. Lanes from `width` on stay zero.
     """
     n = len(norms)
     duals = np.zeros((n, LANES), np.float32)
     margins = np.empty(LANES, np.float32)
     change = np.zeros(LANES, np.float32)
     cost = np.ones(LANES, np.float32)
+    n_dense = dense.shape[1]
+    halves = dense.itemsize == 2  # a row of them is converted as a whole, which vectorises
+    converted = np.empty((1, dense.shape[1]), np.float32)
     order = np.arange(n)
     active, everything = n, True
     state = np.uint64(seed) * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
@@ -63,6 +70,15 @@ def solve_lanes(
             for b in range(LANES):
                 margins[b] = offsets[b] * bias
             dot_rows(indices, values, start, end, weights, margins)
+            if n_dense == 0:
+                pass
+            elif halves:
+                source = dense[rows[row]]
+                for column in range(len(source)):
+                    converted[0, column] = as_float(source[column])
+                dot_block(converted, 0, weights, first_dense, margins)
+            else:
+                dot_block(dense, rows[row], weights, first_dense, margins)
             for b in range(width):
                 cost[b] = costs[row, b] if weighted else costs[0, (signs[row, b] + 1) >> 1]
             length = norms[row] + bias * bias
@@ -73,6 +89,12 @@ def solve_lanes(
             worst = max(worst, violation)
             if violation > _STILL * tolerance:
                 add_rows(indices, values, start, end, weights, change)
+                if n_dense == 0:
+                    pass
+                elif halves:
+                    add_block(converted, 0, weights, first_dense, change)
+                else:
+                    add_block(dense, rows[row], weights, first_dense, change)
                 for b in range(width):
                     offsets[b] += change[b] * bias
                     duals[row, b] += change[b] * signs[row, b]

@@ -28,29 +28,7 @@ def dot_rows(_context: Any, indices: Any, values: Any, start: Any, end: Any, wei
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         row, scaled, target = _rows(context, builder, signature, arguments)
-        start, end = arguments[2], arguments[3]
-        sums = [cgutils.alloca_once(builder, _VECTOR) for _ in range(_UNROLL)]  # several: additions wait for each other
-        builder.store(builder.load(target, align=4), sums[0])
-        for other in sums[1:]:
-            builder.store(ir.Constant(_VECTOR, [0.0] * LANES), other)
-
-        def add(k: Any, total: Any) -> None:
-            product = builder.fmul(scaled(k), builder.load(row(k), align=4), flags=_FAST)
-            builder.store(builder.fadd(product, builder.load(total), flags=_FAST), total)
-
-        shift = ir.Constant(_LONG, _UNROLL.bit_length() - 1)
-        blocks = builder.ashr(builder.sub(end, start), shift)
-        with cgutils.for_range(builder, blocks) as loop:
-            k = builder.add(start, builder.shl(loop.index, shift))
-            for step in range(_UNROLL):
-                add(builder.add(k, ir.Constant(_LONG, step)), sums[step])
-        rest = builder.add(start, builder.shl(blocks, shift))
-        with cgutils.for_range(builder, builder.sub(end, rest)) as loop:
-            add(builder.add(rest, loop.index), sums[0])
-        loaded = [builder.load(total) for total in sums]
-        while len(loaded) > 1:
-            loaded = [builder.fadd(a, b, flags=_FAST) for a, b in zip(loaded[::2], loaded[1::2], strict=True)]
-        builder.store(loaded[0], target, align=4)
+        _dot(builder, arguments[2], arguments[3], row, scaled, target)
         return context.get_dummy_value()
 
     return signature, build
@@ -63,13 +41,33 @@ def add_rows(_context: Any, indices: Any, values: Any, start: Any, end: Any, wei
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         row, scaled, source = _rows(context, builder, signature, arguments)
-        start, end = arguments[2], arguments[3]
-        change = builder.load(source, align=4)
-        with cgutils.for_range(builder, builder.sub(end, start)) as loop:
-            k = builder.add(start, loop.index)
-            place = row(k)
-            product = builder.fmul(scaled(k), change, flags=_FAST)
-            builder.store(builder.fadd(product, builder.load(place, align=4), flags=_FAST), place, align=4)
+        _add(builder, arguments[2], arguments[3], row, scaled, source)
+        return context.get_dummy_value()
+
+    return signature, build
+
+
+@intrinsic
+def dot_block(_context: Any, dense: Any, row: Any, weights: Any, first: Any, out: Any) -> Any:
+    """out[0:16] += sum over all k of dense[row, k] * weights[first + k, 0:16]; dense as `stored` of add_stretches."""
+    signature = types.void(dense, types.int64, weights, types.int64, out)
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        count, row, scaled, target = _block(context, builder, signature, arguments)
+        _dot(builder, ir.Constant(_LONG, 0), count, row, scaled, target)
+        return context.get_dummy_value()
+
+    return signature, build
+
+
+@intrinsic
+def add_block(_context: Any, dense: Any, row: Any, weights: Any, first: Any, delta: Any) -> Any:
+    """weights[first + k, 0:16] += dense[row, k] * delta[0:16] for all k."""
+    signature = types.void(dense, types.int64, weights, types.int64, delta)
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        count, row, scaled, source = _block(context, builder, signature, arguments)
+        _add(builder, ir.Constant(_LONG, 0), count, row, scaled, source)
         return context.get_dummy_value()
 
     return signature, build
@@ -138,6 +136,56 @@ def _in_all_lanes(builder: Any, number: Any) -> Any:
     undefined = ir.Constant(_VECTOR, ir.Undefined)
     first = builder.insert_element(undefined, number, ir.Constant(ir.IntType(32), 0))
     return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES))
+
+
+def _dot(builder: Any, start: Any, end: Any, row: Any, scaled: Any, target: Any) -> None:
+    """target += sum over k in start..end of scaled(k) * the vector at row(k)."""
+    sums = [cgutils.alloca_once(builder, _VECTOR) for _ in range(_UNROLL)]  # several: additions wait for each other
+    builder.store(builder.load(target, align=4), sums[0])
+    for other in sums[1:]:
+        builder.store(ir.Constant(_VECTOR, [0.0] * LANES), other)
+
+    def add(k: Any, total: Any) -> None:
+        product = builder.fmul(scaled(k), builder.load(row(k), align=4), flags=_FAST)
+        builder.store(builder.fadd(product, builder.load(total), flags=_FAST), total)
+
+    shift = ir.Constant(_LONG, _UNROLL.bit_length() - 1)
+    blocks = builder.ashr(builder.sub(end, start), shift)
+    with cgutils.for_range(builder, blocks) as loop:
+        k = builder.add(start, builder.shl(loop.index, shift))
+        for step in range(_UNROLL):
+            add(builder.add(k, ir.Constant(_LONG, step)), sums[step])
+    rest = builder.add(start, builder.shl(blocks, shift))
+    with cgutils.for_range(builder, builder.sub(end, rest)) as loop:
+        add(builder.add(rest, loop.index), sums[0])
+    loaded = [builder.load(total) for total in sums]
+    while len(loaded) > 1:
+        loaded = [builder.fadd(a, b, flags=_FAST) for a, b in zip(loaded[::2], loaded[1::2], strict=True)]
+    builder.store(loaded[0], target, align=4)
+
+
+def _add(builder: Any, start: Any, end: Any, row: Any, scaled: Any, source: Any) -> None:
+    """The vector at row(k) += scaled(k) * source, for k in start..end."""
+    change = builder.load(source, align=4)
+    with cgutils.for_range(builder, builder.sub(end, start)) as loop:
+        k = builder.add(start, loop.index)
+        place = row(k)
+        product = builder.fmul(scaled(k), change, flags=_FAST)
+        builder.store(builder.fadd(product, builder.load(place, align=4), flags=_FAST), place, align=4)
+
+
+def _block(context: Any, builder: Any, signature: Any, arguments: Any) -> tuple[Any, Any, Any, Any]:
+    """As `_rows` for a dense row: how many, the place of row first + k, number k in all lanes, the last argument."""
+    dense, weights, last = (context.make_array(signature.args[i])(context, builder, arguments[i]) for i in (0, 2, 4))
+    count = cgutils.unpack_tuple(builder, dense.shape)[1]
+    values = builder.gep(dense.data, [builder.mul(arguments[1], count)])
+    vectors = builder.gep(builder.bitcast(weights.data, _VECTOR.as_pointer()), [arguments[3]])
+
+    def scaled(k: Any) -> Any:
+        number = builder.load(builder.gep(values, [k]))
+        return _in_all_lanes(builder, _as_floats(builder, number, signature.args[0].dtype, ir.FloatType()))
+
+    return count, lambda k: builder.gep(vectors, [k]), scaled, builder.bitcast(last.data, _VECTOR.as_pointer())
 
 
 def _rows(context: Any, builder: Any, signature: Any, arguments: Any) -> tuple[Any, Any, Any]:

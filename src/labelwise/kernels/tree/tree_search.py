@@ -15,16 +15,17 @@ WIDEST, BEFORE = 2 * ARRAYS, 2 * ARRAYS + 1
 
 @jit
 def descend(
-    levels, lane_kind, value_kind, word_kind, is_first, is_last, indptr, indices, data, begin, end, nodes, kept, beam,
-    transform, power, product, allowed, extra, names, position, ids, scores,
+    levels, lane_kind, value_kind, word_kind, is_first, is_last, indptr, indices, data, block, begin, end,
+    nodes, kept, beam, transform, power, product, allowed, extra, names, position, ids, scores,
 ):  # fmt: skip
     """Search for the documents begin..end in some neighbouring levels, which may be all (`is_first` and `is_last`).
 
     levels [levels, numbers]: a level's arrays in the order of `expand` as an address row, then its widest chunk and how
     many children the levels above have together; lane_kind, value_kind and word_kind are arrays of the types of lanes,
     values and words. nodes, kept [documents, beam]: what the levels above have kept; what these keep comes in its
-    place, or with `is_last` into the rows begin..end of ids and scores. allowed [children of all levels], extra and
-    names [labels] and position are as in `expand`; with `product` the scores end as e to their sum.
+    place, or with `is_last` into the rows begin..end of ids and scores. block (of the documents
+    begin..end), allowed [children of all levels], extra and names [labels] and position are as in `expand`; with
+    `product` the scores end as e to their sum.
     """
     if is_first:
         for i in range(len(nodes)):
@@ -41,7 +42,7 @@ def descend(
         out_nodes = np.empty((end - begin, keep), np.int32)
         out_scores = np.empty((end - begin, keep), np.float32)
         expand(
-            indptr, indices, data, begin, found, found_scores,
+            indptr, indices, data, block, begin, found, found_scores,
             array_at(level, 0, levels), array_at(level, 1, levels), array_at(level, 2, ids), array_at(level, 3, levels),
             array_at(level, 4, lane_kind), array_at(level, 5, value_kind), bias, array_at(level, 7, scores),
             array_at(level, 8, levels), array_at(level, 9, word_kind), array_at(level, 10, levels),

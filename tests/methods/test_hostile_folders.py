@@ -1,0 +1,88 @@
+"""Model folders that a stranger has changed in ways that hashes cannot show."""
+
+import json
+
+import numpy as np
+import pytest
+
+import labelwise as lw
+from conformance.planted import planted_texts
+from labelwise.encoders.word_config import WordsConfig
+from labelwise.encoders.words import Vocabulary
+from labelwise.errors import ModelFormatError
+from labelwise.store import MANIFEST, changed_folder, map_tensors, strings_to_tensors
+from labelwise.strings import Strings
+
+STATE, LABELS = "state.safetensors", "labels.safetensors"
+
+
+@pytest.fixture
+def saved(tmp_path):
+    lw.LinearTree().fit(planted_texts(40, 8)).save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def change(saved, file, **arrays):
+    tensors = dict(map_tensors(saved / file)) | arrays
+    with changed_folder(saved, "model", {}) as folder:
+        folder.write_tensors(file, tensors)
+
+
+def refused(saved, match):
+    with pytest.raises(ModelFormatError, match=match):
+        lw.load(saved)
+
+
+def test_a_manifest_that_is_a_link_is_refused(saved, tmp_path):
+    (saved / MANIFEST).rename(tmp_path / "elsewhere.json")
+    (saved / MANIFEST).symlink_to(tmp_path / "elsewhere.json")
+    refused(saved, "link")
+
+
+@pytest.mark.parametrize("value", ["x", 5, -1, 2.5])
+def test_features_of_a_model_of_texts_are_refused(saved, value):
+    manifest = json.loads((saved / MANIFEST).read_text())
+    (saved / MANIFEST).write_text(json.dumps({**manifest, "n_features": value}))
+    refused(saved, "do not fit the manifest")
+
+
+@pytest.mark.parametrize("value", [1e308, -1e300, np.nan, np.inf])
+def test_idf_that_no_weight_can_be_is_refused(saved, value):
+    idf = next(name for name in map_tensors(saved / STATE) if name.endswith("idf"))
+    array = map_tensors(saved / STATE)[idf].copy()
+    array[3] = value
+    change(saved, STATE, **{idf: array})
+    refused(saved, "idf holds NaN, infinity or numbers above")
+
+
+def test_label_names_that_are_equal_are_refused(saved):
+    names = [f"L{j}" for j in range(7)] + ["L0"]
+    change(saved, LABELS, **strings_to_tensors("names", Strings.of(names)))
+    refused(saved, "'L0' stands for more than one label")
+
+
+def test_words_that_are_equal_are_refused(tmp_path):
+    tensors = strings_to_tensors("vocabulary", Strings.of(["one", "two", "one"]))
+    with pytest.raises(ModelFormatError, match="twice"):
+        Vocabulary.restored(tensors, WordsConfig(), tmp_path)
+
+
+def test_offsets_of_weights_that_wrap_around_are_refused(saved):
+    tensors = map_tensors(saved / STATE)
+    for name in [name for name in tensors if name.endswith(("row_offsets", "chunk_offsets"))]:
+        offsets = tensors[name].copy()
+        if len(offsets) > 5:
+            offsets[1:4] = [2**63 - 1, -(2**63), -1]
+            change(saved, STATE, **{name: offsets})
+            refused(saved, "weights of .* are damaged")
+            change(saved, STATE, **{name: tensors[name]})
+    assert len(lw.load(saved).predict(["word1x1"], k=2)) == 1
+
+
+def test_scores_that_are_not_finite_are_an_error(saved):
+    tensors = map_tensors(saved / STATE)
+    name = next(name for name in tensors if name.endswith("level0.bias"))
+    change(saved, STATE, **{name: np.full_like(tensors[name], np.nan)})
+    refused(saved, "holds NaN")
+    with pytest.raises(ModelFormatError):
+        lw.load(saved, verify=False).predict(["word1x1"], k=2)

@@ -1,0 +1,62 @@
+"""What a run writes is what the schema of run folders says: no file and no key that readers do not know."""
+
+import json
+
+import pytest
+from pydantic import BaseModel
+
+from labelwise import run_schema
+from labelwise.config import ConfigSource
+from labelwise.runs.config import run_config
+from labelwise.runs.train import train
+from runs.test_run_hardening import config as config  # the fixture
+
+
+def unknown_keys(value, kind, place=""):
+    """Dotted places of keys that a model of the schema does not have."""
+    known = {}
+    for name, field in kind.model_fields.items():
+        alias = field.validation_alias
+        known |= {choice: field for choice in getattr(alias, "choices", [name])}
+    found = []
+    for key, inner in value.items():
+        if key not in known:
+            found.append(f"{place}{key}")
+            continue
+        annotation = known[key].annotation
+        options = [annotation, *getattr(annotation, "__args__", ())]
+        sections = [option for option in options if isinstance(option, type) and issubclass(option, BaseModel)]
+        for item in inner if isinstance(inner, list) else [inner]:
+            if sections and isinstance(item, dict):
+                found += unknown_keys(item, sections[0], f"{place}{key}.")
+    return found
+
+
+def test_every_key_that_is_written_is_in_the_schema(config):
+    run = train(run_config(ConfigSource.from_file(config)))
+    parts = {
+        run_schema.STATE: run_schema.State,
+        run_schema.RESULTS: run_schema.Results,
+        run_schema.MACHINE: run_schema.Machine,
+        run_schema.CALIBRATION: run_schema.Calibration,
+    }
+    for name, kind in parts.items():
+        held = json.loads((run / name).read_text())
+        assert unknown_keys(held, kind) == [], name
+        assert run_schema.read_json(run / name, kind) is not None
+    for line in (run / run_schema.EXAMPLES).read_text().splitlines():
+        assert unknown_keys(json.loads(line), run_schema.Example) == []
+    known = {*run_schema.WRITTEN_FILES, *run_schema.WRITTEN_FOLDERS, run_schema.STATE, ".lock"}
+    assert {path.name for path in run.path.iterdir()} <= known
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_metrics_are_read_while_they_are_written(tmp_path, cut):
+    path = tmp_path / "metrics.jsonl"
+    assert run_schema.read_metrics(path) == ()
+    path.write_text('{"stage": "fit"}\nnonsense\n{"stage": "read"}\n' + ('{"sta' if cut else ""))
+    with pytest.raises(run_schema.DataError, match=r"metrics\.jsonl:2: damaged"):
+        run_schema.read_metrics(path)
+    notes = []
+    assert run_schema.read_metrics(path, notes, damaged="skip") == ({"stage": "fit"}, {"stage": "read"})
+    assert len(notes) == cut

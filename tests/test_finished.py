@@ -1,0 +1,60 @@
+"""Finished work under a fingerprint: used again when it is the same and whole, ignored otherwise."""
+
+import numpy as np
+import pytest
+
+from labelwise import finished
+from labelwise.finished import find_finished, fingerprint, fingerprint_in, keep_finished
+
+
+def test_fingerprints_tell_types_shapes_and_order_apart():
+    base = np.zeros(4, np.int32)
+    others = [np.zeros(4, np.float32), np.zeros((2, 2), np.int32), np.ones(4, np.int32), np.zeros(3, np.int32)]
+    assert len({fingerprint({}, "a", array) for array in (base, *others)}) == 5
+    assert len({fingerprint("a", base), fingerprint("b", base), fingerprint(base, "a"), fingerprint("a")}) == 4
+    assert fingerprint({"x": 1, "y": 2}) == fingerprint({"y": 2, "x": 1}) != fingerprint({"x": 1})
+    assert fingerprint("ab", "c") != fingerprint("a", "bc")
+
+
+def test_work_of_earlier_versions_is_still_used(monkeypatch):
+    """The hash as it was when the first trainings were written; another version of results has another one."""
+    parts = ["text", {"b": 1, "a": [1.5, None]}, np.arange(6, dtype=np.int32).reshape(2, 3)]
+    known = fingerprint(*parts)
+    assert known == "63685948fa503f9608d6bb6350995c8a01ba57afb3dc293e8d8f7fec13c5fb85"
+    monkeypatch.setattr(finished, "RESULT_VERSION", 2)
+    assert fingerprint(*parts) != known
+
+
+def test_tensors_are_hashed_by_their_bytes():
+    torch = pytest.importorskip("torch")
+    values = torch.arange(6, dtype=torch.float32)
+    assert fingerprint(values) == fingerprint(values.clone()) != fingerprint(values.bfloat16())
+    assert fingerprint(torch.tensor(3)) == fingerprint(3)
+
+
+def test_work_is_found_by_its_fingerprint_and_only_whole(tmp_path, caplog):
+    path = tmp_path / "piece"
+    assert find_finished(path, "piece", "mine") is None
+    assert fingerprint_in(path, "piece") is None
+    assert caplog.text == ""
+    with keep_finished(path, "piece", "mine", {"number": 3}) as folder:
+        folder.write_tensors("values.safetensors", {"values": np.arange(4)})
+    held = find_finished(path, "piece", "mine")
+    assert held is not None
+    assert held.manifest["number"] == 3
+    np.testing.assert_array_equal(held.tensors("values.safetensors")["values"], np.arange(4))
+    assert fingerprint_in(path, "piece") == "mine"
+    assert find_finished(path, "piece", "another") is None
+    assert "not used: it is of another training" in caplog.text
+    caplog.clear()
+    assert find_finished(path, "ranking", "mine") is None
+    assert "not a labelwise ranking" in caplog.text
+    caplog.clear()
+    content = bytearray((path / "values.safetensors").read_bytes())
+    content[-1] ^= 1
+    (path / "values.safetensors").write_bytes(content)
+    assert find_finished(path, "piece", "mine") is None
+    assert "damaged" in caplog.text
+    with keep_finished(path, "piece", "mine") as folder:
+        folder.write_tensors("values.safetensors", {"values": np.arange(2)})
+    assert find_finished(path, "piece", "mine") is not None
