@@ -34,7 +34,7 @@ class Config(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _completesections_of(cls, given: Any) -> Any:
+    def _complete_sections(cls, given: Any) -> Any:
         """A section of which some fields are given keeps what its default says of the others."""
         if not isinstance(given, Mapping):
             return given
