@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from labelwise.kernels.jit import inner, jit
+
 FAST = {"contract", "nsz", "arcp"}  # not the flags that presume there is no NaN: a diverged training must show
-inner = njit(nogil=True, cache=True, inline="always", error_model="numpy", fastmath=FAST)
-kernel = njit(nogil=True, cache=True, error_model="numpy", fastmath=FAST)
+OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": FAST}
 
 ONE, TWO, HALF = np.float32(1), np.float32(2), np.float32(0.5)
 LOWEST, HIGHEST = np.float32(-87), np.float32(88)
@@ -45,7 +46,7 @@ def _power_of_two(_typing: Any, exponent: Any) -> Any:
     return types.float32(types.float32), build
 
 
-@inner
+@inner(inline="always", **OPTIONS)
 def _exp(x):
     x = min(max(x, LOWEST), HIGHEST)
     whole = np.floor(x * LOG2_E + HALF)
@@ -54,23 +55,23 @@ def _exp(x):
     return (powers * rest * rest + rest + ONE) * _power_of_two(whole)
 
 
-@inner
+@inner(inline="always", **OPTIONS)
 def _sigmoid(x):
     return ONE / (ONE + _exp(-x))
 
 
-@inner
+@inner(inline="always", **OPTIONS)
 def _tanh(x):
     return TWO / (ONE + _exp(-TWO * x)) - ONE
 
 
-@inner
+@inner(inline="always", **OPTIONS)
 def _squash(values):
     for j in range(len(values)):  # from 0: with another start Numba tests for negative places, and there is no vector
         values[j] = _sigmoid(values[j])
 
 
-@kernel
+@jit(**OPTIONS)
 def lstm_forward(gates, cells, before, out, begin, count, following, kept, place, column):
     """Gates from sums, and the new state: to `out`, and for `kept` documents to where the following step reads it.
 
@@ -111,7 +112,7 @@ def lstm_forward(gates, cells, before, out, begin, count, following, kept, place
                 target[j] = leave[j] * _tanh(forget[j] * cell[j] + enter[j] * new[j])
 
 
-@kernel
+@jit(**OPTIONS)
 def lstm_backward(gates, cells, gradients, hidden, carried, begin, count, kept, place, column):
     """Gradients of the sums in place of the gates.
 
@@ -146,7 +147,7 @@ def lstm_backward(gates, cells, gradients, hidden, carried, begin, count, kept, 
             new[j] = inside * entered * (ONE - new[j] * new[j])
 
 
-@kernel
+@jit(**OPTIONS)
 def gru_forward(gates, cells, before, out, begin, count, following, kept, place, column):
     """The same for a GRU, which has no cells."""
     width = before.shape[1]
@@ -165,7 +166,7 @@ def gru_forward(gates, cells, before, out, begin, count, following, kept, place,
                 next_hidden[j] = target[j]
 
 
-@kernel
+@jit(**OPTIONS)
 def gru_backward(gates, before, gradients, hidden, carried, begin, count, kept, place, column):
     """The same for a GRU; `hidden` keeps what goes straight on to the state before, and the product adds the rest."""
     width = before.shape[1]
