@@ -226,15 +226,17 @@ def sum_documents(weights: np.ndarray, documents: np.ndarray, keep: int) -> np.n
     return np.divide(sums, lengths, out=np.zeros_like(sums), where=lengths > 0)
 
 
-def halve_down(rows: np.ndarray, members: list[int], layers: int, draws: np.ndarray, node: int, most: int) -> list[int]:
+def halve_recursively(
+    rows: np.ndarray, members: list[int], layers: int, draws: np.ndarray, node: int, most: int
+) -> list[int]:
     """Members in the order of the leaves after `layers` halvings of at most `most` rounds."""
     if layers == 0 or len(members) < 2:
         return members
     left = halve(rows[members], draws[node], most)
     lefts, rights = ([m for m, is_left in zip(members, left, strict=True) if is_left == side] for side in (True, False))
     return [
-        *halve_down(rows, lefts, layers - 1, draws, 2 * node + 1, most),
-        *halve_down(rows, rights, layers - 1, draws, 2 * node + 2, most),
+        *halve_recursively(rows, lefts, layers - 1, draws, 2 * node + 1, most),
+        *halve_recursively(rows, rights, layers - 1, draws, 2 * node + 2, most),
     ]
 
 

@@ -13,8 +13,8 @@ import reference_kernels as reference
 from labelwise.codes.buckets import (
     PRIME,
     BucketTables,
+    expected_collisions,
     members,
-    pairs_alike,
     read_lookups,
     repetitions_needed,
     universal_factors,
@@ -173,7 +173,7 @@ def test_pairs_alike_are_counted():
         tables = BucketTables(300, 6, (0, 1), "universal", seed).side_by_side()
         counts = np.unique(tables, axis=0, return_counts=True)[1]
         found.append((counts * (counts - 1) / 2).sum())
-    assert np.mean(found) == pytest.approx(pairs_alike(300, 6, 2), rel=0.1)
+    assert np.mean(found) == pytest.approx(expected_collisions(300, 6, 2), rel=0.1)
 
 
 def test_bad_sizes():

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from labelwise.codes import candidates as module
-from labelwise.codes.candidates import children_of, nodes_to_learn_from, wanted_among
+from labelwise.codes.candidates import candidate_targets, children_of, training_nodes
 
 
 @st.composite
@@ -32,7 +32,7 @@ def test_true_nodes_first_then_the_highest_ranked(case):
         table[row, : len(own)] = own
     before, module.AT_ONCE = module.AT_ONCE, at_once
     try:
-        chosen = nodes_to_learn_from(matrix(true, nodes), table, count)
+        chosen = training_nodes(matrix(true, nodes), table, count)
     finally:
         module.AT_ONCE = before
     for row, (own, order) in enumerate(zip(true, ranked, strict=True)):
@@ -57,6 +57,6 @@ def test_children_and_which_of_them_are_true(case):
         assert [child for child in row if child >= 0] == [c for p in own for c in range(offsets[p], offsets[p + 1])]
     below = [[int(offsets[node]) for node in own] for own in true]
     order = np.arange(len(true))[::-1].copy()
-    wanted = wanted_among(children[order], matrix(below, int(offsets[-1])), order)
+    wanted = candidate_targets(children[order], matrix(below, int(offsets[-1])), order)
     for row, document in enumerate(order.tolist()):
         assert wanted[row].tolist() == [float(child in below[document]) for child in children[document].tolist()]

@@ -39,7 +39,9 @@ def test_labels_move_as_the_rule_says(monkeypatch, offers, choices, at_once):
     monkeypatch.setattr(repartition, "DOCUMENTS_AT_ONCE", 7)
     monkeypatch.setattr(repartition, "LABELS_AT_ONCE", 13)
     offered = RepartitionConfig(offers=offers).offered(40, 9, seed=3, number=1)
-    found = repartition.moved(sparse.csr_array(labels), table, lambda rows: scores[:, rows], 9, choices, offered)
+    found = repartition.repartitioned(
+        sparse.csr_array(labels), table, lambda rows: scores[:, rows], 9, choices, offered
+    )
     assert found.dtype == np.uint16
     assert found[5] == table[5]
     np.testing.assert_array_equal(found, by_hand(labels, table, scores, 9, choices, offered))
@@ -60,7 +62,7 @@ def peak_of(labels, scores, n_buckets):
     for _ in range(2):
         tracemalloc.start()
         offers = RepartitionConfig().offered(labels.shape[1], n_buckets, 0, 0)
-        repartition.moved(labels, np.zeros(labels.shape[1], np.uint16), scores, n_buckets, 2, offers)
+        repartition.repartitioned(labels, np.zeros(labels.shape[1], np.uint16), scores, n_buckets, 2, offers)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     return peak

@@ -51,7 +51,7 @@ def test_invariants(tree):
     assert tree.sizes[-1] == tree.n_labels
     assert list(tree.sizes) == sorted(set(tree.sizes))
     assert sorted(tree.label_order.tolist()) == list(range(tree.n_labels))
-    assert tree.label_order[tree.label_places].tolist() == list(range(tree.n_labels))
+    assert tree.label_order[tree.label_positions].tolist() == list(range(tree.n_labels))
     above = 1
     for level, parents in enumerate(tree.parents):
         assert parents.dtype == np.int32
@@ -68,7 +68,7 @@ def test_invariants(tree):
 @given(trees())
 def test_ancestors_follow_the_parents(tree):
     for label in range(tree.n_labels):
-        node = int(tree.label_places[label])
+        node = int(tree.label_positions[label])
         for level in range(tree.depth - 1, -1, -1):
             assert tree.ancestors(level)[label] == node
             node = tree.parents[level][node]

@@ -50,7 +50,7 @@ def _path(
     kept: Sequence[set[int]],
     post_processor: str,
 ) -> LabelPath:
-    nodes = [int(tree.label_places[label])]
+    nodes = [int(tree.label_positions[label])]
     for parents in tree.parents[:0:-1]:
         nodes.insert(0, int(parents[nodes[0]]))
     steps: list[PathStep] = []

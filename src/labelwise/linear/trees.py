@@ -83,7 +83,7 @@ class LinearTrees:
 
         With `own` CSR is renumbered in its own memory; dense columns are used where they are.
         """
-        self.order, rows = FeatureOrder.learned(features, own)
+        self.order, rows = FeatureOrder.learn(features, own)
         return rows
 
     def train(
