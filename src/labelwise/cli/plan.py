@@ -14,9 +14,7 @@ def plan_command(
     documents: Annotated[int, typer.Option(help="Training documents.", min=1)],
     features: Annotated[int, typer.Option(help="Features, such as words, before hashing.", min=1)] = 100_000,
     memory: Annotated[float | None, typer.Option(help="GB for training and for serving; all that is free.")] = None,
-    confusion: Annotated[
-        float, typer.Option(help="Accepted probability that some pair of labels cannot be distinguished.")
-    ] = 0.01,
+    confusion: Annotated[float, typer.Option(help="Probability that two labels cannot be distinguished.")] = 0.01,
     repetitions: Annotated[int | None, typer.Option(help="Fix the repetitions.", min=1, max=1000)] = None,
     buckets: Annotated[int | None, typer.Option(help="Fix the buckets.", min=2)] = None,
 ) -> None:

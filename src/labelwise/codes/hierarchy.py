@@ -17,7 +17,7 @@ from labelwise.errors import DataError
 from labelwise.strings import Strings
 
 MAX_DEPTH = 100
-"""Maximum depth: a tree repeats nodes level by level, and each level is a step of every search."""
+"""Maximum number of ancestors: a tree repeats nodes level by level, and each level is a step of every search."""
 
 Bounds = tuple[np.ndarray, list[np.ndarray]]
 """The order of the labels and, level by level from the top, the bounds of the nodes in it."""
@@ -99,7 +99,7 @@ def depths_of_nodes(parents: np.ndarray, names: Sequence[str] | None = None) -> 
         if depths[waiting[0]] > MAX_DEPTH:
             cycle = _cycle(parents, int(waiting[0]))
             if not cycle:
-                raise DataError(f"the hierarchy is too deep: at most {MAX_DEPTH} levels are possible")
+                raise DataError(f"the hierarchy is too deep: a node may have at most {MAX_DEPTH} ancestors")
             shown = [str(node) if names is None else names[node] for node in cycle]
             if len(shown) > 8:
                 shown[4:-4] = ["..."]

@@ -41,7 +41,7 @@ class LabelPath:
     values: np.ndarray
     weights: np.ndarray
     given: float
-    """The label's score from the tree: the last step's total, but 0 where scores are products and it was not reached."""
+    """The label's score from the tree: the last step's total, or 0 where scores are products and it was not reached."""
 
     @property
     def reached(self) -> bool:
