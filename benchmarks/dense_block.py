@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -77,11 +76,12 @@ def worker(folder: Path, side: str, joined: bool) -> None:
     model.fit(small, labels[:300]).predict(small, k=10)  # compiles
     model.predict(features[np.arange(1)], k=10)
     figures: dict[str, float] = {}
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    before = memory("VmRSS")
     begin, cpu = time.perf_counter(), time.process_time()
     model.fit(features, labels)
     figures |= {"train": time.perf_counter() - begin, "train cpu": time.process_time() - cpu}
-    figures["peak above"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    figures["peak above"] = memory("VmHWM") - before
     features, labels = part("test")
     begin, cpu = time.perf_counter(), time.process_time()
     top = model.predict(features, k=10)
@@ -95,6 +95,12 @@ def worker(folder: Path, side: str, joined: bool) -> None:
     scores = lw.evaluate(top, truth, metrics=list(METRICS))
     figures |= {metric: scores[metric] for metric in METRICS}
     print(json.dumps({key: float(value) for key, value in figures.items()}))
+
+
+def memory(field: str) -> int:
+    """Bytes of this process, now (VmRSS) or at its peak (VmHWM)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
 def run(folder: Path, side: str, before: Path | None) -> dict[str, float]:
@@ -150,7 +156,7 @@ def main() -> None:
     about = (
         f"{n_train:,} documents of {chosen.data.name} to train on, {n_test:,} to predict for; TF-IDF beside "
         f"{chosen.columns} dense columns (a random projection of it); one tree, {os.cpu_count()} threads; medians of "
-        f"{chosen.repeats} run(s), the sides in turn, each in a process of its own with compiled kernels. `csr` is the "
+        f"{chosen.repeats} runs, the sides in turn, each in a process of its own with compiled kernels. `csr` is the "
         f"CSR path {whose}. In brackets: CSR takes so many times as much."
     )
     RESULTS.write_text(page(runs, about), encoding="utf-8")
