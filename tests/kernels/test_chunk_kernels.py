@@ -11,7 +11,7 @@ from labelwise.kernels.formats.canonical import is_canonical
 from labelwise.kernels.jit import jit
 from labelwise.kernels.tree import chunk_directory, chunk_rows
 from labelwise.kernels.tree.chunk_directory import directory_shape, fill_directory
-from labelwise.kernels.tree.lanes import LANES, add_stretches, as_float
+from labelwise.kernels.tree.lanes import LANES, add_spans, as_float
 
 look_up = jit(chunk_directory.look_up.py_func)
 seeds = st.integers(0, 2**32 - 1)
@@ -61,23 +61,23 @@ def test_targets_of_sixteen_labels_are_a_slice_of_the_label_matrix(seed, weighte
 
 @given(seeds, st.integers(1, 30), st.integers(1, 16), st.floats(0, 1.5), st.integers(1, 30))
 @settings(max_examples=40)
-def test_kept_weights_are_those_above_the_cut_and_among_the_strongest(seed, count, width, threshold, most):
+def test_kept_weights_are_those_above_the_cut_and_among_the_largest(seed, count, width, threshold, most):
     rng = np.random.default_rng(seed)
     weights = rng.normal(size=(count, LANES)).astype(np.float32)
     weights[rng.random(weights.shape) < 0.3] = 0
     cuts = np.full(LANES, threshold, np.float32)
     if most < count:
-        chunk_rows.strongest(weights, count, width, most, cuts)
+        chunk_rows.limit_weights(weights, count, width, most, cuts)
     counts = np.zeros(count, np.int64)
     chunk_rows.count_kept(weights, count, width, cuts, counts)
     total = int(counts.sum())
     kept = np.empty(total, np.int32), np.empty(total, np.uint16), np.empty(total, np.float32)
-    assert chunk_rows.take_kept(weights, count, width, cuts, 5, *kept) == total
+    assert chunk_rows.write_kept(weights, count, width, cuts, 5, *kept) == total
     wanted = np.zeros((count, width), np.float32)
     for lane in range(width):
         column = weights[:, lane]
-        strongest = np.argsort(-np.abs(column), kind="stable")[:most]
-        chosen = [f for f in strongest if column[f] != 0 and abs(column[f]) >= np.float32(threshold)]
+        largest = np.argsort(-np.abs(column), kind="stable")[:most]
+        chosen = [f for f in largest if column[f] != 0 and abs(column[f]) >= np.float32(threshold)]
         wanted[chosen, lane] = column[chosen]
     found = np.zeros_like(wanted)
     found[kept[0], kept[1] - 5] = kept[2]
@@ -116,7 +116,7 @@ def test_the_directory_finds_what_a_search_finds(seed, n_features, sizes):
 
 @njit
 def _stretches(stored, starts, factors, block, sums):
-    add_stretches(stored, starts, factors, len(starts), block, sums)
+    add_spans(stored, starts, factors, len(starts), block, sums)
 
 
 @njit

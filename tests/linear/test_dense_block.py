@@ -12,7 +12,7 @@ from labelwise.codes.tree import LabelTree
 from labelwise.data.blocks import Blocks
 from labelwise.errors import DataError
 from labelwise.features.feature_order import MAX_FEATURES, FeatureOrder
-from labelwise.features.rows import Rows, blocks_of
+from labelwise.features.rows import FeatureRows, blocks_of
 from labelwise.linear.beam import TreeSearch
 from labelwise.linear.level_trainer import SolverConfig, squared_norms
 from labelwise.linear.memory_estimate import bytes_of, training_need
@@ -147,7 +147,7 @@ def test_the_search_is_that_of_the_csr_path_to_the_bit(seed, mixed, precision):
 
 def test_norms_count_both_blocks():
     left, dense, _ = problem(1, n=5000)
-    rows = Rows(left.indptr, left.indices, left.data, (5000, 104), dense, 80)
+    rows = FeatureRows(left.indptr, left.indices, left.data, (5000, 104), dense, 80)
     expected = left.multiply(left).sum(axis=1) + np.square(dense, dtype=np.float64).sum(axis=1)
     np.testing.assert_allclose(squared_norms(rows), expected, rtol=1e-5)
 

@@ -33,7 +33,7 @@ def keys_in(checkpoints: Path) -> list[tuple[int, int, int]]:
 HOLD_AFTER_THREE_CHUNKS = """
 from labelwise.linear import shards as chunk_shards
 from labelwise.linear.level_trainer import LevelTrainer
-chunk_shards.LONGEST_LOSS = 0.0
+chunk_shards.MIN_INTERVAL = 0.0
 trained, plain = [], LevelTrainer._train_chunk
 def three_at_most(self, chunk):
     if len(trained) == 3:
@@ -191,12 +191,12 @@ def test_a_shard_that_lies_is_not_believed(tmp_path, caplog):
 
 
 def test_chunks_are_written_together(tmp_path, monkeypatch):
-    monkeypatch.setattr(chunk_shards, "LONGEST_LOSS", 3600.0)  # or a busy machine would write some earlier
+    monkeypatch.setattr(chunk_shards, "MIN_INTERVAL", 3600.0)  # or a busy machine would write some earlier
     with ChunkShards(tmp_path, "x") as shards:
         for first in range(1000):
             shards.add((0, 0, first), part_with([0]))
         assert list(tmp_path.iterdir()) == []
-        monkeypatch.setattr(chunk_shards, "LARGEST", 10_000)
+        monkeypatch.setattr(chunk_shards, "MAX_BYTES", 10_000)
         shards.add((0, 0, 1000), part_with([0]))
         assert len(keys_in(tmp_path)) == 1001
         assert len(list(tmp_path.iterdir())) == 1
@@ -209,7 +209,7 @@ def test_a_full_disk_does_not_stop_training(tmp_path, monkeypatch, caplog):
     data = planted("features", n_labels=160)
     expected = lw.LinearTree(**SMALL).fit(data).predict(data, k=5)
     monkeypatch.setattr(chunk_shards.store.FolderWriter, "write_tensors", full)
-    monkeypatch.setattr(chunk_shards, "LARGEST", 1)
+    monkeypatch.setattr(chunk_shards, "MAX_BYTES", 1)
     same(lw.LinearTree(**SMALL).fit(data, context=FitContext(tmp_path / "work")).predict(data, k=5), expected)
     assert caplog.text.count("No space left") == 1
     assert list((tmp_path / "work").iterdir()) == []

@@ -16,7 +16,7 @@ from scipy import sparse
 
 from labelwise.checks import in_range
 from labelwise.errors import DataError, ModelFormatError
-from labelwise.features.rows import NO_COLUMNS, Rows, as_csr, blocks_of
+from labelwise.features.rows import NO_COLUMNS, FeatureRows, as_csr, blocks_of
 from labelwise.parallel import ranges, run_all, threads
 from labelwise.store import stored
 
@@ -60,7 +60,7 @@ class FeatureOrder:
         return cls(original)
 
     @classmethod
-    def learn(cls, features: Any, in_place: bool = False) -> tuple[FeatureOrder, Rows]:
+    def learn(cls, features: Any, in_place: bool = False) -> tuple[FeatureOrder, FeatureRows]:
         """The order of the training features, and the features renumbered by it; `in_place` overwrites the CSR."""
         csr, dense = blocks_of(features)
         order = cls.by_frequency(csr, dense.shape[1])
@@ -68,7 +68,7 @@ class FeatureOrder:
         n_seen = int(ordered.indices.max(initial=-1)) + 1  # all features that occur have the lowest numbers
         shape = (csr.shape[0], len(order.original))
         unused = shape[1] - n_seen - dense.shape[1]
-        return order, Rows(ordered.indptr, ordered.indices, ordered.data, shape, dense, n_seen, unused=unused)
+        return order, FeatureRows(ordered.indptr, ordered.indices, ordered.data, shape, dense, n_seen, unused=unused)
 
     def apply(self, features: Any, in_place: bool = False) -> Any:
         """Renumber the columns of a CSR matrix, in a copy unless `in_place`."""
@@ -79,11 +79,11 @@ class FeatureOrder:
         self._renumber(features, indices, data)
         return sparse.csr_array((data, indices, features.indptr), shape=features.shape)
 
-    def rows(self, features: Any) -> Rows:
+    def rows(self, features: Any) -> FeatureRows:
         """Renumbered documents to predict for, as arrays: building a matrix takes longer than scoring a document.
 
-        `Rows`, which users never hold, are renumbered in place. Dense columns stay dense if they are consecutive in the
-        model's order, which they are if it was trained on the same columns.
+        `FeatureRows`, which users never hold, are renumbered in place. Dense columns stay dense if they are consecutive
+        in the model's order, which they are if it was trained on the same columns.
         """
         csr, dense = blocks_of(features)
         first = 0
@@ -95,13 +95,13 @@ class FeatureOrder:
             elif (np.diff(ranks) < 0).any():
                 dense = dense[:, np.argsort(ranks)]
         shape = (csr.shape[0], len(self.ranks))
-        if isinstance(csr, Rows):
+        if isinstance(csr, FeatureRows):
             self._renumber(csr, csr.indices, csr.data)
             return csr
         indices, data = np.empty_like(csr.indices), np.empty_like(csr.data)
         self._renumber(csr, indices, data)
         zeros = not isinstance(features, np.ndarray)  # CSR built from an array stores none
-        return Rows(csr.indptr, indices, data, shape, dense, first, zeros)
+        return FeatureRows(csr.indptr, indices, data, shape, dense, first, zeros)
 
     def _renumber(self, features: Any, out_indices: np.ndarray, out_data: np.ndarray) -> None:
         from labelwise.kernels.tree.renumber import renumber_rows

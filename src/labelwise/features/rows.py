@@ -16,7 +16,7 @@ MIN_DENSITY = 0.5
 """Fraction of non-zeros from which an array takes less memory dense than as CSR."""
 
 
-class Rows(NamedTuple):
+class FeatureRows(NamedTuple):
     """A CSR matrix as plain arrays, and `dense` columns, which are the features from index `first_dense` on."""
 
     indptr: np.ndarray
@@ -33,9 +33,11 @@ class Rows(NamedTuple):
     """How many features at the end occur in no document."""
 
     @classmethod
-    def of(cls, matrix: Any) -> Rows:
+    def of(cls, matrix: Any) -> FeatureRows:
         """The arrays of a CSR matrix; rows are returned unchanged."""
-        return matrix if isinstance(matrix, Rows) else cls(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
+        return (
+            matrix if isinstance(matrix, FeatureRows) else cls(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
+        )
 
     @property
     def sparse(self) -> sparse.csr_array:
@@ -55,7 +57,7 @@ class Rows(NamedTuple):
 
 
 def blocks_of(features: Any) -> tuple[Any, np.ndarray]:
-    """A sparse and a dense block (without columns where there is none) from CSR, `Rows`, dense or `Blocks`.
+    """A sparse and a dense block (without columns where there is none) from CSR, `FeatureRows`, dense or `Blocks`.
 
     An array of mostly zeros counts as sparse.
     """
@@ -72,7 +74,7 @@ def blocks_of(features: Any) -> tuple[Any, np.ndarray]:
 
 def as_csr(features: Any) -> Any:
     """All features as CSR with sorted int32 columns, 8 bytes per dense number."""
-    if isinstance(features, Rows):
+    if isinstance(features, FeatureRows):
         return features
     if isinstance(features, Blocks):
         return features.to_csr()

@@ -23,7 +23,7 @@ from scipy import sparse
 from labelwise import pages
 from labelwise.config import Config
 from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFittedError
-from labelwise.features.rows import Rows
+from labelwise.features.rows import FeatureRows
 from labelwise.features.text_blocks import RowRange, Worker, process_texts
 from labelwise.features.vocabulary import Counting, Counts, Terms, choose, column_order, count, most_frequent
 from labelwise.kernels.text.term_rows import UNKNOWN, count_kept, look_up, write_columns, write_rows
@@ -146,7 +146,7 @@ class Tfidf:
         """Rows of the texts: float32 [documents, terms]; terms that `fit` has not seen are ignored."""
         return _matrix(self.rows(texts))
 
-    def rows(self, texts: Strings | Iterable[str]) -> Rows:
+    def rows(self, texts: Strings | Iterable[str]) -> FeatureRows:
         """`transform` as plain arrays, for prediction: building a matrix takes longer than reading a short text."""
         documents = _as_strings(texts)
         lookup = self._known_terms()
@@ -328,7 +328,7 @@ def _as_strings(texts: Strings | Iterable[str]) -> Strings:
     return Strings.of(texts)
 
 
-def _joined(row_ranges: list[RowRange], row_ends: np.ndarray, n_features: int) -> Rows:
+def _joined(row_ranges: list[RowRange], row_ends: np.ndarray, n_features: int) -> FeatureRows:
     """Concatenate the rows of all ranges, which are freed on the way. `row_ends` begins with a 0."""
     if len(row_ranges) == 1:
         indices, values = (array[: row_ends[-1]].copy() for array in row_ranges[0].arrays)
@@ -348,13 +348,13 @@ def _joined(row_ranges: list[RowRange], row_ends: np.ndarray, n_features: int) -
     return _rows(indptr, indices, values, n_features)
 
 
-def _rows(indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, n_features: int) -> Rows:
+def _rows(indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, n_features: int) -> FeatureRows:
     if indptr[-1] < 1 << 31:
         indptr = indptr.astype(np.int32)
-    return Rows(indptr, indices, values, (len(indptr) - 1, n_features))
+    return FeatureRows(indptr, indices, values, (len(indptr) - 1, n_features))
 
 
-def _matrix(rows: Rows) -> sparse.csr_array:
+def _matrix(rows: FeatureRows) -> sparse.csr_array:
     parts: Any = (rows.data, rows.indices, rows.indptr)
     matrix = sparse.csr_array(parts, shape=rows.shape)
     matrix.has_canonical_format = True  # columns are sorted and unique: scipy need not check
