@@ -87,7 +87,7 @@ def count_labels(
     return predicted, [sum(hit for label, hit in counted if label == wanted) for wanted in range(n_labels)]
 
 
-def first_places(ids: list[list[int]], hits: list[list[int]], depth: int) -> dict[int, int]:
+def first_ranks(ids: list[list[int]], hits: list[list[int]], depth: int) -> dict[int, int]:
     """The best place at which each label is a hit; labels without a hit are left out."""
     best: dict[int, int] = {}
     for row, marks in zip(ids, hits, strict=True):

@@ -81,8 +81,8 @@ def test_label_counts_are_those_of_the_twin(case, data):
 def test_first_places_are_those_of_the_twin(case):
     found, _, _, _, _ = run_find_hits(case)
     best = np.full(case.n_labels, 99, np.int32)
-    kernels.first_places(case.top.ids, found, case.k, best)
-    expected = reference.first_places(case.top.ids.tolist(), found.tolist(), case.k)
+    kernels.first_ranks(case.top.ids, found, case.k, best)
+    expected = reference.first_ranks(case.top.ids.tolist(), found.tolist(), case.k)
     assert {label: place for label, place in enumerate(best.tolist()) if place != 99} == expected
 
 
@@ -91,10 +91,10 @@ def test_first_places_are_those_of_the_twin(case):
     [
         ([3, 5], [0.5, 0.4], kernels.OUT_OF_RANGE, 1),
         ([-2, 1], [0.5, 0.4], kernels.OUT_OF_RANGE, 0),
-        ([3, 3], [0.5, 0.4], kernels.TWICE, 1),
-        ([3, 1], [np.nan, 0.4], kernels.NOT_A_NUMBER, 0),
+        ([3, 3], [0.5, 0.4], kernels.DUPLICATE, 1),
+        ([3, 1], [np.nan, 0.4], kernels.SCORE_IS_NAN, 0),
         ([3, 1], [0.4, 0.5], kernels.UNSORTED, 1),
-        ([-1, 1], [-np.inf, -np.inf], kernels.AFTER_NOTHING, 1),
+        ([-1, 1], [-np.inf, -np.inf], kernels.AFTER_PADDING, 1),
         ([-1, -1], [np.nan, np.nan], kernels.FINE, 0),
         ([3, 1], [0.5, 0.5], kernels.FINE, 0),
         ([3, 1], [np.inf, -np.inf], kernels.FINE, 0),

@@ -13,7 +13,7 @@ import reference_kernels as reference
 from labelwise.data.formats import vowpal, xc
 from labelwise.data.stream import ByteBlock
 from labelwise.errors import DataError
-from labelwise.kernels.formats.number_text import read_number, read_whole, write_number
+from labelwise.kernels.formats.number_text import read_integer, read_number, write_number
 from labelwise.kernels.formats.sparse_text import sort_keys
 from labelwise.kernels.formats.vowpal_text import murmur3
 
@@ -83,7 +83,7 @@ def test_numbers_of_many_digits_are_read_to_one_place(text):
 def test_whole_numbers_end_at_the_first_other_byte(digits, rest):
     if rest[:1].isdigit():
         rest = b":" + rest
-    number, position = read_whole(buffer(digits.encode() + rest + b"\n"), 0)
+    number, position = read_integer(buffer(digits.encode() + rest + b"\n"), 0)
     assert position == len(digits)
     wanted = int(digits or "0")
     assert number == wanted or (number >= 2**31 and wanted >= 2**31)

@@ -104,6 +104,6 @@ def test_arrays_are_found_by_their_address():
 
 
 @pytest.mark.parametrize("array", [np.zeros((2, 2)), np.zeros(8)[::2], np.zeros(17, np.uint8)[1:].view(np.float64)])
-def test_arrays_that_have_no_such_address_are_refused(array):
-    with pytest.raises(ValueError, match="aligned vectors"):
+def test_arrays_without_a_usable_address_are_refused(array):
+    with pytest.raises(ValueError, match="aligned, contiguous vectors"):
         address_row([array])

@@ -1,4 +1,4 @@
-"""Training that is killed goes on with what was finished, and ends where an undisturbed one ends."""
+"""A killed training resumes from finished chunks, and gives the same result as an undisturbed one."""
 
 import json
 import os
@@ -45,7 +45,7 @@ LevelTrainer._train_chunk = three_at_most
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
-def test_a_killed_run_goes_on_and_predicts_the_same(tmp_path):
+def test_a_killed_run_resumes_and_predicts_the_same(tmp_path):
     data = planted("texts", n_documents=700, n_labels=150)
     lw.write(data, tmp_path / "data.jsonl")
     data = lw.read(tmp_path / "data.jsonl")
@@ -64,7 +64,7 @@ def test_a_killed_run_goes_on_and_predicts_the_same(tmp_path):
     assert len(before[1]) > len(before[0]) > 0
     assert len(set(before[1])) == len(before[1]), "a chunk was trained twice"
     labelwise("train", tmp_path / "run.yml")
-    assert f"after {len(before[1])} chunks" in (run / "log.txt").read_text()
+    assert f"resuming after {len(before[1])} finished chunks" in (run / "log.txt").read_text()
     assert not (run / "checkpoints").exists()
     expected = lw.LinearTree(**SMALL).fit(data).predict(data, k=10)
     same(lw.load(run / "model").predict(data, k=10), expected)

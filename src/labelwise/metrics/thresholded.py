@@ -79,9 +79,9 @@ class CoverageCounter:
 
     def add(self, block: Block) -> None:
         """Look at the hits of a block."""
-        from labelwise.kernels.metrics.hits import first_places
+        from labelwise.kernels.metrics.hits import first_ranks
 
-        first_places(block.ids, block.hits, self.depth, self.best)
+        first_ranks(block.ids, block.hits, self.depth, self.best)
 
     def coverage(self, k: int, occurrences: np.ndarray) -> float:
         """Of the labels in the truth, the share that is a hit within the first k places of some document."""

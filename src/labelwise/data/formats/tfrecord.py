@@ -91,13 +91,13 @@ def _explain(fault: int, name: str, detail: int) -> str:
     sizes = f"{detail >> 32:,} numbers and '{other}' {detail & 0xFFFFFFFF:,}"
     wanted = "floats" if name.endswith("vals") else "whole numbers (int64)"
     sentences = {
-        kernel.BAD_SUM: f"the checksum (CRC-32C) is wrong, so the record is damaged; {AGAIN}",
+        kernel.BAD_CHECKSUM: f"the checksum (CRC-32C) is wrong, so the record is damaged; {AGAIN}",
         kernel.BAD_MESSAGE: "this is not a tf.train.Example: the message is broken, or of another kind",
-        kernel.WRONG_KIND: f"'{name}' holds {KINDS.get(detail, 'something else')}; it should hold {wanted}",
+        kernel.WRONG_TYPE: f"'{name}' holds {KINDS.get(detail, 'something else')}; it should hold {wanted}",
         kernel.NO_FEATURES: f"it has neither 'input_idxs' nor 'input_vals'; wanted are {', '.join(kernel.NAMES)}",
         kernel.BAD_INDEX: f"'{name}' holds {detail:,}; numbers from 0 to {kernel.MAX_INDEX:,} are possible",
         kernel.NOT_FINITE: f"'{name}' holds NaN or infinity; only finite numbers are accepted",
-        kernel.UNEQUAL: f"'{name}' has {sizes}; both need as many",
+        kernel.SIZES_DIFFER: f"'{name}' has {sizes}; both need as many",
         kernel.SUM_TOO_LARGE: "the values of a column that stands twice add up to more than a float32 holds",
     }
     return sentences[fault]
@@ -138,7 +138,7 @@ def recognises(path: Path) -> bool:
         return False
     from labelwise.kernels.formats import example_records as kernel
 
-    return kernel.whole_records(head, 12)[0] == kernel.FINE
+    return kernel.complete_records(head, 12)[0] == kernel.FINE
 
 
 def parts(folder: Path) -> dict[str, Path]:
