@@ -1,4 +1,4 @@
-"""The clustering kernels against their plain references. Values are eighths, so that sums of both sides are exact."""
+"""The clustering kernels against reference implementations. Values are eighths, so that sums of both sides are exact."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ SMALL = {"trees": 2, "leaf_size": 10, "branching": 4}
 
 
 def keys_in(checkpoints: Path) -> list[tuple[int, int, int]]:
-    """The chunks in all shards, those that stand in several of them several times."""
+    """The chunks in all shards, repeated if in several of them."""
     found = []
     for path in sorted(checkpoints.glob("chunks-*")):
         found += map(tuple, Folder(path, "chunks").tensors("chunks.safetensors")["keys"].tolist())
@@ -71,7 +71,7 @@ def test_a_killed_run_resumes_and_predicts_the_same(tmp_path):
 
 
 class Interrupted(Exception):
-    """What a training that is stopped raises."""
+    """Raised to stop a training."""
 
 
 def count_chunks(monkeypatch, stop_after=None) -> list:
@@ -177,7 +177,7 @@ def test_damaged_shards_are_passed_over(tmp_path, caplog, damage):
 
 
 def test_a_shard_that_lies_is_not_believed(tmp_path, caplog):
-    """The hashes agree, but a feature number points outside: it must not reach a kernel."""
+    """The hashes agree, but a feature index is out of range: it must not reach a kernel."""
     with pytest.raises(Interrupted), ChunkShards(tmp_path, "x") as shards:
         shards.add((0, 0, 0), part_with([0, 99]))
         raise Interrupted
