@@ -43,9 +43,9 @@ def measured(labels: int, width: int, beam: int, steps: int) -> dict[str, float]
     from labelwise.heads.label_outputs import SharedOutput
     from labelwise.methods.word_networks import WordTraining
     from labelwise.networks.levels import AttentionLevel, Parents
+    from labelwise.training.callbacks import Callback
     from labelwise.training.level_fitting import LevelData, LevelFitting
     from labelwise.training.loop import train
-    from labelwise.training.watching import Watcher
 
     random = np.random.default_rng(0)
     tokens = WordTokens(
@@ -66,7 +66,7 @@ def measured(labels: int, width: int, beam: int, steps: int) -> dict[str, float]
     nodes = training_nodes(above, ranked, beam)
     parents = Parents(nodes, np.empty((DOCUMENTS, 0), np.float32), offsets)
     encoder = RecurrentEncoder(torch.randn(WORDS, WORD_WIDTH), True, RecurrentConfig(width=width))
-    head = LabelAttention(width, labels, SharedOutput(width, [width])).start(0, np.full(labels, 0.01))
+    head = LabelAttention(width, labels, SharedOutput(width, [width])).initialise(0, np.full(labels, 0.01))
     config = WordTraining(
         epochs=None, steps=WARM_UP + steps, validate_every=None, early_stopping=None, averaging={"kind": "none"}
     )
@@ -74,11 +74,11 @@ def measured(labels: int, width: int, beam: int, steps: int) -> dict[str, float]
     before = _memory()
     times: list[tuple[float, float]] = []
 
-    class Clock(Watcher):
+    class Clock(Callback):
         def after_step(self, step: int, loss: torch.Tensor) -> None:
             times.append((time.perf_counter(), time.process_time()))
 
-    train(fitting, config, context=FitContext(), rows=["head.weight"], watchers=[Clock()])
+    train(fitting, config, context=FitContext(), rows=["head.weight"], callbacks=[Clock()])
     wall, cpu = np.diff(np.array(times[WARM_UP - 1 :]), axis=0).T
     table = labels * width * 4 / 1e6
     return {

@@ -140,7 +140,8 @@ class _Files:
         self._folder, self._base = folder, base
 
     def _path(self, key: Any) -> Path:
-        digest = hashlib.sha256(f"{numba.__version__} {key!r}".encode()).hexdigest()
+        options = (numba.__version__, numba.config.BOUNDSCHECK, numba.config.OPT)  # type: ignore[missing-attribute]
+        digest = hashlib.sha256(f"{options!r} {key!r}".encode()).hexdigest()
         return self._folder / f"{self._base}.{digest[:24]}.nbc"
 
     def load(self, key: Any) -> Any:
@@ -163,7 +164,7 @@ class _Files:
 
 @cache
 def source_hash(path: Path) -> str:
-    """A hash of a module's source and, recursively, of the modules of its package that it imports."""
+    """A hash of a module's source and, recursively, of the modules and packages of its own that it imports."""
     root = path.parent
     while (root.parent / "__init__.py").exists():
         root = root.parent
@@ -174,24 +175,27 @@ def source_hash(path: Path) -> str:
         if source in seen:
             continue
         seen[source] = source.read_bytes()
-        for name in _imports(seen[source]):
-            first, *rest = name.split(".")
-            module = root.joinpath(*rest).with_suffix(".py") if first == root.name and rest else root
-            waiting += [module] if module.is_file() else []
+        package = source.parent.relative_to(root.parent).parts
+        for first, *rest in _imports(seen[source], package):
+            module = root.joinpath(*rest)
+            paths = (module / "__init__.py", *([module.with_name(f"{module.name}.py")] if rest else []))
+            waiting += [path for path in paths if first == root.name and path.is_file()]
     digest = hashlib.sha256()
     for source in sorted(seen):
         digest.update(f"{source.relative_to(root).as_posix()} {len(seen[source])}\n".encode() + seen[source])
     return digest.hexdigest()[:24]
 
 
-def _imports(source: bytes) -> Iterator[str]:
-    """Dotted names that a source imports and that may be modules."""
+def _imports(source: bytes, package: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The parts of dotted names that a source in a package imports and that may be modules."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from (tuple(alias.name.split(".")) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) + 1 - node.level] if node.level else ()
+            module = (*above, *(node.module.split(".") if node.module else ()))
+            yield module
+            yield from ((*module, alias.name) for alias in node.names)
 
 
 @cache

@@ -228,18 +228,18 @@ def _widths(predicted: Sequence[PredictedLabel]) -> list[float]:
 def label_table(table: LabelTable) -> dict[str, Any]:
     """Frequent and rare labels, without the columns that are empty."""
     rows = [*table.frequent, *table.rare]
-    kept = [place for place in range(len(table.columns)) if any(row[place] for row in rows)]
+    kept = [index for index in range(len(table.columns)) if any(row[index] for row in rows)]
     columns = []
-    for place in kept:
-        title = cut(words(table.columns[place]), 40)
-        is_words = place == 0 or not all(_is_number(row[place]) for row in rows)
-        is_fraction = not is_words and table.columns[place] in _LABEL_FRACTIONS
+    for index in kept:
+        title = cut(words(table.columns[index]), 40)
+        is_words = index == 0 or not all(_is_number(row[index]) for row in rows)
+        is_fraction = not is_words and table.columns[index] in _LABEL_FRACTIONS
         columns.append(
             {"title": f"{title}, %" if is_fraction else title, "is_words": is_words, "is_fraction": is_fraction}
         )
 
     def shown(row: tuple[str, ...]) -> list[str]:
-        cells = zip((row[place] for place in kept), columns, strict=True)
+        cells = zip((row[index] for index in kept), columns, strict=True)
         return [
             cut(cell, 90)
             if column["is_words"]

@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from labelwise.kernels.jit import inner, jit
+
 FAST = {"contract", "nsz", "arcp"}  # without the flags that assume no NaN: divergence must be visible
-inner = njit(nogil=True, cache=True, inline="always", error_model="numpy", fastmath=FAST)
-kernel = njit(nogil=True, cache=True, error_model="numpy", fastmath=FAST)
+OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": FAST}
 
 ONE, TWO, HALF = np.float32(1), np.float32(2), np.float32(0.5)
 MIN_EXPONENT, MAX_EXPONENT = np.float32(-87), np.float32(88)
@@ -45,7 +46,7 @@ def _power_of_two(_typing: Any, exponent: Any) -> Any:
     return types.float32(types.float32), build
 
 
-@inner
+@inner(inline="always", **OPTIONS)
 def _exp(x):
     x = min(max(x, MIN_EXPONENT), MAX_EXPONENT)
     power = np.floor(x * LOG2_E + HALF)
@@ -54,24 +55,24 @@ def _exp(x):
     return (powers * rest * rest + rest + ONE) * _power_of_two(power)
 
 
-@inner
+@inner(inline="always", **OPTIONS)
 def _sigmoid(x):
     return ONE / (ONE + _exp(-x))
 
 
-@inner
+@inner(inline="always", **OPTIONS)
 def _tanh(x):
     return TWO / (ONE + _exp(-TWO * x)) - ONE
 
 
-@inner
+@inner(inline="always", **OPTIONS)
 def _apply_sigmoid(values):
     # from 0: with another start Numba tests for negative indices, which prevents vectorization
     for j in range(len(values)):
         values[j] = _sigmoid(values[j])
 
 
-@kernel
+@jit(**OPTIONS)
 def lstm_forward(gates, cells, before, out, begin, count, following, kept, step, column):
     """Compute gates from sums, and write the new state to `out` and, for `kept` documents, to the following step.
 
@@ -117,7 +118,7 @@ def lstm_forward(gates, cells, before, out, begin, count, following, kept, step,
                 target[j] = out_gate[j] * _tanh(forget[j] * cell[j] + in_gate[j] * new[j])
 
 
-@kernel
+@jit(**OPTIONS)
 def lstm_backward(gates, cells, gradients, hidden, carried, begin, count, kept, step, column):
     """Compute the gradients of the sums, which overwrite the gates.
 
@@ -157,7 +158,7 @@ def lstm_backward(gates, cells, gradients, hidden, carried, begin, count, kept, 
             new[j] = inside * old_in_gate * (ONE - new[j] * new[j])
 
 
-@kernel
+@jit(**OPTIONS)
 def gru_forward(gates, cells, before, out, begin, count, following, kept, step, column):
     """`lstm_forward` for a GRU, which has no cells."""
     width = before.shape[1]
@@ -181,7 +182,7 @@ def gru_forward(gates, cells, before, out, begin, count, following, kept, step, 
                 next_hidden[j] = target[j]
 
 
-@kernel
+@jit(**OPTIONS)
 def gru_backward(gates, before, gradients, hidden, carried, begin, count, kept, step, column):
     """`lstm_backward` for a GRU; `hidden` gets the direct gradient of the state before, the product adds the rest."""
     width = before.shape[1]
