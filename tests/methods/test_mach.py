@@ -284,6 +284,13 @@ def test_linear_networks_and_hashed_features(data):
     assert hashed.score(data) > floor + 0.1
 
 
+def test_tables_of_features_are_built_once(data, monkeypatch):
+    hashed = lw.Mach(**SMALL, feature_hashing=64).fit(data)
+    expected = hashed.predict(data, k=5)
+    monkeypatch.setattr(BucketTables, "table", None)
+    np.testing.assert_array_equal(hashed.predict(data, k=5).scores, expected.scores)
+
+
 def test_tables_of_the_original(tmp_path, data, model):
     """Lookups written by MACH's own tools take the place of the hash, and are part of the model."""
     BucketTables(data.n_labels, 32, range(4), "universal", seed=9).write_lookups(tmp_path / "lookups")
