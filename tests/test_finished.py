@@ -5,7 +5,7 @@ import pytest
 
 from labelwise import finished
 from labelwise.errors import DataError
-from labelwise.finished import find_finished, fingerprint, fingerprint_in, finished_folder
+from labelwise.finished import find_finished, fingerprint, fingerprint_in, finished_folder, keep_finished
 
 
 def test_fingerprints_tell_types_shapes_and_order_apart():

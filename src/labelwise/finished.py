@@ -1,7 +1,7 @@
 """Finished work that an interrupted training is resumed with: folders of our store under a fingerprint.
 
 The fingerprint is a hash of all that decides the result. What is of another training, or damaged, is ignored and
-logged, and the work is done again; so are chunks of linear trees from before there was one fingerprint for all. Finished
+logged, and the work is done again; so are chunks of linear trees from before all work had this kind of hash. Finished
 work that cannot be written is a warning, and training continues; unfinished work that cannot be written is an error.
 """
 

@@ -318,6 +318,13 @@ def test_linear_networks_and_hashed_features(data):
     assert hashed.score(data) > floor + 0.1
 
 
+def test_tables_of_features_are_built_once(data, monkeypatch):
+    hashed = lw.Mach(**SMALL, feature_hashing=64).fit(data)
+    expected = hashed.predict(data, k=5)
+    monkeypatch.setattr(BucketTables, "table", None)
+    np.testing.assert_array_equal(hashed.predict(data, k=5).scores, expected.scores)
+
+
 def test_tables_of_the_original(tmp_path, data, model):
     """Lookups written by MACH's own tools take the place of the hash, and are part of the model."""
     BucketTables(data.n_labels, 32, range(4), "universal", seed=9).write_lookups(tmp_path / "lookups")
@@ -376,8 +383,8 @@ def test_learned_buckets_resume_to_the_same(tmp_path, data):
         ({"training": {"tokens_per_batch": 100}}, "batch_size"),
         ({"missing": "leave"}, "repetitions_folder"),
         ({"repartition": {}, "training": {"epochs": None, "steps": 5}}, "epochs"),
-        ({"repartition": {"choices": 4}}, "best 4 of 4 buckets"),
-        ({"repartition": {"choices": 8, "offers": 100}, "buckets": 8}, "best 8 of 8 buckets"),
+        ({"repartition": {"choices": 4}}, "4 choices among 4 offered buckets"),
+        ({"repartition": {"choices": 8, "offers": 100}, "buckets": 8}, "8 choices among 8 offered buckets"),
         ({"buckets": 1}, "buckets"),
         ({"hash": "md5"}, "hash"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -97,12 +98,17 @@ class BucketNetworks:
     def __reduce__(self) -> tuple[Any, ...]:
         return BucketNetworks, (self.repetitions, self.sizes, self.feature_tables)  # pickles hold weights once
 
+    @cached_property
+    def _rows_of_features(self) -> list[list[np.ndarray] | None]:
+        """The row of every feature in each network's table, or None where they are the features' numbers."""
+        tables = self.feature_tables
+        return [None if tables is None else [tables.table(one.number)] for one in self.repetitions]
+
     def scores(self, features: Any, form: ScoreForm) -> np.ndarray:
         """Bucket scores [repetitions, buckets, documents] for the rows of a feature matrix."""
         out = np.empty((len(self.networks), self.sizes.n_buckets, features.shape[0]), np.float32)
         with torch_threads(), torch.inference_mode():
-            for index, (one, network) in enumerate(zip(self.repetitions, self.networks, strict=True)):
-                hashed = None if self.feature_tables is None else [self.feature_tables.table(one.number)]
+            for index, (network, hashed) in enumerate(zip(self.networks, self._rows_of_features, strict=True)):
                 scores = network.scores_by_output(sparse_rows(features, 1, hashed).to(self.device))[0]
                 if form != "logits":
                     scores = torch.sigmoid(scores) if form == "sigmoid" else torch.softmax(scores, 0)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from labelwise.codes.buckets import BucketTables
-from labelwise.codes.repartition import RepartitionConfig, moved
+from labelwise.codes.repartition import RepartitionConfig, repartitioned
 from labelwise.data.csr import pick_rows
 from labelwise.encoders.sparse_mlp import SparseMLP
 from labelwise.finished import fingerprint
@@ -167,7 +167,7 @@ class RepetitionTraining:
 
         settings, labels = self.repartition or RepartitionConfig(), self.data.labels
         offers = settings.offered(labels.shape[1], self.sizes.n_buckets, self.training.seed, number)
-        return moved(labels, table, scores, self.sizes.n_buckets, settings.choices, offers)
+        return repartitioned(labels, table, scores, self.sizes.n_buckets, settings.choices, offers)
 
     def _first_biases(self, table: np.ndarray) -> Tensor:
         """Initial output biases from bucket frequencies: log-odds, or for softmax log-fractions."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from labelwise.codes.candidates import nodes_to_learn_from
+from labelwise.codes.candidates import training_nodes
 from labelwise.codes.tree import LabelTree
 from labelwise.encoders.base import Inputs
 from labelwise.finished import find_finished, fingerprint, keep_finished
@@ -73,7 +73,7 @@ class TreeTraining:
             learn_from = ranked[0]
             if learn_from is not None:
                 count = min(self.beam, tree.sizes[depth - 1])
-                nodes = nodes_to_learn_from(targets[depth - 1], learn_from.nodes, count)
+                nodes = training_nodes(targets[depth - 1], learn_from.nodes, count)
                 learn_from = Parents(nodes, np.empty((len(nodes), 0), np.float32), learn_from.offsets)
             part = LevelData(train_on.inputs, targets[depth], learn_from)
             held_out = None
