@@ -255,13 +255,13 @@ def test_a_stage_that_the_time_budget_ended_is_used_under_the_same_budget_only(t
     def trained(**settings):
         config = TrainingConfig(epochs=2, batch_size=16, **settings)
         fitting = TinyFitting(config)
-        return train(fitting, config, context=FitContext(tmp_path)), weights_of(fitting)
+        return train(fitting, config, context=FitContext(tmp_path)), weights_of(fitting.module)
 
     history, weights = trained(time_budget=1e-9)
     assert history.stopped == "time budget"
     again, same = trained(time_budget=1e-9)
     assert (again.seconds, again.steps) == (history.seconds, history.steps)
-    same_weights(same, weights)
+    assert same_weights(same, weights)
     longer, _ = trained(time_budget=1000)
     assert (longer.stopped, longer.steps > history.steps) == ("finished", True)
     assert trained()[0].seconds == longer.seconds
