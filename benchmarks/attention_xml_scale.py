@@ -34,7 +34,7 @@ def measured(labels: int, width: int, beam: int, steps: int) -> dict[str, float]
     import torch
     from scipy import sparse
 
-    from labelwise.codes.candidates import nodes_to_learn_from
+    from labelwise.codes.candidates import training_nodes
     from labelwise.encoders.recurrent import RecurrentEncoder
     from labelwise.encoders.word_config import RecurrentConfig
     from labelwise.encoders.words import WordTokens
@@ -63,7 +63,7 @@ def measured(labels: int, width: int, beam: int, steps: int) -> dict[str, float]
     )
     ranked = (ranked[:, :beam] + random.integers(0, clusters // (2 * beam), (DOCUMENTS, 1))).astype(np.int32)
     offsets = np.minimum(np.arange(clusters + 1) * CLUSTER, labels)
-    nodes = nodes_to_learn_from(above, ranked, beam)
+    nodes = training_nodes(above, ranked, beam)
     parents = Parents(nodes, np.empty((DOCUMENTS, 0), np.float32), offsets)
     encoder = RecurrentEncoder(torch.randn(WORDS, WORD_WIDTH), True, RecurrentConfig(width=width))
     head = LabelAttention(width, labels, SharedOutput(width, [width])).initialise(0, np.full(labels, 0.01))

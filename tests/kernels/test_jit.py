@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import labelwise
-from labelwise.kernels.jit import can_be_written
+from labelwise.kernels.jit import is_writable
 
 CALLEE = "from labelwise.kernels.jit import jit\n\n@jit\ndef number():\n    return {}\n"
 CALLER = """
@@ -159,10 +159,10 @@ def test_a_full_disk_costs_only_the_cache(package):
     assert Path(package / "cache" / "labelwise" / "kernels").is_file()
 
 
-def test_what_can_be_written(tmp_path):
-    assert can_be_written(tmp_path / "not" / "yet")
+def test_is_writable(tmp_path):
+    assert is_writable(tmp_path / "not" / "yet")
     (tmp_path / "file").write_text("")
-    assert not can_be_written(tmp_path / "file" / "below")
-    assert not can_be_written(tmp_path / "file")
+    assert not is_writable(tmp_path / "file" / "below")
+    assert not is_writable(tmp_path / "file")
     (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
-    assert not can_be_written(tmp_path / "broken" / "below")
+    assert not is_writable(tmp_path / "broken" / "below")

@@ -13,7 +13,7 @@ from pydantic import Field
 from labelwise.codes.label_path import LabelPath
 from labelwise.data.dataset import Dataset
 from labelwise.errors import DataError
-from labelwise.features.rows import Rows
+from labelwise.features.rows import FeatureRows
 from labelwise.features.tfidf import Tfidf, TfidfConfig
 from labelwise.finished import fingerprint
 from labelwise.linear.beam import POST_PROCESSORS
@@ -105,7 +105,7 @@ def check_relevance(data: Dataset) -> None:
 
 
 def finished_work(
-    method: LinearMethod, folder: Path | None, features: Rows, labels: Any, given: Mapping[str, np.ndarray]
+    method: LinearMethod, folder: Path | None, features: FeatureRows, labels: Any, given: Mapping[str, np.ndarray]
 ) -> AbstractContextManager[ChunkShards | None]:
     """Shards of an earlier attempt at the same training, to read and to add to; None without a folder.
 
@@ -116,7 +116,7 @@ def finished_work(
     parameters = deciding(method.config, PART)
     arrays = {
         f"{name}.{part}": array
-        for name, rows in (("features", features), ("labels", Rows.of(labels)))
+        for name, rows in (("features", features), ("labels", FeatureRows.of(labels)))
         for part, array in rows.arrays.items()
     }
     named = [part for item in {**arrays, **given}.items() for part in item]

@@ -28,7 +28,7 @@ from labelwise.networks.settings import (
     TrainingConfig,
     without_validation,
 )
-from labelwise.result_fields import PART, fields_beside
+from labelwise.result_fields import PART, deciding_json
 from labelwise.strings import Strings
 from labelwise.topk import TopK
 
@@ -199,7 +199,7 @@ def word_data(config: Any, data: Dataset, valid: Dataset | None) -> WordData:
         training = without_validation(training, type(config).model_fields["training"].default)
     training = _with_averaging_interval(training, len(train))
     elsewhere = {"training": True}  # the loop adds it
-    identity = config.model_dump_json(exclude={**fields_beside(type(config), PART), **elsewhere})
+    identity = deciding_json(config, PART, elsewhere)
     vocabulary, tokens = Vocabulary.learned(train.texts or Strings.of(()), config.words)
     vectors = torch.from_numpy(word_table(vocabulary, training.seed))
     valid_data = None

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from labelwise.codes.candidates import children_of, wanted_among
+from labelwise.codes.candidates import candidate_targets, children_of
 from labelwise.encoders.base import Inputs, tensors_of
 from labelwise.finished import fingerprint
 from labelwise.networks.levels import Level, Parents, best_nodes
@@ -72,7 +72,7 @@ class LevelFitting:
             true_nodes[np.repeat(np.arange(len(item)), np.diff(picked.indptr)), picked.indices] = 1
             return LevelBatch(tensors_of(batch), torch.from_numpy(true_nodes), None)
         candidates = children_of(parents.nodes[batch.rows], parents.offsets)
-        true_nodes = wanted_among(candidates, targets, batch.rows)
+        true_nodes = candidate_targets(candidates, targets, batch.rows)
         return LevelBatch(tensors_of(batch), torch.from_numpy(true_nodes), torch.from_numpy(candidates))
 
     def loss(self, batch: LevelBatch) -> Tensor:

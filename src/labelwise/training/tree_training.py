@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from labelwise.codes.candidates import nodes_to_learn_from
+from labelwise.codes.candidates import training_nodes
 from labelwise.codes.tree import LabelTree
 from labelwise.encoders.base import Inputs
 from labelwise.finished import find_finished, fingerprint, keep_finished
@@ -74,7 +74,7 @@ class TreeTraining:
             learn_from = ranked[0]
             if learn_from is not None:
                 count = min(self.beam, tree.sizes[depth - 1])
-                nodes = nodes_to_learn_from(targets[depth - 1], learn_from.nodes, count)
+                nodes = training_nodes(targets[depth - 1], learn_from.nodes, count)
                 learn_from = Parents(nodes, np.empty((len(nodes), 0), np.float32), learn_from.offsets)
             part = LevelData(train_on.inputs, targets[depth], learn_from)
             held_out = None
@@ -127,8 +127,7 @@ class TreeTraining:
         if {"ids", "scores"} <= arrays.keys():
             return TopK(arrays["ids"], arrays["scores"])
         top = best_nodes(level, inputs, count, above, "ranking")
-        with keep_finished(path, RANKING_KIND, own) as new:
-            new.write_tensors(RANKING_FILE, {"ids": top.ids, "scores": top.scores})
+        keep_finished(path, RANKING_KIND, own, RANKING_FILE, {"ids": top.ids, "scores": top.scores})
         return top
 
 
