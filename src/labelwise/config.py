@@ -34,26 +34,36 @@ class Config(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _completesections_of(cls, given: Any) -> Any:
+    def _complete_sections(cls, given: Any) -> Any:
         """A section of which some fields are given keeps what its default says of the others."""
         if not isinstance(given, Mapping):
             return given
         completed = dict(given)
         for name, field in cls.model_fields.items():
-            if isinstance(field.default, Config) and isinstance(completed.get(name), Mapping):
-                completed[name] = field.default.completed(completed[name])
+            if isinstance(field.default, Config) and name in completed:
+                completed[name] = field.default._completed_section(completed[name])
         return completed
+
+    def _completed_section(self, given: Any) -> Any:
+        """A section in the place of this one, as a mapping or as a config of the same class; anything else as it is."""
+        if type(given) is type(self):
+            given = given._given_fields()
+        return self.completed(given) if isinstance(given, Mapping) else given
+
+    def _given_fields(self) -> dict[str, Any]:
+        """The fields that were given, and not left to their defaults."""
+        return {name: getattr(self, name) for name in self.model_fields_set}
 
     def completed(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """`given` with what this config says beyond the defaults of its class, in the fields that it leaves out.
 
         A class whose fields hang on each other leaves away what does not fit to what is given.
         """
-        own = {name: getattr(self, name) for name in self.model_fields_set}
+        own = self._given_fields()
         deeper = {
-            name: own[name].completed(value)
+            name: own[name]._completed_section(value)
             for name, value in given.items()
-            if isinstance(own.get(name), Config) and isinstance(value, Mapping)
+            if isinstance(own.get(name), Config)
         }
         return {**own, **given, **deeper}
 

@@ -15,22 +15,18 @@ log = logging.getLogger("labelwise")
 
 TRUE = ("1", "true", "yes", "on", "y", "t")
 
-_used_many = False
-_only_one = False
+_forked = False
 
 
 @contextmanager
 def torch_threads() -> Iterator[None]:
     """Torch computes with as many threads as the rest of the toolkit inside the block.
 
-    With one in a process that was forked after its parent had computed with several: torch's threads are OpenMP's,
-    which do not survive a fork, and the first operation that waits for them would wait for ever.
+    With one in a forked process: torch's threads are OpenMP's, which do not survive a fork, and the first operation
+    that waits for them would wait for ever. Whether the parent had started any is not ours to know.
     """
-    global _used_many
-    count = 1 if _only_one else threads()
-    _used_many = _used_many or count > 1
     before = torch.get_num_threads()
-    torch.set_num_threads(count)
+    torch.set_num_threads(1 if _forked else threads())
     try:
         yield
     finally:
@@ -45,7 +41,7 @@ def limited_threads(count: int, usual: int) -> Iterator[None]:
     set, it is the one that any thread has set last, and so depends on which came first.
     """
     torch.get_num_threads()  # a thread's first question sets its number to the one set last by any; later it is its own
-    torch.set_num_threads(count)
+    torch.set_num_threads(1 if _forked else count)
     try:
         yield
     finally:
@@ -53,10 +49,10 @@ def limited_threads(count: int, usual: int) -> Iterator[None]:
 
 
 def _limit_after_fork() -> None:
-    global _only_one
-    if _used_many:
-        _only_one = True
-        torch.set_num_threads(1)
+    global _forked
+    _forked = True
+    torch.set_num_threads(1)
+    if threads() > 1:
         log.info("torch computes with one thread in a forked process; start it by spawn or forkserver to use more")
 
 

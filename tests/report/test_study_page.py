@@ -74,7 +74,7 @@ def test_the_table_tells_verdict_reason_and_remedy(whole):
     folder, _ = whole
     page = Page((folder / "report.html").read_text(encoding="utf-8"))
     head, *rows = page.tables["study-table"]
-    assert head == ["rate", "P@1, %", "test, %", "loss at the end", "time", "verdict, reason, what to do"]
+    assert head == ["rate", "P@1, %", "test, %", "final loss", "time", "verdict, reason, remedy"]
     by_rate = {row[0]: row for row in rows}
     assert list(by_rate) == ["0.1", "0.01", "1e-3", "1e-4", "1e-6"]
     assert by_rate["1e-4"][1:5] == ["79.81", "50.00", "0.0021", "1 min 00 s"]
@@ -82,9 +82,9 @@ def test_the_table_tells_verdict_reason_and_remedy(whole):
     for row, verdict in zip(rows, ("diverged", "collapsed", "on the plateau", "healthy", "under-trained"), strict=True):
         reason, remedy = WORDS[verdict]
         assert row[-1] == f"{verdict}: {reason}." + (f" {remedy}." if remedy else "")
-    told = page.inside("summary")
-    assert told.startswith("5 settings, chosen by P@1 on held-out documents. The best is rate 1e-4 with 79.81 %.")
-    assert told.endswith("1 healthy, 1 on the plateau, 1 under-trained, 1 collapsed, 1 diverged.")
+    reported = page.inside("summary")
+    assert reported.startswith("5 settings, chosen by P@1 on held-out documents. The best is rate 1e-4 with 79.81 %.")
+    assert reported.endswith("1 healthy, 1 on the plateau, 1 under-trained, 1 collapsed, 1 diverged.")
     assert "fruit &amp; &lt;vegetable&gt;" in (folder / "report.html").read_text(encoding="utf-8")
 
 
@@ -94,7 +94,7 @@ def test_seeds_are_a_mean_with_its_spread(tmp_path):
     assert values["columns"][:5] == ["group", "optimiser", "rate", "weight decay", "P@1, %"]
     row = next(row for row in values["rows"] if row["cells"][:4] == ["adamw", "adamw", "1e-4", "0.01"])
     assert row["cells"][4] == "76.81 ± 1.41"
-    assert [one["name"] for one in row["judgements"]] == ["2 × healthy"]
+    assert [one["name"] for one in row["verdicts"]] == ["2 × healthy"]
     assert len(values["rows"]) == 21
     assert len(values["trials"]) == 2 * 19
 
@@ -171,12 +171,12 @@ def test_names_cannot_break_the_page(tmp_path):
 
 def test_a_study_that_has_not_ended(tmp_path):
     (tmp_path / "trials").mkdir()
-    with pytest.raises(DataError, match=r"results\.json is missing: the sweep has not come to its end"):
+    with pytest.raises(DataError, match=r"results\.json is missing: the sweep has not finished"):
         report_command(str(tmp_path))
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         ({"rows": [{"P@1": 1, "trials": ["nobody"]}]}, "does not name its trials"),
         ({"rows": [{"trials": []}]}, "lacks the metric"),
@@ -185,11 +185,11 @@ def test_a_study_that_has_not_ended(tmp_path):
         ({"trials": {"x": {"value": "much"}}}, "value"),
     ],
 )
-def test_damaged_results_are_told(tmp_path, change, told):
+def test_damaged_results_are_reported(tmp_path, change, reported):
     folder = one_setting(tmp_path, {"model.a": 1}, None)
     whole = json.loads((folder / "results.json").read_text())
     (folder / "results.json").write_text(json.dumps({**whole, **change}))
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=reported):
         read_study_folder(folder)
 
 
@@ -206,7 +206,7 @@ def test_maps_must_be_square(tmp_path):
     inside = inspection("healthy")
     inside["attention"][1]["weights"][0].pop()
     folder = one_setting(tmp_path, {"model.a": 1}, course("healthy"), inside)
-    with pytest.raises(DataError, match="square over the tokens"):
+    with pytest.raises(DataError, match="square matrix over the tokens"):
         read_study_folder(folder)
 
 

@@ -14,7 +14,7 @@ def plan_command(
     documents: Annotated[int, typer.Option(help="Training documents.", min=1)],
     features: Annotated[int, typer.Option(help="Features, such as words, before hashing.", min=1)] = 100_000,
     memory: Annotated[float | None, typer.Option(help="GB for training and for serving; all that is free.")] = None,
-    confusion: Annotated[float, typer.Option(help="Probability that two labels cannot be told apart.")] = 0.01,
+    confusion: Annotated[float, typer.Option(help="Probability that two labels cannot be distinguished.")] = 0.01,
     repetitions: Annotated[int | None, typer.Option(help="Fix the repetitions.", min=1, max=1000)] = None,
     buckets: Annotated[int | None, typer.Option(help="Fix the buckets.", min=2)] = None,
 ) -> None:
@@ -37,14 +37,14 @@ def plan_command(
     elif not 0 < memory < 1e9:
         raise ConfigError(f"--memory: a number of GB above 0 is needed, got {memory}")
     plan = plan_buckets(labels, documents, features, int(memory * 1e9), confusion, repetitions, buckets)
-    alike = plan.alike
+    collisions = plan.collisions
     rows = {
         "memory to plan for": size(memory * 1e9),
         "weights of a repetition": f"{plan.weights:,}",
         "memory to train one": size(plan.training_bytes),
         "memory to serve all": size(plan.serving_bytes),
         "outputs in all": f"{plan.repetitions * plan.buckets:,} instead of {labels:,}",
-        "pairs of labels that cannot be told apart": f"{alike:.2g} expected",
+        "pairs of labels that cannot be distinguished": f"{collisions:.2g} expected",
     }
     for name, value in rows.items():
         echo(f"{name:<44}{value}", err=True)
