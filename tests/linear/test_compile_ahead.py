@@ -35,7 +35,7 @@ from labelwise.linear.compile_ahead import STAGES
 kernels = [
     term_rows.look_up, averaging.average, tree_search.descend, dual_descent.solve_lanes,
     chunk_directory.directory_shape, chunk_directory.fill_directory, chunk_rows.gather_rows, chunk_rows.lane_targets,
-    chunk_rows.count_kept, chunk_rows.take_kept, chunk_rows.place_kept, chunk_rows.fill_rows,
+    chunk_rows.count_kept, chunk_rows.write_kept, chunk_rows.merge_kept, chunk_rows.fill_rows,
 ]
 for compile_stage in STAGES.values():
     compile_stage(sys.argv[2])
