@@ -259,7 +259,7 @@ def test_several_labels_with_softmax_are_told(caplog, data, single):
     lw.Mach(**settings).fit(data)
     several = int((np.diff(data.labels.indptr) > 1).sum())
     assert several
-    assert f"softmax is for one label a document; of {several} that have more" in caplog.text
+    assert f"softmax is for one label per document; of {several} that have more" in caplog.text
 
 
 def test_single_labels_with_softmax(single):
