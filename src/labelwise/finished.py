@@ -1,7 +1,7 @@
-"""Finished work that an interrupted training is resumed with: folders of our store under a fingerprint.
+"""Finished parts of an interrupted training, kept in store folders that are identified by a fingerprint.
 
-The fingerprint is a hash of all that decides the result. What is of another training, or damaged, is ignored and
-logged, and the work is done again.
+The fingerprint is a hash of everything that decides the result. Folders of another training, or damaged ones, are
+ignored with a warning, and the work is done again.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from labelwise.store import Folder, FolderWriter, new_folder
 log = logging.getLogger("labelwise")
 
 RESULT_VERSION = 1
-"""Raised when a new version of labelwise computes other results from the same settings and data: work of before is then
-ignored. 1 is not hashed, so that work from before there were versions is still used."""
+"""Increased when a new version of labelwise computes other results from the same settings and data: older work is then
+ignored. 1 is not hashed, so that work from before versions existed is still used."""
 KEY = "fingerprint"
 
 
 def fingerprint(*parts: Any) -> str:
-    """A hash of texts, JSON values, arrays and tensors: two trainings with different ones are not the same."""
+    """A hash of texts, JSON values, arrays and tensors; trainings with different fingerprints are different."""
     digest = hashlib.sha256()
     for part in parts if RESULT_VERSION == 1 else (RESULT_VERSION, *parts):
         plain = _plain(part)
@@ -45,7 +45,7 @@ def fingerprint(*parts: Any) -> str:
 
 
 def _plain(part: Any) -> Any:
-    """A tensor as an array of its bytes, for NumPy does not know all types; a single number as such."""
+    """A tensor as an array of its bytes, because NumPy lacks some dtypes; a scalar tensor as a number."""
     if not hasattr(part, "detach"):
         return part
     import torch
@@ -54,18 +54,18 @@ def _plain(part: Any) -> Any:
 
 
 def find_finished(path: Path, kind: str, expected: str) -> Folder | None:
-    """Finished work with this fingerprint, every file of it whole; None if it is not there or cannot be used."""
+    """Finished work with this fingerprint, all files verified; None if it is missing or cannot be used."""
     if not path.exists():
         return None
     try:
         folder = Folder(path, kind)
         if folder.manifest.get(KEY) != expected:
-            log.warning("%s: not used: it is of another training, with other settings, parameters or data", path)
+            log.warning("%s: ignored: it belongs to another training, with other settings, parameters or data", path)
             return None
         for name in folder.manifest["files"]:
             _ = folder.tensors(name) if name.endswith(".safetensors") else folder.read_json(name)
     except (LabelwiseError, OSError) as error:
-        log.warning("%s: not used: %s", path, error)
+        log.warning("%s: ignored: %s", path, error)
         return None
     folder.verify = False  # all hashes have been compared
     return folder
@@ -73,13 +73,13 @@ def find_finished(path: Path, kind: str, expected: str) -> Folder | None:
 
 @contextmanager
 def keep_finished(path: Path, kind: str, own: str, about: Mapping[str, Any] | None = None) -> Iterator[FolderWriter]:
-    """A folder for finished work with this fingerprint, which appears whole or not at all."""
+    """Write finished work with this fingerprint to a folder, atomically."""
     with new_folder(path, kind, {KEY: own, **(about or {})}, force=True) as folder:
         yield folder
 
 
 def fingerprint_in(path: Path, kind: str) -> str | None:
-    """The fingerprint of the work in a folder; None if there is none of this kind."""
+    """The fingerprint of the work in a folder; None if the folder is missing or of another type."""
     try:
         return Folder(path, kind).manifest.get(KEY)
     except LabelwiseError:

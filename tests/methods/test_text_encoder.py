@@ -214,9 +214,9 @@ def test_blocks_of_labels_change_nothing_but_memory():
 
 
 def test_scores_that_saturate_are_in_the_order_of_ids():
-    from labelwise.topk import in_order
+    from labelwise.topk import sorted_by_score
 
-    top = in_order(np.array([[5, 2, 9]]), np.array([[1.0, 1.0, 0.5]], np.float32))
+    top = sorted_by_score(np.array([[5, 2, 9]]), np.array([[1.0, 1.0, 0.5]], np.float32))
     assert top.ids.tolist() == [[2, 5, 9]]
 
 

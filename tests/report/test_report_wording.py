@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelwise.formatting import NOTHING, cut, duration, number, percent, size
+from labelwise.formatting import MISSING, cut, duration, number, percent, size
 from labelwise.report.wording import bar_percent, family_and_k, in_reading_order
 
 
 @pytest.mark.parametrize(
     ("seconds", "told"),
     [
-        (None, NOTHING),
+        (None, MISSING),
         (0, "0 ms"),
         (0.0001, "<1 ms"),
         (0.61, "610 ms"),
@@ -33,7 +33,7 @@ def test_durations(seconds, told):
 
 @pytest.mark.parametrize(
     ("amount", "told"),
-    [(None, NOTHING), (0, "0 bytes"), (999, "999 bytes"), (999.6, "1.0 kB"), (88_412_000, "88.4 MB"),
+    [(None, MISSING), (0, "0 bytes"), (999, "999 bytes"), (999.6, "1.0 kB"), (88_412_000, "88.4 MB"),
      (412_300_000, "412 MB"), (999_999_999, "1.0 GB"), (1.31e9, "1.3 GB"), (5e18, "5,000 PB")],
 )  # fmt: skip
 def test_sizes(amount, told):
@@ -42,7 +42,7 @@ def test_sizes(amount, told):
 
 @pytest.mark.parametrize(
     ("value", "told"),
-    [(None, NOTHING), (45000, "45,000"), (5.0662, "5.066"), (8.0, "8"), (1234.5, "1,234"), ("word", "word"),
+    [(None, MISSING), (45000, "45,000"), (5.0662, "5.066"), (8.0, "8"), (1234.5, "1,234"), ("word", "word"),
      (True, "True"), (float("inf"), "inf"), (0.00001234, "1.234e-05")],
 )  # fmt: skip
 def test_numbers(value, told):
@@ -52,7 +52,7 @@ def test_numbers(value, told):
 def test_percent():
     assert percent(0.91651) == "91.65"
     assert percent(0.5, 1) == "50.0"
-    assert percent(None) == NOTHING
+    assert percent(None) == MISSING
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from labelwise.kernels.buckets.bucket_scan import (
     scan,
     scan_one,
 )
-from labelwise.topk import NOTHING, in_order
+from labelwise.topk import NO_LABEL, sorted_by_score
 
 FIRST_BUCKETS, FIRST_MEMBERS = 8, 32
 """Best buckets of the first table with whose labels the search begins, and labels of them that are scored at least."""
@@ -61,7 +61,7 @@ class DocumentGroup:
         self.steps = np.zeros(LANES)
         self.bounds = self.tops.sum(0, dtype=np.float64)
         self.best = np.full((LANES, k), -np.inf, np.float32)
-        self.ids = np.full((LANES, k), NOTHING, np.int32)
+        self.ids = np.full((LANES, k), NO_LABEL, np.int32)
         self.found: list[Found] = []
 
     def begin_with(self, rows: np.ndarray, order: np.ndarray, offsets: np.ndarray) -> None:
@@ -122,7 +122,7 @@ class SingleDocument:
         self.tops = scores.max(1) if good else scores[:, 0]
         self.bound, self.step, self.limit = float(self.tops.sum(dtype=np.float64)), 0.0, 0
         self.best = np.full((1, k), -np.inf, np.float32)
-        self.ids = np.full((1, k), NOTHING, np.int32)
+        self.ids = np.full((1, k), NO_LABEL, np.int32)
         self.found: list[Found] = []
 
     def begin_with(self, rows: np.ndarray, order: np.ndarray, offsets: np.ndarray) -> None:
@@ -190,11 +190,11 @@ def _merged(found: Sequence[Found]) -> tuple[np.ndarray, np.ndarray]:
     k = found[0][0].shape[1]
     best = np.concatenate([part[0] for part in found], 1)
     ids = np.concatenate([part[1] for part in found], 1)
-    top = in_order(ids, best)
+    top = sorted_by_score(ids, best)
     best, ids = top.scores, top.ids
     again = np.zeros(ids.shape, bool)
     again[:, 1:] = (ids[:, 1:] == ids[:, :-1]) & (
-        ids[:, 1:] != NOTHING
+        ids[:, 1:] != NO_LABEL
     )  # the same label has the same score: neighbours
     order = np.argsort(again, axis=1, kind="stable")[:, :k]
     return np.take_along_axis(best, order, 1), np.take_along_axis(ids, order, 1)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from labelwise.topk import NOTHING
+from labelwise.topk import NO_LABEL
 
 AT_ONCE = 1 << 16
 """Documents handled at a time."""
@@ -26,15 +26,15 @@ def nodes_to_learn_from(true: Any, ranked: np.ndarray, count: int) -> np.ndarray
     true
         CSR [documents, nodes], columns sorted.
     ranked
-        Predicted nodes [documents, places], best first, NOTHING after the last.
+        Predicted nodes [documents, places], best first, NO_LABEL after the last.
     count
         Nodes wanted.
 
     Returns
     -------
-    int32 [documents, count]; NOTHING where there are not enough.
+    int32 [documents, count]; NO_LABEL where there are not enough.
     """
-    chosen = np.full((true.shape[0], count), NOTHING, np.int32)
+    chosen = np.full((true.shape[0], count), NO_LABEL, np.int32)
     for begin in range(0, true.shape[0], AT_ONCE):
         end = min(begin + AT_ONCE, true.shape[0])
         first, last = true.indptr[begin], true.indptr[end]
@@ -49,7 +49,7 @@ def _choose(
     places = ranked.shape[1]
     rows = np.repeat(np.arange(len(ranked)), places)
     nodes, ranks = ranked.ravel(), np.tile(np.arange(places), len(ranked))
-    rows, ranks, nodes = (part[nodes != NOTHING] for part in (rows, ranks, nodes))
+    rows, ranks, nodes = (part[nodes != NO_LABEL] for part in (rows, ranks, nodes))
     true_keys = true_rows.astype(np.int64) * n_nodes + true_nodes
     keys = rows.astype(np.int64) * n_nodes + nodes
     is_true, was_ranked = _in(keys, true_keys), _in(true_keys, np.sort(keys))
@@ -78,16 +78,16 @@ def _in(values: np.ndarray, among: np.ndarray) -> np.ndarray:
 
 
 def children_of(nodes: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """The children of each document's nodes: int64 [documents, nodes x most children], NOTHING where there is none.
+    """The children of each document's nodes: int64 [documents, nodes x most children], NO_LABEL where there is none.
 
     The children of node p are ``offsets[p]`` to ``offsets[p + 1]``. Places go node by node, each as many as the node
     with the most children has.
     """
     most = int(np.diff(offsets).max())
     known = np.maximum(nodes, 0)
-    begins, ends = offsets[known], np.where(nodes == NOTHING, 0, offsets[known + 1])
+    begins, ends = offsets[known], np.where(nodes == NO_LABEL, 0, offsets[known + 1])
     grid = begins[..., None] + np.arange(most)
-    return np.where(grid < ends[..., None], grid, NOTHING).reshape(len(nodes), nodes.shape[1] * most)
+    return np.where(grid < ends[..., None], grid, NO_LABEL).reshape(len(nodes), nodes.shape[1] * most)
 
 
 def wanted_among(candidates: np.ndarray, true: Any, documents: np.ndarray) -> np.ndarray:
@@ -97,4 +97,4 @@ def wanted_among(candidates: np.ndarray, true: Any, documents: np.ndarray) -> np
     n_nodes = true.shape[1]
     keys = np.arange(len(documents))[:, None] * n_nodes + candidates
     found = _in(keys.ravel(), rows.astype(np.int64) * n_nodes + picked.indices).reshape(candidates.shape)
-    return (found & (candidates != NOTHING)).astype(np.float32)
+    return (found & (candidates != NO_LABEL)).astype(np.float32)

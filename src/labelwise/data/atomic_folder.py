@@ -14,7 +14,7 @@ from typing import Any
 from labelwise import __version__
 from labelwise.atomic import replace_folder
 from labelwise.errors import DataError
-from labelwise.file_lock import locked
+from labelwise.file_lock import lock_folder
 
 SOURCE = "source.json"
 """Every folder we make holds this file, which says where its data came from."""
@@ -48,7 +48,7 @@ def data_folder(target: str | Path, source: Mapping[str, Any], force: bool = Fal
 def alone(folder: Path) -> Iterator[None]:
     """Keep other processes out of a folder until the block ends."""
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder, DataError("another process is at work in this folder; wait until it has ended", folder)):
+    with lock_folder(folder, DataError("another process is at work in this folder; wait until it has ended", folder)):
         yield
 
 

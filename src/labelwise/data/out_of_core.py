@@ -20,7 +20,7 @@ from labelwise.data.blocks import Blocks
 from labelwise.data.csr import ArrayOnDisk, RowsOnDisk, csr_of, narrow_offsets, new_rows, pick_rows, row_numbers
 from labelwise.data.dataset import Dataset, row_pieces
 from labelwise.errors import DataError
-from labelwise.mapped import forget, in_pieces
+from labelwise.mapped import in_pieces, release_pages
 from labelwise.strings import Strings
 
 AT_ONCE = 1 << 20
@@ -106,8 +106,8 @@ def _copied(matrix: Any, numbers: np.ndarray, folder: Path) -> Any:
     for first, last in row_pieces(ends, AT_ONCE):
         part = pick_rows(matrix, numbers[first:last])
         rows.add(np.diff(part.indptr), part.indices, part.data, 1.0)
-        forget(matrix.indices)
-        forget(matrix.data)
+        release_pages(matrix.indices)
+        release_pages(matrix.data)
     return rows.matrix(matrix.shape[1])
 
 
@@ -182,8 +182,8 @@ def _stacked(matrices: Sequence[Any], folder: Path | None) -> Any:
             counts = np.diff(matrix.indptr[first : last + 1]).astype(np.int32)
             share = (rows.size + end - begin) / max(total, 1)
             rows.add(counts, matrix.indices[begin:end], matrix.data[begin:end], share)
-            forget(matrix.indices)
-            forget(matrix.data)
+            release_pages(matrix.indices)
+            release_pages(matrix.data)
     return rows.matrix(width)
 
 

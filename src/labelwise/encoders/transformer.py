@@ -26,7 +26,7 @@ from labelwise.encoders.encoder_files import check_vocabulary, encoder_place
 from labelwise.encoders.saved_settings import check_shapes, checked_settings, guarded
 from labelwise.encoders.tokens import TextTokenizer, state_of
 from labelwise.errors import ConfigError, MissingDependencyError, ModelFormatError
-from labelwise.store import stored
+from labelwise.store import get_tensor
 from labelwise.strings import Strings
 
 try:
@@ -153,7 +153,7 @@ class TransformerEncoder(nn.Module):
         """Take back what `state` gave. Weights stay where they are, mapped from the file."""
         tokenizer = TextTokenizer.restored(tensors, path)
         weights = state_of("weights.", tensors)
-        settings = checked_settings(stored(tensors, "config", path), len(weights), path)
+        settings = checked_settings(get_tensor(tensors, "config", path), len(weights), path)
         try:
             with _quiet():
                 check_shapes(lambda: _architecture(settings), weights, path)
@@ -171,7 +171,7 @@ class TransformerEncoder(nn.Module):
 
 def _take_weights(backbone: Any, arrays: Mapping[str, np.ndarray], path: Path) -> None:
     for name, expected in backbone.state_dict().items():
-        found = stored(arrays, name, path)
+        found = get_tensor(arrays, name, path)
         if found.shape != tuple(expected.shape) or found.dtype.kind != as_kind(expected):
             raise ModelFormatError(f"{path}: the weight {name} has another shape than the settings say")
     backbone.load_state_dict({key: as_tensor(value) for key, value in arrays.items()}, strict=True, assign=True)

@@ -18,7 +18,7 @@ from labelwise.checks import in_range
 from labelwise.errors import DataError, ModelFormatError
 from labelwise.features.rows import NO_COLUMNS, Rows, as_csr, blocks_of
 from labelwise.parallel import ranges, run_all, threads
-from labelwise.store import stored
+from labelwise.store import get_tensor
 
 FEW = 64  # documents below which a second thread is not worth calling
 MOST_FEATURES = 1 << 30
@@ -115,7 +115,7 @@ class FeatureOrder:
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, np.ndarray], n_features: int, path: Path) -> FeatureOrder:
         """Take back ``original``, checked: kernels use it without looking."""
-        original = stored(tensors, "feature_order", path)
+        original = get_tensor(tensors, "feature_order", path)
         sound = original.dtype == np.int32 and original.shape == (n_features,) and in_range(original, n_features)
         if sound:
             seen = np.zeros(n_features, bool)

@@ -14,7 +14,7 @@ from labelwise.errors import ConfigError, did_you_mean
 from labelwise.features.rows import Rows
 from labelwise.linear.weights import ChunkedWeights
 from labelwise.parallel import ranges, run_all, threads
-from labelwise.topk import NOTHING, TopK
+from labelwise.topk import NO_LABEL, TopK
 
 BLOCK = 2048
 MOST_NODES = 1 << 24  # kept for a block of documents at a time
@@ -87,7 +87,7 @@ class TreeSearch:
         """Fill the rows begin..end of `ids` and `scores`."""
         from labelwise.kernels.tree.tree_search import descend
 
-        position = _nothing(np.int32) if end - begin == 1 else np.full(features.shape[1], NOTHING, np.int32)
+        position = _nothing(np.int32) if end - begin == 1 else np.full(features.shape[1], NO_LABEL, np.int32)
         at_once = min(BLOCK, max(1, MOST_NODES // beam))
         for first in range(begin, end, at_once):
             last = min(first + at_once, end)

@@ -26,7 +26,7 @@ from labelwise.linear.memory_estimate import Memory, bytes_of, check_memory, tra
 from labelwise.linear.shards import ChunkShards
 from labelwise.linear.train_tree import Negatives, train_tree
 from labelwise.linear.weights import ChunkedWeights
-from labelwise.store import stored
+from labelwise.store import get_tensor
 from labelwise.topk import TopK
 
 Precision = Literal["float32", "float16", "int8"]
@@ -173,7 +173,7 @@ class LinearTrees:
     @classmethod
     def restored(cls, tensors: Mapping[str, np.ndarray], n_features: int, n_labels: int, path: Path) -> LinearTrees:
         """From `state`, every number checked that a kernel relies on."""
-        count = stored(tensors, "trees", path)
+        count = get_tensor(tensors, "trees", path)
         if count.shape != (1,) or count.dtype != np.int64 or not 1 <= count[0] <= 10_000:
             raise ModelFormatError(f"{path}: the number of trees is damaged")
         restored = cls()

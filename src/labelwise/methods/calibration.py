@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from labelwise.errors import DataError, ModelFormatError
-from labelwise.store import stored
-from labelwise.topk import NOTHING, TopK
+from labelwise.store import get_tensor
+from labelwise.topk import NO_LABEL, TopK
 
 LEAST = 1e-30
 """No probability of a point is below it, so that there is room for a whole row of smaller numbers."""
@@ -121,7 +121,7 @@ class Calibration:
 
     def apply(self, top: TopK) -> TopK:
         """Predictions with probabilities for scores, in the same order."""
-        scores, empty = top.scores, top.ids == NOTHING
+        scores, empty = top.scores, top.ids == NO_LABEL
         gaps = bool(empty.any())
         if gaps:
             scores = np.where(empty, self.scores[0], scores)
@@ -148,7 +148,7 @@ class Calibration:
     def from_tensors(cls, tensors: Mapping[str, np.ndarray], path: Path) -> Calibration:
         """Take back `to_tensors`, checked: whatever the file says, predictions stay sorted and finite."""
         scores, probabilities, threshold, expected = (
-            stored(tensors, name, path) for name in ("scores", "probabilities", "threshold", "expected")
+            get_tensor(tensors, name, path) for name in ("scores", "probabilities", "threshold", "expected")
         )
         sound = (
             all(array.dtype == np.float64 for array in (scores, probabilities, threshold, expected))

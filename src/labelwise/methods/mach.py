@@ -30,7 +30,7 @@ from labelwise.codes.repartition import RepartitionConfig
 from labelwise.config import Config as BaseConfig
 from labelwise.data.csr import pick_rows
 from labelwise.data.dataset import Dataset
-from labelwise.errors import ConfigError, ModelFormatError, require_imports
+from labelwise.errors import ConfigError, ModelFormatError, import_required
 from labelwise.features.rows import as_csr
 from labelwise.features.tfidf import Tfidf, TfidfConfig
 from labelwise.fit_context import FitContext
@@ -39,9 +39,9 @@ from labelwise.methods.inputs import Documents
 from labelwise.methods.label_filter import LabelFilter
 from labelwise.methods.linear_base import LINEAR_TFIDF
 from labelwise.networks.settings import Count, OptimiserConfig, Positive, ScheduleConfig, TrainingConfig
-from labelwise.result_fields import PART, Decides, fields_beside
-from labelwise.store import stored
-from labelwise.topk import TopK, in_order
+from labelwise.result_fields import PART, Decides, ignored_fields
+from labelwise.store import get_tensor
+from labelwise.topk import TopK, sorted_by_score
 
 if TYPE_CHECKING:
     from labelwise.networks.bucket_networks import BucketNetworks, Form, Repetition, Sizes
@@ -167,7 +167,7 @@ class Mach(Method):
 
     def check_needs(self) -> None:
         """Torch, and one process: ranks would share gradients, and repetitions share nothing."""
-        require_imports(self.name, "nn", "torch", "accelerate")
+        import_required(self.name, "nn", "torch", "accelerate")
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ConfigError("mach trains in one process, without torchrun; train --repetition gives each its own")
 
@@ -233,7 +233,7 @@ class Mach(Method):
         if valid is not None and config.training.validate_every is not None:
             held_out = self._features(valid, fit=False), valid.labels
         elsewhere = {"training": True, "lookups": True}  # in the fingerprint as what they are or hold
-        settings = config.model_dump_json(exclude={**fields_beside(type(config), PART), **elsewhere})
+        settings = config.model_dump_json(exclude={**ignored_fields(type(config), PART), **elsewhere})
         if config.loss == "softmax":
             several = int((np.diff(data.labels.indptr) > 1).sum())
             if several:
@@ -321,7 +321,7 @@ class Mach(Method):
         if not parts:
             return TopK(np.empty((0, k), np.int32), np.empty((0, k), np.float32))
         found = TopK.concatenate(parts)
-        return found if weights is not None else in_order(found.ids, self._as_probabilities(found.scores))
+        return found if weights is not None else sorted_by_score(found.ids, self._as_probabilities(found.scores))
 
     def _scores(self, features: Any) -> np.ndarray:
         """Scores of buckets [repetitions, buckets, documents], in the form that is combined."""
@@ -350,12 +350,12 @@ class Mach(Method):
         return state
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
-        require_imports(self.name, "nn", "torch")
+        import_required(self.name, "nn", "torch")
         from labelwise.networks.bucket_networks import Repetition
 
         self.tfidf_ = Tfidf.of_model(self.config.tfidf, tensors, path) if self.input_ == "texts" else None
         n_features = self._n_features
-        numbers = stored(tensors, "repetitions", path)
+        numbers = get_tensor(tensors, "repetitions", path)
         if (
             numbers.ndim != 1
             or numbers.dtype != np.int64

@@ -39,7 +39,7 @@ def write_model(model: Method, path: str | Path, force: bool) -> None:
 
 def write_calibration(calibration: Calibration, path: str | Path) -> None:
     """Put a calibration into the folder of a model, without writing the rest again."""
-    with store.changed_folder(path, "model", {"calibrated": True}) as folder:
+    with store.update_folder(path, "model", {"calibrated": True}) as folder:
         folder.write_tensors(CALIBRATION_FILE, calibration.to_tensors())
 
 

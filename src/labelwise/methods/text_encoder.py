@@ -24,14 +24,14 @@ from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.encoders.config import EncoderConfig
 from labelwise.encoders.encoder_files import encoder_place
-from labelwise.errors import ModelFormatError, require, require_imports
+from labelwise.errors import ModelFormatError, check_installed, import_required
 from labelwise.fit_context import FitContext
 from labelwise.heads.config import HeadConfig
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents, split_for_early_stopping
 from labelwise.networks.settings import MonitorConfig, OptimiserConfig, ScheduleConfig, TrainingConfig, without_held_out
-from labelwise.result_fields import PART, fields_beside
-from labelwise.store import stored
+from labelwise.result_fields import PART, ignored_fields
+from labelwise.store import get_tensor
 from labelwise.strings import Strings
 from labelwise.topk import TopK
 
@@ -92,12 +92,12 @@ class TextEncoder(Method):
 
     def check_needs(self) -> None:
         """Raise if a package or the folder of the encoder is missing."""
-        require(self.name, "nn", "torch", "transformers", "accelerate")
+        check_installed(self.name, "nn", "torch", "transformers", "accelerate")
         if not self.config.encoder.starts_random:
             encoder_place(self.config.encoder.model)
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
-        require_imports(self.name, "nn", "torch", "transformers", "accelerate")
+        import_required(self.name, "nn", "torch", "transformers", "accelerate")
         from labelwise.device import computing_device, torch_threads
         from labelwise.encoders.transformer import open_encoder
         from labelwise.heads.flat import FlatHead
@@ -166,7 +166,7 @@ class TextEncoder(Method):
         config = self.config
         watchers = [CollapseMonitor(fitting, config.monitor)] if watched else []
         elsewhere = {"training": True, "valid_fraction": True}  # known to the loop, and from the documents
-        settings = config.model_dump_json(exclude={**fields_beside(type(config), PART), **elsewhere})
+        settings = config.model_dump_json(exclude={**ignored_fields(type(config), PART), **elsewhere})
         held_out = "" if fitting.valid is None else fitting.valid.identity()
         identity = fitting.train.identity() + held_out + settings
         return train_loop(
@@ -219,7 +219,7 @@ class TextEncoder(Method):
         return {**state, "head.weight": as_array(head.weight), "head.bias": as_array(head.bias)}
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
-        require_imports(self.name, "nn", "torch", "transformers")
+        import_required(self.name, "nn", "torch", "transformers")
         import torch
         from torch import nn
 
@@ -231,7 +231,7 @@ class TextEncoder(Method):
         from labelwise.networks.encoder_head import EncoderHead
 
         encoder = TransformerEncoder.restored(state_of("encoder.", tensors), self.config.encoder, path)
-        weight, bias = stored(tensors, "head.weight", path), stored(tensors, "head.bias", path)
+        weight, bias = get_tensor(tensors, "head.weight", path), get_tensor(tensors, "head.bias", path)
         count = len(self.label_names_)
         if (
             weight.shape != (count, encoder.width)

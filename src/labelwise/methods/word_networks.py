@@ -17,7 +17,7 @@ from labelwise.codes.average import averaged
 from labelwise.codes.tree import LabelTree
 from labelwise.data.dataset import Dataset
 from labelwise.encoders.words import Vocabulary, WordTokens
-from labelwise.errors import ConfigError, DataError, ModelFormatError, require, require_imports
+from labelwise.errors import ConfigError, DataError, ModelFormatError, check_installed, import_required
 from labelwise.fit_context import FitContext
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents, split_for_early_stopping
@@ -31,8 +31,8 @@ from labelwise.networks.settings import (
     TrainingConfig,
     without_held_out,
 )
-from labelwise.result_fields import PART, fields_beside
-from labelwise.store import stored
+from labelwise.result_fields import PART, ignored_fields
+from labelwise.store import get_tensor
 from labelwise.strings import Strings
 from labelwise.topk import TopK
 
@@ -106,13 +106,13 @@ class WordNetworkMethod(Method):
 
     def check_needs(self) -> None:
         """Raise if a package or the file of word vectors is missing."""
-        require(self.name, "nn", "torch", "accelerate")
+        check_installed(self.name, "nn", "torch", "accelerate")
         vectors = self.config.words.vectors
         if vectors is not None and not Path(vectors).expanduser().exists():
             raise DataError(f"{vectors}: there is no such file of vectors")
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
-        require_imports(self.name, "nn", "torch", "accelerate")
+        import_required(self.name, "nn", "torch", "accelerate")
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ConfigError(f"{self.name} trains in one process: start it without torchrun")
         import torch
@@ -127,7 +127,7 @@ class WordNetworkMethod(Method):
             training = without_held_out(training, self.Config.model_fields["training"].default)
         training = _averaged_often(training, len(train))
         elsewhere = {"training": True}  # the loop adds it
-        settings = config.model_dump_json(exclude={**fields_beside(type(config), PART), **elsewhere})
+        settings = config.model_dump_json(exclude={**ignored_fields(type(config), PART), **elsewhere})
         with torch_threads():
             self.vocabulary_, tokens = Vocabulary.learned(train.texts or Strings.of(()), config.words)
             vectors = torch.from_numpy(word_table(self.vocabulary_, training.seed))
@@ -219,18 +219,18 @@ class WordNetworkMethod(Method):
         return state
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
-        require_imports(self.name, "nn", "torch")
+        import_required(self.name, "nn", "torch")
         import torch
 
         from labelwise.device import computing_device
         from labelwise.networks.attention_tree import AttentionTree, restored_levels
 
         self.vocabulary_ = Vocabulary.restored(tensors, self.config.words, path)
-        count = stored(tensors, "trees", path)
+        count = get_tensor(tensors, "trees", path)
         if count.shape != (1,) or count.dtype != np.int64 or not 1 <= count[0] <= 10_000:
             raise ModelFormatError(f"{path}: the number of trees is damaged")
         frozen = self.config.words.is_frozen
-        words = stored(tensors, "words" if frozen else f"tree0.level0.{WORDS}", path)
+        words = get_tensor(tensors, "words" if frozen else f"tree0.level0.{WORDS}", path)
         if words.ndim != 2 or len(words) != len(self.vocabulary_) or words.dtype != np.float32:
             raise ModelFormatError(f"{path}: there is not a vector for each of {len(self.vocabulary_):,} words")
         shared = {WORDS: words} if frozen else {}

@@ -14,8 +14,8 @@ from labelwise.encoders.arrays import as_tensor
 from labelwise.encoders.base import Inputs
 from labelwise.errors import ModelFormatError
 from labelwise.networks.levels import Level, Parents, best_nodes
-from labelwise.store import stored
-from labelwise.topk import NOTHING, TopK, in_order
+from labelwise.store import get_tensor
+from labelwise.topk import NO_LABEL, TopK, sorted_by_score
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class AttentionTree:
     def best(self, inputs: Inputs, k: int) -> TopK:
         """The k best labels of each document."""
         top = self.searched(inputs, k)[-1]
-        ids = np.where(top.ids == NOTHING, NOTHING, self.tree.label_order[np.maximum(top.ids, 0)]).astype(np.int32)
-        return in_order(ids, top.scores)
+        ids = np.where(top.ids == NO_LABEL, NO_LABEL, self.tree.label_order[np.maximum(top.ids, 0)]).astype(np.int32)
+        return sorted_by_score(ids, top.scores)
 
     def state(self, prefix: str, without: Sequence[str]) -> dict[str, np.ndarray]:
         """Tree and weights as arrays, but for the weights named in `without`."""
@@ -57,7 +57,7 @@ class AttentionTree:
 
 def parents_of(top: TopK, tree: LabelTree, depth: int, child_ids: np.ndarray | None = None) -> Parents:
     """Ranked nodes as the parents of the nodes that are scored at the next level."""
-    return Parents(top.ids, np.where(top.ids == NOTHING, 0, top.scores), tree.children_offsets(depth), child_ids)
+    return Parents(top.ids, np.where(top.ids == NO_LABEL, 0, top.scores), tree.children_offsets(depth), child_ids)
 
 
 def restored_levels(
@@ -74,7 +74,7 @@ def restored_levels(
         level = make(size)
         weights = {}
         for name, expected in level.state_dict().items():
-            found = shared[name] if name in shared else stored(tensors, f"{prefix}.level{depth}.{name}", path)
+            found = shared[name] if name in shared else get_tensor(tensors, f"{prefix}.level{depth}.{name}", path)
             if found.shape != tuple(expected.shape) or found.dtype != np.float32:
                 raise ModelFormatError(
                     f"{path}: {prefix}.level{depth}.{name} is {found.dtype} {found.shape}, not {tuple(expected.shape)}"

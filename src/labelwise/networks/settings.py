@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from labelwise.config import Config
 from labelwise.errors import ConfigError
-from labelwise.result_fields import PART, Decides, deciding
+from labelwise.result_fields import PART, Decides, deciding_fields
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
@@ -206,7 +206,7 @@ class TrainingConfig(Config):
 
     def part_of_the_result(self) -> dict[str, Any]:
         """The settings that decide what is learned, as plain values."""
-        return deciding(self, PART)
+        return deciding_fields(self, PART)
 
 
 def without_held_out(training: TrainingConfig, default: TrainingConfig) -> TrainingConfig:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from labelwise.kernels.jit import inner, jit
-from labelwise.topk import NOTHING
+from labelwise.topk import NO_LABEL
 
 
 @jit
 def average(ids, scores, models, product, begin, end, out_ids, out_scores):
     """Labels by their mean score over the models, best first, equal scores to the lower id.
 
-    ids, scores [documents, models * places]: what each model offers, side by side; NOTHING where it has no more.
+    ids, scores [documents, models * places]: what each model offers, side by side; NO_LABEL where it has no more.
     A label that a model does not offer counts 0 there if scores are products (`product`), otherwise as much as the
     worst label that the model does offer for the document.
     """
@@ -26,14 +26,14 @@ def average(ids, scores, models, product, begin, end, out_ids, out_scores):
         for model in range(models):
             first = model * places
             last = first
-            while last < first + places and ids[i, last] != NOTHING:
+            while last < first + places and ids[i, last] != NO_LABEL:
                 last += 1
             floor = 0.0 if product or last == first else np.float64(scores[i, last - 1])
             floors += floor
             for p in range(first, last):
                 count = _add(labels, sums, count, ids[i, p], scores[i, p] - floor)
         for p in range(keep):
-            out_ids[i, p] = NOTHING
+            out_ids[i, p] = NO_LABEL
             out_scores[i, p] = -np.inf
         for c in range(count):
             mean = np.float32((sums[c] + floors) / models)

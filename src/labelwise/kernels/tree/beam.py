@@ -14,7 +14,7 @@ from labelwise.kernels.tree.chunk_directory import look_up
 from labelwise.kernels.tree.lanes import LANES, add_stretches, as_float
 from labelwise.kernels.tree.prefetch import prefetch
 from labelwise.kernels.tree.sorting import sort_from_bit
-from labelwise.topk import NOTHING
+from labelwise.topk import NO_LABEL
 
 _LOW = 0xFFFFFFFF
 HINGE, SIGMOID, PLAIN = 0, 1, 2
@@ -31,7 +31,7 @@ def expand(
 
     block is (dense [documents, columns], first_dense, zeros): numbers that every document has, the features from
     first_dense on, added up also if 0 with `zeros`; without columns if there are none. nodes, scores [documents, beam]:
-    what is kept of the level above (NOTHING: empty); scores are logarithms unless the transform is PLAIN. allowed
+    what is kept of the level above (NO_LABEL: empty); scores are logarithms unless the transform is PLAIN. allowed
     [children] leaves children out (empty: none), extra [children] is added to scores (empty: nothing), names [children]
     is what they are called in the result (empty: their number). `position` [features] must hold -1 (empty: never used)
     and is left so; word_offsets to starts are the chunks' directories, `widest` is the most children a chunk has. Of
@@ -43,11 +43,11 @@ def expand(
     count = np.int64(0)
     for i in range(n):
         for slot in range(beam):
-            if nodes[i, slot] != NOTHING:
+            if nodes[i, slot] != NO_LABEL:
                 found_pairs[count] = (np.int64(nodes[i, slot]) << 32) | (i * beam + slot)
                 count += 1
         for place in range(keep):
-            out_nodes[i, place] = NOTHING
+            out_nodes[i, place] = NO_LABEL
             out_scores[i, place] = -np.inf
     pairs = sort_from_bit(32, found_pairs, count, len(children_offsets), np.empty(n * beam, np.int64))
     sums = np.empty(widest + LANES, np.float32)  # whole blocks are added, the rest of the last is not looked at
@@ -201,11 +201,11 @@ def _score(margin, above, transform, power):
 def _keep(nodes, scores, keep, node, score):
     """Insert into a row sorted best first, if it belongs there."""
     last = keep - 1
-    if nodes[last] != NOTHING and (score < scores[last] or (score == scores[last] and node > nodes[last])):
+    if nodes[last] != NO_LABEL and (score < scores[last] or (score == scores[last] and node > nodes[last])):
         return
     place = last
     while place > 0 and (
-        nodes[place - 1] == NOTHING
+        nodes[place - 1] == NO_LABEL
         or score > scores[place - 1]
         or (score == scores[place - 1] and node < nodes[place - 1])
     ):
@@ -222,7 +222,7 @@ def from_logarithms(ids, scores, begin, end):
     for i in range(begin, end):
         for place in range(ids.shape[1]):
             node = ids[i, place]
-            if node == NOTHING:
+            if node == NO_LABEL:
                 break
             score = np.exp(min(scores[i, place], LARGEST_LOG))
             to = place

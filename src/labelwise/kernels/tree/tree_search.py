@@ -7,7 +7,7 @@ import numpy as np
 from labelwise.kernels.jit import inner, jit
 from labelwise.kernels.tree.addresses import array_at
 from labelwise.kernels.tree.beam import expand, from_logarithms
-from labelwise.topk import NOTHING
+from labelwise.topk import NO_LABEL
 
 ARRAYS = 13
 WIDEST, BEFORE = 2 * ARRAYS, 2 * ARRAYS + 1
@@ -30,7 +30,7 @@ def descend(
     if is_first:
         for i in range(len(nodes)):
             for place in range(nodes.shape[1]):
-                nodes[i, place] = NOTHING if place > 0 else 0
+                nodes[i, place] = NO_LABEL if place > 0 else 0
                 kept[i, place] = 0
     found, found_scores = nodes, kept
     for depth in range(len(levels)):
@@ -65,5 +65,5 @@ def _put(nodes, scores, first, out_nodes, out_scores):
     width = nodes.shape[1]
     for i in range(len(nodes)):
         for place in range(out_nodes.shape[1]):
-            out_nodes[first + i, place] = nodes[i, place] if place < width else NOTHING
+            out_nodes[first + i, place] = nodes[i, place] if place < width else NO_LABEL
             out_scores[first + i, place] = scores[i, place] if place < width else -np.inf
