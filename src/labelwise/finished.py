@@ -60,12 +60,12 @@ def find_finished(path: Path, kind: str, expected: str) -> Folder | None:
     try:
         folder = Folder(path, kind)
         if folder.manifest.get(KEY) != expected:
-            log.warning("%s: ignored: it belongs to another training, with other settings, parameters or data", path)
+            log.warning("%s: not used: it belongs to another training, with other settings, parameters or data", path)
             return None
         for name in folder.manifest["files"]:
             _ = folder.tensors(name) if name.endswith(".safetensors") else folder.read_json(name)
     except (LabelwiseError, OSError) as error:
-        log.warning("%s: ignored: %s", path, error)
+        log.warning("%s: not used: %s", path, error)
         return None
     folder.verify = False  # all hashes have been compared
     return folder

@@ -215,14 +215,14 @@ def test_download(tmp_path, corpus):
         arguments = ("download", "eurlex57k", "--folder", tmp_path / "home", "--mirror", server.url)
         result = CliRunner().invoke(app, [str(argument) for argument in arguments])
         assert isinstance(result.exception, DataError)
-        assert "is not what was published" in str(result.exception)
+        assert "differs from the published data set" in str(result.exception)
         lines = [line.split() for line in result.output.splitlines()]
         assert ["train", "documents", "45,000", "1", "differs"] in lines
         assert ["labels", "4,271", "2", "differs"] in lines
         assert any(line[0] == "dataset.zip:" for line in lines)
         # the data is kept and the next call has nothing to complain of
         assert list(lw.dataset("eurlex57k", "train", tmp_path / "home").texts) == ["law of train"]
-        assert "was there already" in run(*arguments).output
+        assert "already downloaded" in run(*arguments).output
         assert "ready" in run(*arguments, "--force", "--no-check").output
     with pytest.raises(DataError, match="did you mean 'eurlex57k'"):
         run("download", "eurlex57")

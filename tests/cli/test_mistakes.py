@@ -65,8 +65,8 @@ def test_what_is_typed_after_set(typed, value):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ("data: {path: x, text_column: t}\nmodel: {method: popularity}", "it belongs into the section options"),
-        ("data: x\nmodel: {method: popularity}", "a section with keys of its own is needed, got 'x'"),
+        ("data: {path: x, text_column: t}\nmodel: {method: popularity}", "it belongs to the section options"),
+        ("data: x\nmodel: {method: popularity}", "a section with keys is needed, got 'x'"),
         ("data: {path: x}\nmodel: {meth: popularity}", "`method` is missing (found: meth)"),
         ("data: {path: x}\nmodel: {method: popularity}\nevaluate: {metrics: [P@50]}", "set evaluate.k to that"),
         ("data: {path: books.csv}\nmodel: {method: popularity}", "give a single file as data.train"),
@@ -112,7 +112,7 @@ def test_stopped_in_the_report_the_run_goes_on(books):
     process.communicate(timeout=60)
     assert process.returncode == 130
     done = labelwise("train", "books.yml", "--set", "run.report=true", cwd=books)
-    assert "evaluated already" in done.err
+    assert "already evaluated" in done.err
     assert (books / "runs" / "books" / "report.html").exists()
 
 

@@ -52,11 +52,11 @@ def test_a_run_with_a_valid_part_ends_with_probabilities(run, corpus):
     assert results["timings"]["calibrate"] > 0
     said = labelwise("evaluate", run, corpus, "--set", "bootstrap=0", "--set", "metrics=[micro-F1]").out
     assert f"{100 * expected['micro-F1']:.2f}" in said
-    assert f"calibrated to, {told['threshold']:.4g}" in said
+    assert f"calibrated threshold of the model, {told['threshold']:.4g}" in said
     other = labelwise(
         "evaluate", run, corpus, "--set", "bootstrap=0", "--set", "metrics=[micro-F1]", "--set", "threshold=0.99"
     ).out
-    assert "calibrated to" not in other
+    assert "calibrated threshold" not in other
 
 
 def test_predict_with_the_threshold_found(run):
@@ -189,6 +189,6 @@ def test_mistakes_in_explain_are_told(run, arguments, message):
 
 def test_explain_of_documents_and_methods_that_have_none(run, corpus, tmp_path):
     done = labelwise("explain", run, "--data", corpus, "--document", "100", code=2)
-    assert "no document '100'; numbers go from 0 to 99" in done.err
+    assert "no document '100'; indices go from 0 to 99" in done.err
     lw.Popularity().fit(lw.read(corpus, split="train")).save(tmp_path / "popularity")
     assert "cannot explain" in labelwise("explain", tmp_path / "popularity", "x", code=2).err

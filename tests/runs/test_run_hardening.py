@@ -144,8 +144,8 @@ def test_a_lock_changes_nothing_and_is_held_by_one(tmp_path):
 
 
 @pytest.mark.parametrize(("key", "value", "words"), [
-    ("run.folder", "a\0b", "run.folder: a folder's name is needed"),
-    ("run.folder", "", "run.folder: a folder's name is needed"),
+    ("run.folder", "a\0b", "run.folder: a folder name is needed"),
+    ("run.folder", "", "run.folder: a folder name is needed"),
     ("data.split_seed", -5, "data.split_seed: should be greater than or equal to 0"),
 ])  # fmt: skip
 def test_impossible_values_are_named(config, key, value, words):

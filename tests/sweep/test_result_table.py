@@ -7,7 +7,7 @@ from labelwise.config import ConfigSource
 from labelwise.sweep.outcome import FINISHED, Outcome
 from labelwise.sweep.results import result_rows
 from labelwise.sweep.runner import SettingResult
-from labelwise.sweep.search import grid
+from labelwise.sweep.search import grid_settings
 from labelwise.sweep.study import read_study
 from sweep.planted import write_study
 
@@ -18,7 +18,7 @@ def table(tmp_path, *outcomes):
     vary = {"model.leaf_size": list(range(2, 2 + len(outcomes)))}
     study = read_study(ConfigSource.from_file(write_study(tmp_path, vary=vary, seeds=seeds, seed_field="model.seed")))
     results = []
-    for setting, found in zip(grid(study), outcomes, strict=True):
+    for setting, found in zip(grid_settings(study), outcomes, strict=True):
         trials = study.trials(setting)
         named = {trial.name: outcome for trial, outcome in zip(trials, found, strict=True)}
         results.append(SettingResult(setting, trials, named))
@@ -39,8 +39,8 @@ def test_seconds_are_a_mean_like_the_metric(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("verdicts", "told"),
     [
-        (("collapsed", "collapsed"), "no good either: collapsed"),
-        (("healthy", "diverged"), "no good either: 1 healthy, 1 diverged"),
+        (("collapsed", "collapsed"), "failed to learn: collapsed"),
+        (("healthy", "diverged"), "failed to learn: 1 healthy, 1 diverged"),
         (("healthy", "healthy"), None),
     ],
 )
@@ -50,6 +50,6 @@ def test_a_best_setting_that_has_not_learned_is_told(tmp_path, capsys, verdicts,
     study, results, rows = table(tmp_path, worse, best)
     _show(study, results, rows)
     said = capsys.readouterr().out
-    assert ("no good either" in said) is (told is not None)
+    assert ("failed to learn" in said) is (told is not None)
     assert told is None or f"{told}. Its score" in said
     assert told is None or rows[0]["trials"][0] in said
