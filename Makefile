@@ -1,4 +1,4 @@
-# Two commands do everything on a fresh machine with Python 3.11 and make: `make demo` and `make test`.
+# Two commands are all a fresh machine with Python 3.11 and make needs: `make demo` and `make test`.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -10,7 +10,7 @@ CASES ?= 100000
 demo: $(VENV)/core.installed
 	$(BIN)/labelwise demo --force
 
-# the tests of a file, or of a group in it, stay with one worker, so that what they set up and compile is not made twice
+# the tests of a file, or of a group in it, stay with one worker, so that fixtures and kernels are not built twice
 test: $(VENV)/full.installed lint types
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not fuzz and not scale" --durations 25
 
@@ -22,13 +22,13 @@ lint: $(VENV)/full.installed
 types: $(VENV)/full.installed
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
 
-# Broken files by the ten thousand, thrown at every reader and every file of a model folder.
+# Tens of thousands of malformed files for every reader and every file of a model folder.
 fuzz: $(VENV)/full.installed
 	LABELWISE_FUZZ_CASES=$(CASES) $(BIN)/python -m pytest -m fuzz -n 2 --timeout 7200
 
 # Speed and memory. PEERS: one or more Pythons that have the packages to compare with, the first with omikuji, napkinxc and
 # scikit-learn. DATA: a folder with eurlex57k/ and yso-en/. ENCODER: a folder of pretrained weights. VECTORS: a text file
-# of word vectors. What is missing is left out. See docs/benchmarks.md.
+# of word vectors. Benchmarks whose inputs are missing are skipped. See docs/benchmarks.md.
 bench: $(VENV)/full.installed
 	$(BIN)/python benchmarks/read_sparse.py $(if $(PEERS),--peers $(firstword $(PEERS)))
 	$(BIN)/python benchmarks/metrics_scale.py
@@ -44,6 +44,7 @@ bench: $(VENV)/full.installed
 		--peers $(PEERS))
 	$(if $(DATA),$(BIN)/python benchmarks/tfidf.py --data $(DATA)/eurlex57k)
 	$(if $(DATA),$(BIN)/python benchmarks/linear_tree.py --data $(DATA)/eurlex57k --peers $(PEERS))
+	$(if $(DATA),$(BIN)/python benchmarks/dense_block.py --data $(DATA)/eurlex57k)
 	$(if $(DATA),$(BIN)/python benchmarks/linear_tree_end_to_end.py --data $(DATA)/yso-en --peers $(PEERS))
 	$(if $(DATA),$(BIN)/python benchmarks/linear_tree_growth.py --data $(DATA)/yso-en)
 	$(if $(DATA),$(BIN)/python benchmarks/linear_tree_defaults.py --data $(DATA)/eurlex57k $(DATA)/yso-en)
@@ -65,7 +66,7 @@ $(VENV)/core.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --editable ".[report]"
 	touch $@
 
-# torch by its exact version: left to the range of `nn`, pip may bring gigabytes for graphics cards along
+# torch by its exact version: with the range of `nn` alone, pip may download gigabytes of GPU libraries
 $(VENV)/full.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) torch==2.13.0 --editable ".[report,nn,sweep]" --group dev
 	touch $(VENV)/core.installed $@

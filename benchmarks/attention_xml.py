@@ -1,14 +1,14 @@
-"""attention_xml beside LibMultiLabel's AttentionXML: scores, documents a second in training, seconds, memory.
+"""attention_xml compared with LibMultiLabel's AttentionXML: scores, documents per second in training, seconds, memory.
 
     python benchmarks/attention_xml.py --data FOLDER --peers PYTHON --vectors GLOVE.txt [--keep FOLDER]
 
-The data folder has a train and a test part with texts; a PYTHON has LibMultiLabel (docs/benchmarks.md). Both sides read
-the same files: the first `--words` words of each document, the same training, held-out and test documents, a vector
-for every word of the training documents (those that the file does not have, or all of them without a file, are drawn
-at random; without a file they are learned, otherwise frozen). Two levels, same sizes, epochs, batches, rate, dropout.
-The sides run in turn, each in a process of its own with the same environment; ours runs twice, once without what
-LibMultiLabel has not (`plain`). Medians go to benchmarks/results/attention_xml.md. With --keep the slice and each
-finished run are kept there, and the same command goes on with what is missing.
+The data folder has a train and a test split with texts; one PYTHON has LibMultiLabel (docs/benchmarks.md). Both
+packages read the same files: the first `--words` words of each document, the same training, held-out and test
+documents, a vector for every word of the training documents (those that the file does not have, or all of them without
+a file, are drawn at random; without a file they are learned, otherwise frozen). Two levels, same sizes, epochs,
+batches, rate, dropout. Runs alternate, each in a separate process with the same environment; labelwise runs twice, once
+without features that LibMultiLabel lacks (`plain`). Medians are written to benchmarks/results/attention_xml.md. With
+--keep the slice and each finished run are kept there, and the same command resumes with what is missing.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ ENVIRONMENT = {
     "MALLOC_TOP_PAD_": "268435456",
     "HF_HUB_OFFLINE": "1",
 }
-"""For every side alike: threads that wait without spinning, and memory that is not given back at every step."""
+"""The same for all packages: threads that wait without spinning, and memory that is not returned at every step."""
 SPREAD = 0.4
-"""Standard deviation of random vectors when there is no file to take it from."""
+"""Standard deviation of random vectors if there is no file to estimate it from."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of those compared."""
+    """One of the compared packages."""
 
     name: str
     command: tuple[str, ...]
@@ -54,7 +54,7 @@ SIDES = (PEER, OURS, PLAIN)
 
 
 def make_slice(given: argparse.Namespace, folder: Path) -> None:
-    """Write the files that all sides read."""
+    """Write the files that all packages read."""
     import numpy as np
 
     import labelwise as lw
@@ -105,7 +105,7 @@ def make_slice(given: argparse.Namespace, folder: Path) -> None:
 
 
 def pretrained(path: str, wanted: set[str]) -> dict[str, list[str]]:
-    """The lines of wanted words in a text file of vectors."""
+    """The lines of requested words in a text file of vectors."""
     found = {}
     with open(path, encoding="utf-8") as file:
         for line in file:
@@ -116,22 +116,22 @@ def pretrained(path: str, wanted: set[str]) -> dict[str, list[str]]:
 
 
 ABOUT = """\
-{train:,} training, {valid:,} held-out and {test:,} test documents of {data}, drawn at random, their first {words}
-words, {labels:,} labels in {clusters:,} clusters, of which {beam_width} are kept. BiLSTM of {rnn_dim} (both
-directions), output layers {hidden}, batches of {batch_size}, {epochs} epochs a level, Adam at {rate:g}, dropout
-{word_dropout} and {dropout}. {vectors} Both sides read the same files. The best weights of each level are taken by
-nDCG@5 on the held-out documents; nothing ends early. `plain` is ours without averaged weights, validated once an
-epoch, and unclipped (LibMultiLabel clips each number of the gradient at 0.5); its mask, its row-wise updates and
-its first weights are ours. Documents a second are those of the training epochs alone, both levels together, without
-validation; `fit` is all from texts to a model, clustering, validation and ranking included. LibMultiLabel's
-vocabulary and vectors are read before its clock starts, ours after; it writes the best weights to a file, ours
-keeps them in memory. Our kernels are compiled before the clock starts. Peak memory is the process's while it fits.
-{threads} threads, and for LibMultiLabel {workers} loader processes beside them (its default is 4); {environment}
-for all sides. In brackets: ours beside LibMultiLabel's; above 1 is better than it."""
+{train:,} training, {valid:,} held-out and {test:,} test documents of {data}, drawn at random, their first
+{words} words, {labels:,} labels in {clusters:,} clusters, of which {beam_width} are kept. BiLSTM of {rnn_dim} (both
+directions), output layers {hidden}, batches of {batch_size}, {epochs} epochs per level, Adam at {rate:g}, dropout
+{word_dropout} and {dropout}. {vectors} Both packages read the same files. The best weights of each level are selected
+by nDCG@5 on the held-out documents; there is no early stopping. `plain` is labelwise without averaged weights,
+validated once per epoch, and without clipping (LibMultiLabel clips each element of the gradient at 0.5); its masking,
+row-wise updates and initialisation are labelwise's. Documents per second refer to the training epochs only, both levels
+together, without validation; `fit` is everything from texts to a model, including clustering, validation and ranking.
+LibMultiLabel's vocabulary and vectors are read before its timer starts, ours after; it writes the best weights to a
+file, labelwise keeps them in memory. Our kernels are compiled before the timer starts. Peak memory is that of the
+process during fit. {threads} threads, and for LibMultiLabel {workers} additional loader processes (its default is 4);
+{environment} for all packages. In brackets: ratio to LibMultiLabel; above 1 means labelwise is better."""
 ROWS = (
-    ("documents a second in training", "rate", 1, ",.1f", True),
-    ("level 0 (documents a second)", "rate 0", 1, ",.1f", True),
-    ("level 1 (documents a second)", "rate 1", 1, ",.1f", True),
+    ("documents per second in training", "rate", 1, ",.1f", True),
+    ("level 0 (documents per second)", "rate 0", 1, ",.1f", True),
+    ("level 1 (documents per second)", "rate 1", 1, ",.1f", True),
     ("level 0 (s)", "level 0", 1, ",.1f", False),
     ("level 1 (s)", "level 1", 1, ",.1f", False),
     ("fit (s)", "fit", 1, ",.1f", False),
@@ -169,7 +169,7 @@ def page(given: argparse.Namespace, settings: dict, runs: dict[str, list[dict]],
         "# AttentionXML",
         "",
         f"{driving.machine()}; {', '.join(f'{name} {text}' for name, text in sorted(versions.items()))}. "
-        f"Medians of the runs in turn ({counts}), made by `benchmarks/attention_xml.py`.",
+        f"Medians of alternating runs ({counts}), created by `benchmarks/attention_xml.py`.",
         "",
         ABOUT.format(**about, environment=environment),
         "",
@@ -192,15 +192,15 @@ def page(given: argparse.Namespace, settings: dict, runs: dict[str, list[dict]],
         scores = "; ".join(" / ".join(f"{100 * run[metric]:.2f}" for metric in METRICS) for run in own)
         rates = ", ".join(f"{run['rate']:.1f}" for run in own)
         loads = ", ".join(f"{run['busy']:.2f}" for run in own)
-        lines.append(f"- {name}: {'/'.join(METRICS)} of each run {scores}; documents a second {rates}; cores that ")
-        lines[-1] += f"other work kept busy before each run {loads}."
+        lines.append(f"- {name}: {'/'.join(METRICS)} of each run {scores}; documents per second {rates}; ")
+        lines[-1] += f"cores busy with other load before each run {loads}."
     if missing:
         lines += ["", f"Not measured: {', '.join(missing)}."]
     return "\n".join(lines) + "\n"
 
 
 def measured(side: Side, python: str, folder: Path, given: argparse.Namespace) -> dict | str:
-    """One run, or what went wrong."""
+    """One run, or an error message."""
     busy = driving.busy_cores()
     script, *more = side.command
     more += ["--workers", str(given.workers)] if side is PEER else []
@@ -212,7 +212,7 @@ def measured(side: Side, python: str, folder: Path, given: argparse.Namespace) -
 
 
 def main() -> None:
-    """Make the slice, measure in turn, write the table."""
+    """Build the slice, run the measurements, write the table."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--data", required=True, help="folder with train and test texts")
     options.add_argument("--peers", nargs="*", default=[], help="Pythons, of which one has LibMultiLabel")
@@ -241,7 +241,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / "settings.json").exists():  # in a process of its own: a child begins with its parent's peak
+        if not (folder / "settings.json").exists():  # in a separate process: a child starts with its parent's peak
             subprocess.run([sys.executable, __file__, *sys.argv[1:], "--make", str(folder)], check=True)
         settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
         log, runs = folder / "runs.jsonl", {side.name: [] for side in SIDES}

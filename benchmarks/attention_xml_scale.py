@@ -3,11 +3,11 @@
     python benchmarks/attention_xml_scale.py
     python benchmarks/attention_xml_scale.py --labels 10000 1000000 3000000 --width 128
 
-Documents are random words with random true labels; each looks below `--beam` random clusters of 8 labels, the true ones
-among them. The network is tiny, so that what grows with the number of labels would show. Each number of labels has a
-process of its own; the loop, the optimiser and the clipping are those of every training. Tables of labels (weights and
-two moments) grow with the labels and are told apart from the rest. Writes benchmarks/results/attention_xml_scale.md and
-.svg.
+Documents are random words with random true labels; its candidates are the labels of `--beam` random clusters of 8,
+including the true ones. The network is tiny, so that any cost that grows with the number of labels is visible. Each
+number of labels is measured in a separate process; the loop, the optimiser and the clipping are the standard ones.
+Tables of labels (weights and two moments) grow with the labels and are reported separately. Writes
+benchmarks/results/attention_xml_scale.md and .svg.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WORDS, LENGTH, WORD_WIDTH, CLUSTER, DOCUMENTS, TRUE, WARM_UP = 5000, 40, 50, 8, 
 
 
 def measured(labels: int, width: int, beam: int, steps: int) -> dict[str, float]:
-    """Seconds a step (wall and CPU, medians) and memory in MB, in this process."""
+    """Seconds per step (wall and CPU, medians) and memory in MB, in this process."""
     import torch
     from scipy import sparse
 
@@ -94,7 +94,7 @@ def measured(labels: int, width: int, beam: int, steps: int) -> dict[str, float]
 
 
 def _memory() -> float:
-    """The most this process has held, in MB."""
+    """Peak memory of this process in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -102,13 +102,13 @@ def table_of(found: list[dict[str, float]], options: argparse.Namespace) -> str:
     """The results as Markdown."""
     first = found[0]
     lines = [
-        "# attention_xml: a training step as labels grow in number",
+        "# attention_xml: cost of a training step by number of labels",
         "",
         f"{datetime.date.today()}, {platform.processor() or platform.machine()}, {os.cpu_count()} cores, load "
         f"{os.getloadavg()[0]:.1f}; batches of 40 documents of {LENGTH} words, {first['candidates']:.0f} candidates "
         f"each, width {options.width}, {options.steps} steps. `python benchmarks/attention_xml_scale.py`",
         "",
-        "| labels | wall ms a step | CPU ms a step | label tables MB | beside them MB | peak MB |",
+        "| labels | wall ms per step | CPU ms per step | label tables MB | other MB | peak MB |",
         "|---|---|---|---|---|---|",
     ]
     for one in found:
@@ -119,12 +119,12 @@ def table_of(found: list[dict[str, float]], options: argparse.Namespace) -> str:
         )
     lines += [
         "",
-        "Times are medians. Label tables are the label vectors and their two moments. What is beside them is what "
-        "training took at its peak above the process before it, the moments left out. A batch touches at most "
+        "Times are medians. Label tables are the label vectors and their two moments. `other` is the peak "
+        "of training above the memory held before it, without the moments. A batch touches at most "
         f"{first['rows']:,.0f} rows with {first['labels']:,.0f} labels and {found[-1]['rows']:,.0f} with "
         f"{found[-1]['labels']:,.0f}.",
         "",
-        "![time and memory a step](attention_xml_scale.svg)",
+        "![time and memory per step](attention_xml_scale.svg)",
     ]
     return "\n".join(lines) + "\n"
 
@@ -138,7 +138,11 @@ def draw(found: list[dict[str, float]], path: Path) -> None:
 
     figure, axes = pyplot.subplots(figsize=(6, 3.5), layout="constrained")
     labels = [one["labels"] for one in found]
-    for key, name in (("cpu", "CPU time a step"), ("wall", "wall time a step"), ("step", "memory beside the tables")):
+    for key, name in (
+        ("cpu", "CPU time per step"),
+        ("wall", "wall time per step"),
+        ("step", "other memory"),
+    ):
         axes.plot(labels, [one[key] / found[0][key] for one in found], marker="o", label=name)
     axes.axhline(1.5, color="grey", linestyle=":", label="1.5 times")
     axes.set(xscale="log", xlabel="labels", ylabel=f"times that of {labels[0]:,.0f} labels", ylim=(0, None))
@@ -147,7 +151,7 @@ def draw(found: list[dict[str, float]], path: Path) -> None:
 
 
 def main() -> None:
-    """Measure each number of labels in a process of its own."""
+    """Measure each number of labels in a separate process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--labels", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--width", type=int, default=64)

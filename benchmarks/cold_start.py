@@ -1,14 +1,14 @@
-"""The first fit and the first prediction on a machine: how long kernels take to compile.
+"""The first fit and the first prediction on a machine: the time to compile kernels.
 
     python benchmarks/cold_start.py
     python benchmarks/cold_start.py --other ../older/src --repeats 3
 
-Every figure is of a new process: it imports the package, then either reads the corpus of `labelwise demo`, fits
+Every measurement is a new process: it imports the package, then either reads the corpus of `labelwise demo`, fits
 `linear_tree` with its defaults and predicts the test documents, or loads that model and predicts one text. `cold`
-starts with an empty folder of compiled kernels, `warm` with the one that the run before has filled. With `--other` the
-sources of another copy of the package take turns with these, and the predictions of both are compared. Figures are
-medians, in seconds from the start of Python to its end; CPU seconds are those of the process and depend less on what
-else the machine does. Writes benchmarks/results/cold_start.md.
+starts with an empty kernel cache, `warm` with the cache that the previous run has filled. With `--other` runs alternate
+with the sources of another copy of the package, and the predictions of both are compared. Figures are medians, in
+seconds from the start of Python to its end; CPU seconds are those of the process and depend less on other load. Writes
+benchmarks/results/cold_start.md.
 """
 
 from __future__ import annotations
@@ -91,12 +91,12 @@ def main() -> None:
     RESULTS.write_text(
         f"""# The first fit and the first prediction
 
-New processes with an empty folder of compiled kernels (`cold`) and a filled one (`warm`): `linear_tree` on the corpus
-of `labelwise demo`. Medians of {options.repeats} turns, seconds with the start of Python and imports.
+New processes with an empty kernel cache (`cold`) and a filled one (`warm`): `linear_tree` on the corpus
+of `labelwise demo`. Medians of {options.repeats} turns, seconds including the start of Python and imports.
 `benchmarks/cold_start.py`, {datetime.date.today()}, {platform.machine()}, {os.cpu_count()} processors, Python \
-{platform.python_version()}; load of the machine at the start {load:.1f}, at the end {os.getloadavg()[0]:.1f}.
+{platform.python_version()}; system load at the start {load:.1f}, at the end {os.getloadavg()[0]:.1f}.
 
-| what | kernels | sources | s | CPU s |
+| task | kernels | sources | s | CPU s |
 |---|---|---|---|---|
 """
         + "\n".join(rows)

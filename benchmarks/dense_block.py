@@ -1,11 +1,12 @@
-"""Embeddings beside TF-IDF in linear_tree: dense columns that stay dense against the same numbers as CSR entries.
+"""Embeddings next to TF-IDF in linear_tree: dense columns compared with the same numbers as CSR entries.
 
     python benchmarks/dense_block.py --data FOLDER [--columns 384] [--documents N] [--repeats 3] [--before SOURCES]
 
-FOLDER holds a train and a test part with texts. The dense columns are a random projection of the TF-IDF vectors, at
-unit norm, so no encoder is needed. Each side runs in a process of its own, in turn, `--repeats` times: `csr` gets both
-blocks as one CSR matrix, `float32` and `float16` get `Blocks`. With `--before`, the `src` folder of an earlier version,
-the side `csr` is that version, which makes the CSR matrix itself. Medians go to benchmarks/results/dense_block.md.
+FOLDER holds a train and a test split with texts. The dense columns are a random projection of the TF-IDF vectors, at
+unit norm, so no encoder is needed. Each variant runs in a separate process, alternating, `--repeats` times: `csr` gets
+both blocks as one CSR matrix, `float32` and `float16` get `Blocks`. With `--before`, the `src` folder of an earlier
+version, `csr` is that version, which builds the CSR matrix itself. Medians are written to
+benchmarks/results/dense_block.md.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -77,11 +77,12 @@ def worker(folder: Path, side: str, joined: bool) -> None:
     model.fit(small, labels[:300]).predict(small, k=10)  # compiles
     model.predict(features[np.arange(1)], k=10)
     figures: dict[str, float] = {}
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    before = memory("VmRSS")
     begin, cpu = time.perf_counter(), time.process_time()
     model.fit(features, labels)
     figures |= {"train": time.perf_counter() - begin, "train cpu": time.process_time() - cpu}
-    figures["peak above"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    figures["peak above"] = memory("VmHWM") - before
     features, labels = part("test")
     begin, cpu = time.perf_counter(), time.process_time()
     top = model.predict(features, k=10)
@@ -97,8 +98,14 @@ def worker(folder: Path, side: str, joined: bool) -> None:
     print(json.dumps({key: float(value) for key, value in figures.items()}))
 
 
+def memory(field: str) -> int:
+    """Bytes of this process, now (VmRSS) or at its peak (VmHWM)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+
 def run(folder: Path, side: str, before: Path | None) -> dict[str, float]:
-    """One run of a side in a process of its own."""
+    """One run of a variant in a separate process."""
     environment = dict(os.environ)
     if before is not None and side == "csr":
         environment["PYTHONPATH"] = str(before)
@@ -110,9 +117,9 @@ def run(folder: Path, side: str, before: Path | None) -> dict[str, float]:
 
 
 def page(runs: dict[str, list[dict]], about: str) -> str:
-    """The table; in brackets how many times as much CSR takes."""
+    """The table; in brackets the ratio of CSR to this variant."""
     medians = {side: {key: statistics.median(run[key] for run in of) for key in of[0]} for side, of in runs.items()}
-    lines = ["# Dense columns beside TF-IDF", "", about, "", f"| | {' | '.join(runs)} |", f"|---|{'---|' * len(runs)}"]
+    lines = ["# Dense columns next to TF-IDF", "", about, "", f"| | {' | '.join(runs)} |", f"|---|{'---|' * len(runs)}"]
     for title, key, factor, form in ROWS:
         cells = []
         for side in runs:
@@ -125,7 +132,7 @@ def page(runs: dict[str, list[dict]], about: str) -> str:
 
 
 def main() -> None:
-    """Run all sides and write the page."""
+    """Run all variants and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--columns", type=int, default=384)
@@ -148,10 +155,10 @@ def main() -> None:
                 print(side, runs[side][-1], flush=True)
     whose = "of the version before" if chosen.before else "of this version"
     about = (
-        f"{n_train:,} documents of {chosen.data.name} to train on, {n_test:,} to predict for; TF-IDF beside "
+        f"{n_train:,} training documents of {chosen.data.name}, {n_test:,} test documents; TF-IDF next to "
         f"{chosen.columns} dense columns (a random projection of it); one tree, {os.cpu_count()} threads; medians of "
-        f"{chosen.repeats} run(s), the sides in turn, each in a process of its own with compiled kernels. `csr` is the "
-        f"CSR path {whose}. In brackets: CSR takes so many times as much."
+        f"{chosen.repeats} alternating runs, each in a separate process with compiled kernels. `csr` is the "
+        f"CSR path {whose}. In brackets: the ratio of CSR to this variant."
     )
     RESULTS.write_text(page(runs, about), encoding="utf-8")
     print(RESULTS.read_text(encoding="utf-8"))

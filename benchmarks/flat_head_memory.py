@@ -1,11 +1,11 @@
-"""How much memory the flat head takes with very many labels, in training and in prediction.
+"""Memory of the flat head with very many labels, in training and in prediction.
 
     python benchmarks/flat_head_memory.py --labels 500000
 
-A tiny random encoder (width 32), 2,000 documents with 2 labels each, one epoch, then the best 5 labels of each. Every
-size runs in a process of its own. The peak is what Linux saw (VmHWM) minus what the process held before. That of `fit`
-is held against a bound: four times the head's weights (weights, gradients, two moments of AdamW), eight arrays of batch
-x block, and 150 MB for all that does not grow with labels. Documents x labels would be `dense`. The table goes to
+A tiny random encoder (width 32), 2,000 documents with 2 labels each, one epoch, then the top 5 labels of each. Every
+size runs in a separate process. The peak is Linux's VmHWM minus what the process held before. That of `fit` is compared
+with a bound: four times the head's weights (weights, gradients, two moments of AdamW), eight arrays of batch x block,
+and 150 MB for everything that does not grow with labels. `dense` is the size of a documents x labels array. Writes
 benchmarks/results/flat_head_memory.md.
 """
 
@@ -30,13 +30,13 @@ FIXED = 150e6
 
 
 def memory(field: str) -> int:
-    """A figure of this process in bytes: VmRSS (now) or VmHWM (the peak since it was last forgotten)."""
+    """A figure of this process in bytes: VmRSS (now) or VmHWM (the peak since the last reset)."""
     status = Path("/proc/self/status").read_text()
     return int(re.search(rf"{field}:\s+(\d+)", status).group(1)) * 1024
 
 
 def forget_peak() -> None:
-    """Let VmHWM begin anew."""
+    """Reset VmHWM."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
@@ -79,7 +79,7 @@ def measure(n_labels: int) -> dict[str, float]:
 
 
 def bound(n_labels: int) -> float:
-    """What training may take at most."""
+    """Upper bound on the memory of training."""
     return 4 * n_labels * (WIDTH + 1) * 4 + 8 * BATCH * BLOCK * 4 + FIXED
 
 
@@ -110,7 +110,7 @@ def table(runs: dict[int, dict[str, float]]) -> str:
 
 
 def main() -> None:
-    """Measure each size in a process of its own, hold it against the bound, write the table."""
+    """Measure each size in a separate process, compare it with the bound, write the table."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--labels", type=int, nargs="+", default=[5_000, 50_000, 500_000])
     options.add_argument("--measure", type=int, help=argparse.SUPPRESS)

@@ -1,10 +1,10 @@
-"""linear_tree beside PECOS's XR-Linear, omikuji and napkinXC: training, prediction, memory, size and scores.
+"""linear_tree compared with PECOS's XR-Linear, omikuji and napkinXC: training, prediction, memory, size and scores.
 
     python benchmarks/linear_tree.py --data FOLDER --peers PYTHON [PYTHON ...] [--repeats 3] [--only SIDE ...]
 
-FOLDER holds a train and a test part with texts. The peers' interpreters are looked through for their packages; a
-package that none has is named in the table. All sides get the same features (our TF-IDF of single words, made once) and
-the same number of threads, and run in turn, each in a process of its own, `--repeats` times. Medians go to
+FOLDER holds a train and a test split with texts. The peers' interpreters are searched for their packages; a package
+that none has is listed in the table. All packages get the same features (our TF-IDF of single words, computed once) and
+the same number of threads, and run alternately, each in a separate process, `--repeats` times. Medians are written to
 benchmarks/results/linear_tree.md.
 """
 
@@ -30,25 +30,25 @@ SIDES = (
     Side("omikuji, 3 trees", "run_omikuji.py", "omikuji", trees=3, against="labelwise, 3 trees"),
 )
 ABOUT = """\
-All sides: the same TF-IDF of single words, {threads} threads, beam 10, the 10 best labels, each run in a process of its
-own. Training is from features and labels in memory to a trained model, the tree included, files not. Our kernels are
-compiled before the clock starts, on 500 documents (some 20 s at the first use on a machine, then kept on disk). Trees
-are as PECOS makes them by default: 16 children a node, at most 100 labels a leaf; omikuji and napkinXC have their own
-defaults. PECOS predicts with its predict-only C++ model. napkinXC searches exactly, as is its default. omikuji's Python
-package predicts one document a call, so as many Python threads call it. Peak memory is the whole process while it
-trains; `above` is without what it held before (features, labels, libraries). In brackets: labelwise is so many times as
-fast, or as small, as the peer; omikuji stands beside our 3 trees, the others beside our single one."""
+All packages: the same TF-IDF of single words, {threads} threads, beam 10, the top 10 labels, each run in a
+separate process. Training is from features and labels in memory to a trained model, including the tree but not files.
+Our kernels are compiled before the timer starts, on 500 documents (about 20 s at the first use on a machine, then
+cached on disk). Trees have PECOS's defaults: 16 children per node, at most 100 labels per leaf; omikuji and napkinXC
+have their own defaults. PECOS predicts with its predict-only C++ model. napkinXC uses exact search, its default.
+omikuji's Python package predicts one document per call, so it is called from as many Python threads. Peak memory is
+that of the process during training; `above` excludes what it held before (features, labels, libraries). In brackets:
+the peer's value divided by labelwise's; omikuji is compared with our 3 trees, the others with our single tree."""
 
 
 def figures(side: Side, runs: list[dict]) -> dict[str, float]:
-    """Medians of a side's runs; training per tree as well."""
+    """Medians of a package's runs; training per tree as well."""
     median = {key: statistics.median(run[key] for run in runs) for key in runs[0] if key != "versions"}
     return median | {"tree": median["train"] / side.trees, "tree cpu": median["train cpu"] / side.trees}
 
 
 ROWS = (
-    ("training, a tree (s)", "tree", 1, ".2f"),
-    ("training, a tree (CPU s)", "tree cpu", 1, ".2f"),
+    ("training, per tree (s)", "tree", 1, ".2f"),
+    ("training, per tree (CPU s)", "tree cpu", 1, ".2f"),
     ("batch prediction (s)", "predict", 1, ".3f"),
     ("batch prediction (CPU s)", "predict cpu", 1, ".3f"),
     ("one document, median (ms)", "single", 1e3, ".3f"),
@@ -60,7 +60,7 @@ ROWS = (
 
 
 def table(sides: list[Side], found: dict[str, dict[str, float]], scores: dict[str, dict[str, float]]) -> list[str]:
-    """One row a measure, one column a side, ratios in brackets."""
+    """One row per measure, one column per package, ratios in brackets."""
     lines = ["| | " + " | ".join(side.name for side in sides) + " |", "|---|" + "---|" * len(sides)]
     for title, key, unit, shape in ROWS:
         cells = []
@@ -86,7 +86,7 @@ def page(given, sides: list[Side], missing: list[str], runs: dict[str, list[dict
         "# Linear label trees",
         "",
         f"{driving.machine()}; {', '.join(f'{name} {text}' for name, text in sorted(versions.items()))}. "
-        f"{folder}, medians of {given.repeats} runs in turn, made by `{command}`.",
+        f"{folder}, medians of {given.repeats} alternating runs, created by `{command}`.",
         "",
         ABOUT.format(threads=given.threads),
         "",
@@ -111,13 +111,13 @@ def page(given, sides: list[Side], missing: list[str], runs: dict[str, list[dict
         if (times := [run["train"] / side.trees for run in runs[side.name]])
     )
     lines += [*sentences, "", f"Training of a tree, fastest and slowest run (s): {spread}.", ""]
-    lines += ["Other work on the machine, each time before the sides ran: " + "; ".join(loads) + ".", ""]
-    lines += ["TF-IDF beside scikit-learn's is in [tfidf.md](tfidf.md).", ""]
+    lines += ["Other load on the machine, before each round: " + "; ".join(loads) + ".", ""]
+    lines += ["TF-IDF compared with scikit-learn's is in [tfidf.md](tfidf.md).", ""]
     return "\n".join(lines)
 
 
 def main() -> None:
-    """Make the features, measure in turn, judge, write the table."""
+    """Compute the features, run all packages, evaluate, write the table."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--data", required=True, help="folder with train and test texts")
     options.add_argument("--peers", nargs="*", default=[], help="Pythons that have the peers' packages")
@@ -142,7 +142,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.cache or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / "train.txt").exists():  # in a process of its own: a child begins with its parent's peak memory
+        if not (folder / "train.txt").exists():  # in a separate process: a child starts with its parent's peak memory
             subprocess.run([sys.executable, __file__, "--data", given.data, "--make", str(folder)], check=True)
         runs: dict[str, list[dict]] = {side.name: [] for side in sides}
         loads = []
@@ -159,7 +159,7 @@ def main() -> None:
                 runs[side.name].append(found)
                 print(side.name, {k: round(v, 4) for k, v in found.items() if k != "versions"}, flush=True)
             sides = [side for side in sides if len(runs[side.name]) > repeat]
-        scores = {side.name: driving.judge(folder, Path(temporary) / f"{side.name}.npz") for side in sides}
+        scores = {side.name: driving.evaluate(folder, Path(temporary) / f"{side.name}.npz") for side in sides}
     text = page(given, sides, missing, runs, scores, loads)
     given.results.parent.mkdir(exist_ok=True)
     given.results.write_text(text, encoding="utf-8")

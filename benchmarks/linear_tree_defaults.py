@@ -1,13 +1,13 @@
-"""What each parameter of linear_tree buys, and what it costs: the reasons for its defaults.
+"""Cost and benefit of each parameter of linear_tree: the reasons for its defaults.
 
     python benchmarks/linear_tree_defaults.py --data FOLDER [FOLDER ...]
-    python benchmarks/linear_tree_defaults.py            # draws anew what was measured before
+    python benchmarks/linear_tree_defaults.py            # draws the stored figures again
 
-First one factor at a time is changed around `BASE`, with one tree; then whole settings are tried. They are judged on
-held-out documents, never on the test part: the valid part of a folder that has one, otherwise 10,000 training
+First one factor at a time is varied around `BASE`, with one tree; then whole settings are tried. They are evaluated on
+held-out documents, never on the test split: the valid split of a folder that has one, otherwise 10,000 training
 documents. At most `--limit` training documents are used, drawn at random. Everything runs on one thread, so that CPU
-seconds count even on a busy machine. Figures are added to benchmarks/results/linear_tree_defaults.csv as they come;
-what stands there is not measured again (delete it to begin anew). Then page and plots are made.
+seconds are meaningful even on a loaded machine. Figures are appended to benchmarks/results/linear_tree_defaults.csv;
+rows in it are not measured again (delete it to start over). Then page and plots are written.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ BASE: dict[str, Any] = {
     "beam": 10,
     "seed": 0,
 }
-"""What one factor at a time is changed of: the settings that XR-Linear made usual."""
+"""The base of the one-factor variations: the common settings of XR-Linear."""
 
 FACTORS: dict[str, list[dict[str, Any]]] = {
-    "seed": [{"seed": n} for n in (1, 2)],  # how much is chance
+    "seed": [{"seed": n} for n in (1, 2)],  # the variance between seeds
     "trees": [{"trees": n} for n in (2, 3, 5)],
     "branching": [{"branching": n} for n in (4, 8, 32, 64, 256)],
     "leaf_size": [{"leaf_size": n} for n in (10, 20, 50, 200, 400, 1000)],
@@ -128,7 +128,7 @@ def trials() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 class Data:
-    """Training and held-out documents of one folder, and the features made last."""
+    """Training and held-out documents of one folder, and the last computed features."""
 
     def __init__(self, folder: Path, limit: int) -> None:
         import labelwise as lw
@@ -147,7 +147,7 @@ class Data:
         self._made: tuple[str, Any, Any, float] | None = None
 
     def features(self, setting: dict[str, Any]) -> tuple[Any, Any, float]:
-        """TF-IDF of both parts, and the CPU seconds of the training part."""
+        """TF-IDF of both splits, and the CPU seconds of the training split."""
         from labelwise.features.tfidf import Tfidf, TfidfConfig
 
         wanted = nested(setting).get("tfidf", {})
@@ -162,7 +162,7 @@ class Data:
 
 
 def nested(setting: dict[str, Any]) -> dict[str, Any]:
-    """From dotted names to mappings in mappings."""
+    """Convert dotted names to nested mappings."""
     found: dict[str, Any] = {}
     for key, value in setting.items():
         room, _, name = key.rpartition(".")
@@ -210,7 +210,7 @@ class Grid:
 
 
 def known_rows(path: Path) -> list[dict[str, str]]:
-    """What was measured before."""
+    """The stored figures."""
     if not path.exists():
         return []
     with path.open(encoding="utf-8", newline="") as file:
@@ -218,11 +218,11 @@ def known_rows(path: Path) -> list[dict[str, str]]:
 
 
 def main() -> None:
-    """Measure what is missing, then draw."""
+    """Measure what is missing, then plot."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--data", nargs="*", default=[], type=Path, help="folders with texts")
-    options.add_argument("--limit", type=int, default=100_000, help="training documents at most")
-    options.add_argument("--results", type=Path, default=RESULTS, help="where the table and the plots go, no ending")
+    options.add_argument("--limit", type=int, default=100_000, help="maximum number of training documents")
+    options.add_argument("--results", type=Path, default=RESULTS, help="path of table and plots, without extension")
     options.add_argument("--only", nargs="*", help="factors or names of settings to measure")
     given = options.parse_args()
     import labelwise as lw
@@ -231,7 +231,7 @@ def main() -> None:
     table = given.results.with_suffix(".csv")
     table.parent.mkdir(exist_ok=True)
     if (rows := known_rows(table)) and set(BASE) - set(rows[0]):
-        sys.exit(f"{table} has other columns; delete it, or give another place with --results")
+        sys.exit(f"{table} has other columns; delete it, or give another path with --results")
     for folder in given.data:
         data = grid = None
         done = {tuple(row[key] for key in ("data", *BASE)) for row in known_rows(table)}

@@ -13,7 +13,7 @@ Row = dict[str, str]
 
 
 def chosen_setting(keys: list[str]) -> dict[str, str]:
-    """The present defaults of the method, as they stand in the table."""
+    """The current defaults of the method, as written in the table."""
     import labelwise as lw
 
     found = {}
@@ -31,7 +31,7 @@ def seconds(row: Row) -> float:
 
 
 def changes(row: Row, base: dict[str, Any]) -> str:
-    """What of the base is changed, in few words."""
+    """The differences from the base, in short."""
     short = {"tfidf": "", "solver": ""}
     words = []
     for key, value in base.items():
@@ -42,7 +42,7 @@ def changes(row: Row, base: dict[str, Any]) -> str:
 
 
 def pareto(rows: list[Row], metric: str) -> list[Row]:
-    """Rows that no other beats in both time and score, fastest first."""
+    """The Pareto front of time and score, fastest first."""
     front: list[Row] = []
     for row in sorted(rows, key=lambda one: (seconds(one), -float(one[metric]))):
         if not front or float(row[metric]) > float(front[-1][metric]):
@@ -56,7 +56,7 @@ def points(rows: list[Row], metric: str) -> tuple[list[float], list[float]]:
 
 
 def trade_off(data: str, rows: list[Row], base: dict[str, Any], chosen: dict[str, str]) -> Chart:
-    """Score against time for three scores: every setting a point, the front a line, the default a star."""
+    """Score against time for three metrics: settings as points, the Pareto front as a line, the default as a star."""
 
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -92,13 +92,13 @@ def trade_off(data: str, rows: list[Row], base: dict[str, Any], chosen: dict[str
             axes.xaxis.set_minor_formatter(NullFormatter())
         figure.legend(loc="outside right center", fontsize=8)
 
-    described = "Scores against training time for all settings tried; the line joins those best for their time."
-    title = f"linear_tree on {data}: what a setting costs and what it brings (held-out documents)"
+    described = "Scores against training time for all settings tried; the line is the Pareto front."
+    title = f"linear_tree on {data}: cost and benefit of each setting (held-out documents)"
     return Chart("linear_tree_defaults", title, described, panels, width=13.0, height=4.2)
 
 
 def table(rows: list[Row], base: dict[str, Any], chosen: dict[str, str]) -> list[str]:
-    """All settings, the best for their time marked."""
+    """All settings, with the Pareto front in bold."""
     marks = {metric: {id(row) for row in pareto(rows, metric)} for metric in ("nDCG@5", "PSP@5")}
     lines = [
         "| changed | " + " | ".join(SHOWN) + " | TF-IDF (s) | training (s) | prediction (s) | model (MB) |",
@@ -119,11 +119,11 @@ def write(rows: list[Row], base: dict[str, Any], factors: set[str], results: Pat
     chosen = chosen_setting(list(base))
     fixed = ", ".join(f"{key} {value}" for key, value in base.items())
     lines = [
-        "# What each parameter of linear_tree buys",
+        "# Cost and benefit of each parameter of linear_tree",
         "",
-        "Made by `python benchmarks/linear_tree_defaults.py`, which says how. CPU seconds on one thread; scores in per "
-        "cent on held-out documents, never the test part. In bold: no faster setting has a better score. "
-        "Parameters of prediction alone (post-processor, beam) share their trained model. "
+        "Created by `python benchmarks/linear_tree_defaults.py`, which describes the method. CPU seconds on one "
+        "thread; scores in per cent on held-out documents, never the test split. In bold: no faster setting has a "
+        "better score. Parameters of prediction alone (post-processor, beam) share their trained model. "
         f"Each row names what differs from the base: {fixed}.",
         "",
     ]

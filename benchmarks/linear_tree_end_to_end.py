@@ -1,11 +1,11 @@
-"""From texts to scores: labelwise in one command, PECOS and omikuji beside it.
+"""From texts to scores: labelwise in one command, compared with PECOS and omikuji.
 
     python benchmarks/linear_tree_end_to_end.py --data FOLDER --peers PYTHON [PYTHON ...] [--trees 3]
 
-FOLDER holds a train and a test part with texts. Ours is `labelwise train configs/yso-en/linear_tree.yml`; everything in
-its process counts: reading compressed text, TF-IDF, trees, prediction, evaluation with intervals, the report. Wall
-time, CPU time and peak memory are each whole process's. A side that passes `--minutes` is stopped, and the table says
-so.
+FOLDER holds a train and a test split with texts. labelwise is `labelwise train configs/yso-en/linear_tree.yml`;
+everything in its process counts: reading compressed text, TF-IDF, trees, prediction, evaluation with intervals, the
+report. Wall time, CPU time and peak memory are those of the whole process. A process that exceeds `--minutes` is
+stopped, and the table says so.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ PEERS = (
     Side("omikuji", "whole_omikuji.py", "omikuji"),
 )
 ABOUT = """\
-{trees} trees each, averaged, {threads} threads, each side in a process of its own. labelwise:
-`{command}`, which reads the compressed texts, makes
-TF-IDF, trains, predicts, evaluates with intervals and writes a report. PECOS reads plain texts and a ready label matrix
-and makes TF-IDF of its own in C++ (words between blanks; the texts are put into small letters for it); {trees} models
-of different seeds are averaged as its ensembles are. omikuji makes no features: it gets ours as a text file, and the
-{making:.0f} s it takes to make that file are not counted, nor is the evaluation of the peers' predictions."""
+{trees} trees each, averaged, {threads} threads, each package in a separate process. labelwise:
+`{command}`, which reads the compressed texts, computes TF-IDF, trains, predicts, evaluates with intervals and writes a
+report. PECOS reads plain texts and a prepared label matrix and computes its own TF-IDF in C++ (words separated by
+whitespace; the texts are lowercased for it); {trees} models with different seeds are averaged as in its ensembles.
+omikuji computes no features: it gets ours as a text file, and the {making:.0f} s it takes to write that file are not
+counted, nor is the evaluation of the peers' predictions."""
 
 
 def run_ours(given, scratch: Path) -> tuple[Ended, dict[str, float], dict[str, float]]:
-    """Our one command: the process from outside, its scores, and its own figures."""
+    """Run our one command; time and memory of the process, its scores, and its own figures."""
     command = [sys.executable, "-m", "labelwise.cli.main", "train", str(given.config)]
     for override in (f"data.path={given.data}", f"run.folder={scratch / 'run'}", f"model.trees={given.trees}"):
         command += ["--set", override]
@@ -61,11 +61,11 @@ def run_peer(given, side: Side, python: str, folder: Path, scratch: Path) -> tup
         return ended, {}, {}
     found = json.loads(ended.output.splitlines()[-1])
     found.pop("versions")
-    return ended, driving.judge(folder, scratch / "predictions.npz"), found
+    return ended, driving.evaluate(folder, scratch / "predictions.npz"), found
 
 
 def make_inputs(data: str, folder: Path) -> None:
-    """What the peers read: features, labels, plain texts."""
+    """Write the files the peers read: features, labels, plain texts."""
     import labelwise as lw
 
     driving.make_features(data, folder)
@@ -106,19 +106,19 @@ def page(given, runs: dict[str, list[tuple[Ended, dict, dict]]], missing: list[s
         )
         parts = [f"{key} {value:.1f}" for key, value in figures.items() if key != "bytes" and "per_second" not in key]
         stages.append(f"- {name}: {', '.join(parts)}")
-    lines += ["", "Seconds of the stages in the last run, as each side tells them:", "", *stages, ""]
+    lines += ["", "Seconds of the stages in the last run, as reported by each package:", "", *stages, ""]
     if missing:
         lines += [f"Not measured, as no interpreter given had it: {', '.join(missing)}.", ""]
-    lines += ["Other work on the machine, each time before the sides ran: " + "; ".join(loads) + ".", ""]
+    lines += ["Other load on the machine, before each round: " + "; ".join(loads) + ".", ""]
     return "\n".join(lines)
 
 
 def main() -> None:
-    """Make the peers' inputs, run all in turn, write the table."""
+    """Write the peers' inputs, run all packages, write the table."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--data", required=True, help="folder with train and test texts")
     options.add_argument("--peers", nargs="*", default=[], help="Pythons that have the peers' packages")
-    options.add_argument("--config", type=Path, default=CONFIG, help="what labelwise runs")
+    options.add_argument("--config", type=Path, default=CONFIG, help="the config that labelwise runs")
     options.add_argument("--trees", type=int, default=3)
     options.add_argument("--threads", type=int, default=2)
     options.add_argument("--repeats", type=int, default=1)

@@ -2,10 +2,10 @@
 
     python benchmarks/linear_tree_growth.py --data FOLDER [--labels 1000 2000 5000 10000] [--repeats 3]
 
-Labels are drawn at random, each larger set holding the smaller ones; a slice has the documents with at least one of its
-labels. Random labels, not the most frequent: so a label has as many documents in every slice, and only the number of
-labels grows. One tree a slice, from features (TF-IDF of single words, made once from all documents), each in a process
-of its own. Medians go to benchmarks/results/linear_tree_growth.md, the plot beside it.
+Labels are drawn at random, each larger set containing the smaller ones; a slice has the documents with at least one of
+its labels. With random labels instead of the most frequent ones, the documents per label stay the same and only the
+number of labels grows. One tree per slice, from features (TF-IDF of single words, computed once from all documents),
+each in a separate process. Medians and a plot are written to benchmarks/results/linear_tree_growth.md and .svg.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SLICES = (1000, 2000, 5000, 10_000)
 
 
 def measure(folder: Path, n_labels: int) -> None:
-    """Train one tree on a slice and print what it took."""
+    """Train one tree on a slice and print time and memory."""
     from scipy import sparse
 
     import labelwise as lw
@@ -39,7 +39,7 @@ def measure(folder: Path, n_labels: int) -> None:
     labels = sparse.csr_array(labels[:, np.sort(order[:n_labels])])
     rows = np.flatnonzero(np.diff(labels.indptr))
     features, labels = features[rows], labels[rows]
-    lw.LinearTree(trees=1).fit(features[:500], labels[:500])  # compiled before the clock starts
+    lw.LinearTree(trees=1).fit(features[:500], labels[:500])  # compile before the timer starts
     meter = Meter("labelwise")
     model = meter.clock("train", lambda: lw.LinearTree(trees=1).fit(features, labels), memory_too=True)
     meter.found |= {"labels": labels.shape[1], "documents": labels.shape[0], "ones": int(labels.nnz)}
@@ -83,13 +83,13 @@ def page(given, rows: list[dict[str, float]], loads: list[str]) -> str:
     """The results as a Markdown page."""
     name = Path(given.data).name
     lines = [
-        "# Cost as labels grow",
+        "# Cost by number of labels",
         "",
         f"{driving.machine()}, {given.threads} threads. Random labels of {name}, one tree with the default parameters, "
-        f"medians of {given.repeats}. Made by `python benchmarks/linear_tree_growth.py --data {name}`.",
+        f"medians of {given.repeats}. Created by `python benchmarks/linear_tree_growth.py --data {name}`.",
         "",
-        "| labels | documents | training (s) | training (CPU s) | ms a label | peak above features (MB) | model (MB) "
-        "| bytes a label |",
+        "| labels | documents | training (s) | training (CPU s) | ms per label | peak above features (MB) | model (MB) "
+        "| bytes per label |",
         "|---|---|---|---|---|---|---|---|",
     ]
     lines += [
@@ -102,25 +102,27 @@ def page(given, rows: list[dict[str, float]], loads: list[str]) -> str:
     powers = {key: exponent(labels, [row[key] for row in rows]) for key in ("train", "train cpu", "bytes")}
     lines += [
         "",
-        f"Fitted on logarithms: training time ~ labels^{powers['train']:.2f} (CPU time {powers['train cpu']:.2f}), "
+        f"Fitted in log space: training time ~ labels^{powers['train']:.2f} (CPU time {powers['train cpu']:.2f}), "
         f"model size ~ labels^{powers['bytes']:.2f}; 1 is linear.",
         "",
         f"![Training time and model size against the number of labels]({RESULTS.name}.svg)",
         "",
-        "Other work on the machine, each time before the slices ran: " + "; ".join(loads) + ".",
+        "Other load on the machine, before each round: " + "; ".join(loads) + ".",
         "",
     ]
     return "\n".join(lines)
 
 
 def main() -> None:
-    """Make the features, measure the slices in turn, write table and plot."""
+    """Compute the features, measure the slices, write table and plot."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--data", required=True, help="folder with train and test texts")
-    options.add_argument("--labels", type=int, nargs="*", default=SLICES, help="sizes of slices; all labels come last")
+    options.add_argument(
+        "--labels", type=int, nargs="*", default=SLICES, help="sizes of slices; the last has all labels"
+    )
     options.add_argument("--repeats", type=int, default=3)
     options.add_argument("--threads", type=int, default=2)
-    options.add_argument("--results", type=Path, default=RESULTS, help="where the page and the plot go, no ending")
+    options.add_argument("--results", type=Path, default=RESULTS, help="path of page and plot, without extension")
     options.add_argument("--make", type=Path, help=argparse.SUPPRESS)
     options.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     given = options.parse_args()

@@ -1,11 +1,12 @@
-"""`mach` over buckets and repetitions, beside one output a label and the linear tree: scores, time, size, memory.
+"""`mach` over buckets and repetitions, compared with one output per label and the linear tree: scores, time, size,
+memory.
 
     python benchmarks/mach.py --data FOLDER [--name eurlex57k] [--documents 45000]
 
-The folder has a train and a test part with texts. All sides get the same TF-IDF features. For each number of buckets
-the repetitions are trained once; fewer of them are a subset of the same model, with its share of the time. The network
-with one output a label is the same network with as many buckets as labels, each label in its own: what it scores more
-is what hashing costs. Every side has a process of its own. Writes benchmarks/results/mach_NAME.md and .svg.
+The folder has a train and a test split with texts. All methods get the same TF-IDF features. For each number of buckets
+the repetitions are trained once; fewer repetitions are a subset of the same model, with the corresponding fraction of
+the time. The network with one output per label is the same network with one bucket per label: the difference in scores
+is the cost of hashing. Every measurement runs in a separate process. Writes benchmarks/results/mach_NAME.md and .svg.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def features(folder: str, documents: int, tests: int, seed: int) -> tuple[Any, .
 
 
 def side(kind: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
-    """Train and judge one side in this process."""
+    """Train and evaluate one method in this process."""
     import labelwise as lw
     from labelwise.codes.buckets import BucketTables
 
@@ -57,7 +58,7 @@ def side(kind: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
     name = settings.pop("side")
     if name == "linear_tree":
         model: Any = lw.LinearTree()
-    elif name == "one output a label":
+    elif name == "one output per label":
         tables = BucketTables(y.shape[1], y.shape[1], (0,), given={0: np.arange(y.shape[1])})
         tables.write_lookups(folder / "identity")
         model = lw.Mach(repetitions=1, buckets=y.shape[1], lookups=str(folder / "identity"), **settings)
@@ -79,7 +80,7 @@ def side(kind: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
             used.save(Path(kept) / "model")
             size = sum(path.stat().st_size for path in Path(kept).rglob("*") if path.is_file())
         share = count / kind.get("repetitions", 1)
-        # test labels that training lacks are further columns, so numbers are compared and not names
+        # test labels that training lacks are additional columns, so indices are compared and not names
         values = lw.evaluate(lw.TopK(top.ids, top.scores), yt, metrics=METRICS).values
         rows.append(
             {
@@ -113,11 +114,10 @@ def page(rows: list[dict[str, Any]], given: argparse.Namespace, sizes: str) -> s
     return (
         f"""# mach on {given.name}
 
-{sizes}. Hidden layer of {given.hidden}, {given.epochs} epochs, batches of {given.batch_size},
-rate {given.rate:g}. One run each; `benchmarks/mach.py`, {datetime.date.today()}, Python {platform.python_version()},
-{given.threads} threads, load of the machine at the end {os.getloadavg()[0]:.1f}. Repetitions of one line are a part of
-those of the last line with the same buckets; seconds are their share. Peak memory is that of training, one repetition
-at a time, features included.
+{sizes}. Hidden layer of {given.hidden}, {given.epochs} epochs, batches of {given.batch_size}, rate {given.rate:g}. One
+run each; `benchmarks/mach.py`, {datetime.date.today()}, Python {platform.python_version()}, {given.threads} threads,
+system load at the end {os.getloadavg()[0]:.1f}. The repetitions of a row are a subset of those of the last row with the
+same buckets; seconds are in proportion. Peak memory is that of training, one repetition at a time, including features.
 
 ![Scores, time and size over the repetitions](mach_{given.name}.svg)
 
@@ -136,7 +136,7 @@ PANELS = {
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    """Scores, time and size over two repetitions and more: a line for each number of buckets, and the other sides."""
+    """Scores, time and size over two repetitions and more: one line per number of buckets, and the other methods."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -167,10 +167,10 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
-    """Run all sides and write the page."""
+    """Run all methods and write the page."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--data", required=True)
-    options.add_argument("--name", help="of the data set, for the files; the folder's name")
+    options.add_argument("--name", help="name of the data set in file names; default: the folder's name")
     options.add_argument("--documents", type=int, default=10**9)
     options.add_argument("--tests", type=int, default=10**9)
     options.add_argument("--buckets", type=int, nargs="+", default=[250, 500, 1000])
@@ -201,7 +201,7 @@ def main() -> None:
             sides.append(
                 {"side": "mach", "repetitions": given.repetitions, "buckets": middle, "repartition": moving, **common}
             )
-    sides += [{"side": "one output a label", **common}, {"side": "linear_tree"}]
+    sides += [{"side": "one output per label", **common}, {"side": "linear_tree"}]
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as kept:
         folder = Path(kept)

@@ -1,14 +1,14 @@
-"""From scores of buckets to the best labels: the search of `mach` against a plain gather over all labels.
+"""From bucket scores to the top labels: the search of `mach` compared with a plain gather over all labels.
 
     python benchmarks/mach_decoding.py
     python benchmarks/mach_decoding.py --labels 1000000 10000000 --repeats 5
 
-The yardstick does what the original's C++ does, in Numba and on as many threads: for each document a dense row of
-scores, into which the score of each label's bucket is added, table by table, by 64-bit lookups, and then the best are
-picked. R = 16 tables of B = 10,000 buckets, 100 documents, the best 5. Scores are drawn in two ways: `peaked`, as
-trained networks give them (log-odds about -8, eight labels a document with all their buckets about +1), and `flat`,
-plain normal numbers, the worst case for whoever hopes to skip labels. Sides take turns; medians of wall and CPU time a
-document. Results of all sides are compared. Writes benchmarks/results/mach_decoding.md.
+The baseline does what the original's C++ does, in Numba and on the same number of threads: for each document a dense
+row of scores, to which the score of each label's bucket is added, table by table, by 64-bit lookups, and then the top
+labels are selected. R = 16 tables of B = 10,000 buckets, 100 documents, top 5. Scores are drawn in two ways: `peaked`,
+as trained networks give them (logits about -8, eight labels per document with all their buckets about +1), and `flat`,
+standard normal numbers, the worst case for skipping labels. Searches alternate; medians of wall and CPU time per
+document. Results of all searches are compared. Writes benchmarks/results/mach_decoding.md.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TABLES, BUCKETS, DOCUMENTS, K = 16, 10_000, 100, 5
 
 @jit
 def gather(lookup, scores, begin, end, row, best, ids):
-    """The yardstick: dense rows and a running list of the best."""
+    """The baseline: dense rows and a running list of the top labels."""
     tables, labels = lookup.shape
     for document in range(begin, end):
         row[:] = 0
@@ -55,7 +55,7 @@ def gather(lookup, scores, begin, end, row, best, ids):
 
 
 def plain(lookup: np.ndarray, scores: np.ndarray) -> TopK:
-    """The best labels by the yardstick; `scores` [documents, tables, buckets]."""
+    """The top labels by the baseline; `scores` [documents, tables, buckets]."""
     best = np.full((len(scores), K), -np.inf, np.float32)
     ids = np.full((len(scores), K), -1, np.int64)
 
@@ -79,7 +79,7 @@ def drawn(kind: str, rows: np.ndarray, random: np.random.Generator) -> np.ndarra
 
 
 def timed(sides: dict[str, Callable[[], TopK]], repeats: int) -> dict[str, tuple[float, float, TopK]]:
-    """Median milliseconds a document, wall and CPU, of sides that take turns after one turn that does not count."""
+    """Median milliseconds per document, wall and CPU, of alternating searches after one warm-up round."""
     walls: dict[str, list[float]] = {name: [] for name in sides}
     cpus: dict[str, list[float]] = {name: [] for name in sides}
     results = {name: side() for name, side in sides.items()}
@@ -93,7 +93,7 @@ def timed(sides: dict[str, Callable[[], TopK]], repeats: int) -> dict[str, tuple
 
 
 def recall(found: TopK, exact: TopK) -> float:
-    """Share of the exact best that another search has found."""
+    """Fraction of the exact top labels that another search returns."""
     return float(np.mean([len(set(a) & set(b)) / K for a, b in zip(found.ids, exact.ids, strict=True)]))
 
 
@@ -116,7 +116,7 @@ def measured(n_labels: int, repeats: int, lines: list[str]) -> None:
             {
                 "plain gather": lambda d=dense: plain(lookup, d),
                 "exact": lambda s=scores: search.best(s, K),
-                "exact, hashed on the way": lambda s=scores: universal.best(s, K),
+                "exact, hashed when needed": lambda s=scores: universal.best(s, K),
                 "candidates": lambda s=scores: search.best_candidates(s, K, 50, 2),
             },
             repeats,
@@ -153,7 +153,7 @@ def main() -> None:
     set_threads(given.threads)
     load = os.getloadavg()[0]
     lines = [
-        "| labels | scores | search | ms a document | CPU ms | times as fast | in CPU time | recall@5, % |",
+        "| labels | scores | search | ms per document | CPU ms | speed-up | in CPU time | recall@5, % |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for n_labels in given.labels:
@@ -161,11 +161,11 @@ def main() -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     head = f"""# From buckets to labels
 
-{TABLES} tables of {BUCKETS:,} buckets, {DOCUMENTS} documents, the best {K}; {given.threads} threads, medians of
-{given.repeats} turns. `benchmarks/mach_decoding.py`, {datetime.date.today()}, {platform.machine()},
-Python {platform.python_version()}; load of the machine at the start {load:.1f}, at the end {os.getloadavg()[0]:.1f}.
-Peak memory of the whole run, with the yardstick's 64-bit tables: {peak:,.0f} MB. `exact` needs the tables (2 bytes a
-label and table; none when hashed on the way), the scores and one byte for each score.
+{TABLES} tables of {BUCKETS:,} buckets, {DOCUMENTS} documents, the top {K}; {given.threads} threads, medians of
+{given.repeats} rounds. `benchmarks/mach_decoding.py`, {datetime.date.today()}, {platform.machine()}, Python
+{platform.python_version()}; system load at the start {load:.1f}, at the end {os.getloadavg()[0]:.1f}. Peak memory of
+the whole run, including the 64-bit tables of the plain gather: {peak:,.0f} MB. `exact` needs the tables (2 bytes per
+label and table; none if hashed when needed), the scores and one byte per score.
 
 """
     given.results.parent.mkdir(parents=True, exist_ok=True)

@@ -3,9 +3,9 @@
     python benchmarks/mach_scale.py
     python benchmarks/mach_scale.py --labels 50000000 --hash universal
 
-Documents are random: 60 of 100,000 features, five of all labels. It shows that nothing grows with the labels but tables
-and names; what is learned in so few steps is nothing. Every step is told with what the process has held at most so far.
-Writes benchmarks/results/mach_scale.md.
+Documents are random: 60 of 100,000 features, five of all labels. It shows that only tables and names grow with the
+number of labels; nothing useful is learned in so few steps. Every step is reported with the peak memory of the process
+so far. Writes benchmarks/results/mach_scale.md.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FEATURES, ENTRIES, TRUE = 100_000, 60, 5
 
 
 def peak() -> float:
-    """What the process has held at most, in MB."""
+    """Peak memory of the process in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -51,13 +51,13 @@ def drawn(documents: int, labels: int, random: np.random.Generator) -> tuple[spa
 
 
 def main() -> None:
-    """Go through all of it."""
+    """Run all steps and write the page."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--labels", type=int, default=10_000_000)
     options.add_argument("--documents", type=int, default=20_000)
     options.add_argument("--memory", type=float, default=4.0, help="GB to plan for")
     options.add_argument("--repetitions", type=int, default=8)
-    options.add_argument("--steps", type=int, default=20, help="of training, each repetition")
+    options.add_argument("--steps", type=int, default=20, help="training steps per repetition")
     options.add_argument("--hash", default="murmur")
     options.add_argument("--results", type=Path, default=RESULTS)
     given = options.parse_args()
@@ -92,7 +92,7 @@ def main() -> None:
         del model
         with timed(f"loaded ({size / 1e6:,.0f} MB on disk)"):
             model = lw.load(folder)
-        with timed("100 documents predicted, tables made"):
+        with timed("100 documents predicted, tables built"):
             model.predict(features[:100], k=5)
         with timed("100 documents predicted again"):
             model.predict(features[100:200], k=5)
@@ -101,10 +101,10 @@ def main() -> None:
     head = f"""# {given.labels:,} labels
 
 {plan.repetitions} tables of {plan.buckets:,} buckets ({given.hash}), a hidden layer of {plan.hidden}: {plan.weights:,}
-weights a repetition, as `labelwise plan` proposes them for {given.memory:g} GB. It foresees
+weights per repetition, as `labelwise plan` proposes them for {given.memory:g} GB. It estimates
 {plan.training_bytes / 1e6:,.0f} MB to train one repetition and {plan.serving_bytes / 1e6:,.0f} MB to serve all.
 {given.documents:,} random documents. `benchmarks/mach_scale.py`, {datetime.date.today()},
-Python {platform.python_version()}, one run. Peaks are of the one process that does everything.
+Python {platform.python_version()}, one run. Peaks are of a single process that runs all steps.
 
 """
     given.results.write_text(head + "\n".join(lines) + "\n", encoding="utf-8")

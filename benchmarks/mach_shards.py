@@ -3,10 +3,10 @@
     python benchmarks/mach_shards.py
     python benchmarks/mach_shards.py --documents 6000000 --shards 24
 
-Documents are random, so what is learned is nothing, but both ways must learn the same to the last bit. While
-`labelwise train` runs, its memory is looked at fifty times a second: anonymous memory (RssAnon) is what it cannot do
-without; pages of mapped files count to the resident size too, but the system takes them back when it needs room.
-Linux only. Writes benchmarks/results/mach_shards.md.
+Documents are random, so nothing useful is learned, but both models must be bit-identical. While `labelwise train` runs,
+its memory is sampled fifty times per second: anonymous memory (RssAnon) is what it needs; pages of mapped files also
+count towards the resident size, but the system reclaims them when it needs memory. Linux only. Writes
+benchmarks/results/mach_shards.md.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def drawn(documents: int, seed: int) -> lw.Dataset:
 
 
 def memory(process: int) -> dict[str, float]:
-    """What a process holds, in MB."""
+    """Memory of a process in MB."""
     try:
         lines = Path(f"/proc/{process}/status").read_text().splitlines()
     except OSError:
@@ -85,23 +85,23 @@ def trained(config: dict, folder: Path) -> dict[str, float]:
 
 
 def processor_seconds() -> float:
-    """What all processes that have ended have computed."""
+    """CPU seconds of all processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def main() -> None:
-    """Make the shards, train all ways, write the table."""
+    """Write the shards, train all variants, write the table."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--documents", type=int, default=1_500_000)
     options.add_argument("--shards", type=int, default=6)
     options.add_argument("--steps", type=int, default=300)
-    options.add_argument("--folder", type=Path, help="where the shards and runs go while it lasts")
+    options.add_argument("--folder", type=Path, help="folder for the temporary shards and runs")
     options.add_argument("--results", type=Path, default=RESULTS)
     given = options.parse_args()
     threads = int(os.environ.get("LABELWISE_THREADS", "2"))
     lines = [
-        "| rows | peak anonymous, MB | peak resident, MB | reading, s | training, s | whole command, s | computed, s |",
+        "| rows | peak anonymous, MB | peak resident, MB | reading, s | training, s | whole command, s | CPU, s |",
         "|---|---|---|---|---|---|---|",
     ]
     with tempfile.TemporaryDirectory(dir=given.folder) as kept:
@@ -131,7 +131,7 @@ def main() -> None:
             print(lines[-1], flush=True)
     pairs = [(states[f"in memory{more}"], states[f"in files{more}"]) for more in ("", ", 1 % held out")]
     same = "the same, bit for bit" if all(one == two for one, two in pairs) else "**different**"
-    head = f"""# Training from shards that are larger than memory
+    head = f"""# Training from shards larger than memory
 
 {given.documents:,} random documents of {ENTRIES} of {FEATURES:,} features and {TRUE} of {LABELS:,} labels in
 {given.shards} TFRecord files, {size:,.0f} MB in all; their rows are {held:,.0f} MB in memory. mach with one repetition

@@ -1,9 +1,9 @@
-"""Our metrics beside napkinXC's and scikit-learn's on the same random predictions.
+"""Our metrics compared with napkinXC's and scikit-learn's on the same random predictions.
 
     python benchmarks/metrics_peers.py --peers /path/to/python/with/napkinxc
 
-The peers' interpreter gets predictions and truth as an npz file and prints what it finds. Writes a table with
-the differences to benchmarks/results/metrics_peers.md and ends with 1 if one that should agree does not.
+The peers' interpreter gets predictions and truth as an npz file and prints its metrics. Writes a table with the
+differences to benchmarks/results/metrics_peers.md and exits with 1 if a metric that should agree does not.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def main() -> None:
     scores = np.where(ids == -1, -np.inf, -np.arange(ids.shape[1])).astype(np.float32)
     names = list(peers["napkinXC"])
     ours = evaluate(TopK(ids, scores), matrix(data), names, train=matrix(data, "train_"))
-    # The number of labels each side averages over, to bring napkinXC's macro-F1 to ours.
+    # The number of labels each package averages over, to rescale napkinXC's macro-F1 to ours.
     used = {k: np.union1d(data["indices"], ids[:, :k][ids[:, :k] >= 0]) for k in CUTS}
 
     rows, failed = [], False
@@ -140,20 +140,20 @@ def main() -> None:
             note = ""
             if peer == "napkinXC" and kind in EXPLAINED:
                 scaled = value * (used[int(cut)].max() + 1) / len(used[int(cut)])
-                note = f"(1), brought to ours: {scaled:.8f}"
+                note = f"(1), rescaled to ours: {scaled:.8f}"
                 failed |= abs(scaled - ours[name]) > TOLERANCE
             else:
                 failed |= abs(value - ours[name]) > TOLERANCE
             difference = f"{abs(value - ours[name]):.1e}"
             rows.append(f"| {name} | {peer} | {ours[name]:.8f} | {value:.8f} | {difference} | {note} |")
     lines = [
-        "# Our metrics beside others",
+        "# Our metrics compared with others",
         "",
         f"{given.documents:,} documents, {given.labels:,} labels (Zipf), a twentieth of the documents "
         f"without labels, lists of 0 to 10 predictions; seed {given.seed}, A = 0.55, B = 1.5. "
         f"napkinXC {versions['napkinxc']}, "
         f"scikit-learn {versions['scikit-learn']}, {datetime.date.today()}. "
-        "Made by `python benchmarks/metrics_peers.py --peers PYTHON`.",
+        "Created by `python benchmarks/metrics_peers.py --peers PYTHON`.",
         "",
         "| metric | peer | ours | theirs | difference | note |",
         "|---|---|---:|---:|---:|---|",

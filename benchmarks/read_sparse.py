@@ -1,10 +1,11 @@
-"""How fast, and in how much memory, sparse text in the format of the extreme classification repository is read.
+"""Time and memory to read sparse text in the format of the extreme classification repository.
 
     python benchmarks/read_sparse.py --mb 1000 --peers /path/to/python/with/omikuji
 
-A file of the wanted size is made (about 75 features of 6 digits and 5 labels a document). Each reader runs in a process
-of its own, in turn, `--repeats` times; the medians go to benchmarks/results/read_sparse.md. Memory is the peak of the
-process minus what it held after imports. scikit-learn reads a smaller slice, as it is far slower.
+A file of the requested size is written (about 75 features of 6 digits and 5 labels per document). Each reader runs in a
+separate process, alternating, `--repeats` times; the medians are written to benchmarks/results/read_sparse.md. Memory
+is the peak of the process minus what it held after imports. scikit-learn reads a smaller slice, because it is much
+slower.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ print(json.dumps({"seconds": seconds, "busy": busy, "peak": peak() - before, "he
 
 
 def make_file(path: Path, megabytes: float, seed: int = 0) -> None:
-    """Write random documents until the file has about the wanted size."""
+    """Write random documents until the file has about the requested size."""
     from scipy import sparse
 
     from labelwise.data.dataset import Dataset
@@ -64,7 +65,7 @@ def make_file(path: Path, megabytes: float, seed: int = 0) -> None:
 
 
 def head_of(path: Path, part: Path, megabytes: float) -> None:
-    """The first lines of a file without its header, about so many megabytes."""
+    """The first lines of a file without its header, up to about this many megabytes."""
     with path.open("rb") as source, part.open("wb") as target:
         source.readline()
         target.write(source.read(int(megabytes * 1e6)))
@@ -110,7 +111,7 @@ def measure_omikuji(python: str, path: Path) -> dict[str, float]:
 
 
 def peak_bytes() -> int:
-    """The most memory this process has held so far."""
+    """Peak memory of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -146,7 +147,7 @@ def table(rows: dict[str, list[dict[str, float]]], sizes: dict[str, int], repeat
 
 
 def main() -> None:
-    """Make the files, measure in turn, write the table."""
+    """Write the files, run the measurements, write the table."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--mb", type=float, default=1000, help="size of the file in megabytes")
     options.add_argument("--slice-mb", type=float, default=60, help="size of the slice for scikit-learn")
@@ -166,7 +167,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         whole, part = Path(folder) / "train.txt", Path(folder) / "slice.txt"
-        # In a process of its own, because a process begins with the peak memory of the one that starts it.
+        # In a separate process, because a process starts with the peak memory of its parent.
         subprocess.run([sys.executable, __file__, "--mb", str(given.mb), "--make", str(whole)], check=True)
         head_of(whole, part, min(given.slice_mb, given.mb))
         rows: dict[str, list[dict[str, float]]] = {}

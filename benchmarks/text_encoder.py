@@ -1,16 +1,16 @@
-"""The text encoder against a plain Hugging Face loop of equal budget, and against a frozen encoder with a linear head.
+"""The text encoder compared with a plain Hugging Face loop of equal budget, and with a frozen encoder and linear head.
 
     python benchmarks/text_encoder.py --encoder FOLDER --long EURLEX57K --short YSO_EN --documents 8000 --repeats 3
 
 `--long` is a data folder whose texts fill the window of 128 tokens; `--short` one of titles, where a loop that pads to
-the maximum wastes most of its time. The plain loop is what one writes by hand: AutoTokenizer with padding to
+the maximum wastes most of its time. The plain loop is a simple hand-written one: AutoTokenizer with padding to
 max_length, AutoModel, dropout, nn.Linear, BCEWithLogitsLoss (mean), AdamW with a higher rate for the head (with one
-rate for all it does not leave the plateau in so few steps), linear decay with warm-up.
-Both sides have the same documents, batch size, threads and environment (freed memory kept by the C library, OpenMP
-threads that do not spin). Ours trains the head alone first, and both for an epoch less than the plain loop, so that its
-budget is not larger. Each side's rate is chosen from a list by P@1 on the last fifth of the first --choosing-documents
-long texts after training on the rest, and holds for the short texts as well. Each measurement runs in a process of
-its own, the sides in turn; medians go to benchmarks/results/text_encoder.md.
+rate for all it does not leave the plateau in so few steps), linear decay with warm-up. Both have the same documents,
+batch size, threads and environment (freed memory kept by the C library, OpenMP threads that do not spin). labelwise
+trains the head first, and then both for one epoch less than the plain loop, so that its budget is not larger. The
+learning rate of each is chosen from a list by P@1 on the last fifth of the first --choosing-documents long texts after
+training on the rest, and used for the short texts as well. Each measurement runs in a separate process, alternating;
+medians are written to benchmarks/results/text_encoder.md.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ ENVIRONMENT = {
 }
 ABOUT = """\
 {given.documents:,} training documents ({given.short_documents:,} of the short texts), {given.tests:,} test documents,
-{given.length} tokens at most, batches of {batch}. Plain loop: {given.epochs} epochs. labelwise: {alone} epochs of the
-head alone on the vectors of the untouched encoder, then {ours} epochs of both. Frozen encoder: {frozen} epochs of the
-head. The head's rate is {head_rate:g} on all sides; the encoder's was chosen on held-out documents out of
-the first {given.choosing_documents:,}: plain loop {plain_rates}, labelwise {our_rates}. Seconds of wall time, with
+{given.length} tokens maximum, batches of {batch}. Plain loop: {given.epochs} epochs. labelwise: {alone} epochs of the
+head on the vectors of the frozen encoder, then {ours} epochs of both. Frozen encoder: {frozen} epochs of the
+head. The head's learning rate is {head_rate:g} for all; the encoder's was chosen on held-out documents out of
+the first {given.choosing_documents:,}: plain loop {plain_rates}, labelwise {our_rates}. Seconds of wall time, including
 tokenising and loading; CPU seconds and peak memory of the whole process."""
 
 
 def peak_memory() -> int:
-    """The most this process has held, in bytes."""
+    """Peak memory of this process in bytes."""
     return int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text()).group(1)) * 1024
 
 
@@ -67,7 +67,7 @@ def read_slice(folder: str, documents: int, tests: int):
 
 
 def plain_loop(given: argparse.Namespace, train, test) -> tuple[np.ndarray, dict[str, float]]:
-    """What one writes by hand; returns the ids of the best 5 labels."""
+    """The hand-written loop; returns the ids of the top 5 labels."""
     import torch
     from torch import nn
     from torch.utils.data import DataLoader, TensorDataset
@@ -185,7 +185,7 @@ def in_process(
 
 
 def chosen_rate(side: str, folder: str, given: argparse.Namespace) -> float:
-    """A side's best rate on held-out training documents."""
+    """The best learning rate of a method on held-out training documents."""
     rates = {"plain loop": given.plain_rates, "labelwise": given.our_rates}.get(side, [HEAD_RATE])
     if len(rates) == 1:
         return rates[0]
@@ -241,7 +241,7 @@ def _listed(rates: list[float]) -> str:
 
 
 def main() -> None:
-    """Measure in turn, write the table."""
+    """Run the measurements, write the table."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--encoder", required=True, help="folder of a pretrained encoder")
     options.add_argument("--long", help="data folder whose texts fill the window")

@@ -1,11 +1,11 @@
-"""How fast, and in how much memory, texts become TF-IDF, against scikit-learn's TfidfVectorizer.
+"""Time and memory of TF-IDF, compared with scikit-learn's TfidfVectorizer.
 
     python benchmarks/tfidf.py --data FOLDER --repeats 3
 
-FOLDER holds a train and a test part with texts, in any format that `labelwise.read` knows. Each measurement runs in a
-process of its own, ours and theirs in turn; medians go to benchmarks/results/tfidf.md. Memory is the peak during
-`fit_transform` minus what the process held before (Linux only). Texts are handed over as each side keeps them: one
-buffer here, a list of str there. Our kernels are compiled (or loaded) before the clock starts.
+FOLDER holds a train and a test split with texts, in any format that `labelwise.read` supports. Each measurement runs in
+a separate process, alternating; medians are written to benchmarks/results/tfidf.md. Memory is the peak during
+`fit_transform` minus what the process held before (Linux only). Each package gets texts in its own representation: one
+buffer for labelwise, a list of str for scikit-learn. Our kernels are compiled (or loaded) before the timer starts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SINGLES = 500
 
 
 def ours(ngrams: tuple[int, int]):
-    """Our vectoriser, compiled before the clock starts."""
+    """Our vectoriser, compiled before the timer starts."""
     from labelwise.features.tfidf import Tfidf, TfidfConfig
 
     config = TfidfConfig(ngrams=ngrams)
@@ -49,13 +49,13 @@ def theirs(ngrams: tuple[int, int]):
 
 
 def memory(field: str) -> int:
-    """A figure of this process in bytes: VmRSS (now) or VmHWM (the peak since it was last forgotten)."""
+    """A figure of this process in bytes: VmRSS (now) or VmHWM (the peak since the last reset)."""
     status = Path("/proc/self/status").read_text()
     return int(re.search(rf"{field}:\s+(\d+)", status).group(1)) * 1024
 
 
 def forget_peak() -> None:
-    """Let VmHWM begin anew."""
+    """Reset VmHWM."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
@@ -138,8 +138,8 @@ def table(runs: dict[tuple[str, int], list[dict[str, float]]], folder: str, repe
         )
         lines.append(
             f"1 to {most} words: {mine[0]['rows']:,.0f} documents, {mine[0]['columns']:,.0f} terms, "
-            f"{mine[0]['entries']:,.0f} entries on both sides; fit_transform is {wall:.0f} times as fast "
-            f"({busy:.0f} times as little CPU time). The table that transform looks terms up in takes "
+            f"{mine[0]['entries']:,.0f} entries on both; fit_transform is {wall:.0f} times as fast "
+            f"({busy:.0f} times less CPU time). Building the lookup table of transform takes "
             f"{statistics.median(run['table'] for run in mine):.2f} s at its first use."
         )
         lines.append("")
@@ -147,7 +147,7 @@ def table(runs: dict[tuple[str, int], list[dict[str, float]]], folder: str, repe
 
 
 def main() -> None:
-    """Measure in turn, check that both sides agree, write the table."""
+    """Run the measurements, check that both agree, write the table."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--data", required=True, help="folder with train and test texts")
     options.add_argument("--repeats", type=int, default=3)

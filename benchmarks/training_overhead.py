@@ -1,10 +1,10 @@
-"""What the training loop costs a step, against a bare torch loop: zero_grad, loss, backward, clip, step.
+"""Overhead of the training loop per step, compared with a bare torch loop: zero_grad, loss, backward, clip, step.
 
     python benchmarks/training_overhead.py [--width 200] [--steps 500] [--rounds 20]
 
-Both sides train the same small network on the same batches with the same fused optimiser and the same two groups
-(biases without decay), in turns. A step is the CPU time from one loading of a batch to the next; the lower quartile of
-all steps counts, since others may use the machine.
+Both train the same small network on the same batches with the same fused optimiser and the same two parameter groups
+(biases without decay), alternating. A step is the CPU time from loading one batch to loading the next; the lower
+quartile of all steps is reported, because the machine may have other load.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from labelwise.training.loop import train
 
 
 class Network:
-    """A small network and some batches; notes when each batch is asked for."""
+    """A small network and some batches; records when each batch is requested."""
 
     def __init__(self, width, steps):
         torch.manual_seed(0)

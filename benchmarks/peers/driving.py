@@ -1,4 +1,4 @@
-"""Starting the sides of a benchmark in turn, each in a process of its own, and looking at the machine meanwhile."""
+"""Run the compared packages, each in a separate process, and measure the load of the machine."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ METRICS = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5")
 
 @dataclass(frozen=True)
 class Side:
-    """One of those compared."""
+    """One of the compared packages."""
 
     name: str
     script: str
     package: str
     trees: int = 1
     against: str = ""
-    """The side of ours it is compared with."""
+    """The labelwise variant it is compared with."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A process that has ended, seen from outside."""
+    """Time, memory and output of a process that has ended."""
 
     seconds: float
     cpu: float
@@ -54,7 +54,7 @@ def python_with(package: str, pythons: Sequence[str]) -> str | None:
 
 
 def run(command: Sequence[str], limit: float | None = None, threads: int = 2) -> Ended:
-    """Run a command to its end or its time limit; wall and CPU seconds and peak memory are the whole process's."""
+    """Run a command to its end or its time limit; wall and CPU seconds and peak memory are of the whole process."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "LABELWISE_THREADS": str(threads)}
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as faults:
         begin = time.perf_counter()
@@ -78,7 +78,7 @@ def run(command: Sequence[str], limit: float | None = None, threads: int = 2) ->
 
 
 def measure(side: Side, python: str, folder: Path, threads: int, minutes: float, keep: Path) -> dict[str, Any] | str:
-    """One run of a side, or what went wrong; its predictions are kept in a file."""
+    """One run of a package, or an error message; its predictions are kept in a file."""
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         command = [python, str(HERE / side.script), str(folder), scratch]
         ended = run([*command, "--threads", str(threads), "--trees", str(side.trees)], minutes * 60, threads)
@@ -88,21 +88,21 @@ def measure(side: Side, python: str, folder: Path, threads: int, minutes: float,
     return json.loads(ended.output.splitlines()[-1])
 
 
-def judge(folder: Path, predictions: Path) -> dict[str, float]:
-    """Scores in per cent of kept predictions."""
+def evaluate(folder: Path, predictions: Path) -> dict[str, float]:
+    """Scores of kept predictions, in per cent."""
     from scipy import sparse
 
     import labelwise as lw
 
     truth, train = (sparse.csr_array(sparse.load_npz(folder / f"{name}.npz")) for name in ("Yt", "Y"))
-    train.resize((train.shape[0], truth.shape[1]))  # labels that only the test part has come last
+    train.resize((train.shape[0], truth.shape[1]))  # labels that only the test split has come last
     with np.load(predictions) as kept:
         top = lw.TopK(kept["ids"], kept["scores"])
     return {name: 100 * value for name, value in lw.evaluate(top, truth, METRICS, train=train).values.items()}
 
 
 def make_features(data: str, folder: Path) -> None:
-    """Our TF-IDF of single words and the labels as .npz, and the training part as text for those that read it."""
+    """Our TF-IDF of single words and the labels as .npz, and the training split as text for packages that read it."""
     from scipy import sparse
 
     import labelwise as lw
@@ -115,13 +115,13 @@ def make_features(data: str, folder: Path) -> None:
     matrices = {"X": features, "Y": train.labels, "Xt": tfidf.transform(test.texts), "Yt": test.labels}
     for name, matrix in matrices.items():
         sparse.save_npz(folder / f"{name}.npz", matrix, compressed=False)
-    for trees in (1, 3):  # so that no side's first run compiles: kernels are kept on disk
+    for trees in (1, 3):  # so that no first run compiles: kernels are cached on disk
         lw.LinearTree(trees=trees).fit(features[:500], train.labels[:500]).predict(features[:50])
     lw.write(lw.Dataset(features=features, labels=train.labels), folder / "train.txt", format="xc")
 
 
 def busy_cores(seconds: float = 1.0) -> float:
-    """Cores that other work keeps busy while we wait."""
+    """Cores that are busy with other load."""
 
     def ticks() -> list[int]:
         return [int(one) for one in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]

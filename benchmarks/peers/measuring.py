@@ -1,7 +1,8 @@
-"""What every side of a benchmark measures of itself, in whatever Python it runs: needs NumPy and SciPy only.
+"""Measurements inside the process of a compared package, in any Python: needs only NumPy and SciPy.
 
-A side is a script beside this file. It gets a folder with features and labels as .npz, trains, predicts, and prints one
-JSON object as its last line; the predictions go to a file, so that all are judged by the same metrics.
+Each package has a script in this folder. It gets a folder with features and labels as .npz, trains, predicts, and
+prints one JSON object as its last line; the predictions are written to a file, so that all are evaluated with the same
+metrics.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ BEAM = 10
 
 
 def side_options():
-    """The command line of a side."""
+    """The command line of a package's script."""
     options = argparse.ArgumentParser()
     options.add_argument("folder", type=Path, help="X.npz, Y.npz, Xt.npz, and train.txt for those that read text")
     options.add_argument("scratch", type=Path, help="an empty folder for models and predictions")
@@ -36,14 +37,14 @@ def side_options():
 
 
 def load(folder: Path, name: str):
-    """A CSR matrix in float32 with sorted columns, of the older kind that all packages know."""
+    """A CSR matrix in float32 with sorted columns, of the older type that all packages support."""
     matrix = sparse.csr_matrix(sparse.load_npz(folder / f"{name}.npz"), dtype=np.float32)
     matrix.sort_indices()
     return matrix
 
 
 def memory(field: str) -> int:
-    """A figure of this process in bytes: VmRSS (now) or VmHWM (the peak since it was last forgotten)."""
+    """A figure of this process in bytes: VmRSS (now) or VmHWM (the peak since the last reset)."""
     status = Path("/proc/self/status").read_text()
     return int(re.search(rf"{field}:\s+(\d+)", status).group(1)) * 1024
 
@@ -55,9 +56,9 @@ class Meter:
         self.found: dict[str, Any] = {"versions": {name: _version(name) for name in packages}}
 
     def clock(self, name: str, work, memory_too: bool = False):
-        """Do the work; add up wall and CPU seconds, and if wanted note the peak memory."""
+        """Run `work`; add up wall and CPU seconds, and optionally record the peak memory."""
         if memory_too:
-            Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
+            Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
         before = memory("VmRSS")
         begin, busy = time.perf_counter(), time.process_time()
         result = work()
@@ -90,7 +91,7 @@ class Meter:
 
 
 def keep_predictions(path: Path, rows: list) -> None:
-    """Write lists of (label, score), best first, as ids and scores with empty places -1 and -inf."""
+    """Write lists of (label, score), best first, as ids and scores with -1 and -inf in empty slots."""
     ids = np.full((len(rows), PLACES), -1, np.int32)
     scores = np.full((len(rows), PLACES), -np.inf, np.float32)
     for place, row in enumerate(rows):

@@ -1,8 +1,8 @@
-"""Our attention_xml from the files of a slice, with the figures that run_libmultilabel.py gives.
+"""Our attention_xml from the files of a slice, with the same figures as run_libmultilabel.py.
 
     python run_attention_xml.py SLICE [--threads 2] [--kind default|plain]
 
-`plain` leaves out what LibMultiLabel has not: averaged weights, validation within an epoch, adaptive clipping.
+`plain` leaves out what LibMultiLabel lacks: averaged weights, validation within an epoch, adaptive clipping.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from labelwise.training import level_fitting
 
 METRICS = ("P@1", "P@3", "P@5")
 WARM_UP = 80
-"""Documents on which everything runs once before the clock starts, so that nothing is compiled after it."""
+"""Documents for a warm-up before the timer starts, so that everything is compiled."""
 
 
 class Validation:
-    """Adds up the seconds of validations, for each level's fitting."""
+    """Sums the seconds of validations, per level."""
 
     def __init__(self) -> None:
         self.seconds: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""labelwise's side: one model of `--trees` trees, through its public API."""
+"""labelwise: one model of `--trees` trees, through its public API."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def main() -> None:
 
     features, labels, test = (load(given.folder, name) for name in ("X", "Y", "Xt"))
     settings = {"trees": given.trees, "branching": 16, "leaf_size": 100, "beam": 10, "tfidf": {"ngrams": (1, 1)}}
-    # Kernels are compiled, or loaded from the cache, before the clock starts.
+    # Kernels are compiled, or loaded from the cache, before the timer starts.
     lw.LinearTree(**settings).fit(features[:500], labels[:500]).predict(test[:50], k=PLACES)
     meter = Meter("labelwise", "numpy", "numba")
     model = meter.clock("train", lambda: lw.LinearTree(**settings).fit(features, labels), memory_too=True)

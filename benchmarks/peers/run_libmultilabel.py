@@ -1,13 +1,13 @@
-"""LibMultiLabel's AttentionXML from the files of a slice: seconds of each level, documents a second, scores, memory.
+"""LibMultiLabel's AttentionXML from the files of a slice: seconds of each level, documents per second, scores, memory.
 
     python run_libmultilabel.py SLICE [--threads 2] [--workers 0]
 
-SLICE is a folder that benchmarks/attention_xml.py has made: train.tsv, valid.tsv, test.tsv, vectors.txt, settings.json.
-LibMultiLabel's command line is not in its wheel, so its trainer of label trees is driven as that command line would:
-two levels, the best epoch of each by nDCG@5 on the held-out documents, no early end. Training seconds are those of the
-training epochs alone; what validates and writes checkpoints is in the seconds of the level, clustering and the ranking
-of clusters for the second level are in `fit` only. Scores are those that LibMultiLabel's own test gives. Where all
-clusters have the same size (labels are a multiple of their number), version 0.10 fails: take another slice then.
+SLICE is a folder that benchmarks/attention_xml.py has written: train.tsv, valid.tsv, test.tsv, vectors.txt,
+settings.json. LibMultiLabel's command line is not in its wheel, so its trainer of label trees is called as that command
+line would: two levels, the best epoch of each by nDCG@5 on the held-out documents, no early stopping. Training seconds
+are those of the training epochs only; validation and checkpoints are included in the seconds of the level, clustering
+and the ranking of clusters for the second level only in `fit`. Scores are those of LibMultiLabel's own test. If all
+clusters have the same size (the number of labels is a multiple of theirs), version 0.10 fails: use another slice then.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Clock(Callback):
         self.epoch = time.perf_counter()
 
     def on_validation_start(self, trainer, pl_module) -> None:
-        """Its training is done: it validates once, at its end."""
+        """The training of an epoch ends; validation follows."""
         self.training += time.perf_counter() - self.epoch
         self.epochs += 1
 
@@ -67,7 +67,7 @@ class Tester(Trainer):
 
 
 def config(settings: dict, scratch: Path, workers: int) -> AttributeDict:
-    """What LibMultiLabel's YAML and its defaults would give."""
+    """The settings that LibMultiLabel's YAML and its defaults would give."""
     return AttributeDict(
         multiclass=False,
         cpu=True,
@@ -110,7 +110,7 @@ def config(settings: dict, scratch: Path, workers: int) -> AttributeDict:
 
 
 def quiet() -> None:
-    """No talk between the measurements."""
+    """Silence log messages between the measurements."""
     warnings.simplefilter("ignore")
     for name in ("", "lightning.pytorch", "libmultilabel"):
         logging.getLogger(name).setLevel(logging.ERROR)

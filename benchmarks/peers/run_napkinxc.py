@@ -1,4 +1,4 @@
-"""napkinXC's side: a probabilistic label tree with its defaults (2-means tree, logistic loss, exact search)."""
+"""napkinXC: a probabilistic label tree with its defaults (2-means tree, logistic loss, exact search)."""
 
 from __future__ import annotations
 

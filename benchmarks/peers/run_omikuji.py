@@ -1,7 +1,7 @@
-"""omikuji's side: its default forest (Parabel-like, balanced 2-means, leaves of 100), trained from a text file.
+"""omikuji: its default forest (Parabel-like, balanced 2-means, leaves of 100), trained from a text file.
 
-Reading the file is not counted. Its Python package predicts one document a call: as many Python threads as allowed call
-it, with the lists of pairs it wants made before the clock starts.
+Reading the file is not counted. Its Python package predicts one document per call: it is called from the allowed number
+of Python threads, with the lists of pairs it needs built before the timer starts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""PECOS XR-Linear's side: its defaults (16 splits, leaves of 100), and its predict-only model for prediction."""
+"""PECOS XR-Linear: its defaults (16 splits, leaves of 100), and its predict-only model for prediction."""
 
 from __future__ import annotations
 

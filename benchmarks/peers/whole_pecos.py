@@ -1,4 +1,4 @@
-"""PECOS from texts to predictions: its own TF-IDF, models with different seeds, averaged as its ensembles are."""
+"""PECOS from texts to predictions: its own TF-IDF, models with different seeds, averaged as in its ensembles."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pecos.xmc.xlinear.model import XLinearModel
 from run_pecos import train
 
 FROM_A_TREE = 20
-"""Labels each tree offers to the average, as ours does."""
+"""Labels per tree in the average, as in labelwise."""
 
 
 def texts(path) -> list[str]:
-    """One text a line, in small letters: its words are what stands between blanks."""
+    """One lowercased text per line: its words are separated by whitespace."""
     return path.read_text(encoding="utf-8").lower().split("\n")[:-1]
 
 

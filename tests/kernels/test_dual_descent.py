@@ -41,13 +41,13 @@ def test_vector_loops_equal_numpy(count, start, seed):
 
 
 @njit
-def dot_dense(values, weights, first, out):
-    dot_block(values, weights, first, out)
+def dot_dense(dense, row, weights, first, out):
+    dot_block(dense, row, weights, first, out)
 
 
 @njit
-def add_dense(values, weights, first, delta):
-    add_block(values, weights, first, delta)
+def add_dense(dense, row, weights, first, delta):
+    add_block(dense, row, weights, first, delta)
 
 
 @given(st.integers(0, 20), st.integers(0, 2**32 - 1))
@@ -56,12 +56,13 @@ def test_vector_loops_over_a_dense_block_equal_numpy(count, seed):
     weights = rng.normal(size=(23, LANES)).astype(np.float32)
     first = int(rng.integers(0, 24 - count))
     values, out, delta = (rng.normal(size=size).astype(np.float32) for size in (count, LANES, LANES))
+    dense = np.stack([values + 1, values, values - 1])
     expected = out + values.astype(np.float64) @ weights[first : first + count].astype(np.float64)
-    dot_dense(values, weights, first, out)
+    dot_dense(dense, 1, weights, first, out)
     np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
     changed = weights.astype(np.float64)
     changed[first : first + count] += values[:, None].astype(np.float64) * delta
-    add_dense(values, weights, first, delta)
+    add_dense(dense, 1, weights, first, delta)
     np.testing.assert_allclose(weights, changed, rtol=1e-4, atol=1e-4)
 
 

@@ -54,7 +54,9 @@ def solve_lanes(
     margins = np.empty(LANES, np.float32)
     change = np.zeros(LANES, np.float32)
     cost = np.ones(LANES, np.float32)
-    dense_row = np.empty(dense.shape[1], np.float32)
+    n_dense = dense.shape[1]
+    halves = dense.itemsize == 2  # a row of them is converted as a whole, which vectorises
+    converted = np.empty((1, dense.shape[1]), np.float32)
     order = np.arange(n)
     active, everything = n, True
     state = np.uint64(seed) * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
@@ -68,10 +70,15 @@ def solve_lanes(
             for b in range(LANES):
                 margins[b] = offsets[b] * bias
             dot_rows(indices, values, start, end, weights, margins)
-            if len(dense_row) > 0:
-                for column in range(len(dense_row)):
-                    dense_row[column] = as_float(dense[rows[row], column])
-                dot_block(dense_row, weights, first_dense, margins)
+            if n_dense == 0:
+                pass
+            elif halves:
+                source = dense[rows[row]]
+                for column in range(len(source)):
+                    converted[0, column] = as_float(source[column])
+                dot_block(converted, 0, weights, first_dense, margins)
+            else:
+                dot_block(dense, rows[row], weights, first_dense, margins)
             for b in range(width):
                 cost[b] = costs[row, b] if weighted else costs[0, (signs[row, b] + 1) >> 1]
             length = norms[row] + bias * bias
@@ -82,7 +89,12 @@ def solve_lanes(
             worst = max(worst, violation)
             if violation > _STILL * tolerance:
                 add_rows(indices, values, start, end, weights, change)
-                add_block(dense_row, weights, first_dense, change)
+                if n_dense == 0:
+                    pass
+                elif halves:
+                    add_block(converted, 0, weights, first_dense, change)
+                else:
+                    add_block(dense, rows[row], weights, first_dense, change)
                 for b in range(width):
                     offsets[b] += change[b] * bias
                     duals[row, b] += change[b] * signs[row, b]

@@ -48,9 +48,9 @@ def add_rows(_context: Any, indices: Any, values: Any, start: Any, end: Any, wei
 
 
 @intrinsic
-def dot_block(_context: Any, values: Any, weights: Any, first: Any, out: Any) -> Any:
-    """out[0:16] += sum over all k of values[k] * weights[first + k, 0:16]."""
-    signature = types.void(values, weights, types.int64, out)
+def dot_block(_context: Any, dense: Any, row: Any, weights: Any, first: Any, out: Any) -> Any:
+    """out[0:16] += sum over all k of dense[row, k] * weights[first + k, 0:16]; dense as `stored` of add_stretches."""
+    signature = types.void(dense, types.int64, weights, types.int64, out)
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         count, row, scaled, target = _block(context, builder, signature, arguments)
@@ -61,9 +61,9 @@ def dot_block(_context: Any, values: Any, weights: Any, first: Any, out: Any) ->
 
 
 @intrinsic
-def add_block(_context: Any, values: Any, weights: Any, first: Any, delta: Any) -> Any:
-    """weights[first + k, 0:16] += values[k] * delta[0:16] for all k."""
-    signature = types.void(values, weights, types.int64, delta)
+def add_block(_context: Any, dense: Any, row: Any, weights: Any, first: Any, delta: Any) -> Any:
+    """weights[first + k, 0:16] += dense[row, k] * delta[0:16] for all k."""
+    signature = types.void(dense, types.int64, weights, types.int64, delta)
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         count, row, scaled, source = _block(context, builder, signature, arguments)
@@ -175,15 +175,17 @@ def _add(builder: Any, start: Any, end: Any, row: Any, scaled: Any, source: Any)
 
 
 def _block(context: Any, builder: Any, signature: Any, arguments: Any) -> tuple[Any, Any, Any, Any]:
-    """As `_rows` for dense values: how many, the place of row first + k, values[k] in all lanes, the last argument."""
-    held = [context.make_array(signature.args[i])(context, builder, arguments[i]) for i in (0, 1, 3)]
-    values, weights, last = (array.data for array in held)
-    vectors = builder.gep(builder.bitcast(weights, _VECTOR.as_pointer()), [arguments[2]])
+    """As `_rows` for a dense row: how many, the place of row first + k, number k in all lanes, the last argument."""
+    dense, weights, last = (context.make_array(signature.args[i])(context, builder, arguments[i]) for i in (0, 2, 4))
+    count = cgutils.unpack_tuple(builder, dense.shape)[1]
+    values = builder.gep(dense.data, [builder.mul(arguments[1], count)])
+    vectors = builder.gep(builder.bitcast(weights.data, _VECTOR.as_pointer()), [arguments[3]])
 
     def scaled(k: Any) -> Any:
-        return _in_all_lanes(builder, builder.load(builder.gep(values, [k])))
+        number = builder.load(builder.gep(values, [k]))
+        return _in_all_lanes(builder, _as_floats(builder, number, signature.args[0].dtype, ir.FloatType()))
 
-    return held[0].nitems, lambda k: builder.gep(vectors, [k]), scaled, builder.bitcast(last, _VECTOR.as_pointer())
+    return count, lambda k: builder.gep(vectors, [k]), scaled, builder.bitcast(last.data, _VECTOR.as_pointer())
 
 
 def _rows(context: Any, builder: Any, signature: Any, arguments: Any) -> tuple[Any, Any, Any]:
