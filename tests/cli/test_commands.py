@@ -178,7 +178,7 @@ def test_a_killed_run_keeps_its_finished_stages(tmp_path, config):
     model = tmp_path / "runs" / "first" / "model" / "manifest.json"
     before = model.stat().st_mtime_ns
     done = labelwise("train", config, cwd=tmp_path)
-    assert "trained already" in done.err
+    assert "already trained" in done.err
     assert model.stat().st_mtime_ns == before
     assert "P@1" in done.out
 

@@ -133,8 +133,8 @@ main(sys.argv[1:])
 @pytest.mark.parametrize(
     ("module", "name", "said"),
     [
-        ("methods.base", "Method.save_calibration", "trained already"),
-        ("runs.train", "evaluate_model", "calibrated already"),
+        ("methods.base", "Method.save_calibration", "already trained"),
+        ("runs.train", "evaluate_model", "already calibrated"),
     ],
 )
 def test_a_killed_run_goes_on_with_the_calibration(corpus, tmp_path, module, name, said):
