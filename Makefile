@@ -10,9 +10,8 @@ CASES ?= 100000
 demo: $(VENV)/core.installed
 	$(BIN)/labelwise demo --force
 
-# the tests of a file, or of a group in it, stay with one worker, so that fixtures and kernels are not built twice
 test: $(VENV)/full.installed lint types
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not fuzz and not scale" --durations 25
+	$(BIN)/python -m pytest -n 2 -m "not fuzz and not scale" --durations 25
 
 lint: $(VENV)/full.installed
 	$(BIN)/ruff check .

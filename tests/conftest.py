@@ -5,7 +5,6 @@ import signal
 import sys
 from pathlib import Path
 
-import pytest
 from hypothesis import HealthCheck, settings
 
 # As the command line does, and before torch is loaded: workers whose threads spin take each other's cores.
@@ -20,9 +19,13 @@ settings.register_profile("labelwise", deadline=None, suppress_health_check=[Hea
 settings.load_profile("labelwise")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Tests of a file stay with one worker (`--dist loadgroup`), unless they are in a group of their own."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(str(item.path)))
+def pytest_xdist_make_scheduler(config, log):
+    """Tests of a file stay with one worker, so that what they set up is not made twice; conformance, by method."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file, _, name = nodeid.partition("::")
+            return name.rpartition("-")[2] if file.endswith("conformance/test_methods.py") else file
+
+    return ByFile(config, log)

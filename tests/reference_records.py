@@ -34,7 +34,7 @@ def framed(message: bytes) -> bytes:
 
 
 def fields(message: bytes) -> list[tuple[int, int, bytes]]:
-    """Number, wire type and content of each field; ValueError if the message is broken."""
+    """Number, wire type and content of each field; ValueError if the message is invalid."""
     found = []
     while message:
         tag, message = take_varint(message)

@@ -135,9 +135,9 @@ def test_messages_name_options_of_the_command_line(tmp_path):
     with pytest.raises(DataError, match=r"--set label_column=\.\.\."):
         run("convert", tmp_path / "in.dat", tmp_path / "out.csv", "--format", "csv")
     run("convert", tmp_path / "in.dat", tmp_path / "out.csv", "--format", "csv", "--set", "label_column=tags")
-    with pytest.raises(DataError, match=r"\.txt was taken for xc; format \(--to NAME\)"):
+    with pytest.raises(DataError, match=r"\.txt means xc; choose another format with format \(--to NAME\)"):
         run("convert", tmp_path / "out.csv", tmp_path / "out.txt")
-    with pytest.raises(ConfigError, match=r"these can: texts, .*label_texts"):
+    with pytest.raises(ConfigError, match=r"choose from texts, .*label_texts"):
         run("convert", tmp_path / "out.csv", tmp_path / "out.jsonl", "--drop", "labels")
 
 

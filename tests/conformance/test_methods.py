@@ -14,7 +14,7 @@ def subjects():
     return {name: Subject(lambda name=name: method_class(name)(**SMALL.get(name, {}))) for name in METHODS}
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in METHODS])
+@pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("check", CHECKS)
 def test_method_conforms(name, check, subjects, tmp_path):
     CHECKS[check](subjects[name], tmp_path)

@@ -7,7 +7,7 @@ import pytest
 
 import labelwise as lw
 from labelwise.data.builders import pydocs
-from labelwise.data.builders.corpus import Document, position, write_corpus
+from labelwise.data.builders.corpus import Document, hash_fraction, write_corpus
 from labelwise.data.builders.pydocs import build_pydocs
 from labelwise.errors import DataError
 
@@ -44,7 +44,7 @@ def test_the_split_depends_on_nothing_but_text_and_seed(tmp_path):
     assert test != set(split["c"]["test"])
     assert 20 <= len(test) <= 60
     assert split["a"]["train"] == [d.text for d in documents(200) if d.text not in test]
-    assert test == {d.text for d in documents(200) if position(d.text, 0) < 0.2}
+    assert test == {d.text for d in documents(200) if hash_fraction(d.text, 0) < 0.2}
 
 
 def test_repeated_texts_rare_labels_and_limits(tmp_path):
@@ -70,7 +70,7 @@ def test_only_our_own_folders_are_replaced(tmp_path):
     assert len(read_all(tmp_path / "a")[0]) == 50
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
-    with pytest.raises(DataError, match="not made by labelwise"):
+    with pytest.raises(DataError, match="not written by labelwise"):
         write_corpus(tmp_path / "mine", documents(50), {}, force=True)
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
     with pytest.raises(DataError, match="too few"):

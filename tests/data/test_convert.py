@@ -125,7 +125,7 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(csr.RowsOnDisk, "add", full)
+    monkeypatch.setattr(csr.MappedCsrBuilder, "add", full)
     with pytest.raises(DataError, match="cannot be written to: No space left"):
         convert(tmp_path / "in.txt", tmp_path / "out")
     assert [p.name for p in tmp_path.iterdir()] == ["in.txt"]

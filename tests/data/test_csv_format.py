@@ -71,7 +71,7 @@ def test_blank_lines_are_passed_over(tmp_path):
     [
         ("title,labels\na,x\n", r"a\.csv:1: there is no column 'text' among title, labels; .* text_column"),
         ("text,tags\na,x\n", r"a\.csv:1: there is no column 'labels' among text, tags; .* label_column"),
-        ("text,labels,text\na,x,b\n", "the column 'text' stands twice"),
+        ("text,labels,text\na,x,b\n", "duplicate column 'text' in the header"),
         ("text,labels\na,x\n\nb\n", r"a\.csv:4: the row has 1 fields, but the header 2"),
         ('text,labels\n"a\nb",x\nc,d,e\n', r"a\.csv:4: the row has 3 fields"),
         ('text,labels\na,x\n"never closed,x\nmore\n', r"a\.csv:3: not valid CSV .*: unexpected end of data"),

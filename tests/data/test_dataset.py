@@ -8,7 +8,7 @@ from scipy import sparse
 
 from labelwise.data import label_space
 from labelwise.data.dataset import Dataset, canonical_csr, labels_from_lists, sorted_label_names
-from labelwise.data.label_space import first_repeated, places_of
+from labelwise.data.label_space import first_duplicate, positions_in
 from labelwise.errors import DataError
 from labelwise.strings import Strings
 
@@ -62,16 +62,16 @@ def test_align_drops_new_labels_that_no_document_has():
 def test_small_and_large_label_spaces_go_by_the_same_rule(names, within):
     expected = [within.index(n) if n in within else -1 for n in names]
     strings = Strings.of(names), Strings.of(within)
-    assert places_of(*strings).tolist() == expected
+    assert positions_in(*strings).tolist() == expected
     with mock.patch.object(label_space, "LARGE", 0):
-        assert places_of(*strings).tolist() == expected
-        assert first_repeated(Strings.of(names)) is None
+        assert positions_in(*strings).tolist() == expected
+        assert first_duplicate(Strings.of(names)) is None
         if names:
-            assert first_repeated(Strings.of([*names, names[0]])) == names[0]
+            assert first_duplicate(Strings.of([*names, names[0]])) == names[0]
 
 
 def test_two_labels_of_one_name_are_refused():
-    with pytest.raises(DataError, match="'b' stands for more than one label"):
+    with pytest.raises(DataError, match="duplicate label name 'b'"):
         Dataset(sparse.csr_array((1, 3)), ["a", "b", "b"], texts=["x"])
 
 
@@ -94,7 +94,7 @@ def test_canonical_matrices():
         ({"label_texts": ["a"]}, "1 label texts"),
         ({"texts": None}, "need texts, features, paths or arrays"),
         ({"features": np.array([[1.0], [np.nan], [2]])}, "NaN"),
-        ({"features": np.array([["a"], ["b"], ["c"]])}, "matrix of numbers"),
+        ({"features": np.array([["a"], ["b"], ["c"]])}, "numeric matrix"),
         ({"features": np.zeros((2, 2))}, "2 features for 3"),
     ],
 )

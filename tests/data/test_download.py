@@ -14,9 +14,9 @@ from scipy import sparse
 
 from data.faulty_server import HASTY, left_in, ranged, whole
 from labelwise.data import catalogue
-from labelwise.data.catalogue import Published
+from labelwise.data.catalogue import PublishedFigures
 from labelwise.data.download import download
-from labelwise.data.published import Comparison, check, compare
+from labelwise.data.published import FigureComparison, check, compare
 from labelwise.data.stats import split_statistics
 from labelwise.errors import DataError
 
@@ -176,7 +176,7 @@ def test_a_bad_archive_leaves_nothing(server, tmp_path, tiny, content):
 
 def test_after_a_damaged_archive_the_next_try_works(server, tmp_path, tiny):
     server.answers["/tiny.tar.gz"] = whole(tiny_archive()[:-200])
-    with pytest.raises(DataError, match="damaged or cut short"):
+    with pytest.raises(DataError, match="damaged or truncated"):
         download("tiny", tmp_path / "home", limits=HASTY)
     server.answers["/tiny.tar.gz"] = ranged(tiny_archive())
     assert download("tiny", tmp_path / "home", limits=HASTY).folder.is_dir()
@@ -193,7 +193,7 @@ def test_a_folder_that_is_not_ours_is_never_replaced(server, tmp_path, tiny):
     mine.mkdir()
     (mine / "notes.txt").write_text("mine")
     assert download("tiny", tmp_path).was_there
-    with pytest.raises(DataError, match="was not made by labelwise"):
+    with pytest.raises(DataError, match="was not written by labelwise"):
         download("tiny", tmp_path, force=True)
     assert left_in(mine) == ["notes.txt"]
     assert server.requests == []
@@ -214,16 +214,16 @@ def test_two_processes_do_not_write_one_file(server, tmp_path, tiny):
 def test_comparison_with_published_figures(server, tmp_path, tiny):
     download("tiny", tmp_path, limits=HASTY)
     found = split_statistics(catalogue.dataset("tiny", folder=tmp_path))
-    published = Published(train=4, valid=1, labels=4, mean_labels=1.2)
-    said = {row.what: (row.expected, row.found, row.ok) for row in compare(published, found)}
+    published = PublishedFigures(train=4, valid=1, labels=4, mean_labels=1.2)
+    said = {row.what: (row.expected, row.actual, row.ok) for row in compare(published, found)}
     assert said["train documents"] == (4, 3, False)
     assert said["valid documents"] == (1, None, None)
     assert said["test documents"] == (None, 2, None)
     assert said["labels"] == (4, 4, True)
     # 6 labels on 5 documents, 4 on 3 in train: the figure may mean either
-    assert said["labels a document"] == (1.2, pytest.approx(1.2), True)
-    assert Comparison("x", 5.31, 5.32).ok
-    assert not Comparison("x", 5.31, 5.4).ok
+    assert said["labels per document"] == (1.2, pytest.approx(1.2), True)
+    assert FigureComparison("x", 5.31, 5.32).ok
+    assert not FigureComparison("x", 5.31, 5.4).ok
 
 
 # --- EURLEX57K ---------------------------------------------------------------------------------------------------
@@ -282,8 +282,8 @@ def test_eurlex57k_in_both_shapes(server, tmp_path, shape):
         (b"[]", "a JSON object is needed"),
         (b"{", "not a JSON document"),
         (json.dumps({"title": "x"}).encode(), "a list of ids is needed"),
-        (json.dumps({"title": 3, "concepts": []}).encode(), "'title' holds a int"),
-        (json.dumps({"title": " ", "concepts": []}).encode(), "none of title"),
+        (json.dumps({"title": 3, "concepts": []}).encode(), "'title' contains a int"),
+        (json.dumps({"title": " ", "concepts": []}).encode(), "all of title, header, recitals, main_body are empty"),
     ],
 )
 def test_eurlex57k_that_is_not_as_expected(server, tmp_path, document, message):

@@ -39,7 +39,7 @@ def test_another_prefix(tmp_path):
 
 @pytest.mark.parametrize("line", ["__label__ text", "__label__x __label__", "text __label__ more"])
 def test_a_label_without_a_name_is_an_error_at_its_line(tmp_path, line):
-    with pytest.raises(DataError, match=r"a\.ft:2: '__label__' stands alone"):
+    with pytest.raises(DataError, match=r"a\.ft:2: '__label__' without a name"):
         read(put(tmp_path / "a.ft", f"__label__x one\n{line}\n"))
 
 

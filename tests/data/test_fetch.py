@@ -45,7 +45,7 @@ def test_cut_connection_is_resumed(server, tmp_path):
 
 def test_resumed_by_a_later_run(server, tmp_path):
     server.answers["/file.gz"] = [ranged(CONTENT, cut=120_000), status(500), status(500), status(500)]
-    with pytest.raises(DataError, match=r"given up after 3 attempts.*120,000 bytes are kept"):
+    with pytest.raises(DataError, match=r"gave up after 3 attempts.*120,000 bytes are kept"):
         get(server, tmp_path)
     assert left_in(tmp_path) == ["file.gz.part", "file.gz.part.json"]
     server.answers["/file.gz"] = ranged(CONTENT)
@@ -121,7 +121,7 @@ def test_the_next_address_is_asked_when_one_has_nothing(server, tmp_path):
 @pytest.mark.parametrize("answer", [silent, trickling])
 def test_dead_and_trickling_connections_time_out(server, tmp_path, answer):
     server.answers["/file.gz"] = answer
-    with pytest.raises(DataError, match="given up after 3 attempts"):
+    with pytest.raises(DataError, match="gave up after 3 attempts"):
         get(server, tmp_path)
     assert len(server.requests) == 3
 
@@ -140,7 +140,7 @@ def test_a_file_said_to_be_too_large_is_refused_at_once(server, tmp_path):
 
 
 def test_without_a_network(tmp_path):
-    with pytest.raises(DataError, match=r"given up after 3 attempts: no connection \(.*refused") as raised:
+    with pytest.raises(DataError, match=r"gave up after 3 attempts: no connection \(.*refused") as raised:
         fetch(["http://127.0.0.1:9/file.gz"], tmp_path / "file.gz", None, HASTY)
     assert f"copy it to {tmp_path / 'file.gz'}" in str(raised.value)
     assert left_in(tmp_path) == []
@@ -149,7 +149,7 @@ def test_without_a_network(tmp_path):
 def test_a_disk_that_is_too_small(server, tmp_path, monkeypatch):
     server.answers["/file.gz"] = ranged(CONTENT)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
-    with pytest.raises(DataError, match="has 300,000 bytes, the disk only 1,000 free"):
+    with pytest.raises(DataError, match="has 300,000 bytes, but the disk has only 1,000 bytes free"):
         get(server, tmp_path)
     assert left_in(tmp_path) == []
 
@@ -218,7 +218,7 @@ def test_confirmation_form(server, tmp_path):
 def test_page_without_a_button(server, tmp_path):
     page = b"<title>Google Drive - Quota exceeded</title><p>Too many users"
     server.answers["/file.gz"] = whole(page, "text/html")
-    with pytest.raises(DataError, match=r"Quota exceeded\) instead of the file; too many people"):
+    with pytest.raises(DataError, match=r"Quota exceeded\) instead of the file; its download quota is exceeded"):
         get(server, tmp_path)
     assert left_in(tmp_path) == []
 

@@ -12,7 +12,7 @@ from scipy import sparse
 from labelwise.data.dataset import Dataset
 from labelwise.data.options import ReadOptions
 from labelwise.data.read import parts_by_format, read, read_splits
-from labelwise.data.write import HOLDS_NOTHING, write, write_splits
+from labelwise.data.write import CAN_BE_EMPTY, write, write_splits
 from labelwise.errors import ConfigError, DataError
 from labelwise.strings import Strings
 
@@ -68,8 +68,8 @@ def test_null_and_missing_fields_of_json(tmp_path):
 
 @pytest.mark.parametrize("content", ['[\n{"text": "a"}\n]\n', '[{"text": "a"}]\n', '{\n "text": "a"\n}\n'])
 def test_json_that_is_not_one_object_a_line(tmp_path, content):
-    fails(put(tmp_path / "a.jsonl", content), r"a\.jsonl:1: .*one JSON object \{\.\.\.\} a line is needed")
-    fails(put(tmp_path / "a.json", content), "looks like JSON, of which jsonl takes one object a line")
+    fails(put(tmp_path / "a.jsonl", content), r"a\.jsonl:1: .*one JSON object \{\.\.\.\} per line is needed")
+    fails(put(tmp_path / "a.json", content), "looks like JSON; the format jsonl needs one object per line")
 
 
 def test_a_table_called_tsv_without_tabs(tmp_path):
@@ -107,7 +107,7 @@ def test_nothing_is_written_that_would_not_be_read(tmp_path):
     nothing = Dataset(sparse.csr_array((0, 2), dtype=np.float32), texts=Strings.of([]))
     for format, name in files.items():
         data = Dataset(nothing.labels) if format == "xc" else nothing
-        if format in HOLDS_NOTHING:
+        if format in CAN_BE_EMPTY:
             write(data, tmp_path / name, format)
             assert len(read(tmp_path / name, format)) == 0
         else:
@@ -264,7 +264,7 @@ def test_reading_says_which_of_two_formats_is_taken(tmp_path, caplog):
     put(tmp_path / "train.csv", "text,labels\ncsv,x\n")
     put(tmp_path / "valid.csv", "text,labels\ncsv,x\n")
     assert list(read(tmp_path).texts) == ["native"]
-    assert "train is there in two formats: native is read, csv is not" in caplog.text
+    assert "train is there in two formats: native is read, csv is ignored" in caplog.text
     caplog.clear()
     assert list(read(tmp_path, "csv", "train").texts) == ["csv"]
     assert caplog.text == ""
@@ -282,16 +282,16 @@ def test_labels_of_a_document():
 
 
 def test_the_extension_that_misled_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"\.txt was taken for xc; format \(--to NAME\) chooses another"):
+    with pytest.raises(DataError, match=r"\.txt means xc; choose another format with format \(--to NAME\)"):
         write(small(), tmp_path / "out.txt")
     with pytest.raises(DataError) as caught:
         write(small(), tmp_path / "out.txt", "xc")
-    assert "was taken for" not in str(caught.value)
+    assert "choose another format" not in str(caught.value)
 
 
 def test_messages_speak_of_the_command_line_too(tmp_path):
     with pytest.raises(
-        ConfigError, match="'labels' is no part that can be left out; these can: texts, features, paths"
+        ConfigError, match="'labels' is not a part that can be dropped; choose from texts, features, paths"
     ):
         write(small(), tmp_path / "a.csv", drop=["labels"])
     with pytest.raises(DataError, match=r"with drop \(--drop ids --drop relevances\)"):
@@ -309,6 +309,6 @@ def test_messages_speak_of_the_command_line_too(tmp_path):
 def test_options_without_effect_are_refused(tmp_path):
     (tmp_path / "train_texts.txt").write_text("one\n")
     (tmp_path / "train_labels.txt").write_text("a\n")
-    with pytest.raises(ConfigError, match="read as lines, for which delimiter, hash_bits means nothing"):
+    with pytest.raises(ConfigError, match="read as lines, for which delimiter, hash_bits has no effect"):
         read(tmp_path, options={"delimiter": ";", "hash_bits": 3})
     assert len(read(tmp_path, options={"delimiter": None, "label_separator": " "})) == 1

@@ -52,7 +52,7 @@ def test_a_given_file_of_another_length_is_an_error_one_that_was_found_a_warning
 def test_a_line_without_a_tab_and_two_texts_for_one_label_are_errors(tmp_path):
     with pytest.raises(DataError, match=r"label_names\.tsv:2: the line has no tab"):
         attached(small(), put(tmp_path / "label_names.tsv", "x\ta\noops\n"))
-    with pytest.raises(DataError, match=r"label_names\.tsv:3: the label 'x' has another text"):
+    with pytest.raises(DataError, match=r"label_names\.tsv:3: the label 'x' has a different text"):
         attached(small(), put(tmp_path / "label_names.tsv", "x\ta\ny\tb\nx\tc\n"))
 
 

@@ -70,7 +70,7 @@ def test_a_folder_is_not_overwritten_unasked_and_a_strange_one_never(tmp_path):
     assert list(read(tmp_path / "out").texts) == ["b"]
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("keep me")
-    with pytest.raises(ConfigError, match="not a data folder of ours"):
+    with pytest.raises(ConfigError, match="not a data folder of labelwise"):
         write(small(), tmp_path / "mine", force=True)
     assert (tmp_path / "mine" / "letter.txt").read_text() == "keep me"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "out"]

@@ -15,7 +15,7 @@ from labelwise import mapped
 from labelwise.data import out_of_core
 from labelwise.data.blocks import Blocks
 from labelwise.data.convert import convert
-from labelwise.data.csr import csr_of, pick_rows, row_numbers
+from labelwise.data.csr import csr_of, pick_rows, row_indices
 from labelwise.data.dataset import Dataset
 from labelwise.data.out_of_core import split_mapped, take_mapped
 from labelwise.data.read import find_parts, read, read_splits
@@ -55,7 +55,7 @@ def same_matrices(found: Dataset, expected: Dataset) -> None:
 @pytest.fixture(params=[1, 40, 1 << 22])
 def pieces(request, monkeypatch):
     """Pieces of one row, of some, and of all."""
-    monkeypatch.setattr(out_of_core, "AT_ONCE", request.param)
+    monkeypatch.setattr(out_of_core, "CHUNK_ENTRIES", request.param)
 
 
 ROWS = [np.array([3, 0, 3, -1]), np.arange(60) % 3 == 0, slice(0, 20), slice(5, 40, 3), slice(0, 99), np.arange(0)]
@@ -134,7 +134,7 @@ def test_dense_features_are_checked_in_pieces(tmp_path, monkeypatch):
 
 
 def test_memory_does_not_grow_with_the_entries(tmp_path, monkeypatch):
-    monkeypatch.setattr(out_of_core, "AT_ONCE", 1 << 14)
+    monkeypatch.setattr(out_of_core, "CHUNK_ENTRIES", 1 << 14)
     for name in ("train-0", "train-1"):
         write(drawn(5000, columns=1000), tmp_path / "in" / name)
     (tmp_path / "scratch").mkdir()
@@ -225,8 +225,8 @@ def renamed(data: Dataset, names: list[str]) -> Dataset:
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (drawn(columns=51), "the one has 50 features and the other 51"),
-        (renamed(drawn(), list("abcdefg")), "label 0 is 'L0' in the one and 'a' in the other"),
+        (drawn(columns=51), "the first has 50 features and the second 51"),
+        (renamed(drawn(), list("abcdefg")), "label 0 is 'L0' in the first and 'a' in the second"),
         (Dataset(drawn().labels[:, :6], [f"L{n}" for n in range(6)], features=drawn().features), "7 labels and the"),
         (drawn(ids=["x"] * 60), "only one of them has ids"),
         (drawn(features=None, texts=["x"] * 60), "only one of them has texts"),
@@ -261,7 +261,7 @@ def test_rows_that_are_not_there(rows):
     data.features.indptr = data.features.indptr.astype(np.int64)
     with pytest.raises(IndexError):
         pick_rows(data.features, rows)
-    assert list(row_numbers(-1, 5)) == [4]
+    assert list(row_indices(-1, 5)) == [4]
 
 
 def test_a_matrix_of_given_arrays_shares_them():

@@ -78,7 +78,7 @@ def test_what_is_written_is_loaded_by_scipy(tmp_path):
 
 
 def test_columns_that_are_named_need_a_word_to_be_numbered(tmp_path):
-    with pytest.raises(DataError, match=r"no place for the label_names.*with drop \(--drop label_names\)"):
+    with pytest.raises(DataError, match=r"cannot store the label_names.*with drop \(--drop label_names\)"):
         write(small(), tmp_path / "Y.trn.npz")
     write(small(), tmp_path / "Y.trn.npz", drop=["label_names"])
     found = read(tmp_path)
@@ -98,9 +98,9 @@ def test_a_forced_write_leaves_no_file_of_the_old_part(tmp_path):
 
 
 def test_a_part_is_named_by_its_file(tmp_path):
-    with pytest.raises(DataError, match=r"called like Y\.trn\.npz"):
+    with pytest.raises(DataError, match=r"named like Y\.trn\.npz"):
         write(small(), tmp_path / "train.npz", drop=["label_names"])
-    with pytest.raises(DataError, match=r"called like X\.trn\.txt"):
+    with pytest.raises(DataError, match=r"named like X\.trn\.txt"):
         read(put(tmp_path / "a.npz", "x"), "pecos")
 
 
@@ -160,7 +160,7 @@ def test_the_good_archive_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": np.array(b"dia")}, "in the form csr or csc is needed, this is 'dia'"),
+        ({"format": np.array(b"dia")}, "in the format csr or csc is needed, this is 'dia'"),
         ({"format": np.array([])}, "csr or csc"),
         ({"indices": np.array([0, 3])}, "damaged"),
         ({"indices": np.array([0, -1])}, "damaged"),
@@ -179,9 +179,9 @@ def test_the_good_archive_is_read(tmp_path):
         ({"shape": np.array([2, -1])}, "wrong types or shapes"),
         ({"shape": np.array([2, 3, 1])}, "wrong types or shapes"),
         ({"shape": np.array([2, 2**40])}, "wrong types or shapes"),
-        ({"data": header((2**40,))}, "says 4,398,046,511,104 bytes, but 0 are there"),
-        ({"data": header((2,)) + b"1234"}, "says 8 bytes, but 4 are there"),
-        ({"data": header((2**59, 2**59)) + b"1234"}, "bytes, but 4 are there"),
+        ({"data": header((2**40,))}, "says 4,398,046,511,104 bytes, but there are 0"),
+        ({"data": header((2,)) + b"1234"}, "says 8 bytes, but there are 4"),
+        ({"data": header((2**59, 2**59)) + b"1234"}, "bytes, but there are 4"),
         ({"data": header((-1,))}, "shape"),
         ({"data": header((2,), "|O") + pickle.dumps([1, 2])}, "has type object"),
         ({"data": header((2,), "|V0")}, "has type"),

@@ -62,7 +62,7 @@ def test_blocks_hold_all_lines_once(data, tmp_path_factory):
         assert block.first_line == line
         assert block.lines == block.data.tobytes().count(b"\n") > 0
         line += block.lines
-    shares = [block.share for block in blocks]
+    shares = [block.fraction_read for block in blocks]
     assert shares == sorted(shares)
     assert not shares or shares[-1] == 1
 
@@ -139,7 +139,7 @@ def test_a_damaged_archive_names_the_file(tmp_path, packer, damage):
     else:
         del packed[-5:]
     path.write_bytes(packed)
-    with pytest.raises(DataError, match=r"big\.txt.*(cut short|damaged).*anew"):
+    with pytest.raises(DataError, match=r"big\.txt.*(truncated|damaged).*download it again"):
         list(line_blocks(path, 1000))
     assert isinstance(first_bytes(path, 10**6), bytes)
     wait_for_readers()
@@ -259,7 +259,7 @@ def test_unknown_encodings(encoding):
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "cp037"])
 def test_encodings_with_other_line_ends(encoding):
-    with pytest.raises(ConfigError, match=f"files in {encoding} are not read; convert"):
+    with pytest.raises(ConfigError, match=f"files in {encoding} are not supported; convert"):
         text_codec(encoding)
 
 
@@ -286,7 +286,7 @@ def test_text_blocks_tell_once_how_many_lines_were_replaced(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         assert joined(text_blocks(path, on_bad_bytes="replace")) == "caf\ufffd\nfine\n\ufffd\ufffd\n".encode()
     assert [record.getMessage() for record in caplog.records] == [
-        f"{path}: lines in which bytes that are not utf-8 became U+FFFD: 2"
+        f"{path}: lines in which bytes that are not utf-8 were replaced by U+FFFD: 2"
     ]
     with pytest.raises(DataError, match=r"mixed\.txt:1: "):
         list(text_blocks(path))

@@ -152,23 +152,23 @@ def test_fields_that_nobody_knows_are_passed_over(read_file):
 
 
 ERRORS = {
-    "a negative label": (document([1, -3], [1], [1]), "'labels' holds -3; numbers from 0 to 2,147,483,646"),
-    "a huge column": (document([1], [2**31 - 1], [1]), "'input_idxs' holds 2,147,483,647; numbers from 0"),
-    "a column beyond 64 bits": (example(input_idxs=part(3, part(1, b"\xff" * 11))), "the message is broken"),
-    "fewer values": (document([1], [1, 2, 3], [1]), "'input_idxs' has 3 numbers and 'input_vals' 1; both need as many"),
+    "a negative label": (document([1, -3], [1], [1]), "'labels' contains -3; numbers from 0 to 2,147,483,646"),
+    "a huge column": (document([1], [2**31 - 1], [1]), "'input_idxs' contains 2,147,483,647; numbers from 0"),
+    "a column beyond 64 bits": (example(input_idxs=part(3, part(1, b"\xff" * 11))), "the message is invalid"),
+    "fewer values": (document([1], [1, 2, 3], [1]), "'input_idxs' has 3 numbers and 'input_vals' 1; both need the same number"),
     "more values": (document([1], [1], [1, 2]), "'input_idxs' has 1 numbers and 'input_vals' 2"),
     "fewer label_vals": (document([1, 2], [1], [1], [1]), "'labels' has 2 numbers and 'label_vals' 1"),
-    "nan": (document([1], [1], [float("nan")]), "'input_vals' holds NaN or infinity"),
-    "infinity": (document([1], [1], [float("-inf")]), "'input_vals' holds NaN or infinity"),
-    "nan of a label": (document([1], [1], [1], [float("nan")]), "'label_vals' holds NaN or infinity"),
-    "a sum too large": (document([1], [1, 1], [3e38, 3e38]), "add up to more than a float32 holds"),
-    "labels as bytes": (example(labels=part(1, part(1, b"x")), input_idxs=b""), "'labels' holds bytes; it should hold whole"),
-    "columns as floats": (example(input_idxs=floats(1.0)), "'input_idxs' holds floats; it should hold whole numbers"),
-    "values as numbers": (example(input_idxs=wholes(1), input_vals=wholes(1)), "'input_vals' holds whole numbers; it should"),
+    "nan": (document([1], [1], [float("nan")]), "'input_vals' contains NaN or infinity"),
+    "infinity": (document([1], [1], [float("-inf")]), "'input_vals' contains NaN or infinity"),
+    "nan of a label": (document([1], [1], [1], [float("nan")]), "'label_vals' contains NaN or infinity"),
+    "a sum too large": (document([1], [1, 1], [3e38, 3e38]), "does not fit a float32"),
+    "labels as bytes": (example(labels=part(1, part(1, b"x")), input_idxs=b""), "'labels' contains bytes; it needs whole"),
+    "columns as floats": (example(input_idxs=floats(1.0)), "'input_idxs' contains floats; it needs whole numbers"),
+    "values as numbers": (example(input_idxs=wholes(1), input_vals=wholes(1)), "'input_vals' contains whole numbers; it needs"),
     "another kind of record": (example(image=part(1, part(1, b"png"))), "it has neither 'input_idxs' nor 'input_vals'"),
     "no message": (b"just some text", "this is not a tf.train.Example"),
     "a length too large": (b"\x0a\x7f\x0a", "this is not a tf.train.Example"),
-    "floats of three bytes": (example(input_vals=part(2, part(1, b"abc"))), "the message is broken"),
+    "floats of three bytes": (example(input_vals=part(2, part(1, b"abc"))), "the message is invalid"),
 }  # fmt: skip
 
 
@@ -206,7 +206,9 @@ def test_a_cut_file_is_told_with_its_place(tmp_path):
         if length == len(first):
             assert len(tfrecord.read(path, ReadOptions())) == 1
             continue
-        message = "no documents" if not length else rf"record {1 + (length > len(first))} at byte \d+: the file is cut"
+        message = (
+            "no documents" if not length else rf"record {1 + (length > len(first))} at byte \d+: the file is truncated"
+        )
         with pytest.raises(DataError, match=message):
             tfrecord.read(path, ReadOptions())
 
@@ -341,7 +343,7 @@ def test_a_file_called_after_the_split_is_the_part_alone(tmp_path):
 def test_a_fault_in_one_of_several_files_names_that_file(tmp_path):
     put(tmp_path / "a_train.tfrecords", framed(document([1], [1], [1])))
     put(tmp_path / "b_train.tfrecords", framed(document([-1], [1], [1])))
-    with pytest.raises(DataError, match=r"b_train\.tfrecords: record 1 at byte 0: 'labels' holds -1"):
+    with pytest.raises(DataError, match=r"b_train\.tfrecords: record 1 at byte 0: 'labels' contains -1"):
         read(tmp_path, split="train")
 
 

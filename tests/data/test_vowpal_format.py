@@ -103,10 +103,10 @@ def test_features_that_collide_are_added(read):
 
 ERRORS = {
     "no bar": ("3 | 1\n4 1:2\n", 2, r"the line has no '\|'"),
-    "a weight": ("3 | 1\n4 2.5 | 1\n", 2, "'2.5' stands in the place of an importance weight, which can only be 1"),
-    "a weight that is a word": ("4 x | 1\n", 1, "'x' stands in the place of an importance weight"),
-    "a base": ("4 1 0.5 | 1\n", 1, "'0.5' stands where"),
-    "words behind a tag": ("4 'a b | 1\n", 1, "'b' stands where"),
+    "a weight": ("3 | 1\n4 2.5 | 1\n", 2, "'2.5' is at the position of an importance weight, which must be 1"),
+    "a weight that is a word": ("4 x | 1\n", 1, "'x' is at the position of an importance weight"),
+    "a base": ("4 1 0.5 | 1\n", 1, "'0.5' instead of '.'"),
+    "words behind a tag": ("4 'a b | 1\n", 1, "'b' instead of '.'"),
     "a cost-sensitive label": ("4:0.5 | 1\n", 1, "'4:0.5' is not a label"),
     "a label missing": ("4,,5 | 1\n", 1, "'4,,5' is not a label"),
     "a comma at the end": ("4, | 1\n", 1, "'4,' is not a label"),
@@ -117,7 +117,7 @@ ERRORS = {
     "nan": ("4 | 1:nan\n", 1, "the value of '1:nan'"),
     "beyond float32": ("4 | 1:1e39\n", 1, "the value of '1:1e39'"),
     "beyond float32 by its namespace": ("4 |a:1e30 1:1e30\n", 1, "the value of '1:1e30'"),
-    "a sum beyond float32": ("4 | 1:3e38 1:3e38\n", 1, "add up to more than a float32 holds"),
+    "a sum beyond float32": ("4 | 1:3e38 1:3e38\n", 1, "does not fit a float32"),
     "a namespace's value": ("4 |a:b 1\n", 1, "the value of the namespace 'a:b' is not a finite"),
     "a column beyond 32 bits": ("4 | 2147483647\n", 1, "the column '2147483647' is too large; at most 2147483646"),
     "not UTF-8": (b"4 | 1\ncaf\xe9 | 1\n", 2, "byte 0xE9 at column 4 is not utf-8; set the option encoding"),

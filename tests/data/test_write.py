@@ -62,7 +62,7 @@ def test_what_has_no_place_is_named_and_may_be_left_out(tmp_path, format):
         / "out"
         / {"lines": "a_texts.txt", "pecos": "Y.trn.npz"}.get(format, f"a{format_named(format).extension}")
     )
-    with pytest.raises(DataError, match=f"no place for the {' and '.join(lost)} of data.*native.*--drop {lost[0]}"):
+    with pytest.raises(DataError, match=f"cannot store the {' and '.join(lost)} of data.*native.*--drop {lost[0]}"):
         write(everything(), path, format)
     assert not (tmp_path / "out").exists()
     write(everything(), path, format, drop=lost)
@@ -72,18 +72,18 @@ def test_what_has_no_place_is_named_and_may_be_left_out(tmp_path, format):
 
 def test_a_format_needs_the_documents_it_is_made_of(tmp_path):
     data = Dataset(sparse.csr_array(np.eye(1)), features=sparse.csr_array(np.eye(1)))
-    with pytest.raises(DataError, match="no texts, which the format tsv is made of"):
+    with pytest.raises(DataError, match="no texts, which the format tsv requires"):
         write(data, tmp_path / "a.tsv")
-    with pytest.raises(DataError, match="no features, which the format xc is made of"):
+    with pytest.raises(DataError, match="no features, which the format xc requires"):
         write(small(), tmp_path / "a.txt", "xc")
-    with pytest.raises(ConfigError, match="'text' is no part that can be left out; these can: texts, features"):
+    with pytest.raises(ConfigError, match="'text' is not a part that can be dropped; choose from texts, features"):
         write(small(), tmp_path / "a.tsv", drop=["text"])
 
 
 def test_an_error_names_the_target_and_leaves_nothing(tmp_path):
     with pytest.raises(DataError) as caught:
         write(small(["a", "b\nc", "d"]), tmp_path / "new" / "a.tsv")
-    assert str(caught.value).startswith(f"{tmp_path / 'new' / 'a.tsv'}: text 1 ('b\\nc') holds a line end")
+    assert str(caught.value).startswith(f"{tmp_path / 'new' / 'a.tsv'}: text 1 ('b\\nc') contains a line end")
     assert names(tmp_path) == []
 
 
@@ -100,7 +100,7 @@ def test_nothing_is_overwritten_unasked(tmp_path):
 
 def test_a_folder_is_not_replaced_by_a_file(tmp_path):
     (tmp_path / "a.tsv").mkdir()
-    with pytest.raises(ConfigError, match="exists and is not a file of ours"):
+    with pytest.raises(ConfigError, match="exists and is not a file of labelwise"):
         write(small(), tmp_path / "a.tsv", force=True)
 
 
@@ -109,7 +109,7 @@ def test_label_texts_go_to_a_file_beside_the_data(tmp_path):
     write(data, tmp_path / "a.csv")
     assert names(tmp_path) == ["a.csv", "a_label_names.tsv"]
     assert list(read(tmp_path / "a.csv").label_texts) == ["Ex", "Why\tnot"]
-    with pytest.raises(DataError, match=r"label text 0 .* holds a line end"):
+    with pytest.raises(DataError, match=r"label text 0 .* contains a line end"):
         write(small(label_texts=Strings.of(["a\nb", ""])), tmp_path / "b.csv")
     write(data, tmp_path / "b.csv", drop=["label_texts"])
     assert names(tmp_path) == ["a.csv", "a_label_names.tsv", "b.csv"]
@@ -140,7 +140,7 @@ def test_a_move_that_fails_puts_everything_back(tmp_path, monkeypatch, broken):
 def test_splits_are_written_together_or_not_at_all(tmp_path):
     train = small(["a"], [["x"]], label_texts=Strings.of(["Ex"]))
     test = small(["b"], [["y"]], label_texts=Strings.of(["Why"]))
-    with pytest.raises(DataError, match=r"test\.tsv: text 0 .* holds a line end"):
+    with pytest.raises(DataError, match=r"test\.tsv: text 0 .* contains a line end"):
         write_splits({"train": train, "test": small(["b\n"], [["y"]])}, tmp_path / "out", "tsv")
     assert not (tmp_path / "out").exists()
     write_splits({"train": train, "test": test}, tmp_path / "out", "pecos", drop=["label_names"])

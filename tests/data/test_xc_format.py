@@ -106,7 +106,7 @@ ERRORS = {
     "beyond float32": ("1 5 9\n1 3:3.5e38\n", 2, "the value of '3:3.5e38'"),
     "far beyond float32": ("1 5 9\n1 3:1e999999999999\n", 2, "the value of"),
     "words behind a value": ("1 5 9\n1 3:1x\n", 2, "the value of '3:1x'"),
-    "a sum beyond float32": ("2 5 9\n1 0:1\n1 3:3e38 3:3e38\n", 3, "add up to more than a float32 holds"),
+    "a sum beyond float32": ("2 5 9\n1 0:1\n1 3:3e38 3:3e38\n", 3, "does not fit a float32"),
     "an index beyond 32 bits": ("1 2147483647:1\n", 1, "'2147483647' is too large; at most 2147483646"),
     "a label beyond 32 bits": ("99999999999999999999999999 3:1\n", 1, "'99999999999999999999999999' is too large"),
     "a header beyond 32 bits": ("1 2147483648 3\n0 0:1\n", 1, "the header says 2,147,483,648 features"),

@@ -58,7 +58,7 @@ def test_idf_that_no_weight_can_be_is_refused(saved, value):
 def test_label_names_that_are_equal_are_refused(saved):
     names = [f"L{j}" for j in range(7)] + ["L0"]
     change(saved, LABELS, **strings_to_tensors("names", Strings.of(names)))
-    refused(saved, "'L0' stands for more than one label")
+    refused(saved, "duplicate label name 'L0'")
 
 
 def test_words_that_are_equal_are_refused(tmp_path):

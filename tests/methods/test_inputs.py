@@ -78,7 +78,7 @@ def test_matrices_are_features_or_arrays(given):
         ("arrays", ["a.jpg"], "trained on arrays, but texts were given; give an array whose first axis"),
         ("arrays", sparse.csr_array(MATRIX), "trained on arrays, but features were given"),
         ("arrays", np.full((1, 2, 2), np.nan), "NaN or infinity"),
-        ("arrays", np.zeros(3), "a first axis of documents, got float64 of shape"),
+        ("arrays", np.zeros(3), "documents as the first axis, got float64 of shape"),
         ("arrays", [ARRAYS[0], ARRAYS[1][:1]], r"document 1: an array of numbers .* got uint8 of shape \(1, 4, 5\)"),
         ("arrays", [ARRAYS[0], "a"], "document 1: .* got str"),
     ],

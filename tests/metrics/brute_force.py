@@ -146,8 +146,8 @@ def ps_ndcg(case: Case, k: int, a: float = 0.55, b: float = 1.5) -> float:
 
 def coverage(case: Case, k: int) -> float:
     present = set().union(*case.truth)
-    found = set().union(*(set(row) & true for row, true in zip(case.lists(k), case.truth, strict=True)))
-    return by(len(found), len(present))
+    result = set().union(*(set(row) & true for row, true in zip(case.lists(k), case.truth, strict=True)))
+    return by(len(result), len(present))
 
 
 def micro_f1(case: Case, lists: list[list[int]]) -> float:

@@ -58,15 +58,15 @@ def test_every_form_of_truth_gives_the_same():
 def test_labels_are_matched_by_name_and_unseen_ones_are_missed():
     top = top_of([[0, 1], [1, 0]], ["cat", "dog"])
     truth = dataset([["dog"], ["cow", "dog"]], ["cow", "dog", "elk"])
-    found = evaluate(top, truth, ["P@1", "R@2", "coverage@2"])
-    assert found.values == {"P@1": 0.5, "R@2": 0.75, "coverage@2": 0.5}
-    assert found.n_unseen_labels == 1
-    assert evaluate(top, [["dog"], ["cow", "dog"]], ["P@1", "R@2", "coverage@2"]) == found
+    result = evaluate(top, truth, ["P@1", "R@2", "coverage@2"])
+    assert result.values == {"P@1": 0.5, "R@2": 0.75, "coverage@2": 0.5}
+    assert result.n_unseen_labels == 1
+    assert evaluate(top, [["dog"], ["cow", "dog"]], ["P@1", "R@2", "coverage@2"]) == result
 
 
 def test_names_that_have_nothing_in_common_are_warned_of(caplog):
-    found = evaluate(top_of([[0, 1]], ["cat", "dog"]), dataset([["0"]], ["0", "1"]), ["P@1"])
-    assert found["P@1"] == 0.0
+    result = evaluate(top_of([[0, 1]], ["cat", "dog"]), dataset([["0"]], ["0", "1"]), ["P@1"])
+    assert result["P@1"] == 0.0
     assert "none of the labels of the truth" in caplog.text
 
 
@@ -74,15 +74,15 @@ def test_training_counts_are_matched_by_name():
     top = top_of([[0], [1]], ["cat", "dog"])
     truth = dataset([["cat"], ["cow", "dog"]], ["cow", "dog", "cat"])
     train = dataset([["dog"]] * 4 + [["cat", "dog"]] + [["yak"]] * 9, ["yak", "dog", "cat"])
-    found = evaluate(top, truth, ["PSP@1"], train=train, groups=(2, 5))
-    rows = {row.name: (row.n_labels, row.occurrences) for row in found.groups}
+    result = evaluate(top, truth, ["PSP@1"], train=train, groups=(2, 5))
+    rows = {row.name: (row.n_labels, row.occurrences) for row in result.groups}
     assert rows == {"head": (1, 1), "torso": (0, 0), "tail": (1, 1), "unseen": (1, 1)}
-    assert found.n_unseen_labels == 1
-    assert found.propensity is not None
-    assert found.propensity.n_documents == 14
+    assert result.n_unseen_labels == 1
+    assert result.propensity is not None
+    assert result.propensity.n_documents == 14
     same = evaluate(top, truth, ["PSP@1"], train=np.array([1, 5]), train_documents=14, groups=(2, 5))
-    assert same == found
-    assert evaluate(top, truth, ["PSP@1"], train=np.array([1.0, 5.0, 0.0]), train_documents=14, groups=(2, 5)) == found
+    assert same == result
+    assert evaluate(top, truth, ["PSP@1"], train=np.array([1.0, 5.0, 0.0]), train_documents=14, groups=(2, 5)) == result
 
 
 def test_training_labels_can_be_a_matrix():
@@ -95,8 +95,8 @@ def test_training_labels_can_be_a_matrix():
 
 
 def test_lists_of_ids_span_the_labels_of_the_training_counts():
-    found = evaluate(top_of([[1]]), [[1]], ["P@1"], train=np.array([1, 2, 3, 4]), train_documents=9)
-    assert sum(row.n_labels for row in found.groups) == 4
+    result = evaluate(top_of([[1]]), [[1]], ["P@1"], train=np.array([1, 2, 3, 4]), train_documents=9)
+    assert sum(row.n_labels for row in result.groups) == 4
 
 
 def test_defaults_depend_on_what_is_given():
@@ -129,7 +129,7 @@ NAMED = top_of([[0, 1]], ["a", "b"])
         (ONE, [[-1]], {}, "whole numbers from 0"),
         (ONE, [[0.5]], {}, "whole numbers from 0"),
         (NAMED, np.zeros((1, 3)), {}, "3 columns but predictions have 2"),
-        (ONE, np.zeros((1, 1)), {}, "document 0, place 2: label id 1 is out of range; there are 1 labels"),
+        (ONE, np.zeros((1, 1)), {}, "document 0, position 2: label id 1 is out of range; there are 1 labels"),
         (top_of([[0, 2]], ["a", "b"]), [["new"]], {}, "label id 2 is out of range; there are 2 labels"),
         (
             top_of([[2**40, 0]], dtype=np.int64),
@@ -140,7 +140,7 @@ NAMED = top_of([[0, 1]], ["a", "b"])
         (top_of([[0, 0]]), [[0]], {}, "label id 0 is predicted twice"),
         (TopK(np.array([[0, 1]]), np.array([[0.1, 0.2]], np.float32)), [[0]], {}, "best first"),
         (TopK(np.array([[0, 1]]), np.array([[np.nan, 0.2]], np.float32)), [[0]], {}, "NaN"),
-        (TopK(np.array([[-1, 1]]), np.zeros((1, 2), np.float32)), [[0]], {}, "follows an empty place"),
+        (TopK(np.array([[-1, 1]]), np.zeros((1, 2), np.float32)), [[0]], {}, "follows an empty position"),
         (TopK(np.array([[0.5, 1]]), np.zeros((1, 2), np.float32)), [[0]], {}, "whole numbers"),
         (TopK(np.array([[np.nan, 1]]), np.zeros((1, 2), np.float32)), [[0]], {}, "whole numbers"),
         (ONE, np.array([[np.inf, 0]]), {}, "NaN or infinity"),
@@ -156,7 +156,7 @@ NAMED = top_of([[0, 1]], ["a", "b"])
         (ONE, [[0]], {"metrics": ["macro-F1"], "threshold": "high"}, "threshold is a score"),
         (ONE, [[0]], {"metrics": ["macro-F1"], "threshold": float("nan")}, "threshold is a score"),
         (ONE, [[0]], {"metrics": []}, "at least one"),
-        (top_of(np.zeros((1, 0))), [[0]], {}, "no places"),
+        (top_of(np.zeros((1, 0))), [[0]], {}, r"empty lists \(k = 0\)"),
         (ONE, [[0]], {"propensity": "amazon-607k"}, "Amazon-670K"),
     ],
 )
@@ -182,10 +182,10 @@ def test_input_is_never_changed():
 
 def test_an_evaluation_goes_through_json():
     case = big_case(6, 80)
-    found = evaluate(case.top, case.matrix, train=np.array(case.train), train_documents=1000, bootstrap=20)
-    back = Evaluation.from_dict(json.loads(json.dumps(found.to_dict(), allow_nan=False)))
-    assert back == found
-    assert found.to_dict()["propensity"] == {"A": 0.55, "B": 1.5, "N": 1000}
+    result = evaluate(case.top, case.matrix, train=np.array(case.train), train_documents=1000, bootstrap=20)
+    back = Evaluation.from_dict(json.loads(json.dumps(result.to_dict(), allow_nan=False)))
+    assert back == result
+    assert result.to_dict()["propensity"] == {"A": 0.55, "B": 1.5, "N": 1000}
     without = evaluate(case.top, case.matrix)
     assert Evaluation.from_dict(without.to_dict()) == without
 
@@ -197,11 +197,11 @@ def test_other_dictionaries_are_refused(plain):
 
 
 def test_figures_are_found_by_any_spelling_and_shown_in_per_cent():
-    found = evaluate(top_of([[0, 1]]), [[0]], ["P@1", "nDCG@2"], bootstrap=5)
-    assert found["p@1"] == found["P@1"] == 1.0
-    assert "P@1         100.00  [100.00, 100.00]" in str(found)
-    assert "1 documents, 0 of them without labels" in str(found)
+    result = evaluate(top_of([[0, 1]]), [[0]], ["P@1", "nDCG@2"], bootstrap=5)
+    assert result["p@1"] == result["P@1"] == 1.0
+    assert "P@1         100.00  [100.00, 100.00]" in str(result)
+    assert "1 documents, 0 of them without labels" in str(result)
     with pytest.raises(KeyError):
-        found["P@2"]
+        result["P@2"]
     with pytest.raises(ConfigError, match="no metric"):
-        found["Q@1"]
+        result["Q@1"]

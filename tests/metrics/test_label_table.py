@@ -83,7 +83,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["labels.tsv", "taken"]
 
 
-@pytest.mark.parametrize(("k", "message"), [(3, "hold 2"), (0, "from 1 up"), (1.5, "from 1 up")])
+@pytest.mark.parametrize(("k", "message"), [(3, "there are 2; lower k"), (0, "from 1 up"), (1.5, "from 1 up")])
 def test_faulty_k_is_refused(k, message):
     top, truth = named()
     with pytest.raises(ConfigError, match=message):

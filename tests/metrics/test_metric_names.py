@@ -70,7 +70,7 @@ def test_defaults_fit_the_lists():
 
 
 def test_a_metric_beyond_the_list_says_to_predict_more():
-    with pytest.raises(ConfigError, match=r"P@10 .* hold 5 .* k=10"):
+    with pytest.raises(ConfigError, match=r"P@10 .* there are 5; .* k=10"):
         check_depth(parse_metrics(["P@5", "P@10"]), 5)
 
 

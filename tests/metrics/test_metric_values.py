@@ -18,11 +18,11 @@ KINDS = list(brute_force.AT_K)
 
 def assert_agrees(case, cuts):
     names = [f"{kind}@{k}" for kind in KINDS for k in cuts]
-    found = evaluate(case.top, case.matrix, names, train=np.array(case.train), train_documents=case.n_train)
-    assert list(found.values) == names
+    result = evaluate(case.top, case.matrix, names, train=np.array(case.train), train_documents=case.n_train)
+    assert list(result.values) == names
     for kind in KINDS:
         for k in cuts:
-            assert found[f"{kind}@{k}"] == pytest.approx(brute_force.AT_K[kind](case, k), abs=1e-12), (
+            assert result[f"{kind}@{k}"] == pytest.approx(brute_force.AT_K[kind](case, k), abs=1e-12), (
                 kind,
                 k,
             )
@@ -41,10 +41,10 @@ def test_all_metrics_agree_on_more_documents_than_one_block():
 @settings(max_examples=100)
 @given(cases(), st.sampled_from([0.0, 0.25, 0.5, 0.6, 1.0, 2.0]))
 def test_f1_at_a_threshold_agrees_with_its_definition(case, threshold):
-    found = evaluate(case.top, case.matrix, list(brute_force.AT_THRESHOLD), threshold=threshold)
+    result = evaluate(case.top, case.matrix, list(brute_force.AT_THRESHOLD), threshold=threshold)
     lists = case.lists(threshold=threshold)
     for kind, definition in brute_force.AT_THRESHOLD.items():
-        assert found[kind] == pytest.approx(definition(case, lists), abs=1e-12)
+        assert result[kind] == pytest.approx(definition(case, lists), abs=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -55,10 +55,10 @@ def test_f1_agrees_with_scikit_learn(seed):
     for row, labels in enumerate(case.lists(4)):
         chosen[row, labels] = 1
     used = (true + chosen).sum(0) > 0
-    found = evaluate(case.top, case.matrix, ["micro-F1@4", "macro-F1@4", "example-F1@4"])
+    result = evaluate(case.top, case.matrix, ["micro-F1@4", "macro-F1@4", "example-F1@4"])
     for ours, theirs in (("micro", "micro"), ("macro", "macro"), ("example", "samples")):
         expected = f1_score(true[:, used], chosen[:, used], average=theirs, zero_division=0)
-        assert found[f"{ours}-F1@4"] == pytest.approx(expected, abs=1e-12)
+        assert result[f"{ours}-F1@4"] == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("k", [1, 3, 6])
@@ -73,30 +73,30 @@ def test_ndcg_agrees_with_scikit_learn(k):
 
 
 def test_a_worked_example():
-    """Two documents by hand: labels 0 and 2 of {0, 2, 3} found at places 1 and 3; nothing found of {1}."""
+    """Two documents by hand: labels 0 and 2 of {0, 2, 3} result at places 1 and 3; nothing result of {1}."""
     top = TopK(np.array([[0, 1, 2], [0, 2, -1]]), np.array([[0.9, 0.8, 0.7], [0.6, 0.5, -np.inf]], np.float32))
-    found = evaluate(top, [[0, 2, 3], [1]], ["P@1", "P@3", "R@3", "RP@3", "nDCG@3", "coverage@3", "micro-F1@3"])
-    assert found["P@1"] == 1 / 2
-    assert found["P@3"] == 2 / 6
-    assert found["R@3"] == found["RP@3"] == pytest.approx((2 / 3) / 2)
-    assert found["nDCG@3"] == pytest.approx((1 + 0.5) / (1 + 1 / np.log2(3) + 0.5) / 2)
-    assert found["coverage@3"] == 2 / 4
-    assert found["micro-F1@3"] == pytest.approx(2 * 2 / (5 + 4))
+    result = evaluate(top, [[0, 2, 3], [1]], ["P@1", "P@3", "R@3", "RP@3", "nDCG@3", "coverage@3", "micro-F1@3"])
+    assert result["P@1"] == 1 / 2
+    assert result["P@3"] == 2 / 6
+    assert result["R@3"] == result["RP@3"] == pytest.approx((2 / 3) / 2)
+    assert result["nDCG@3"] == pytest.approx((1 + 0.5) / (1 + 1 / np.log2(3) + 0.5) / 2)
+    assert result["coverage@3"] == 2 / 4
+    assert result["micro-F1@3"] == pytest.approx(2 * 2 / (5 + 4))
 
 
 def test_documents_without_labels_count_as_zero():
     top = TopK(np.array([[0], [0]]), np.ones((2, 1), np.float32))
-    found = evaluate(top, [[0], []], ["P@1", "nDCG@1", "R@1", "RP@1", "example-F1@1"])
-    assert set(found.values.values()) == {0.5}
-    assert (found.n_documents, found.n_without_labels) == (2, 1)
+    result = evaluate(top, [[0], []], ["P@1", "nDCG@1", "R@1", "RP@1", "example-F1@1"])
+    assert set(result.values.values()) == {0.5}
+    assert (result.n_documents, result.n_without_labels) == (2, 1)
 
 
 def test_nothing_in_the_truth_and_nothing_predicted_is_zero_everywhere():
     top = TopK(np.full((3, 2), -1), np.full((3, 2), -np.inf, np.float32))
     names = [f"{kind}@2" for kind in KINDS]
-    found = evaluate(top, [[], [], []], names, train=np.array([5, 1]), train_documents=9)
-    assert set(found.values.values()) == {0.0}
-    assert found.n_without_labels == 3
+    result = evaluate(top, [[], [], []], names, train=np.array([5, 1]), train_documents=9)
+    assert set(result.values.values()) == {0.0}
+    assert result.n_without_labels == 3
 
 
 def test_a_perfect_ranking_reaches_one_where_one_can_be_reached():
@@ -104,8 +104,8 @@ def test_a_perfect_ranking_reaches_one_where_one_can_be_reached():
     top = TopK(np.array([[0, 1, 2], [4, 5, 6]]), np.array([[0.9, 0.8, 0.7]] * 2, np.float32))
     counts = np.array([1, 2, 3, 400, 1, 1, 1])
     names = ["P@3", "nDCG@3", "RP@3", "PSP@3", "PSnDCG@3", "PSP@1"]
-    found = evaluate(top, truth, names, train=counts, train_documents=1000)
-    assert all(value == pytest.approx(1, abs=1e-12) for value in found.values.values())
+    result = evaluate(top, truth, names, train=counts, train_documents=1000)
+    assert all(value == pytest.approx(1, abs=1e-12) for value in result.values.values())
 
 
 @settings(max_examples=40)

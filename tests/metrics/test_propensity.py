@@ -74,7 +74,7 @@ def test_tiny_training_sets_do_not_turn_the_weights_round():
 
 @given(cases(), st.sampled_from([(0.5, 0.4), (0.6, 2.6)]))
 def test_given_constants_are_used(case, pair):
-    found = evaluate(
+    result = evaluate(
         case.top,
         case.matrix,
         ["PSP@1", "PSnDCG@1"],
@@ -82,23 +82,23 @@ def test_given_constants_are_used(case, pair):
         train_documents=case.n_train,
         propensity=pair,
     )
-    assert found["PSP@1"] == pytest.approx(brute_force.ps_precision(case, 1, *pair))
-    assert found["PSnDCG@1"] == pytest.approx(brute_force.ps_ndcg(case, 1, *pair))
-    assert found.propensity == Propensity(*pair, case.n_train)
+    assert result["PSP@1"] == pytest.approx(brute_force.ps_precision(case, 1, *pair))
+    assert result["PSnDCG@1"] == pytest.approx(brute_force.ps_ndcg(case, 1, *pair))
+    assert result.propensity == Propensity(*pair, case.n_train)
 
 
 def test_a_label_training_has_never_seen_is_in_the_best_list():
-    """One document with a frequent label that is found and an unseen one that is not."""
+    """One document with a frequent label that is a hit and an unseen one that is not."""
     top = TopK(np.array([[0]]), np.ones((1, 1), np.float32))
-    found = evaluate(top, [[0, 1]], ["PSP@1"], train=np.array([90, 0]), train_documents=100)
+    result = evaluate(top, [[0, 1]], ["PSP@1"], train=np.array([90, 0]), train_documents=100)
     seen, unseen = (brute_force.inverse_propensity(count, 100, 0.55, 1.5) for count in (90, 0))
-    assert found["PSP@1"] == pytest.approx(seen / unseen)
-    assert found.n_unseen_labels == 1
+    assert result["PSP@1"] == pytest.approx(seen / unseen)
+    assert result.n_unseen_labels == 1
 
 
 def test_psp_says_what_it_needs():
     top, truth = TopK(np.array([[0]]), np.ones((1, 1), np.float32)), [[0]]
-    with pytest.raises(ConfigError, match=r"PSP@1 weighs .* pass train="):
+    with pytest.raises(ConfigError, match=r"PSP@1 weights .* pass train="):
         evaluate(top, truth, ["PSP@1"])
     with pytest.raises(ConfigError, match="train_documents="):
         evaluate(top, truth, ["PSP@1"], train=np.array([3]))

@@ -62,11 +62,11 @@ def test_evaluate_gives_the_same_as_an_evaluator():
 
 
 def test_the_number_of_threads_changes_nothing():
-    found = []
+    result = []
     for count in (1, 3):
         with using_threads(count):
-            found.append(in_pieces(LARGE, [100]))
-    assert found[0] == found[1]
+            result.append(in_pieces(LARGE, [100]))
+    assert result[0] == result[1]
 
 
 def test_pieces_can_have_lists_of_different_length():
@@ -115,9 +115,9 @@ def test_after_a_fault_within_the_predictions_there_is_no_result():
     ids[17, 0] = 99
     running = evaluator(case)
     running.update(case.top, case.matrix)
-    with pytest.raises(DataError, match="document 47, place 1: label id 99 is out of range"):
+    with pytest.raises(DataError, match="document 47, position 1: label id 99 is out of range"):
         running.update(TopK(ids, np.where(ids == -1, -np.inf, 1).astype(np.float32)), case.matrix)
-    with pytest.raises(DataError, match="start anew"):
+    with pytest.raises(DataError, match="start again with a new Evaluator"):
         running.result()
 
 
@@ -127,7 +127,7 @@ def test_after_a_fault_within_the_predictions_there_is_no_result():
 def test_intervals_are_those_of_resampled_documents():
     """With fewer documents than groups the interval is the percentile interval over documents."""
     case = big_case(2, 150)
-    found = evaluate(case.top, case.matrix, ["P@1", "PSP@3"], train=np.array(case.train), train_documents=1000, bootstrap=4000, seed=1)  # fmt: skip
+    result = evaluate(case.top, case.matrix, ["P@1", "PSP@3"], train=np.array(case.train), train_documents=1000, bootstrap=4000, seed=1)  # fmt: skip
     random = np.random.default_rng(99)
     drawn = {"P@1": [], "PSP@3": []}
     for _ in range(1500):
@@ -136,35 +136,35 @@ def test_intervals_are_those_of_resampled_documents():
         drawn["P@1"].append(brute_force.precision(sample, 1))
         drawn["PSP@3"].append(brute_force.ps_precision(sample, 3))
     for name, values in drawn.items():
-        width = np.ptp(found.intervals[name])
-        assert found.intervals[name] == pytest.approx(np.quantile(values, [0.025, 0.975]), abs=0.12 * width)
+        width = np.ptp(result.intervals[name])
+        assert result.intervals[name] == pytest.approx(np.quantile(values, [0.025, 0.975]), abs=0.12 * width)
 
 
 def test_intervals_hold_the_figure_and_shrink_with_more_documents():
     widths = []
     for count in (300, 8000):
         case = big_case(4, count)
-        found = evaluate(case.top, case.matrix, NAMES, train=np.array(case.train), train_documents=1000, threshold=0.5, bootstrap=200)  # fmt: skip
-        assert set(found.intervals) == {n for n in NAMES if not n.startswith(("coverage", "macro"))}
-        for name, (low, high) in found.intervals.items():
-            assert 0 <= low < found[name] < high <= 1, name
-        widths.append(np.diff(found.intervals["P@1"])[0])
+        result = evaluate(case.top, case.matrix, NAMES, train=np.array(case.train), train_documents=1000, threshold=0.5, bootstrap=200)  # fmt: skip
+        assert set(result.intervals) == {n for n in NAMES if not n.startswith(("coverage", "macro"))}
+        for name, (low, high) in result.intervals.items():
+            assert 0 <= low < result[name] < high <= 1, name
+        widths.append(np.diff(result.intervals["P@1"])[0])
     # The width falls with the square root of the number of documents: sqrt(8000 / 300) is 5.2.
     assert 3.5 < widths[0] / widths[1] < 7.5
 
 
 def test_intervals_over_groups_are_as_wide_as_over_documents():
     """The 10,000 documents of the large case share 4096 groups; P@1 is a proportion, whose error is known."""
-    found = evaluate(LARGE.top, LARGE.matrix, ["P@1"], bootstrap=1000)
-    low, high = found.intervals["P@1"]
-    p = found["P@1"]
+    result = evaluate(LARGE.top, LARGE.matrix, ["P@1"], bootstrap=1000)
+    low, high = result.intervals["P@1"]
+    p = result["P@1"]
     assert high - low == pytest.approx(2 * 1.96 * np.sqrt(p * (1 - p) / 10_000), rel=0.12)
 
 
 def test_intervals_depend_on_the_seed_only():
     case = big_case(4, 100)
-    found = [evaluate(case.top, case.matrix, ["P@1"], bootstrap=30, seed=seed).intervals for seed in (1, 1, 2)]
-    assert found[0] == found[1] != found[2]
+    result = [evaluate(case.top, case.matrix, ["P@1"], bootstrap=30, seed=seed).intervals for seed in (1, 1, 2)]
+    assert result[0] == result[1] != result[2]
     assert evaluate(case.top, case.matrix, ["P@1"]).intervals == {}
 
 

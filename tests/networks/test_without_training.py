@@ -6,9 +6,9 @@ import sys
 import numpy as np
 import pytest
 
-import labelwise as lw
 from conformance.planted import planted
 from conformance.small import SMALL
+from labelwise.parallel import using_threads
 from labelwise.registry import METHODS, method_class
 
 # Accelerate is hidden as if it were not installed: transformers imports it by itself where it finds it.
@@ -37,12 +37,13 @@ assert held == [], held
 def test_a_saved_model_predicts_without_training_code(name, tmp_path):
     cls = method_class(name)
     kind = cls.inputs[0]
-    lw.set_threads(2)
-    model = cls(**SMALL.get(name, {})).fit(planted(kind))
+    with using_threads(2):
+        model = cls(**SMALL.get(name, {})).fit(planted(kind))
+        expected = model.predict(planted(kind), k=5)
     model.save(tmp_path / "model")
     command = [sys.executable, "-c", PREDICT, kind, str(tmp_path / "model"), str(tmp_path / "top.npz")]
     done = subprocess.run(command, capture_output=True, text=True, cwd="tests")
     assert done.returncode == 0, done.stderr
-    expected, found = model.predict(planted(kind), k=5), np.load(tmp_path / "top.npz")
+    found = np.load(tmp_path / "top.npz")
     np.testing.assert_array_equal(found["ids"], expected.ids)
     np.testing.assert_array_equal(found["scores"], expected.scores)

@@ -9,8 +9,8 @@ from labelwise.report.drawing import Chart, _matplotlib
 
 def figure_of(chart: Chart):
     """The figure as it is drawn."""
-    with _matplotlib() as make:
-        figure = make(chart.width, chart.height)
+    with _matplotlib() as new_figure:
+        figure = new_figure(chart.width, chart.height)
         chart.draw(figure)
         figure.canvas.draw()
     return figure

@@ -53,7 +53,7 @@ def test_best_is_what_an_independent_look_says(tmp_path):
     gains = [0.013, -0.2, 0.0301, 0.0, 0.03]
     runs = [make_run(tmp_path / str(i), name=f"r{i}", gain=gain, fit=5.0 + i) for i, gain in enumerate(gains)]
     comparison = compare_runs(runs)
-    for column in comparison.kind("score"):
+    for column in comparison.columns_of("score"):
         values = {row.name: row.cells[column.name].value for row in comparison.rows}
         assert best(comparison, column.name) == [max(values, key=values.get)] == ["r2"]
 

@@ -111,7 +111,7 @@ def test_a_run_tells_what_the_monitor_saw(tmp_path):
     run = make_run(tmp_path / "run")
     (run / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in course("collapsed")))
     titles = [chart.title for chart in run_charts(read_run(run))]
-    assert "What the collapse monitor saw" in titles
+    assert "Collapse monitor readings" in titles
     assert not {"cosine", "effective rank", "probe loss", "floor"} & set(titles), "drawn once is enough"
     page = Page(write_report(run).read_text(encoding="utf-8"))
     assert "collapsed : the vectors of all documents are one point (mean cosine 1.0000)." in page.text

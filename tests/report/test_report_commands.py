@@ -71,7 +71,7 @@ def test_compare_on_a_terminal_says_what_cannot_be_compared(tmp_path, capsys, te
     terminal(100)
     compare_command(runs)
     out = capsys.readouterr().out
-    assert "- The runs were judged on different documents" in out
+    assert "- The runs were evaluated on different documents" in out
     assert "*" not in out
 
 

@@ -29,7 +29,7 @@ def page(tmp_path_factory) -> Page:
 def test_the_verdict_names_method_data_scores_and_time(page):
     assert page.inside("verdict") == (
         "linear_tree on eurlex57k: P@1 91.65 %, P@3 81.79 %, P@5 68.68 % on 6,000 test documents; "
-        "trained in 13.4 s; 4,225 documents a second at prediction."
+        "trained in 13.4 s; 4,225 documents per second at prediction."
     )
     assert "linear-tree" in page.text
 
@@ -47,7 +47,7 @@ def test_the_score_table_has_every_metric_with_interval_and_baseline(page):
 
 def test_the_group_and_data_tables(page):
     head, *rows = page.tables["group-table"]
-    assert head[:5] == ["group", "labels", "true occurrences", "share, %", "recall@1, %"]
+    assert head[:5] == ["group", "labels", "true occurrences", "of all occurrences, %", "recall@1, %"]
     assert rows[2] == ["tail", "2,129", "1,100", "3.7", "3.00", "14.00", "21.00", "0.45", "1.10", "1.18"]
     facts = {row[0]: row[1:] for row in page.tables["data-table"]}
     assert facts["documents"] == ["45,000", "6,000"]
@@ -258,9 +258,9 @@ def test_a_large_run_stays_a_small_page(tmp_path):
 @pytest.mark.parametrize(("ties", "told"), [(0.0004, False), (0.002, True)])
 def test_ties_are_told_where_they_matter(tmp_path, ties, told):
     text = page_of(make_run(tmp_path / "run", ties=ties)).text
-    assert ("Labels with equal scores can stand in any order" in text) == told
+    assert ("Labels with equal scores can be ranked in any order" in text) == told
     assert ("P@1 91.45 – 91.85" in text) == told
-    assert ("Lower bounds, because ties go on behind the last predicted label: P@1 (in 3 documents)." in text) == told
+    assert ("Lower bounds, because ties extend beyond the last predicted label: P@1 (in 3 documents)." in text) == told
 
 
 @pytest.mark.usefixtures("quick")
@@ -270,7 +270,7 @@ def test_ties_that_are_cut_off_are_told_even_where_the_range_is_narrow(tmp_path)
     results = json.loads((run / "results.json").read_text(encoding="utf-8"))
     results["evaluation"]["ties_cut_off"] = {"P@1": 3, "P@3": 1200}
     write_json(run / "results.json", results)
-    assert "P@3 81.79 – 81.79. Lower bounds, because ties go on behind the last predicted label: P@3 (in 1,200" in (
+    assert "P@3 81.79 – 81.79. Lower bounds, because ties extend beyond the last predicted label: P@3 (in 1,200" in (
         page_of(run).text
     )
 

@@ -50,7 +50,7 @@ def test_the_page_tells_threshold_and_reliability(tmp_path):
 def test_a_wanted_precision_and_scores_that_were_none(tmp_path):
     run = run_with(tmp_path / "run", wanted_precision=0.9, reached=False, before=[], error_before=None)
     page = write_report(run).read_text(encoding="utf-8")
-    assert "for a precision of 90.0 % (out of reach; the nearest was taken)" in page
+    assert "for a precision of 90.0 % (not reachable; the nearest was used)" in page
     assert "reliability" in [chart.name for chart in run_charts(read_run(run))]
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labelwise.formatting import MISSING, cut, duration, number, percent, size
-from labelwise.report.wording import bar_percent, family_and_k, in_reading_order
+from labelwise.report.wording import bar_percent, family_and_k, sorted_metrics
 
 
 @pytest.mark.parametrize(
@@ -75,4 +75,4 @@ def test_metric_names():
     assert family_and_k("nDCG@5") == ("nDCG", 5)
     assert family_and_k("micro-F1") == ("micro-F1", None)
     given = ["R@5", "nDCG@10", "micro-F1", "P@10", "nDCG@3", "P@1", "PSP@1", "P@10"]
-    assert in_reading_order(given) == ["P@1", "P@10", "nDCG@3", "nDCG@10", "PSP@1", "R@5", "micro-F1"]
+    assert sorted_metrics(given) == ["P@1", "P@10", "nDCG@3", "nDCG@10", "PSP@1", "R@5", "micro-F1"]

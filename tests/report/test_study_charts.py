@@ -8,7 +8,7 @@ import pytest
 from drawn import figure_of, line_points, marked_points
 from made_up_study import FLOOR, OPTIMISER, add_trial, course, every_verdict, line, optimiser_study, write_results
 
-from labelwise.report.curves import read_course
+from labelwise.report.curves import read_training_curves
 from labelwise.report.field_plots import field_charts, lines_over
 from labelwise.report.study_files import read_study_folder, shown_value
 from labelwise.report.study_page import study_charts
@@ -30,7 +30,7 @@ def losses_by_epoch(lines):
 
 def test_a_course_has_the_mean_loss_of_each_round():
     lines = course("healthy")
-    found = read_course(lines, "P@1")
+    found = read_training_curves(lines, "P@1")
     assert [at for at, _ in found.loss] == [1, 2, 3, 4, 5]
     assert [loss for _, loss in found.loss] == pytest.approx(losses_by_epoch(lines))
     assert found.metric == [(entry["epoch"], entry["P@1"]) for entry in lines if "P@1" in entry]
@@ -41,27 +41,29 @@ def test_a_course_has_the_mean_loss_of_each_round():
 def test_a_course_that_was_taken_up_again_counts_the_later_lines():
     lines = course("healthy", epochs=2)
     wrong = [{**entry, "loss": 99.0, "P@1": 0.99} for entry in lines if entry.get("epoch", 0) > 1]
-    assert read_course([*lines[:4], *wrong, *lines[4:]], "P@1") == read_course(lines, "P@1")
+    assert read_training_curves([*lines[:4], *wrong, *lines[4:]], "P@1") == read_training_curves(lines, "P@1")
 
 
 def test_a_course_that_ended_earlier_than_before_it_was_taken_up_leaves_out_the_rest():
     lines = course("healthy", epochs=3)
     before, again = lines[:-1], [entry for entry in lines if 1 < entry.get("epoch", 0) <= 2]
-    assert read_course([*before, *again], "P@1") == read_course(course("healthy", epochs=3)[:7], "P@1")
+    assert read_training_curves([*before, *again], "P@1") == read_training_curves(
+        course("healthy", epochs=3)[:7], "P@1"
+    )
 
 
 def test_a_course_without_validation_goes_by_whole_epochs():
     lines = [line(step, step / 4, loss=float(step), rate=0.1) for step in (1, 2, 4, 6, 8, 9)]
-    found = read_course(lines, "P@1")
+    found = read_training_curves(lines, "P@1")
     assert found.loss == [(1.0, (1 + 2 + 2 * 4) / 4), (2.0, (2 * 6 + 2 * 8) / 4), (2.25, 9.0)]
     assert (found.metric, found.readings) == ([], {})
 
 
 def test_a_course_that_blew_up_has_no_loss_at_its_end():
-    found = read_course(course("diverged"), "P@1")
+    found = read_training_curves(course("diverged"), "P@1")
     assert found.final_loss is None
     assert found.loss[0][1] == pytest.approx(0.7 * 10 * (30 * 1.2 + 10 * 0.6) / 40)
-    assert read_course([], "P@1").loss == []
+    assert read_training_curves([], "P@1").loss == []
 
 
 def test_learning_curves_are_those_of_the_files(tmp_path):
@@ -82,7 +84,7 @@ def test_learning_curves_are_those_of_the_files(tmp_path):
 def test_points_by_rate_carry_their_verdicts(tmp_path):
     folder = every_verdict(tmp_path, inside=False)
     (chart,) = field_charts(read_study_folder(folder))
-    assert (chart.name, chart.title) == ("by-rate", "Training loss at the end and best P@1 by rate")
+    assert (chart.name, chart.title) == ("by-rate", "Final training loss and best P@1 by rate")
     loss, metric = figure_of(chart).axes
     assert (loss.get_xscale(), loss.get_yscale()) == ("log", "log")
     wanted = {("^", 0.1, 1.0)}  # no number: at the upper edge

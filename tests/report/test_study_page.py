@@ -74,7 +74,7 @@ def test_the_table_tells_verdict_reason_and_remedy(whole):
     folder, _ = whole
     page = Page((folder / "report.html").read_text(encoding="utf-8"))
     head, *rows = page.tables["study-table"]
-    assert head == ["rate", "P@1, %", "test, %", "loss at the end", "time", "verdict, reason, what to do"]
+    assert head == ["rate", "P@1, %", "test, %", "final loss", "time", "verdict, reason, remedy"]
     by_rate = {row[0]: row for row in rows}
     assert list(by_rate) == ["0.1", "0.01", "1e-3", "1e-4", "1e-6"]
     assert by_rate["1e-4"][1:5] == ["79.81", "50.00", "0.0021", "1 min 00 s"]
@@ -94,7 +94,7 @@ def test_seeds_are_a_mean_with_its_spread(tmp_path):
     assert values["columns"][:5] == ["group", "optimiser", "rate", "weight decay", "P@1, %"]
     row = next(row for row in values["rows"] if row["cells"][:4] == ["adamw", "adamw", "1e-4", "0.01"])
     assert row["cells"][4] == "76.81 ± 1.41"
-    assert [one["name"] for one in row["judgements"]] == ["2 × healthy"]
+    assert [one["name"] for one in row["verdicts"]] == ["2 × healthy"]
     assert len(values["rows"]) == 21
     assert len(values["trials"]) == 2 * 19
 
@@ -171,7 +171,7 @@ def test_names_cannot_break_the_page(tmp_path):
 
 def test_a_study_that_has_not_ended(tmp_path):
     (tmp_path / "trials").mkdir()
-    with pytest.raises(DataError, match=r"results\.json is missing: the sweep has not come to its end"):
+    with pytest.raises(DataError, match=r"results\.json is missing: the sweep has not finished"):
         report_command(str(tmp_path))
 
 
@@ -206,7 +206,7 @@ def test_maps_must_be_square(tmp_path):
     inside = inspection("healthy")
     inside["attention"][1]["weights"][0].pop()
     folder = one_setting(tmp_path, {"model.a": 1}, course("healthy"), inside)
-    with pytest.raises(DataError, match="square over the tokens"):
+    with pytest.raises(DataError, match="square matrix over the tokens"):
         read_study_folder(folder)
 
 

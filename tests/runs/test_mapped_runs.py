@@ -145,7 +145,7 @@ def stop(*_, **__):
 def test_a_failure_leaves_no_files(tmp_path, corpora, monkeypatch):
     folder = {"repetitions_folder": str(tmp_path / "parts")}
     given = config(corpora / "tfrecord", tmp_path / "run", mapped=True, model=folder)
-    for target, name in ((Mach, "_training"), (ArrayOnDisk, "mapped")):
+    for target, name in ((Mach, "_training"), (ArrayOnDisk, "map")):
         with monkeypatch.context() as patch:
             patch.setattr(target, name, stop)
             with pytest.raises(Stopped):
@@ -158,7 +158,7 @@ def test_a_failure_leaves_no_files(tmp_path, corpora, monkeypatch):
 
 HOLD_WHILE_READING = """
 from labelwise.data.csr import ArrayOnDisk
-ArrayOnDisk.mapped = lambda self: hold()
+ArrayOnDisk.map = lambda self: hold()
 """
 HOLD_IN_THE_SECOND_EPOCH = """
 from labelwise.training.repetition_fitting import RepetitionFitting

@@ -49,7 +49,7 @@ def test_the_encoding_is_honoured(latin, tmp_path, heard, caplog):
     with caplog.at_level(logging.WARNING, "labelwise"):
         replaced = heard(latin, tmp_path, on_bad_bytes="replace")
     assert replaced == [text.encode("ascii", "replace").decode().replace("?", "\ufffd") for text in texts]
-    assert "became U+FFFD: 3" in caplog.text
+    assert "were replaced by U+FFFD: 3" in caplog.text
 
 
 def test_from_the_command_line(tmp_path, latin):

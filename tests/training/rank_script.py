@@ -64,6 +64,7 @@ def main(folder):
             "row_weights": {name: tensor.tolist() for name, tensor in weights_of(rows.module).items()},
         }
         (folder / "result.json").write_text(json.dumps(result))
+    torch.distributed.barrier()  # a group that ends while the other rank still uses it may abort that rank
     torch.distributed.destroy_process_group()
 
 

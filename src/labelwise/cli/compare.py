@@ -53,9 +53,9 @@ def _show(comparison: Comparison) -> None:
     tables: list[tuple[str, Kind]] = [("scores, %", "score"), ("time, memory, size", "cost")]
     for title, kind in tables:
         columns = [["method", *(row.method or MISSING for row in comparison.rows)]] if kind == "score" else []
-        for column in comparison.kind(kind):
+        for column in comparison.columns_of(kind):
             cells = [row.cells[column.name] for row in comparison.rows]
-            columns.append([column.name, *(f"* {cell.text}" if cell.best else cell.text for cell in cells)])
+            columns.append([column.title, *(f"* {cell.text}" if cell.best else cell.text for cell in cells)])
         for part in _split_columns(names, columns):
             heads, *rows = zip(names, *part, strict=True)
             print_table(title, heads, rows)

@@ -222,12 +222,12 @@ def _options(settings: list[str] | None) -> ReadOptions:
 
 def _resolve(path: str, format: str) -> tuple[Path, str]:
     """Path and format of the data: an existing path, else the folder of a known data set."""
-    from labelwise.data.catalogue import entry, names, require
+    from labelwise.data.catalogue import downloaded_folder, entry, names
 
     if Path(path).exists() or path not in names():
         return Path(path), format
 
-    return require(path), entry(path).format if format == "auto" else format
+    return downloaded_folder(path), entry(path).format if format == "auto" else format
 
 
 def _read_parts(path: str, format: str, options: ReadOptions) -> dict[str, Dataset]:

@@ -12,7 +12,7 @@ from labelwise.errors import DataError
 from labelwise.formatting import number, percent
 
 if TYPE_CHECKING:
-    from labelwise.data.published import Comparison
+    from labelwise.data.published import FigureComparison
     from labelwise.data.stats import SplitStatistics, Statistics
 
 
@@ -86,10 +86,10 @@ def show_entry(name: str) -> None:
     echo(f"folder: {here} ({'downloaded' if here.is_dir() else 'not downloaded'})")
 
 
-def show_check(name: str, folder: Path, rows: list[Comparison]) -> None:
+def show_check(name: str, folder: Path, rows: list[FigureComparison]) -> None:
     """Print the comparison with published figures; raises a DataError if one differs."""
     verdicts = {True: "ok", False: "differs", None: "not compared"}
-    cells = [[row.what, number(row.expected, 2), number(row.found, 2), verdicts[row.ok]] for row in rows]
+    cells = [[row.what, number(row.expected, 2), number(row.actual, 2), verdicts[row.ok]] for row in rows]
     print_table("published figures and those of the data", ["", "published", "actual", ""], cells)
     if any(row.ok is False for row in rows):
         raise DataError(

@@ -1,1 +1,1 @@
-"""Data sets: one `Dataset`, a reader and a writer a format, named sets, builders and statistics."""
+"""Data sets: the `Dataset` class, one reader and writer per format, named data sets, builders and statistics."""

@@ -1,7 +1,7 @@
 """Unpacks untrusted archives: tar (plain, .gz, .xz, .bz2), zip, and single compressed files.
 
 Of an archive only names and contents of plain files are used, which is stricter than tarfile's `data` filter: that one
-lets links and sparse files through, and bounds neither the number of members nor the bytes that are written. The kind
+lets links and sparse files through, and bounds neither the number of members nor the bytes that are written. The type
 of archive is recognised by its first bytes, not by its name.
 """
 
@@ -55,7 +55,7 @@ def unpack(
             _unpack_stream(target, next((COMPRESSED[magic] for magic in COMPRESSED if head.startswith(magic)), None))
     except DAMAGED as error:
         raise DamagedArchiveError(
-            f"the archive is damaged or cut short ({error}); download it again", archive
+            f"the archive is damaged or truncated ({error}); download it again", archive
         ) from None
     except (OSError, NotImplementedError, RuntimeError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
@@ -81,7 +81,7 @@ class _Target:
             raise DataError(f"the archive unpacks to more than {self.max_bytes:,} bytes and is refused", self.archive)
 
     def add(self, name: str, content: IO[bytes] | None) -> None:
-        """Write a file, or make a folder if there is no content."""
+        """Write a file, or create a folder if there is no content."""
         self.members += 1
         if self.members > self.max_members:
             raise DataError(f"the archive has more than {self.max_members:,} members and is refused", self.archive)
@@ -122,7 +122,7 @@ class _Counted:
 
 
 def _unpack_stream(target: _Target, decompress: Any) -> None:
-    """A tar, compressed or not, or one compressed file."""
+    """Unpack a tar, compressed or not, or one compressed file."""
     with (decompress or open)(target.archive, "rb") as source:
         try:
             tarfile.TarInfo.frombuf(source.read(tarfile.BLOCKSIZE), "utf-8", "surrogateescape")
@@ -138,7 +138,7 @@ def _unpack_stream(target: _Target, decompress: Any) -> None:
         elif decompress is not None:
             target.add(target.archive.stem, counted)
         else:
-            raise DamagedArchiveError("not an archive of a known kind: tar, .gz, .xz, .bz2 or zip", target.archive)
+            raise DamagedArchiveError("not an archive of a known type: tar, .gz, .xz, .bz2 or zip", target.archive)
 
 
 def _unpack_tar(target: _Target, source: Any) -> None:

@@ -1,4 +1,4 @@
-"""Folders of data sets that we make: whole or not there at all, and only our own are ever replaced."""
+"""Folders of data sets are written atomically, and only folders written by labelwise are ever replaced."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from labelwise.errors import DataError
 from labelwise.file_lock import lock_folder
 
 SOURCE = "source.json"
-"""Every folder we make holds this file, which says where its data came from."""
+"""Every data folder written by labelwise contains this file, which records the source of the data."""
 
 
 @contextmanager
 def data_folder(target: str | Path, source: Mapping[str, Any], force: bool = False) -> Iterator[Path]:
-    """Give a hidden folder to fill; it takes the target's place when the block ends without an error.
+    """Yield a hidden folder to fill; it replaces the target when the block ends without an error.
 
     `source` is written into it as source.json at the end, so the block may still add to it. With `force` a
-    folder that holds a source.json, and so was made by us, is replaced; any other is left alone.
+    folder with a source.json of labelwise is replaced; any other is an error.
     """
     target = Path(target)
     check_free(target, force)
@@ -45,25 +45,25 @@ def data_folder(target: str | Path, source: Mapping[str, Any], force: bool = Fal
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a folder until the block ends."""
+def exclusive(folder: Path) -> Iterator[None]:
+    """Lock a folder against other processes until the block ends."""
     folder.mkdir(parents=True, exist_ok=True)
-    with lock_folder(folder, DataError("another process is at work in this folder; wait until it has ended", folder)):
+    with lock_folder(folder, DataError("another process is using this folder; wait until it has ended", folder)):
         yield
 
 
 def check_free(target: Path, force: bool) -> None:
-    """Refuse a place where something lies that may not be replaced."""
+    """Refuse a path that exists and may not be replaced."""
     if not os.path.lexists(target) or (target.is_dir() and not any(target.iterdir())):
         return
     if not force:
-        raise DataError("exists already; choose another place, or replace it with force=True (--force)", target)
-    if target.is_symlink() or not _made_by_us(target / SOURCE):
-        raise DataError(f"exists and was not made by labelwise (it has no {SOURCE}); it is not replaced", target)
+        raise DataError("exists already; choose another path, or replace it with force=True (--force)", target)
+    if target.is_symlink() or not _written_by_labelwise(target / SOURCE):
+        raise DataError(f"exists and was not written by labelwise (it has no {SOURCE}); it is not replaced", target)
 
 
-def _made_by_us(source: Path) -> bool:
-    """Whether a source.json is one of ours, and not some other program's."""
+def _written_by_labelwise(source: Path) -> bool:
+    """Whether a source.json was written by labelwise and not by another program."""
     try:
         about = json.loads(source.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -16,9 +16,9 @@ ROWS_AT_ONCE = 4096
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """A CSR and a dense block of the same rows; the sparse columns count first. Either may be None.
+    """A CSR and a dense block of the same rows; the sparse columns come first. Either may be None.
 
-    Scale them against each other: what is longer counts more.
+    Scale the blocks relative to each other: the one with the larger norm dominates.
     """
 
     sparse: sparse.csr_array | None
@@ -46,7 +46,7 @@ class Blocks:
         return Blocks(*picked)
 
     def to_csr(self) -> sparse.csr_array:
-        """Both blocks as one sparse matrix, 8 bytes for each dense number; made some rows at a time."""
+        """Both blocks as one sparse matrix, 8 bytes for each dense number; built in chunks of rows."""
         n, columns = self.shape
         left = self.sparse if self.sparse is not None else sparse.csr_array((n, 0), dtype=np.float32)
         width = columns - left.shape[1]
@@ -56,11 +56,11 @@ class Blocks:
             last = min(first + ROWS_AT_ONCE, n)
             begin, end = left.indptr[first], left.indptr[last]
             moved = np.repeat(width * np.arange(first, last), np.diff(left.indptr[first : last + 1]))
-            places = moved + np.arange(begin, end)
-            indices[places], data[places] = left.indices[begin:end], left.data[begin:end]
+            positions = moved + np.arange(begin, end)
+            indices[positions], data[positions] = left.indices[begin:end], left.data[begin:end]
             if self.dense is not None:
-                places = (indptr[first + 1 : last + 1] - width)[:, None] + np.arange(width)
-                indices[places], data[places] = np.arange(left.shape[1], columns), self.dense[first:last]
+                positions = (indptr[first + 1 : last + 1] - width)[:, None] + np.arange(width)
+                indices[positions], data[positions] = np.arange(left.shape[1], columns), self.dense[first:last]
         if indptr[-1] <= np.iinfo(np.int32).max:
             indptr = indptr.astype(np.int32)  # otherwise SciPy makes the columns int64 too
         return sparse.csr_array((data, indices, indptr), shape=(n, columns))

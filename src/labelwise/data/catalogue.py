@@ -1,6 +1,6 @@
-"""Named data sets: what is known of each (catalogue.yml), where it lies on this machine, and how to read it.
+"""Named data sets: their metadata (catalogue.yml), their folder on this machine, and how to read them.
 
-Nothing here touches the network: a set that is not there is an error that names the command to download it.
+Nothing here uses the network: a data set that is not there is an error that names the command to download it.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ class Source(Config):
     """One file of a data set on the web."""
 
     file: str
-    """The name it gets here."""
+    """Name of the downloaded file."""
     addresses: Annotated[list[str], Field(min_length=1)]
-    """Where it can be had, tried in this order."""
+    """URLs, tried in this order."""
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
-    """What it must hash to; not given: not known."""
+    """Expected hash; not given: not known."""
     unpack: bool = True
     """Whether it is an archive to be unpacked."""
     optional: bool = False
-    """The data can be used without it."""
+    """Whether the data can be used without it."""
 
 
-class Published(Config):
-    """Figures the data's makers or users have printed; None where none is known."""
+class PublishedFigures(Config):
+    """Published statistics of a data set; None if not known."""
 
     train: Count | None = None
     valid: Count | None = None
@@ -51,19 +51,19 @@ class Published(Config):
 
 
 class Entry(Config):
-    """What is known of a named data set."""
+    """Metadata of a named data set."""
 
     title: str
     format: Literal["native", "pecos", "lines", "xc", "vowpal"]
-    """Format of the files once they are ready."""
+    """Format of the files after download and conversion."""
     sources: Annotated[list[Source], Field(min_length=1)]
     prepare: Literal["eurlex57k"] | None = None
-    """The converter that makes them ready; not given: they are as they come."""
+    """The converter to run after unpacking; not given: none."""
     licence: str
     citation: str
     propensity: tuple[float, float]
     """A and B of the propensity-scored metrics."""
-    published: Published
+    published: PublishedFigures
     notes: str
     """Which of several versions in circulation this is."""
 
@@ -84,11 +84,11 @@ def names() -> list[str]:
 
 
 def entry(name: str) -> Entry:
-    """What is known of a data set; DataError with the nearest name if there is none of that name."""
-    found = _entries().get(name)
-    if found is None:
+    """Metadata of a data set; DataError with the nearest name if there is none of that name."""
+    known = _entries().get(name)
+    if known is None:
         raise DataError(f"there is no known data set '{name}'; {did_you_mean(name, names())}")
-    return found
+    return known
 
 
 def data_home() -> Path:
@@ -98,20 +98,20 @@ def data_home() -> Path:
 
 
 def folder_of(name: str, folder: str | Path | None = None) -> Path:
-    """Where a named data set lies, or would lie, below `folder` (not given: the data home)."""
+    """The folder of a named data set, which need not exist, below `folder` (not given: the data home)."""
     entry(name)
     return (Path(folder).expanduser() if folder is not None else data_home()) / name
 
 
-def require(name: str, folder: str | Path | None = None) -> Path:
-    """Where a named data set lies; DataError with the command to get it if it is not there."""
-    place = folder_of(name, folder)
-    if not place.is_dir():
+def downloaded_folder(name: str, folder: str | Path | None = None) -> Path:
+    """The folder of a downloaded data set; DataError with the download command if it does not exist."""
+    path = folder_of(name, folder)
+    if not path.is_dir():
         option = f" --folder {folder}" if folder is not None else ""
         raise DataError(
-            f"the data set '{name}' is not in {place.parent}; get it with: labelwise data download {name}{option}"
+            f"the data set '{name}' is not in {path.parent}; get it with: labelwise data download {name}{option}"
         )
-    return place
+    return path
 
 
 @overload
@@ -130,7 +130,7 @@ def dataset(
     name
         One of `names()`.
     split
-        `train`, `valid` or `test` for that part alone; not given: all parts by name, in the label space of
+        `train`, `valid` or `test` for that part only; not given: a dict of all parts, in the label space of
         train.
     folder
         Where named data sets are kept; not given: `data_home()`.
@@ -139,7 +139,7 @@ def dataset(
     """
     from labelwise.data.read import read, read_splits
 
-    known, place = entry(name), require(name, folder)
+    known, path = entry(name), downloaded_folder(name, folder)
     if split is None:
-        return read_splits(place, known.format, scratch=scratch)
-    return read(place, known.format, split, scratch=scratch)
+        return read_splits(path, known.format, scratch=scratch)
+    return read(path, known.format, split, scratch=scratch)

@@ -1,8 +1,8 @@
-"""From one format to another, also what is larger than memory.
+"""Converts a data set from one format to another, also if it is larger than memory.
 
-Rows of formats with numbered features are put into files beside the output while they are read, and mapped from there
-while they are written, so that only their offsets are held in memory. The files are gone when the work is done, or has
-failed.
+Rows of formats with numbered features are written to temporary files beside the output while they are read, and
+memory-mapped while they are written, so that only their offsets are in memory. The files are removed at the end, also
+after an error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from labelwise.data.options import ReadOptions
 from labelwise.data.out_of_core import scratch_beside
 from labelwise.data.read import AUTO, format_named, read, read_splits
-from labelwise.data.write import refuse_parts, refuse_taken, write, write_splits
+from labelwise.data.write import refuse_existing_path, refuse_parts, write, write_splits
 
 
 def convert(
@@ -27,7 +27,7 @@ def convert(
     force: bool = False,
     drop: Iterable[str] = (),
 ) -> int:
-    """Write a data set in another format; how many documents there are.
+    """Write a data set in another format; returns the number of documents.
 
     Parameters
     ----------
@@ -36,8 +36,8 @@ def convert(
     output
         The file or folder to write.
     from_format, to_format
-        As `format` of `labelwise.read` and `labelwise.write`; a folder with all parts is written as `native` if
-        nothing else is said.
+        As `format` of `labelwise.read` and `labelwise.write`; a folder with all parts is written as `native` by
+        default.
     options, force, drop
         As those of `labelwise.read` and `labelwise.write`.
     """
@@ -49,7 +49,7 @@ def convert(
             parts = read_splits(path, from_format, options, scratch)
             write_splits(parts, output, chosen, force, drop)
             return sum(map(len, parts.values()))
-    refuse_taken(output, force)
+    refuse_existing_path(output, force)
     with scratch_beside(output) as scratch:
         data = read(path, from_format, split, options, scratch=scratch)
         write(data, output, to_format, force, drop)

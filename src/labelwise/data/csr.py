@@ -1,4 +1,4 @@
-"""CSR matrices larger than memory: choosing rows, and gathering rows block by block in memory or in files."""
+"""CSR matrices larger than memory: selecting rows, and building matrices block by block in memory or in files."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from scipy import sparse
 
 from labelwise.errors import DataError
 
-# --- choosing rows --------------------------------------------------------------------------------------------------
+# --- selecting rows -------------------------------------------------------------------------------------------------
 
 
 def pick_rows(matrix: Any, rows: Any) -> Any:
     """``matrix[rows]`` for a slice, an index array or a mask, touching only those rows.
 
-    SciPy does the same unless the offsets are wider than the columns, as they are from 2^31 numbers on: then it makes a
-    wider copy of all columns first.
+    SciPy does the same unless the offsets are wider than the columns, as they are from 2^31 entries on: then it first
+    copies all columns to the wider type.
     """
     if not isinstance(matrix, sparse.csr_array) or matrix.indptr.dtype == matrix.indices.dtype:
         return matrix[rows]
-    chosen = row_numbers(rows, matrix.shape[0])
+    chosen = row_indices(rows, matrix.shape[0])
     starts = matrix.indptr[chosen]
     counts = matrix.indptr[chosen + 1] - starts
     ends = np.cumsum(counts)
-    places = np.repeat(starts - (ends - counts), counts) + np.arange(counts.sum())
+    positions = np.repeat(starts - (ends - counts), counts) + np.arange(counts.sum())
     indptr = np.concatenate([[0], ends])
-    picked = (matrix.data[places], matrix.indices[places], indptr)
+    picked = (matrix.data[positions], matrix.indices[positions], indptr)
     return sparse.csr_array(picked, shape=(len(chosen), matrix.shape[1]))
 
 
-def row_numbers(rows: Any, count: int) -> np.ndarray:
-    """The numbers of the rows that a slice, an index array or a mask chooses among `count`."""
+def row_indices(rows: Any, count: int) -> np.ndarray:
+    """The indices of the rows that a slice, an index array or a mask selects among `count`."""
     if isinstance(rows, slice):
         return np.arange(*rows.indices(count))
     rows = np.atleast_1d(np.asarray(rows))
@@ -49,20 +49,20 @@ def row_numbers(rows: Any, count: int) -> np.ndarray:
 
 
 def csr_of(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]) -> sparse.csr_array:
-    """A matrix of these very arrays; SciPy's constructor would copy columns of another type than the offsets."""
+    """A matrix that shares these arrays; SciPy's constructor would copy columns of another type than the offsets."""
     matrix: Any = sparse.csr_array(shape, dtype=data.dtype)
     matrix.data, matrix.indices, matrix.indptr = data, indices, indptr
     return matrix
 
 
-# --- gathering rows -------------------------------------------------------------------------------------------------
+# --- building matrices ----------------------------------------------------------------------------------------------
 
 
-class RowsInMemory:
-    """The rows of a CSR matrix, gathered block by block in file order.
+class CsrBuilder:
+    """Builds a CSR matrix from blocks of rows, in memory.
 
-    Its arrays are made from an estimate of the whole and cut to size at the end. Memory that was never
-    written to costs nothing, so the rows are held once, and never a second time to be put together.
+    Its arrays are allocated by an estimate of the final size and shrunk at the end. Memory that was never written to
+    costs nothing, so the rows are held once, and need not be concatenated.
     """
 
     def __init__(self, valued: bool) -> None:
@@ -71,26 +71,26 @@ class RowsInMemory:
         self.indices = np.empty(0, np.int32)
         self.values = np.empty(0, np.float32) if valued else None
 
-    def add(self, counts: np.ndarray, indices: np.ndarray, values: np.ndarray | None, share: float) -> None:
-        """Add the rows of one block, with which `share` of the whole has been read."""
+    def add(self, counts: np.ndarray, indices: np.ndarray, values: np.ndarray | None, fraction_read: float) -> None:
+        """Add the rows of one block; `fraction_read` of the file has been read with it."""
         begin, self.size = self.size, self.size + len(indices)
         self.counts.append(counts)
         if self.size > len(self.indices):
-            expected = int(self.size / max(share, 1e-9) * 1.05)
-            room = max(int(1.2 * self.size) + 1024, min(expected, 8 * self.size + (1 << 26)))
-            self.indices = _enlarged(self.indices, begin, room)
+            expected = int(self.size / max(fraction_read, 1e-9) * 1.05)
+            capacity = max(int(1.2 * self.size) + 1024, min(expected, 8 * self.size + (1 << 26)))
+            self.indices = _enlarged(self.indices, begin, capacity)
             if self.values is not None:
-                self.values = _enlarged(self.values, begin, room)
+                self.values = _enlarged(self.values, begin, capacity)
         self.indices[begin : self.size] = indices
         if self.values is not None:
             self.values[begin : self.size] = values
 
     def drop_last(self) -> None:
-        """Take back the last row, which must be empty."""
+        """Remove the last row, which must be empty."""
         self.counts[-1] = self.counts[-1][:-1]
 
     def matrix(self, n_columns: int) -> sparse.csr_array:
-        """The gathered rows; values are 1 where none were given."""
+        """The matrix of all rows; values are 1 where none were given."""
         self.indices.resize(self.size, refcheck=False)
         if self.values is not None:
             self.values.resize(self.size, refcheck=False)
@@ -101,42 +101,42 @@ class RowsInMemory:
 class ArrayOnDisk:
     """A vector in a file of a folder.
 
-    Once it is mapped its file has no name any more, where the system allows that: the room on the disk is free again as
-    soon as nobody uses the array, and when the process ends, by whatever means.
+    Once it is mapped its file is unlinked, where the system allows that: the disk space is freed as soon as the array
+    is no longer used, and when the process ends, even if it is killed.
     """
 
     def __init__(self, dtype: Any, folder: Path) -> None:
         self.size = 0
         self.dtype = np.dtype(dtype)
-        self._place = folder / f"{uuid4().hex}.rows"
+        self._path = folder / f"{uuid4().hex}.rows"
 
     def add(self, array: np.ndarray) -> None:
-        """Put numbers at the end; those of a matrix row by row."""
+        """Append numbers; those of a matrix row by row."""
         array = np.ascontiguousarray(array, self.dtype)
         try:
-            with self._place.open("ab") as file:
+            with self._path.open("ab") as file:
                 file.write(array.data)
         except OSError as error:
-            raise DataError(f"rows cannot be written to: {error.strerror or error}", self._place.parent) from error
+            raise DataError(f"rows cannot be written to: {error.strerror or error}", self._path.parent) from error
         self.size += array.size
 
-    def mapped(self) -> np.ndarray:
-        """All of it, read-only; nothing can be added any more."""
+    def map(self) -> np.ndarray:
+        """Map the whole vector read-only; nothing can be added afterwards."""
         if not self.size:  # an empty file cannot be mapped
             return np.empty(0, self.dtype)
         try:
-            array = np.asarray(np.memmap(self._place, self.dtype, "r"))
+            array = np.asarray(np.memmap(self._path, self.dtype, "r"))
         except OSError as error:
-            raise DataError(f"rows cannot be mapped: {error.strerror or error}", self._place.parent) from error
+            raise DataError(f"rows cannot be mapped: {error.strerror or error}", self._path.parent) from error
         with suppress(OSError):
-            self._place.unlink()
+            self._path.unlink()
         return array
 
 
-class RowsOnDisk:
-    """`RowsInMemory` whose columns and values go to files in a folder and are mapped in the end.
+class MappedCsrBuilder:
+    """A `CsrBuilder` that writes columns and values to files in a folder and maps them at the end.
 
-    Only the counts stay in memory. The folder must stay until the matrix is made.
+    Only the counts stay in memory. The folder must exist until `matrix` has been called.
     """
 
     def __init__(self, valued: bool, folder: Path) -> None:
@@ -145,40 +145,40 @@ class RowsOnDisk:
         self.counts: list[np.ndarray] = []
         self._indices, self._values = ArrayOnDisk(np.int32, folder), ArrayOnDisk(np.float32, folder)
 
-    def add(self, counts: np.ndarray, indices: np.ndarray, values: np.ndarray | None, share: float) -> None:
-        """Add the rows of one block; `share` is not needed here."""
+    def add(self, counts: np.ndarray, indices: np.ndarray, values: np.ndarray | None, fraction_read: float) -> None:
+        """Add the rows of one block; `fraction_read` is not needed here."""
         self.counts.append(counts.copy())
         self.size += len(indices)
         self._indices.add(indices)
         self._values.add(np.ones(len(indices), np.float32) if values is None else values)
 
     def drop_last(self) -> None:
-        """Take back the last row, which must be empty."""
+        """Remove the last row, which must be empty."""
         self.counts[-1] = self.counts[-1][:-1]
 
     def matrix(self, n_columns: int) -> sparse.csr_array:
-        """The gathered rows, mapped."""
-        return _csr(self.counts, self._indices.mapped(), self._values.mapped(), n_columns)
+        """The matrix of all rows, mapped."""
+        return _csr(self.counts, self._indices.map(), self._values.map(), n_columns)
 
 
-def new_rows(valued: bool, folder: Path | None) -> RowsInMemory | RowsOnDisk:
-    """Rows in memory, or in files if there is a folder for them."""
-    return RowsInMemory(valued) if folder is None else RowsOnDisk(valued, folder)
+def csr_builder(valued: bool, folder: Path | None) -> CsrBuilder | MappedCsrBuilder:
+    """A builder that uses memory, or files if a folder is given."""
+    return CsrBuilder(valued) if folder is None else MappedCsrBuilder(valued, folder)
 
 
 def _csr(counts: list[np.ndarray], indices: np.ndarray, values: np.ndarray, n_columns: int) -> sparse.csr_array:
-    """The matrix of some rows, made of these very arrays."""
+    """A matrix that shares these arrays; `counts` is emptied."""
     ends = np.cumsum(np.concatenate([np.zeros(1, np.int32), *counts]), dtype=np.int64)
     counts.clear()
     return csr_of(values, indices, narrow_offsets(ends), (len(ends) - 1, n_columns))
 
 
 def narrow_offsets(ends: np.ndarray) -> np.ndarray:
-    """Offsets of rows in 32 bits if that is enough, which is what SciPy makes of them too."""
+    """Row offsets as int32 if they fit, as SciPy does too."""
     return ends if len(ends) and ends[-1] >= 2**31 else ends.astype(np.int32)
 
 
-def _enlarged(array: np.ndarray, used: int, room: int) -> np.ndarray:
-    larger = np.empty(room, array.dtype)
+def _enlarged(array: np.ndarray, used: int, capacity: int) -> np.ndarray:
+    larger = np.empty(capacity, array.dtype)
     larger[:used] = array[:used]
     return larger

@@ -1,4 +1,4 @@
-"""Dataset: documents with their labels, whatever they came from.
+"""Dataset: documents with their labels, independent of the file format.
 
 A document has a text, a row of features, a path to a file, an array, or several of these. Labels are a sparse
 documents x labels matrix whose column j is called ``label_names[j]``; two data sets can only be compared after `align`
@@ -17,16 +17,16 @@ from scipy import sparse
 from labelwise.checks import are_offsets, in_range
 from labelwise.data.blocks import Blocks
 from labelwise.data.csr import pick_rows
-from labelwise.data.label_space import check_distinct, places_of
+from labelwise.data.label_space import check_distinct, positions_in
 from labelwise.errors import DataError
 from labelwise.mapped import counts_of, in_pieces, mapping_of, release_pages
 from labelwise.strings import Strings
 
 Features = sparse.csr_array | np.ndarray | Blocks
 CSR = sparse.csr_array, sparse.csr_matrix
-"""SciPy's newer and older kind."""
-MOST_UNNAMED = 1 << 27
-"""Labels whose names are made from their numbers at most: a damaged shape must not ask for gigabytes."""
+"""SciPy's newer and older type."""
+MAX_UNNAMED_LABELS = 1 << 27
+"""Most labels that may be named by their column numbers: a damaged shape must not allocate gigabytes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,14 +40,14 @@ class Dataset:
     label_names
         The identity of each label, unique. Defaults to the column numbers.
     texts, features, paths, arrays
-        What is known of each document; at least one, unless there are no documents. The first axis of an array is the
-        documents, what is beyond belongs to each of them, as height, width and channels of an image do.
+        Inputs; at least one is required, unless there are no documents. The first axis of an array is the documents,
+        the others are those of one document, such as height, width and channels of an image.
     label_texts
-        What a label means in words, where the source tells (the name is then often a code).
+        A description of each label, if the source has one (the name is then often a code).
     ids
-        The documents' own names, where the source has them.
+        The documents' identifiers, if the source has them.
     name
-        Where the data came from, for messages and reports.
+        The source of the data, for messages and reports.
     """
 
     labels: sparse.csr_array
@@ -64,7 +64,9 @@ class Dataset:
         labels = canonical_csr(self.labels, "labels")
         set_field = object.__setattr__
         set_field(self, "labels", labels)
-        names = _numbers(labels.shape[1], self.name) if self.label_names is None else Strings.of(self.label_names)
+        names = (
+            _numbered_names(labels.shape[1], self.name) if self.label_names is None else Strings.of(self.label_names)
+        )
         check_distinct(names, self.name)
         set_field(self, "label_names", names)
         for part in ("texts", "paths", "label_texts", "ids"):
@@ -96,8 +98,8 @@ class Dataset:
 
     def __repr__(self) -> str:
         parts = [p for p in ("texts", "features", "paths", "arrays") if getattr(self, p) is not None]
-        held = "+".join(parts) or "nothing"
-        return f"Dataset({self.name}: {len(self):,} documents with {held}, {self.n_labels:,} labels)"
+        inputs = "+".join(parts) or "nothing"
+        return f"Dataset({self.name}: {len(self):,} documents with {inputs}, {self.n_labels:,} labels)"
 
     @property
     def n_labels(self) -> int:
@@ -105,13 +107,13 @@ class Dataset:
         return self.labels.shape[1]
 
     def label_counts(self) -> np.ndarray:
-        """Documents with each label."""
+        """Number of documents per label."""
         return counts_of(self.labels.indices, self.n_labels)
 
     def labels_of(self, row: int) -> list[str]:
         """The names of one document's labels, in the order of the label space."""
-        place = range(len(self))[row]
-        columns = self.labels.indices[self.labels.indptr[place] : self.labels.indptr[place + 1]]
+        index = range(len(self))[row]
+        columns = self.labels.indices[self.labels.indptr[index] : self.labels.indptr[index + 1]]
         return [self.label_names[int(column)] for column in columns]
 
     def take(self, rows: Any) -> Dataset:
@@ -124,12 +126,12 @@ class Dataset:
         return replace(self, labels=pick_rows(self.labels, rows), **picked)
 
     def split(self, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
-        """Two data sets drawn at random: the second holds `fraction` of the documents, order kept in both."""
-        chosen = self.drawn(fraction, seed)
+        """Split at random into two data sets: the second has `fraction` of the documents; both keep their order."""
+        chosen = self.split_mask(fraction, seed)
         return self.take(~chosen), self.take(chosen)
 
-    def drawn(self, fraction: float, seed: int = 0) -> np.ndarray:
-        """Which documents `split` puts into the second data set, as a mask."""
+    def split_mask(self, fraction: float, seed: int = 0) -> np.ndarray:
+        """Mask of the documents that `split` puts into the second data set."""
         if not 0 < fraction < 1:
             raise DataError(f"{self.name}: a split takes a fraction between 0 and 1, got {fraction}")
         chosen = np.zeros(len(self), bool)
@@ -140,43 +142,43 @@ class Dataset:
         return chosen
 
     def align(self, label_names: Strings) -> Dataset:
-        """The same documents in another label space: its columns first, then the labels only found here.
+        """The same documents in another label space: its columns first, then the labels that occur only here.
 
-        Labels that `label_names` lacks are kept as further columns, because a test label that training has never
-        seen is still a label the method misses.
+        Labels that are not in `label_names` are kept as additional columns, because a test label without training
+        documents still counts as a miss.
         """
         if self.label_names is label_names or self.label_names == label_names:
             return self
         check_distinct(label_names, "align")
-        columns = places_of(self.label_names, label_names)
+        columns = positions_in(self.label_names, label_names)
         new = np.flatnonzero(columns < 0)
         if len(new):
             new = new[_used(self.labels)[new]]
         columns[new] = len(label_names) + np.arange(len(new))
         names = label_names + self.label_names[new] if len(new) else label_names
         indices = self.labels.indices
-        if not np.array_equal(columns, np.arange(len(columns))):  # else they may stay where they are, mapped perhaps
+        if not np.array_equal(columns, np.arange(len(columns))):  # else no copy is needed; they may be mapped
             indices = columns[indices]
         labels = sparse.csr_array((self.labels.data, indices, self.labels.indptr), shape=(len(self), len(names)))
         texts = None
         if self.label_texts is not None:
-            known = names + self.label_texts
-            mine = places_of(names, self.label_names)
-            texts = known[np.where(mine < 0, np.arange(len(names)), len(names) + mine)]
+            candidates = names + self.label_texts
+            own = positions_in(names, self.label_names)
+            texts = candidates[np.where(own < 0, np.arange(len(names)), len(names) + own)]
         return replace(self, labels=labels, label_names=names, label_texts=texts)
 
 
-def _numbers(count: int, what: str) -> Strings:
-    """Names of labels that have none."""
-    if count > MOST_UNNAMED:
+def _numbered_names(count: int, what: str) -> Strings:
+    """Column numbers as names, for labels without names."""
+    if count > MAX_UNNAMED_LABELS:
         raise DataError(
-            f"{what}: {count:,} labels without names, at most {MOST_UNNAMED:,} are read; is the shape right?"
+            f"{what}: {count:,} labels without names, at most {MAX_UNNAMED_LABELS:,} are read; is the shape right?"
         )
     return Strings.numbers(count)
 
 
 def _used(labels: sparse.csr_array, piece: int = 1 << 20) -> np.ndarray:
-    """Which labels any document has; piece by piece, as NumPy copies what it takes for an index."""
+    """Mask of the labels that occur; in chunks, as NumPy copies index arrays."""
     used = np.zeros(labels.shape[1], bool)
     for begin in range(0, len(labels.indices), piece):
         used[labels.indices[begin : begin + piece]] = True
@@ -189,9 +191,9 @@ def canonical_csr(given: Any, what: str) -> sparse.csr_array:
     if is_canonical_csr(matrix):
         return matrix if isinstance(matrix, sparse.csr_array) else sparse.csr_array(matrix)
     if isinstance(matrix, np.ndarray) and (matrix.ndim != 2 or matrix.dtype.kind not in "biuf"):
-        raise DataError(f"{what} must be a matrix of numbers, got {matrix.dtype} of shape {matrix.shape}")
+        raise DataError(f"{what} must be a numeric matrix, got {matrix.dtype} of shape {matrix.shape}")
     if matrix.ndim != 2:
-        raise DataError(f"{what} must have rows and columns, got the shape {matrix.shape}")
+        raise DataError(f"{what} must have two dimensions, got the shape {matrix.shape}")
     check_compressed(matrix, what)
     csr: Any = sparse.csr_array(matrix)
     try:
@@ -205,7 +207,7 @@ def canonical_csr(given: Any, what: str) -> sparse.csr_array:
         csr.sum_duplicates()
         csr.eliminate_zeros()
     if not np.isfinite(csr.data).all():
-        raise DataError(f"{what} hold NaN or infinity; only finite numbers are accepted")
+        raise DataError(f"{what} contain NaN or infinity; only finite numbers are accepted")
     return csr
 
 
@@ -229,7 +231,7 @@ def check_compressed(matrix: Any, what: str) -> None:
 
 
 def is_canonical_csr(matrix: Any) -> bool:
-    """Whether it is as `canonical_csr` makes it, of either kind: one pass, nothing copied."""
+    """Whether `canonical_csr` would return it unchanged, for either SciPy type; one pass, no copies."""
     if not isinstance(matrix, CSR) or matrix.ndim != 2 or matrix.dtype != np.float32:
         return False
     from labelwise.kernels.formats.canonical import is_canonical
@@ -243,7 +245,7 @@ def is_canonical_csr(matrix: Any) -> bool:
 
 
 def _rows_are_canonical(matrix: Any, first: int, last: int) -> bool:
-    """`is_canonical` for some rows of a mapped matrix, whose pages are let go of afterwards."""
+    """`is_canonical` for some rows of a mapped matrix, whose pages are released afterwards."""
     from labelwise.kernels.formats.canonical import is_canonical
 
     begin, end = matrix.indptr[first], matrix.indptr[last]
@@ -264,7 +266,7 @@ def row_pieces(indptr: np.ndarray, size: int = 1 << 22) -> Iterator[tuple[int, i
 
 
 def canonical_features(features: Any) -> Features:
-    """CSR as `canonical_csr` makes it, a dense matrix of float32 (or float16, if it is), or both side by side."""
+    """Features as canonical CSR, a dense float32 matrix (float16 stays float16), or both side by side."""
     if isinstance(features, Blocks):
         parts: list[Any] = [
             None if block is None else canonical_features(block) for block in (features.sparse, features.dense)
@@ -274,35 +276,35 @@ def canonical_features(features: Any) -> Features:
         return canonical_csr(features, "features")
     dense = np.asarray(features)
     if dense.ndim != 2 or dense.dtype.kind not in "biuf":
-        raise DataError(f"features must be a matrix of numbers, got {dense.dtype} of shape {dense.shape}")
+        raise DataError(f"features must be a numeric matrix, got {dense.dtype} of shape {dense.shape}")
     dense = np.ascontiguousarray(dense, np.float16 if dense.dtype == np.float16 else np.float32)
     if not all(np.isfinite(piece).all() for piece in in_pieces(dense.reshape(-1))):
-        raise DataError("features hold NaN or infinity; only finite numbers are accepted")
+        raise DataError("features contain NaN or infinity; only finite numbers are accepted")
     return dense
 
 
 def canonical_arrays(arrays: Any) -> np.ndarray:
     """Finite numbers of any type, the first of at least two axes being the documents."""
-    found = np.asarray(arrays)
-    if found.ndim < 2 or found.dtype.kind not in "biuf":
+    array = np.asarray(arrays)
+    if array.ndim < 2 or array.dtype.kind not in "biuf":
         raise DataError(
-            f"arrays must be numbers with a first axis of documents, got {found.dtype} of shape {found.shape}"
+            f"arrays must be numeric with documents as the first axis, got {array.dtype} of shape {array.shape}"
         )
-    if found.dtype.kind == "f" and not all(np.isfinite(piece).all() for piece in in_pieces(found.reshape(-1))):
-        raise DataError("arrays hold NaN or infinity; only finite numbers are accepted")
-    return found
+    if array.dtype.kind == "f" and not all(np.isfinite(piece).all() for piece in in_pieces(array.reshape(-1))):
+        raise DataError("arrays contain NaN or infinity; only finite numbers are accepted")
+    return array
 
 
 def labels_from_lists(
     lists: Sequence[Iterable[str | int]], label_names: Strings | None = None
 ) -> tuple[sparse.csr_array, Strings]:
-    """A label matrix from a list of labels a document; names in the order of `sorted_label_names`."""
-    rows = [_label_list(row, place) for place, row in enumerate(lists)]
+    """A label matrix from a list of labels per document; names in the order of `sorted_label_names`."""
+    rows = [_label_list(row, index) for index, row in enumerate(lists)]
     names = label_names if label_names is not None else sorted_label_names({n for row in rows for n in row})
-    places = names.positions
+    column_of = names.positions
     indptr = np.cumsum([0, *(len(row) for row in rows)])
     try:
-        indices = np.fromiter((places[n] for row in rows for n in row), np.int64, int(indptr[-1]))
+        indices = np.fromiter((column_of[n] for row in rows for n in row), np.int64, int(indptr[-1]))
     except KeyError as error:
         raise DataError(f"label {error.args[0]!r} is not among the {len(names):,} given label names") from None
     matrix = sparse.csr_array((np.ones(len(indices), np.float32), indices, indptr), shape=(len(rows), len(names)))
@@ -311,9 +313,9 @@ def labels_from_lists(
     return matrix, names
 
 
-def _label_list(row: Any, place: int) -> list[str]:
+def _label_list(row: Any, index: int) -> list[str]:
     if not isinstance(row, Iterable) or not all(isinstance(label, str | int | np.integer) for label in row):
-        raise DataError(f"document {place}: its labels must be a list of names or numbers, got {row!r}")
+        raise DataError(f"document {index}: its labels must be a list of names or numbers, got {row!r}")
     return [str(label) for label in row]
 
 

@@ -1,8 +1,8 @@
 """Downloads a named data set: fetch, unpack and convert its files.
 
-The data home holds `NAME/` (the data, ready to be read), `NAME.lock.json` (the hash each address gave at the first
+The data home contains `NAME/` (the data, ready to be read), `NAME.lock.json` (the hash of each file at the first
 download) and `downloads/NAME/` (incomplete downloads, removed at the end). Where the catalogue has no hash, the one of
-the first download is compared, so that a file that changes later is noticed.
+the first download is compared, so that a file that changes later is detected.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from typing import Any
 
 from labelwise.atomic import replacing
 from labelwise.data import archives
-from labelwise.data.atomic_folder import alone, check_free, data_folder
+from labelwise.data.atomic_folder import check_free, data_folder, exclusive
 from labelwise.data.catalogue import Entry, Source, data_home, entry
-from labelwise.data.fetch import DownloadLimits, Fetched, fetch
+from labelwise.data.fetch import DownloadLimits, FetchedFile, fetch
 from labelwise.errors import DataError
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Downloaded:
+class DownloadResult:
     """A data set that is ready to be read."""
 
     name: str
     folder: Path
-    files: list[Fetched]
+    files: list[FetchedFile]
     was_there: bool
-    """It had been downloaded before, and nothing was done."""
+    """Whether it had been downloaded before; nothing was done then."""
 
 
 def download(
@@ -47,8 +47,8 @@ def download(
     base_url: str | None = None,
     limits: DownloadLimits | None = None,
     max_unpacked_bytes: int = archives.MAX_BYTES,
-) -> Downloaded:
-    """Download a named data set, unless it is there already.
+) -> DownloadResult:
+    """Download a named data set, unless it exists already.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def download(
     home
         Where named data sets are kept; default: `data_home()`.
     force
-        Download it again and replace what is there.
+        Download it again and replace the existing folder.
     base_url
         A mirror: the files are taken from `BASE_URL/FILE` instead of the catalogue's addresses.
     limits
@@ -67,82 +67,82 @@ def download(
     """
     known = entry(name)
     home = Path(home).expanduser() if home is not None else data_home()
-    folder, waiting, sums = home / name, home / "downloads" / name, home / f"{name}.lock.json"
+    folder, incomplete, hashes = home / name, home / "downloads" / name, home / f"{name}.lock.json"
     if folder.is_dir() and any(folder.iterdir()) and not force:
-        return Downloaded(name, folder, [], True)
+        return DownloadResult(name, folder, [], True)
     check_free(folder, force)
-    with alone(waiting):
+    with exclusive(incomplete):
         fetched = {
-            source.file: found
+            source.file: file
             for source in known.sources
-            if (found := _fetch(source, waiting, sums, base_url, limits)) is not None
+            if (file := _fetch(source, incomplete, hashes, base_url, limits)) is not None
         }
         files = {
-            file: {"address": found.address, "sha256": found.sha256, "bytes": found.bytes}
-            for file, found in fetched.items()
+            name: {"address": file.address, "sha256": file.sha256, "bytes": file.bytes}
+            for name, file in fetched.items()
         }
         about = {"name": name, "licence": known.licence, "citation": known.citation, "files": files}
         try:
             with data_folder(folder, about, force) as hidden:
-                _make_ready(known, fetched, hidden, max_unpacked_bytes)
+                _prepare(known, fetched, hidden, max_unpacked_bytes)
         except archives.DamagedArchiveError as error:
             Path(str(error.path)).unlink(missing_ok=True)  # or the next run would find it and fail again
             raise
-        _record(fetched.values(), sums)
-        shutil.rmtree(waiting, ignore_errors=True)
-    return Downloaded(name, folder, list(fetched.values()), False)
+        _record(fetched.values(), hashes)
+        shutil.rmtree(incomplete, ignore_errors=True)
+    return DownloadResult(name, folder, list(fetched.values()), False)
 
 
 def _fetch(
-    source: Source, waiting: Path, sums: Path, base_url: str | None, limits: DownloadLimits | None
-) -> Fetched | None:
-    """One file of a data set; None if it is optional and cannot be had."""
+    source: Source, incomplete: Path, hashes: Path, base_url: str | None, limits: DownloadLimits | None
+) -> FetchedFile | None:
+    """Download one file of a data set; None if it is optional and not available."""
     addresses = source.addresses
     if base_url is not None:
         addresses = [f"{base_url.rstrip('/')}/{urllib.parse.quote(source.file)}"]
     try:
-        found = fetch(addresses, waiting / source.file, source.sha256, limits)
+        file = fetch(addresses, incomplete / source.file, source.sha256, limits)
     except DataError as error:
         if not source.optional:
             raise
         log.warning("%s is left out: %s", source.file, error)
         return None
-    before = _recorded(sums).get(found.address)
-    if before is not None and before.get("sha256") != found.sha256:
-        found.path.unlink(missing_ok=True)
+    before = _read_hashes(hashes).get(file.address)
+    if before is not None and before.get("sha256") != file.sha256:
+        file.path.unlink(missing_ok=True)
         raise DataError(
-            f"{found.address}: the file has changed and was removed: SHA-256 {found.sha256}, but it was "
-            f"{before.get('sha256')} on {before.get('first_seen')}. If that is right, delete {sums}"
+            f"{file.address}: the file has changed and was removed: SHA-256 {file.sha256}, but it was "
+            f"{before.get('sha256')} on {before.get('first_seen')}. If that is right, delete {hashes}"
         )
-    return found
+    return file
 
 
-def _recorded(sums: Path) -> dict[str, dict[str, Any]]:
-    """What each address gave at the first download."""
+def _read_hashes(path: Path) -> dict[str, dict[str, Any]]:
+    """Hash, size and date of the first download, by address."""
     try:
-        recorded = json.loads(sums.read_bytes())
+        recorded = json.loads(path.read_bytes())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise DataError(f"cannot be read ({error}); delete it to start again", sums) from None
+        raise DataError(f"cannot be read ({error}); delete it to start again", path) from None
     if not isinstance(recorded, dict) or not all(isinstance(value, dict) for value in recorded.values()):
-        raise DataError("is damaged; delete it to start again", sums)
+        raise DataError("is damaged; delete it to start again", path)
     return recorded
 
 
-def _record(files: Iterable[Fetched], sums: Path) -> None:
-    """Record files that were downloaded, not copied here by hand, and have proved usable."""
-    recorded = _recorded(sums)
+def _record(files: Iterable[FetchedFile], path: Path) -> None:
+    """Record the hashes of usable files that were downloaded and not copied here by hand."""
+    recorded = _read_hashes(path)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    for found in files:
-        if not found.address.startswith("file:"):
-            recorded.setdefault(found.address, {"sha256": found.sha256, "bytes": found.bytes, "first_seen": today})
-    with replacing(sums) as file:
-        file.write(json.dumps(recorded, indent=1) + "\n")
+    for file in files:
+        if not file.address.startswith("file:"):
+            recorded.setdefault(file.address, {"sha256": file.sha256, "bytes": file.bytes, "first_seen": today})
+    with replacing(path) as target:
+        target.write(json.dumps(recorded, indent=1) + "\n")
 
 
-def _make_ready(known: Entry, fetched: dict[str, Fetched], ready: Path, max_bytes: int) -> None:
-    """Unpack the files, convert them if the catalogue says so, and keep only what is read."""
+def _prepare(known: Entry, fetched: dict[str, FetchedFile], ready: Path, max_bytes: int) -> None:
+    """Unpack the files, convert them if the catalogue names a converter, and keep only the files that readers use."""
     unpacked = ready / ".unpacked"
     unpacked.mkdir()
     for source in known.sources:
@@ -159,7 +159,7 @@ def _make_ready(known: Entry, fetched: dict[str, Fetched], ready: Path, max_byte
 
 
 def _link(path: Path, target: Path) -> None:
-    """The same file under a second name, without a copy where the file system supports it."""
+    """Hard-link a file, or copy it if the file system does not support links."""
     try:
         os.link(path, target)
     except OSError:
@@ -167,6 +167,6 @@ def _link(path: Path, target: Path) -> None:
 
 
 def _innermost(folder: Path) -> Path:
-    """The first folder below that holds more than one other folder, as in `xmc-base/NAME/...`."""
+    """The first folder below with more than one entry or with a file, as in `xmc-base/NAME/...`."""
     inner = list(folder.iterdir())
     return _innermost(inner[0]) if len(inner) == 1 and inner[0].is_dir() else folder

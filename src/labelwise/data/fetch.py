@@ -1,4 +1,4 @@
-"""Downloads one file over HTTP: an interrupted download is resumed, the result is verified, and appears only whole.
+"""Downloads one file over HTTP; interrupted downloads are resumed, the result is verified and moved atomically.
 
 Bytes are written to `NAME.part`; `NAME.part.json` records the address, size and validator they belong to, so that a
 later run can resume. Only http and https are used, also after redirects, and never http after https.
@@ -30,10 +30,10 @@ from labelwise.progress import progress
 log = logging.getLogger(__name__)
 
 CHUNK = 1 << 20
-LEAST_BYTES = 1024
-"""A connection that brings less than this within the time-out counts as dead."""
-TRY_AGAIN = (408, 416, 425, 429, 500, 502, 503, 504)
-REFUSALS = {404: "there is no such file; the publisher may have moved it", 403: "the server does not give the file out"}
+MIN_BYTES_PER_TIMEOUT = 1024
+"""A connection that delivers less than this within the time-out counts as dead."""
+RETRY_STATUS_CODES = (408, 416, 425, 429, 500, 502, 503, 504)
+REASONS = {404: "there is no such file; the publisher may have moved it", 403: "the server denies access to the file"}
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ class DownloadLimits:
 
     timeout: float = 60.0
     attempts: int = 5
-    """Attempts in a row that bring less than a megabyte before it is an error."""
+    """Consecutive attempts that deliver less than a megabyte before it is an error."""
     pause: float = 1.0
     """Seconds before the second attempt; doubled before each further one, up to a minute."""
     max_bytes: int = 200 << 30
 
 
 @dataclass(frozen=True)
-class Fetched:
+class FetchedFile:
     """A downloaded file."""
 
     path: Path
@@ -58,38 +58,38 @@ class Fetched:
     address: str
 
 
-class _TryAgain(Exception):
-    """A failure that another attempt may mend."""
+class _RetryableError(Exception):
+    """A failure after which another attempt may succeed."""
 
 
 def fetch(
     addresses: Sequence[str], target: str | Path, sha256: str | None = None, limits: DownloadLimits | None = None
-) -> Fetched:
+) -> FetchedFile:
     """Download a file from the first address that has it; a file that exists already is only verified."""
     target = Path(target)
     if target.is_file():
-        found = _sha256(target)
-        if sha256 not in (None, found):
-            raise DataError(f"SHA-256 {found}, expected {sha256}; remove the file to download it again", target)
-        return Fetched(target, found, target.stat().st_size, target.absolute().as_uri())
+        actual = _sha256(target)
+        if sha256 not in (None, actual):
+            raise DataError(f"SHA-256 {actual}, expected {sha256}; remove the file to download it again", target)
+        return FetchedFile(target, actual, target.stat().st_size, target.absolute().as_uri())
     target.parent.mkdir(parents=True, exist_ok=True)
     failures = []
     for address in addresses:
-        part = _Part(address, target, limits or DownloadLimits())
+        partial = _PartialFile(address, target, limits or DownloadLimits())
         try:
-            part.complete()
+            partial.complete()
         except DataError as error:
             failures.append(str(error))
-            if part.size:  # another address would discard these bytes
+            if partial.size:  # another address would discard these bytes
                 break
             continue
-        found = _sha256(part.path)
-        if sha256 not in (None, found):
-            part.discard()
-            raise DataError(f"{address}: SHA-256 {found}, expected {sha256}: not the expected file, removed")
-        os.replace(part.path, target)
-        part.discard()
-        return Fetched(target, found, target.stat().st_size, address)
+        actual = _sha256(partial.path)
+        if sha256 not in (None, actual):
+            partial.discard()
+            raise DataError(f"{address}: SHA-256 {actual}, expected {sha256}: not the expected file, removed")
+        os.replace(partial.path, target)
+        partial.discard()
+        return FetchedFile(target, actual, target.stat().st_size, address)
     raise DataError("\n".join([*failures, f"if you have the file, copy it to {target} and run the command again"]))
 
 
@@ -98,8 +98,8 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-class _Part:
-    """The bytes of a file that have arrived so far."""
+class _PartialFile:
+    """The bytes of a file received so far."""
 
     def __init__(self, address: str, target: Path, limits: DownloadLimits) -> None:
         self.address, self.name, self.limits = address, target.name, limits
@@ -119,18 +119,18 @@ class _Part:
         self.note_path.unlink(missing_ok=True)
 
     def complete(self) -> None:
-        """Download what is missing, in several attempts if need be."""
+        """Download the missing bytes, with several attempts if necessary."""
         failures = 0
         while not self.size or self.size != self.note["total"]:
             before = self.size
             try:
                 with self._open() as response:
                     return self._receive(response)
-            except _TryAgain as why:
+            except _RetryableError as why:
                 failures = 1 if self.size - before >= CHUNK else failures + 1
                 if failures >= self.limits.attempts:
                     kept = f"; {self.size:,} bytes are kept in {self.path} for the next run" if self.size else ""
-                    raise DataError(f"{self.address}: given up after {failures} attempts: {why}{kept}") from None
+                    raise DataError(f"{self.address}: gave up after {failures} attempts: {why}{kept}") from None
                 log.info("%s: %s; trying again", self.address, why)
                 time.sleep(min(self.limits.pause * 2 ** (failures - 1), 60))
             except OSError as error:
@@ -141,7 +141,7 @@ class _Part:
         response = self._request(self.address)
         if response.headers.get_content_type() == "text/html":
             with response:
-                page = _received(response.read).decode("utf-8", "replace")
+                page = _read_chunk(response.read).decode("utf-8", "replace")
             response = self._request(confirmed_address(page, response.url))
             if response.headers.get_content_type() == "text/html":
                 raise DataError(f"{self.address}: the server sent a web page instead of the file, twice")
@@ -160,26 +160,26 @@ class _Part:
             return _OPENER.open(request, timeout=self.limits.timeout)
         except urllib.error.HTTPError as error:
             error.close()
-            if error.code == 416:  # the file has become shorter than what is here
+            if error.code == 416:  # the file is now shorter than the bytes received
                 self.discard()
-            if error.code in TRY_AGAIN:
-                raise _TryAgain(f"the server answers {error.code} {error.reason}") from None
-            why = REFUSALS.get(error.code, "the server refuses")
+            if error.code in RETRY_STATUS_CODES:
+                raise _RetryableError(f"the server returned {error.code} {error.reason}") from None
+            why = REASONS.get(error.code, "the server refuses")
             raise DataError(f"{self.address}: {why} ({error.code} {error.reason})") from None
         except (OSError, http.client.HTTPException) as error:
-            raise _TryAgain(f"no connection ({getattr(error, 'reason', error)})") from None
+            raise _RetryableError(f"no connection ({getattr(error, 'reason', error)})") from None
         except ValueError as error:
             raise DataError(f"{address}: not a valid address: {error}") from None
 
     def _receive(self, response: Any) -> None:
-        """Append the response to the part, or start over if the server sends the whole file."""
+        """Append the response to the partial file, or start over if the server sends the whole file."""
         headers = response.headers
         span = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", headers.get("Content-Range", ""))
         start, total = (int(span[1]), int(span[2])) if span else (0, response.length)
         if start != self.size or (self.size and self.note["total"] not in (None, total)):
             self.discard()
             if response.status == 206:
-                raise _TryAgain("the file on the server has changed")
+                raise _RetryableError("the file on the server has changed")
         self._check_size(total or 0)
         etag = headers.get("ETag", "W/")
         validator = headers.get("Last-Modified") if etag.startswith("W/") else etag  # weak ones say nothing about bytes
@@ -188,31 +188,33 @@ class _Part:
         since, received = time.monotonic(), 0
         with progress(f"downloading {self.name}", total, "bytes") as step, self.path.open("ab") as file:
             step(self.size)
-            while chunk := _received(response.read1):
+            while chunk := _read_chunk(response.read1):
                 file.write(chunk)
                 self.size += len(chunk)
                 self._check_size(self.size)
                 step(len(chunk))
                 received += len(chunk)
                 if time.monotonic() - since > self.limits.timeout:
-                    if received < LEAST_BYTES:
-                        raise _TryAgain(f"only {received:,} bytes in {self.limits.timeout:g} seconds")
+                    if received < MIN_BYTES_PER_TIMEOUT:
+                        raise _RetryableError(f"only {received:,} bytes in {self.limits.timeout:g} seconds")
                     since, received = time.monotonic(), 0
         if total is not None and self.size != total:
-            raise _TryAgain(f"the connection ended after {self.size:,} of {total:,} bytes")
+            raise _RetryableError(f"the connection ended after {self.size:,} of {total:,} bytes")
 
     def _check_size(self, size: int) -> None:
         if size > self.limits.max_bytes:
             raise DataError(f"{self.address}: more than the {self.limits.max_bytes:,} bytes that are allowed")
         if size - self.size > (free := shutil.disk_usage(self.path.parent).free):
-            raise DataError(f"{self.name} has {size:,} bytes, the disk only {free:,} free ones", self.path.parent)
+            raise DataError(
+                f"{self.name} has {size:,} bytes, but the disk has only {free:,} bytes free", self.path.parent
+            )
 
 
-def _received(read: Any) -> bytes:
+def _read_chunk(read: Any) -> bytes:
     try:
         return read(CHUNK)
     except (OSError, http.client.HTTPException) as error:
-        raise _TryAgain(f"the connection was lost ({error or type(error).__name__})") from None
+        raise _RetryableError(f"the connection was lost ({error or type(error).__name__})") from None
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):

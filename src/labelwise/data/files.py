@@ -1,4 +1,4 @@
-"""Files opened for reading and writing, plain or packed; every failure is an error that names the file."""
+"""Files opened for reading and writing, plain or compressed; every failure is an error that names the file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from labelwise.errors import DataError
 
 _GZIP, _XZ, _BZIP = b"\x1f\x8b", b"\xfd7zXZ\x00", b"BZh"
 _REFUSED = {
-    b"\x28\xb5\x2f\xfd": "is packed with zstd; unpack it first (plain, .gz, .xz and .bz2 are read)",
+    b"\x28\xb5\x2f\xfd": "is compressed with zstd; unpack it first (plain, .gz, .xz and .bz2 are read)",
     b"PK\x03\x04": "is a zip archive; unpack it first (plain, .gz, .xz and .bz2 are read)",
 }
 _BZIP_BLOCKS = (b"1AY&SY", b"\x17rE8P\x90")
@@ -25,36 +25,36 @@ _DAMAGE = (EOFError, zlib.error, lzma.LZMAError, OSError)
 
 
 class InputStream(io.RawIOBase):
-    """A file opened for reading, unpacked on the way; every failure is a `DataError` that names the file."""
+    """A file opened for reading, decompressed transparently; every failure is a `DataError` that names the file."""
 
-    def __init__(self, path: Path, file: io.BufferedReader, unpacked: IO[bytes]) -> None:
+    def __init__(self, path: Path, file: io.BufferedReader, decompressed: IO[bytes]) -> None:
         self.path = path
         self._file = file
-        self._unpacked: Any = unpacked
+        self._decompressed: Any = decompressed
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         try:
-            return self._unpacked.readinto(buffer)
+            return self._decompressed.readinto(buffer)
         except _DAMAGE as error:
             raise _unreadable(self.path, error) from None
 
     def consumed(self) -> int:
-        """Bytes of the file itself that have been taken so far; only for files that know their size."""
+        """Position in the compressed file; only for files with a known size."""
         return self._file.tell()
 
     def close(self) -> None:
         if not self.closed:
-            if self._unpacked is not self._file:
-                self._unpacked.close()
+            if self._decompressed is not self._file:
+                self._decompressed.close()
             self._file.close()
         super().close()
 
 
 def open_stream(path: str | Path) -> InputStream:
-    """Open a file for reading bytes: plain, .gz, .xz or .bz2, told apart by their first bytes."""
+    """Open a file for reading bytes: plain, .gz, .xz or .bz2, recognised by their first bytes."""
     path = Path(path)
     try:
         file = path.open("rb")
@@ -69,7 +69,7 @@ def open_stream(path: str | Path) -> InputStream:
         for magic, reason in _REFUSED.items():
             if head.startswith(magic):
                 raise DataError(reason, path)
-        return InputStream(path, file, _unpacked(file, head))
+        return InputStream(path, file, _decompressor(file, head))
     except OSError as error:
         file.close()
         raise _unreadable(path, error) from None
@@ -78,7 +78,7 @@ def open_stream(path: str | Path) -> InputStream:
         raise
 
 
-def _unpacked(file: io.BufferedReader, head: bytes) -> Any:
+def _decompressor(file: io.BufferedReader, head: bytes) -> Any:
     if head.startswith(_GZIP):
         return gzip.GzipFile(fileobj=file)
     if head.startswith(_XZ):
@@ -90,18 +90,18 @@ def _unpacked(file: io.BufferedReader, head: bytes) -> Any:
 
 def _unreadable(path: Path, error: Exception) -> DataError:
     if isinstance(error, EOFError):
-        return DataError("the archive is cut short; copy or download it anew", path)
+        return DataError("the file is truncated; copy or download it again", path)
     if isinstance(error, OSError) and error.strerror:
         return DataError(f"cannot be read: {error.strerror}", path)
-    return DataError(f"the archive is damaged ({error}); copy or download it anew", path)
+    return DataError(f"the file is damaged ({error}); copy or download it again", path)
 
 
 def first_bytes(path: str | Path, n: int = 65536) -> bytes:
-    """The first bytes of an unpacked file for a look at its format; b"" when there is nothing to be read."""
+    """The first bytes of a file after decompression, to detect its format; b"" if it cannot be read."""
     path = Path(path)
     pieces: list[bytes] = []
     try:
-        if not path.is_file():  # a pipe would lose what is looked at here
+        if not path.is_file():  # a pipe would lose the bytes read here
             return b""
         with open_stream(path) as stream:
             while n > 0 and (piece := stream.read(n)):
@@ -114,9 +114,9 @@ def first_bytes(path: str | Path, n: int = 65536) -> bytes:
 
 @contextmanager
 def write_stream(path: str | Path, follow: bool = True) -> Iterator[IO[bytes]]:
-    """A file to write bytes to, packed if its name ends in .gz, .xz or .bz2.
+    """Open a file to write bytes to, compressed if its name ends in .gz, .xz or .bz2.
 
-    It is written under a hidden name beside the target and takes its place only when the block ends well.
+    It is written under a hidden name beside the target and replaces it only if the block ends without an error.
     With `follow=False` a link is refused.
     """
     path = Path(path)
@@ -126,20 +126,20 @@ def write_stream(path: str | Path, follow: bool = True) -> Iterator[IO[bytes]]:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(f"cannot be written: {error.strerror or error}", path) from error
-    with replacing(path, binary=True, follow=follow) as file, _packed(file, path.suffix) as packed:
-        yield packed
+    with replacing(path, binary=True, follow=follow) as file, _compressor(file, path.suffix) as compressed:
+        yield compressed
 
 
 @contextmanager
-def _packed(file: IO[bytes], suffix: str) -> Iterator[Any]:
+def _compressor(file: IO[bytes], suffix: str) -> Iterator[Any]:
     if suffix == ".gz":  # no name and no time inside, so that equal content gives equal files
-        with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
-            yield packed
+        with gzip.GzipFile("", "wb", 6, file, mtime=0) as compressed:
+            yield compressed
     elif suffix == ".xz":
-        with lzma.LZMAFile(file, "wb") as packed:
-            yield packed
+        with lzma.LZMAFile(file, "wb") as compressed:
+            yield compressed
     elif suffix == ".bz2":
-        with bz2.BZ2File(file, "wb") as packed:
-            yield packed
+        with bz2.BZ2File(file, "wb") as compressed:
+            yield compressed
     else:
         yield file

@@ -1,4 +1,4 @@
-"""Google Drive answers a request for a large file with a warning page; its form holds the address of the file."""
+"""Google Drive answers a request for a large file with a warning page; its form contains the address of the file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def confirmed_address(page: str, page_address: str) -> str:
     """The address that the page's form requests: on the same host or on Google's, never from https to http."""
     parsed = _WarningPage(page)
     if not parsed.action:
-        quota = "; too many people have downloaded it lately, try again tomorrow" if "quota" in page.lower() else ""
+        quota = "; its download quota is exceeded, try again tomorrow" if "quota" in page.lower() else ""
         title = " ".join(parsed.title.split()) or "without a title"
         raise DataError(f"{page_address}: the server sent a web page ({title}) instead of the file{quota}")
     here, there = map(urllib.parse.urlsplit, (page_address, urllib.parse.urljoin(page_address, parsed.action)))

@@ -1,7 +1,7 @@
-"""What labels mean in words, from a file beside the data.
+"""Label texts (descriptions of labels), read from a file beside the data.
 
-Two kinds of files are known: `name<TAB>text` a line (`label_names.tsv`), which fits any data set, and one
-text a line, which fits a data set whose labels are the columns 0, 1, ... in the same number.
+Two types of files are supported: one `name<TAB>text` per line (`label_names.tsv`), for any data set, and one text per
+line, for a data set with the same number of labels, named by their column numbers.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ LISTED_FILES = ("output-items.txt", "Yf.txt", "label_map.txt", "lbl_raw_texts.tx
 def attach_label_texts(dataset: Dataset, part: Path, options: ReadOptions) -> Dataset:
     """The data set with label texts: from the file the options name, else `train_label_names.tsv`, else the folder's.
 
-    In `name<TAB>text` files names that the data set lacks are ignored, and a label that the file lacks has its name for
-    a text. Without such a file the data set stays as it is.
+    In `name<TAB>text` files names that the data set lacks are ignored, and a label that is not in the file gets its
+    name as text. Without such a file the data set is returned unchanged.
     """
     if options.label_names is not None:
-        return _attached(dataset, Path(options.label_names), options)
+        return _attach(dataset, Path(options.label_names), options)
     if dataset.label_texts is not None or part.is_dir():
         return dataset
     own = side_file_name(part)
-    found = {plain_name(path): path for path in reversed(files_in(part.parent))}
-    return _from_any(dataset, [found.get(name) for name in (own, NAMED_FILE, *LISTED_FILES)], options)
+    files = {plain_name(path): path for path in reversed(files_in(part.parent))}
+    return _attach_first(dataset, [files.get(name) for name in (own, NAMED_FILE, *LISTED_FILES)], options)
 
 
 def side_file_name(part: Path) -> str:
@@ -44,13 +44,13 @@ def side_file_name(part: Path) -> str:
     return f"{stem}_{NAMED_FILE}" if stem else NAMED_FILE
 
 
-def _from_any(dataset: Dataset, files: list[Path | None], options: ReadOptions) -> Dataset:
-    """Take the first file that fits. One that lists texts by column fits only labels without names."""
+def _attach_first(dataset: Dataset, files: list[Path | None], options: ReadOptions) -> Dataset:
+    """Use the first file that fits. A file of texts by column fits only labels without names."""
     for path in files:
         if path is None:
             continue
         if plain_name(path) not in LISTED_FILES:
-            return _attached(dataset, path, options)
+            return _attach(dataset, path, options)
         if dataset.label_names == Strings.numbers(dataset.n_labels):
             texts = _lines(path, options)
             if len(texts) == dataset.n_labels:
@@ -62,14 +62,14 @@ def _from_any(dataset: Dataset, files: list[Path | None], options: ReadOptions) 
     return dataset
 
 
-def _attached(dataset: Dataset, path: Path, options: ReadOptions) -> Dataset:
+def _attach(dataset: Dataset, path: Path, options: ReadOptions) -> Dataset:
     lines = _lines(path, options)
     named = stem_and_extension(path)[1] == ".tsv" or any("\t" in line for line in lines[:1])
     if named:
         return replace(dataset, label_texts=_by_name(dataset, path, lines))
     if len(lines) != dataset.n_labels:
         raise DataError(
-            f"{len(lines):,} lines for {dataset.n_labels:,} labels; one text a label in the order of the "
+            f"{len(lines):,} lines for {dataset.n_labels:,} labels; one text per label in the order of the "
             "columns is needed, or lines of name<TAB>text",
             path,
         )
@@ -85,7 +85,9 @@ def _by_name(dataset: Dataset, path: Path, lines: Strings) -> Strings:
             if line.strip():
                 raise DataError("the line has no tab; name<TAB>text is needed", path, number)
         elif name in known and texts.setdefault(name, text) != text:
-            raise DataError(f"the label '{name}' has another text before; each label may have one", path, number)
+            raise DataError(
+                f"the label '{name}' has a different text on an earlier line; each label may have one", path, number
+            )
     return Strings.of(texts.get(name, name) for name in dataset.label_names)
 
 

@@ -1,7 +1,7 @@
 """NumPy's .npy and SciPy's .npz files from untrusted sources.
 
 NumPy's readers run without pickle, and only after the size in an array's header has been compared with the bytes that
-are there: neither a damaged nor a hostile file can ask for more memory than its own size.
+are there: neither a damaged nor a hostile file can allocate more memory than its own size.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImpl
 
 
 def load_npz_matrix(path: Path) -> sparse.csr_array:
-    """A sparse matrix that `scipy.sparse.save_npz` has written, as CSR in float32."""
+    """Read a sparse matrix written by `scipy.sparse.save_npz`, as CSR in float32."""
     try:
         with zipfile.ZipFile(path) as archive:
-            kind = (_member(archive, "format", path).reshape(-1)[:1].tolist() or [""])[0]
-            kind = kind.decode("latin-1") if isinstance(kind, bytes) else kind
-            if kind not in ("csr", "csc"):
-                raise DataError(f"a sparse matrix in the form csr or csc is needed, this is {kind!r}", path)
+            layout = (_member(archive, "format", path).reshape(-1)[:1].tolist() or [""])[0]
+            layout = layout.decode("latin-1") if isinstance(layout, bytes) else layout
+            if layout not in ("csr", "csc"):
+                raise DataError(f"a sparse matrix in the format csr or csc is needed, this is {layout!r}", path)
             data, indices, indptr, shape = (
                 _member(archive, name, path) for name in ("data", "indices", "indptr", "shape")
             )
@@ -47,8 +47,8 @@ def load_npz_matrix(path: Path) -> sparse.csr_array:
     if not sound:
         raise DataError("the arrays of the sparse matrix have wrong types or shapes", path)
     rows, columns = (int(n) for n in shape)
-    make = sparse.csr_array if kind == "csr" else sparse.csc_array
-    major, minor = (rows, columns) if kind == "csr" else (columns, rows)
+    matrix_type = sparse.csr_array if layout == "csr" else sparse.csc_array
+    major, minor = (rows, columns) if layout == "csr" else (columns, rows)
     sound = (
         len(indptr) == major + 1
         and len(indices) == len(data)
@@ -59,7 +59,7 @@ def load_npz_matrix(path: Path) -> sparse.csr_array:
         raise DataError("the sparse matrix is damaged: offsets or indices point outside it", path)
     try:
         indices, indptr = (array.astype(np.int64, copy=False) for array in (indices, indptr))
-        matrix = make((data, indices, indptr), shape=(rows, columns))
+        matrix = matrix_type((data, indices, indptr), shape=(rows, columns))
         matrix.check_format(full_check=True)
     except ValueError as error:
         raise DataError(f"the sparse matrix is damaged: {error}", path) from None
@@ -67,7 +67,7 @@ def load_npz_matrix(path: Path) -> sparse.csr_array:
 
 
 def load_npy_matrix(path: Path) -> np.ndarray:
-    """A dense matrix that `numpy.save` has written, mapped."""
+    """Map a dense matrix written by `numpy.save`."""
     try:
         with path.open("rb") as file:
             _check_header(file, path.stat().st_size, path)
@@ -75,12 +75,12 @@ def load_npy_matrix(path: Path) -> np.ndarray:
     except DAMAGE as error:
         raise DataError(f"not an array written by numpy.save: {error}", path) from None
     if array.ndim != 2 or array.dtype.kind not in "biuf":
-        raise DataError(f"a matrix of numbers is needed, got {array.dtype} of shape {array.shape}", path)
+        raise DataError(f"a numeric matrix is needed, got {array.dtype} of shape {array.shape}", path)
     return array
 
 
 def _member(archive: zipfile.ZipFile, name: str, path: Path) -> np.ndarray:
-    """One array of an archive."""
+    """Read one array of an archive."""
     try:
         info = archive.getinfo(f"{name}.npy")
     except KeyError:
@@ -92,17 +92,21 @@ def _member(archive: zipfile.ZipFile, name: str, path: Path) -> np.ndarray:
 
 
 def _check_header(file: IO[bytes], size: int, path: Path) -> None:
-    """Refuse an array whose header does not describe plain numbers of the size that is there."""
+    """Refuse an array whose header does not describe plain numbers of the size in the file."""
     version = npy.read_magic(file)
     if version not in ((1, 0), (2, 0)):
-        raise DataError(f"NumPy's format version {version} is not read; write the array again", path)
+        raise DataError(
+            f"NumPy's format version {version} is not supported; write the array again with version 1.0 or 2.0", path
+        )
     read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     try:
         shape, _, dtype = read_header(file)
     except Exception as error:  # NumPy parses it as Python, which fails in many ways
         raise DataError(f"the header of an array cannot be read: {error}", path) from None
     if dtype.kind not in "biufSU" or min(shape, default=0) < 0:
-        raise DataError(f"arrays of plain numbers are read, this one has type {dtype} and shape {shape}", path)
-    needed, there = math.prod(shape) * dtype.itemsize, size - file.tell()
-    if needed != there:
-        raise DataError(f"the header says {needed:,} bytes, but {there:,} are there", path)
+        raise DataError(
+            f"only arrays of plain numbers are supported, this one has type {dtype} and shape {shape}", path
+        )
+    needed, present = math.prod(shape) * dtype.itemsize, size - file.tell()
+    if needed != present:
+        raise DataError(f"the header says {needed:,} bytes, but there are {present:,}", path)

@@ -1,4 +1,4 @@
-"""How a data file is to be read, where the file itself does not tell."""
+"""Options for reading data files, for what the files themselves do not specify."""
 
 from __future__ import annotations
 
@@ -12,49 +12,49 @@ from labelwise.errors import ConfigError
 
 
 class ReadOptions(Config):
-    """Options of all readers; each reader uses those that make sense for its format."""
+    """Options of all readers; each reader uses those that apply to its format."""
 
     encoding: str = "utf-8"
     """Encoding of the text. Bytes that do not fit it are an error unless `on_bad_bytes` says otherwise."""
     on_bad_bytes: Literal["error", "replace"] = "error"
-    """`error` stops at the line; `replace` puts U+FFFD for each bad byte and tells how many lines had some."""
+    """`error` stops at the line; `replace` substitutes U+FFFD for each bad byte and reports how many lines had some."""
     header: Literal["check", "ignore"] = "check"
     """Counts in a file's first line: `check` stops when they are wrong, `ignore` takes the counts from the content."""
     text_column: str = "text"
-    """CSV and JSONL: the column or field with the text. Several, joined by a blank, are written as `title+abstract`."""
+    """CSV and JSONL: the column or field with the text. Several, joined by a blank, are given as `title+abstract`."""
     labels: bool = True
-    """Whether labels are read. `false`: documents need none and get none, as for predicting."""
+    """Whether labels are read. `false`: documents need no labels and get none, as for prediction."""
     label_column: str = "labels"
     """CSV and JSONL: the column or field with the labels. Given as '': the documents have none."""
     id_column: str = "id"
-    """CSV and JSONL: the column or field with the document's own name, if there is one."""
+    """CSV and JSONL: the column or field with the document's identifier, if there is one."""
     path_column: str = "path"
     """CSV and JSONL: the column or field with the path of a file (an image), if there is one."""
     label_separator: Annotated[str, Field(min_length=1)] | None = None
-    """What stands between labels. Not given: blanks in line files and TSV, `;` in CSV, none in JSONL."""
+    """Separator of labels. Not given: blanks in line files and TSV, `;` in CSV, none in JSONL."""
     delimiter: str | None = None
-    """CSV: what stands between columns. Not given: comma, semicolon or tab, whichever the first line shows."""
+    """CSV: separator of columns. Not given: comma, semicolon or tab, detected from the first line."""
     label_prefix: str = "__label__"
-    """fastText: what a label begins with."""
+    """fastText: prefix of labels."""
     hash_bits: Annotated[int, Field(ge=1, le=30)] | None = None
     """Vowpal Wabbit: hash feature names into 2^bits columns. Not given: names must be column numbers."""
     label_names: str | None = None
-    """File with `name<TAB>text`, or one text a line, that says what labels mean. Not given: a file beside the data."""
+    """File of label texts: `name<TAB>text` per line, or one text per line. Not given: a file beside the data."""
 
     @field_validator("label_separator", "delimiter")
     @classmethod
     def _tab(cls, given: str | None) -> str | None:
-        """A tab can hardly be typed on a command line."""
+        """Accept `\\t` for a tab, which is hard to type on a command line."""
         return None if given is None else given.replace("\\t", "\t")
 
     @property
     def chosen(self) -> set[str]:
-        """The options somebody has set to something else than their default."""
+        """The options that differ from their defaults."""
         return {name for name, field in type(self).model_fields.items() if getattr(self, name) != field.default}
 
 
 _COLUMNS = ("csv", "jsonl")
-CONCERNS: dict[str, tuple[str, ...]] = {
+APPLIES_TO: dict[str, tuple[str, ...]] = {
     "encoding": ("lines", "tsv", "fasttext", "csv", "jsonl", "vowpal", "xc", "pecos"),
     "on_bad_bytes": ("lines", "tsv", "fasttext", "csv", "jsonl", "vowpal", "xc", "pecos"),
     "header": ("xc",),
@@ -67,19 +67,19 @@ CONCERNS: dict[str, tuple[str, ...]] = {
     "label_prefix": ("fasttext",),
     "hash_bits": ("vowpal",),
 }
-"""The formats each option makes sense for; options that are not here concern all."""
+"""The formats each option applies to; options that are not listed apply to all."""
 
 
 def refuse_without_effect(options: ReadOptions, format: str, path: object) -> None:
-    """Refuse options that would do nothing for this format: whoever set them expects something."""
-    idle = [name for name in sorted(options.chosen) if format not in CONCERNS.get(name, (format,))]
-    if idle:
-        told = "; ".join(f"{name} is for {', '.join(CONCERNS[name])}" for name in idle)
-        raise ConfigError(f"{path}: read as {format}, for which {', '.join(idle)} means nothing ({told})")
+    """Refuse options that have no effect for this format."""
+    unused = [name for name in sorted(options.chosen) if format not in APPLIES_TO.get(name, (format,))]
+    if unused:
+        formats = "; ".join(f"{name} is for {', '.join(APPLIES_TO[name])}" for name in unused)
+        raise ConfigError(f"{path}: read as {format}, for which {', '.join(unused)} has no effect ({formats})")
 
 
 def as_options(given: ReadOptions | Mapping[str, Any] | None) -> ReadOptions:
-    """Options from what a caller gave: themselves, a mapping that is checked, or the defaults for None."""
+    """Convert to ReadOptions: from a mapping, which is validated, or the defaults for None."""
     if given is None:
         return ReadOptions()
     if isinstance(given, ReadOptions):

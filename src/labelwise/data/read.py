@@ -1,8 +1,7 @@
-"""Reading data sets: one function for all formats, files and folders.
+"""Reads data sets: one function for all formats, files and folders.
 
-A format is told by the file's name and first bytes. First come the formats whose files have fixed names, then
-the one whose extension the file has, then all others in the order of `FORMATS`: the less a format's begin can
-be mistaken, the earlier.
+A format is detected by the file's name and first bytes. Formats whose files have fixed names are tried first, then
+the one with the file's extension, then all others in the order of `FORMATS`, the least ambiguous first.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ FORMATS: dict[str, str] = {
     "vowpal": "labelwise.data.formats.vowpal",
 }
 FIXED_NAMES = ("native", "pecos", "lines")
-ONE_STRING = ("csv", "tsv", "lines", "jsonl")
-"""Formats whose labels may stand in one string, cut at `label_separator`."""
-LOOKED_AT = 10_000
-"""Label names that are looked at for signs of a wrong separator."""
+LABELS_IN_ONE_STRING = ("csv", "tsv", "lines", "jsonl")
+"""Formats whose labels may be one string, split at `label_separator`."""
+NAMES_CHECKED = 10_000
+"""Label names that are checked for signs of a wrong separator."""
 
 
 def format_named(name: str) -> Format:
@@ -53,63 +52,63 @@ def format_named(name: str) -> Format:
 
 
 def detect(path: str | Path, labels: bool = True) -> Format:
-    """The format of a file or folder by its name and first bytes; without `labels` of documents alone, too."""
+    """Detect the format of a file or folder by name and first bytes; `labels=False` accepts unlabelled files too."""
     from labelwise.data.formats.checks import refuse_empty
 
-    path = _existing(path)
+    path = _check_exists(path)
     if path.is_dir():
         return find_parts(path)[0]
     formats = [format_named(name) for name in FORMATS]
     by_extension = [one for one in formats if one.extension and plain_name(path).endswith(one.extension)]
-    tried = [(one, one.recognises) for one in formats if one.name in FIXED_NAMES]
-    tried += [(one, one.recognises_unlabelled) for one in formats if one.recognises_unlabelled and not labels]
-    tried += [(one, one.recognises) for one in (*by_extension, *formats)]
-    for one, recognises in tried:
+    candidates = [(one, one.recognises) for one in formats if one.name in FIXED_NAMES]
+    candidates += [(one, one.recognises_unlabelled) for one in formats if one.recognises_unlabelled and not labels]
+    candidates += [(one, one.recognises) for one in (*by_extension, *formats)]
+    for one, recognises in candidates:
         if recognises(path):
             return one
     if path.is_file():
         refuse_empty(path.stat().st_size, path)
     if stem_and_extension(path)[1] == ".tsv":
-        return format_named("tsv")  # its reader can tell what is wrong
+        return format_named("tsv")  # its reader reports what is wrong
     json = first_bytes(path, 64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith((b"{", b"["))
-    hint = " It looks like JSON, of which jsonl takes one object a line." if json else ""
+    hint = " It looks like JSON; the format jsonl needs one object per line." if json else ""
     named = f"name it with format (--format NAME), one of {', '.join(FORMATS)}"
     raise DataError(f"the format is not recognised; {named}.{hint}", path)
 
 
 def find_parts(folder: str | Path, format: str = AUTO) -> tuple[Format, dict[str, Path]]:
-    """The format of a folder, and where each of its parts (train, valid, test) lies."""
-    folder = _existing(folder)
+    """The format of a folder, and the path of each of its parts (train, valid, test)."""
+    folder = _check_exists(folder)
     for name in FORMATS if format == AUTO else [format]:
-        found = format_named(name)
-        parts = found.parts(folder) if folder.is_dir() else {}
+        candidate = format_named(name)
+        parts = candidate.parts(folder) if folder.is_dir() else {}
         if parts:
-            return found, parts
-    wanted = "any format" if format == AUTO else f"the format {format}"
+            return candidate, parts
+    described = "any format" if format == AUTO else f"the format {format}"
     raise DataError(
-        f"no data in {wanted} was found in the folder; files called train.*, valid.* or test.* are looked "
-        f"for. Give the path of a file, and its format as one of {', '.join(FORMATS)}",
+        f"no data in {described} was found in the folder, which needs files called train.*, valid.* or "
+        f"test.*. Give the path of a file, and its format as one of {', '.join(FORMATS)}",
         folder,
     )
 
 
 def parts_by_format(folder: Path) -> dict[str, dict[str, Path]]:
-    """The parts of a folder in every format that finds some; each file counts for one format only."""
-    found: dict[str, dict[str, Path]] = {}
+    """The parts of a folder by format; each file is assigned to one format only."""
+    by_format: dict[str, dict[str, Path]] = {}
     claimed: set[Path] = set()
     for name in FORMATS:
         one = format_named(name)
         parts = one.parts(folder) if folder.is_dir() else {}
-        mine = {split: path for split, path in parts.items() if path not in claimed and _is_of(path, one)}
+        mine = {split: path for split, path in parts.items() if path not in claimed and _has_format(path, one)}
         if mine:
-            found[name] = mine
+            by_format[name] = mine
         for path in mine.values():
             claimed |= {path, *(one.siblings(path) if one.siblings else ())}
-    return found
+    return by_format
 
 
-def _is_of(path: Path, one: Format) -> bool:
-    if path.is_dir() or not path.exists():  # several files that are one part have a name with stars
+def _has_format(path: Path, one: Format) -> bool:
+    if path.is_dir() or not path.exists():  # the path of a sharded part is a pattern with *
         return True
     try:
         return detect(path).name == one.name
@@ -132,30 +131,30 @@ def read(
     path
         A file, or a folder with one or more parts.
     format
-        One of `FORMATS`; `auto` looks at the name and the first bytes.
+        One of `FORMATS`; `auto` detects it by the name and the first bytes.
     split
-        For a folder with several parts: train, valid or test (also trn, val, dev, tst, or a part's own name).
+        For a folder with several parts: train, valid or test (also trn, val, dev, tst, or the name of a part).
     options
-        How to read what the file itself does not tell: `ReadOptions`, or a mapping with its fields.
+        `ReadOptions`, or a mapping with its fields, for what the file itself does not specify.
     labels
-        False reads documents to predict for: they need no labels, and get none.
+        False reads documents for prediction: they need no labels, and get none.
     scratch
         For data larger than memory: a folder for temporary files. Formats of numbered features (xc, vowpal,
-        tfrecord) and shards of native folders put their rows there and map them. Remove it when the data set is
-        done with.
+        tfrecord) and shards of native folders write their rows there and map them. Remove it when the data set is no
+        longer used.
     """
     from labelwise.data.options import as_options
 
-    path, options = _existing(path), as_options(options)
+    path, options = _check_exists(path), as_options(options)
     if not labels:
         options = options.model_copy(update={"labels": False})
     if path.is_dir():
-        found, parts = _parts_to_read(path, format)
-        return _read_part(found, _chosen(path, parts, split), options, scratch=scratch)
+        detected, parts = _parts_to_read(path, format)
+        return _read_part(detected, _select_part(path, parts, split), options, scratch=scratch)
     if split is not None:
         raise ConfigError(f"split: {path} is a file; a split is chosen from a folder, got split '{split}'")
-    found = detect(path, options.labels) if format == AUTO else format_named(format)
-    return _read_part(found, path, options, scratch=scratch)
+    detected = detect(path, options.labels) if format == AUTO else format_named(format)
+    return _read_part(detected, path, options, scratch=scratch)
 
 
 def read_splits(
@@ -164,55 +163,55 @@ def read_splits(
     options: ReadOptions | Mapping[str, Any] | None = None,
     scratch: str | Path | None = None,
 ) -> dict[str, Dataset]:
-    """Read all parts of a folder in one label space: that of train, then what only other parts have."""
+    """Read all parts of a folder in one label space: the labels of train, then those that occur only in other parts."""
     from labelwise.data.options import as_options
 
-    path, options = _existing(path), as_options(options)
+    path, options = _check_exists(path), as_options(options)
     if not path.is_dir():
-        raise DataError("is a file, not a folder with train, valid and test; read it alone", path)
-    found, parts = _parts_to_read(path, format)
+        raise DataError("is a file, not a folder with train, valid and test; use read for a single file", path)
+    detected, parts = _parts_to_read(path, format)
     data: dict[str, Dataset] = {}
     for split in sorted(parts, key=lambda split: split != "train"):
         first = next(iter(data.values()), None)
-        data[split] = _read_part(found, parts[split], options, first, scratch)
+        data[split] = _read_part(detected, parts[split], options, first, scratch)
     return data
 
 
 def _parts_to_read(folder: Path, format: str) -> tuple[Format, dict[str, Path]]:
-    """`find_parts`, with a word about parts that lie there in another format as well."""
-    found, parts = find_parts(folder, format)
+    """`find_parts`, with a warning about parts that exist in another format as well."""
+    detected, parts = find_parts(folder, format)
     if format == AUTO:
         for name, others in parts_by_format(folder).items():
             both = [split for split in parts if split in others]
-            if name != found.name and both:
+            if name != detected.name and both:
                 log.warning(
-                    "%s: %s there in two formats: %s is read, %s is not; format (--format NAME) chooses",
-                    folder, f"{' and '.join(both)} {'is' if len(both) == 1 else 'are'}", found.name, name,
+                    "%s: %s there in two formats: %s is read, %s is ignored; choose with format (--format NAME)",
+                    folder, f"{' and '.join(both)} {'is' if len(both) == 1 else 'are'}", detected.name, name,
                 )  # fmt: skip
-    return found, parts
+    return detected, parts
 
 
 def _read_part(
-    found: Format,
+    format: Format,
     path: Path,
     options: ReadOptions,
     first: Dataset | None = None,
     scratch: str | Path | None = None,
 ) -> Dataset:
-    """One part, in the label space of the first one if that is given."""
+    """Read one part, in the label space of `first` if that is given."""
     from labelwise.data.label_texts import attach_label_texts
     from labelwise.data.options import refuse_without_effect
 
-    refuse_without_effect(options, found.name, path)
+    refuse_without_effect(options, format.name, path)
 
-    if scratch is not None and found.read_mapped is not None:
-        data = found.read_mapped(path, options, Path(scratch))
+    if scratch is not None and format.read_mapped is not None:
+        data = format.read_mapped(path, options, Path(scratch))
     else:
-        data = found.read(path, options)
+        data = format.read(path, options)
     if not options.labels:
         return _without_labels(data)
-    if found.name in ONE_STRING and options.label_separator is None:
-        _warn_of_separator(data)
+    if format.name in LABELS_IN_ONE_STRING and options.label_separator is None:
+        _warn_about_separator(data)
     return attach_label_texts(data if first is None else data.align(first.label_names), path, options)
 
 
@@ -220,24 +219,24 @@ def _without_labels(data: Dataset) -> Dataset:
     return replace(data, labels=data.labels[:, :0], label_names=data.label_names[:0], label_texts=None)
 
 
-def _warn_of_separator(data: Dataset) -> None:
-    """Tell when labels look like lists that were not cut: one a document, and commas or the like in most."""
+def _warn_about_separator(data: Dataset) -> None:
+    """Warn if labels look like lists that were not split: mostly one per document, with commas or the like in most."""
     from labelwise.data.options import how_to_set
 
     counts = data.labels.indptr[1:] - data.labels.indptr[:-1]
     if 2 * (counts == 1).sum() <= (counts > 0).sum():
         return
-    names = list(data.label_names[:LOOKED_AT])
-    holding = {mark: sum(mark in name for name in names) for mark in ",;|"}
-    mark = max(holding, key=lambda mark: holding[mark])
-    if 2 * holding[mark] > len(names):
+    names = list(data.label_names[:NAMES_CHECKED])
+    counts_by_mark = {mark: sum(mark in name for name in names) for mark in ",;|"}
+    mark = max(counts_by_mark, key=lambda mark: counts_by_mark[mark])
+    if 2 * counts_by_mark[mark] > len(names):
         log.warning(
-            "%s: most documents have one label, and most labels hold '%s', as in %r. If it stands between labels, %s",
+            "%s: most documents have one label, and most labels contain '%s', as in %r. If it separates labels, %s",
             data.name, mark, next(name for name in names if mark in name)[:60], how_to_set("label_separator", mark),
         )  # fmt: skip
 
 
-def _chosen(folder: Path, parts: dict[str, Path], split: str | None) -> Path:
+def _select_part(folder: Path, parts: dict[str, Path], split: str | None) -> Path:
     if split is None:
         if len(parts) == 1:
             return next(iter(parts.values()))
@@ -250,7 +249,7 @@ def _chosen(folder: Path, parts: dict[str, Path], split: str | None) -> Path:
     raise DataError(f"the folder has no part '{split}'; it has {', '.join(parts)}", folder)
 
 
-def _existing(path: str | Path) -> Path:
+def _check_exists(path: str | Path) -> Path:
     path = Path(path)
     try:
         if path.exists():

@@ -1,7 +1,7 @@
-"""Statistics of data sets: how many documents and labels, how long, how skewed, and what the parts share.
+"""Statistics of data sets: numbers of documents and labels, text lengths, label skew, overlap of the parts.
 
-Everything is counted from sparse labels and from the texts' buffer; no document is turned into a Python
-string, so that half a million documents take seconds.
+Everything is counted from sparse labels and from the buffer of texts; no document is converted to a Python string, so
+that half a million documents take seconds.
 """
 
 from __future__ import annotations
@@ -25,52 +25,52 @@ _BLANK[[9, 10, 11, 12, 13, 32]] = True
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """What one data set is like. Shares of labels are of the labels that occur; None: does not apply."""
+    """Statistics of one data set. Fractions of labels are of those that occur; None: does not apply."""
 
     name: str
     documents: int
     labels: int
     """Size of the label space."""
     labels_used: int
-    """Labels that at least one document has."""
+    """Labels with at least one document."""
     occurrences: int
     mean_labels: float
-    """Labels a document."""
+    """Labels per document."""
     median_labels: float
     max_labels: int
     documents_without_labels: int
     mean_documents: float
-    """Documents a label, over the labels that occur."""
+    """Documents per label, over the labels that occur."""
     median_documents: float
     max_documents: int
     share_labels_1: float
-    """Share of labels with one document."""
+    """Fraction of labels with one document."""
     share_labels_5: float
-    """Share of labels with at most five documents."""
+    """Fraction of labels with at most five documents."""
     share_labels_10: float
-    """Share of labels with at most ten documents."""
+    """Fraction of labels with at most ten documents."""
     top_1_percent: float
-    """Share of all occurrences that the most frequent 1 % of labels cover."""
+    """Fraction of all occurrences that belong to the most frequent 1 % of labels."""
     top_10_percent: float
-    """Share of all occurrences that the most frequent 10 % of labels cover."""
+    """Fraction of all occurrences that belong to the most frequent 10 % of labels."""
     mean_words: float | None
-    """Words a text, split at blanks."""
+    """Words per text, split at blanks."""
     median_words: float | None
     max_words: int | None
     texts_without_words: int | None
     repeated_texts: int | None
-    """Documents whose text has stood before in the same data set."""
+    """Documents whose text is a duplicate of an earlier one in the same data set."""
     features: int | None
     """Columns of the feature matrix."""
     nonzeros: int | None
     """Stored entries of the feature matrix."""
     mean_nonzeros: float | None
-    """Stored entries a document."""
+    """Stored entries per document."""
     label_counts: np.ndarray = field(repr=False)
-    """Documents with each label, in the order of the label space."""
+    """Documents per label, in the order of the label space."""
 
     def to_dict(self) -> dict[str, Any]:
-        """All figures as plain values, without the count of each label."""
+        """All figures as plain values, without the counts per label."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "label_counts"}
 
     def frequency_curve(self, points: int = 200) -> dict[str, list[int]]:
@@ -81,14 +81,14 @@ class Statistics:
 
 @dataclass(frozen=True)
 class SplitStatistics:
-    """The statistics of the parts of a data set, of all of them together, and what they share."""
+    """Statistics of the parts of a data set, of all of them together, and their overlap."""
 
     parts: dict[str, Statistics]
     overall: Statistics
     labels_not_in_train: dict[str, int]
     """For each other part: labels that occur in it, but not in train."""
     texts_in_train: dict[str, int | None]
-    """For each other part: documents whose text also stands in train."""
+    """For each other part: documents whose text also occurs in train."""
 
     def to_dict(self) -> dict[str, Any]:
         """All figures as plain values."""
@@ -105,68 +105,68 @@ def statistics(data: Dataset) -> Statistics:
     return _statistics(
         data.name,
         data.label_counts(),
-        _lengths(data),
-        _texts_by(word_counts, data),
-        _texts_by(text_digests, data),
-        _matrix(data),
+        _label_list_lengths(data),
+        _apply_to_texts(word_counts, data),
+        _apply_to_texts(text_digests, data),
+        _matrix_size(data),
     )
 
 
 def split_statistics(parts: Mapping[str, Dataset]) -> SplitStatistics:
-    """The statistics of the parts of one data set, as `read_splits` gives them.
+    """The statistics of the parts of one data set, as returned by `read_splits`.
 
-    Labels are told apart by their names. Parts in one label space, with further columns for labels only one
+    Labels are identified by their names. Parts in one label space, with additional columns for labels that only one
     part has, are counted fastest.
     """
     if not parts:
         raise ValueError("there are no parts to count")
     base = min((part.label_names for part in parts.values()), key=len)
     aligned = {name: part.align(base) for name, part in parts.items()}
-    words = {name: _texts_by(word_counts, part) for name, part in parts.items()}
-    digests = {name: _texts_by(text_digests, part) for name, part in parts.items()}
-    matrices = {name: _matrix(part) for name, part in parts.items()}
-    lengths = {name: _lengths(part) for name, part in parts.items()}
+    words = {name: _apply_to_texts(word_counts, part) for name, part in parts.items()}
+    digests = {name: _apply_to_texts(text_digests, part) for name, part in parts.items()}
+    matrices = {name: _matrix_size(part) for name, part in parts.items()}
+    lengths = {name: _label_list_lengths(part) for name, part in parts.items()}
     singles = {
         name: _statistics(part.name, part.label_counts(), lengths[name], words[name], digests[name], matrices[name])
         for name, part in parts.items()
     }
     common = {name: part.label_counts()[: len(base)] for name, part in aligned.items()}
-    further = {name: _further_labels(part, len(base)) for name, part in aligned.items()}
-    together: Counter[str] = sum(further.values(), Counter())
+    extra = {name: _extra_labels(part, len(base)) for name, part in aligned.items()}
+    together: Counter[str] = sum(extra.values(), Counter())
     known = [matrix for matrix in matrices.values() if matrix is not None]
     overall = _statistics(
         "all parts",
         np.concatenate([sum(common.values()), np.fromiter(together.values(), np.int64, len(together))]),
         np.concatenate(list(lengths.values())),
-        _joined(list(words.values())),
-        _joined(list(digests.values())),
+        _concatenated(list(words.values())),
+        _concatenated(list(digests.values())),
         (max(width for width, _ in known), sum(stored for _, stored in known)) if known else None,
     )
     train = "train" if "train" in parts else next(iter(parts))
     others = [name for name in parts if name != train]
     new = {
         name: int(np.count_nonzero((common[name] > 0) & (common[train] == 0)))
-        + len(further[name].keys() - further[train].keys())
+        + len(extra[name].keys() - extra[train].keys())
         for name in others
     }
-    return SplitStatistics(singles, overall, new, {name: _shared(digests[name], digests[train]) for name in others})
+    return SplitStatistics(singles, overall, new, {name: _n_shared(digests[name], digests[train]) for name in others})
 
 
-def _texts_by(count: Callable[[Strings], np.ndarray], part: Dataset) -> np.ndarray | None:
+def _apply_to_texts(count: Callable[[Strings], np.ndarray], part: Dataset) -> np.ndarray | None:
     return None if part.texts is None else count(part.texts)
 
 
-def _further_labels(part: Dataset, n_common: int) -> Counter[str]:
-    """Documents with each label that stands behind the columns all parts have."""
+def _extra_labels(part: Dataset, n_common: int) -> Counter[str]:
+    """Documents per label, for the labels beyond the common columns."""
     counts = part.label_counts()
     return Counter({part.label_names[c]: int(counts[c]) for c in range(n_common, len(counts)) if counts[c]})
 
 
-def _lengths(part: Dataset) -> np.ndarray:
+def _label_list_lengths(part: Dataset) -> np.ndarray:
     return np.diff(part.labels.indptr)
 
 
-def _matrix(part: Dataset) -> tuple[int, int] | None:
+def _matrix_size(part: Dataset) -> tuple[int, int] | None:
     """Columns and stored entries of the features."""
     if part.features is None:
         return None
@@ -185,32 +185,32 @@ def _statistics(
     digests: np.ndarray | None,
     matrix: tuple[int, int] | None,
 ) -> Statistics:
-    found = np.sort(counts[counts > 0])[::-1]
-    total = int(found.sum())
+    used = np.sort(counts[counts > 0])[::-1]
+    total = int(used.sum())
     documents = len(lengths)
 
-    def share_at_most(most: int) -> float:
-        return float(np.mean(found <= most)) if len(found) else 0.0
+    def fraction_at_most(most: int) -> float:
+        return float(np.mean(used <= most)) if len(used) else 0.0
 
-    def covered_by_top(part: float) -> float:
-        return float(found[: max(1, round(part * len(found)))].sum() / total) if total else 0.0
+    def covered_by_top(fraction: float) -> float:
+        return float(used[: max(1, round(fraction * len(used)))].sum() / total) if total else 0.0
 
     return Statistics(
         name=name,
         documents=documents,
         labels=len(counts),
-        labels_used=len(found),
+        labels_used=len(used),
         occurrences=total,
         mean_labels=total / documents if documents else 0.0,
         median_labels=float(np.median(lengths)) if documents else 0.0,
         max_labels=int(lengths.max(initial=0)),
         documents_without_labels=int(np.count_nonzero(lengths == 0)),
-        mean_documents=total / len(found) if len(found) else 0.0,
-        median_documents=float(np.median(found)) if len(found) else 0.0,
-        max_documents=int(found.max(initial=0)),
-        share_labels_1=share_at_most(1),
-        share_labels_5=share_at_most(5),
-        share_labels_10=share_at_most(10),
+        mean_documents=total / len(used) if len(used) else 0.0,
+        median_documents=float(np.median(used)) if len(used) else 0.0,
+        max_documents=int(used.max(initial=0)),
+        share_labels_1=fraction_at_most(1),
+        share_labels_5=fraction_at_most(5),
+        share_labels_10=fraction_at_most(10),
         top_1_percent=covered_by_top(0.01),
         top_10_percent=covered_by_top(0.1),
         mean_words=None if words is None else float(words.mean()) if len(words) else 0.0,
@@ -225,20 +225,20 @@ def _statistics(
     )
 
 
-def _joined(pieces: list[np.ndarray | None]) -> np.ndarray | None:
-    """All pieces in one array; None unless every part has one."""
-    there = [piece for piece in pieces if piece is not None]
-    return np.concatenate(there) if len(there) == len(pieces) else None
+def _concatenated(pieces: list[np.ndarray | None]) -> np.ndarray | None:
+    """The concatenated pieces; None unless every part has one."""
+    present = [piece for piece in pieces if piece is not None]
+    return np.concatenate(present) if len(present) == len(pieces) else None
 
 
-def _shared(digests: np.ndarray | None, of_train: np.ndarray | None) -> int | None:
+def _n_shared(digests: np.ndarray | None, of_train: np.ndarray | None) -> int | None:
     if digests is None or of_train is None:
         return None
     return int(np.count_nonzero(np.isin(digests, of_train)))
 
 
 def word_counts(texts: Strings) -> np.ndarray:
-    """Words of each text, where words are what stands between ASCII blanks."""
+    """Words per text, split at ASCII blanks."""
     counts = np.zeros(len(texts), np.int64)
     order = np.argsort(texts.starts, kind="stable")  # texts may have been picked in any order
     starts, ends = texts.starts[order], texts.ends[order]
@@ -251,7 +251,7 @@ def word_counts(texts: Strings) -> np.ndarray:
         if len(blank):
             word_begins = np.flatnonzero(~blank & np.concatenate([[True], blank[:-1]]))
             inner = np.searchsorted(word_begins, last) - np.searchsorted(word_begins, first)
-            # a text right behind another's last letter begins with a word that the buffer does not show
+            # a text directly after another's last letter begins with a word that has no blank before it
             hidden = (last > first) & (first > 0)
             hidden[hidden] = ~blank[first[hidden]] & ~blank[first[hidden] - 1]
             counts[order[begin:end]] = inner + hidden
@@ -271,11 +271,11 @@ def text_digests(texts: Strings) -> np.ndarray:
 def frequency_curve(counts: np.ndarray, points: int = 200) -> tuple[np.ndarray, np.ndarray]:
     """Ranks (from 1) and frequencies of labels, most frequent first.
 
-    Thinned to about `points` that lie evenly on a log axis; the first and the last rank are always among
-    them. Labels that never occur are left out.
+    Thinned to about `points` evenly spaced on a log axis; the first and the last rank are always included.
+    Labels that never occur are omitted.
     """
-    found = np.sort(np.asarray(counts)[np.asarray(counts) > 0])[::-1]
-    if len(found) == 0:
+    used = np.sort(np.asarray(counts)[np.asarray(counts) > 0])[::-1]
+    if len(used) == 0:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    ranks = np.unique(np.geomspace(1, len(found), max(points, 2)).round().astype(np.int64))
-    return ranks, found[ranks - 1].astype(np.int64)
+    ranks = np.unique(np.geomspace(1, len(used), max(points, 2)).round().astype(np.int64))
+    return ranks, used[ranks - 1].astype(np.int64)

@@ -1,8 +1,8 @@
-"""Files as a stream of blocks of whole lines, plain or compressed, read ahead by a thread of their own.
+"""Streams files, plain or compressed, as blocks of whole lines that a thread reads ahead.
 
-Every line format stands on this: it takes `ByteBlock`s, each a few megabytes of bytes that end at a line end, and
-parses them on all cores while the next ones are read and unpacked. Whatever is wrong with a file (missing,
-cut short, damaged in the middle, of another encoding) comes out as one `DataError` that names it.
+Every line format uses this: it receives `ByteBlock`s, each a few megabytes that end at a line end, and parses them on
+all cores while the next ones are read and decompressed. Every fault of a file (missing, truncated, damaged, in another
+encoding) is raised as a `DataError` that names it.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ log = logging.getLogger(__name__)
 BLOCK_BYTES = 8 << 20
 FIRST_BLOCK_BYTES = 64 << 10
 READ_AHEAD = 2
-PATIENCE_SECONDS = 5.0
+JOIN_SECONDS = 5.0
 NEWLINE, RETURN = 10, 13
 
 
 @dataclass(frozen=True, eq=False)
 class ByteBlock:
-    """Some whole lines of a file: their bytes (the last is a newline), the first one's number, how many."""
+    """Consecutive whole lines of a file: their bytes (the last is a newline), the first line's number, the count."""
 
     data: np.ndarray
     first_line: int
     lines: int
-    share: float = 1.0
-    """How much of the file had been read when this block was cut, for estimates; 1 where it is not known."""
+    fraction_read: float = 1.0
+    """Fraction of the file read up to the end of this block, for estimates; 1 if not known."""
     replaced_lines: int = 0
-    """Lines in which `decode_block` had to put U+FFFD."""
+    """Lines in which `decode_block` replaced bytes by U+FFFD."""
 
     def line_at(self, position: int) -> int:
-        """The number of the line that holds the byte at `position`."""
+        """The number of the line that contains the byte at `position`."""
         return self.first_line + int(np.count_nonzero(self.data[:position] == NEWLINE))
 
 
@@ -69,19 +69,19 @@ AnyBlock = TypeVar("AnyBlock", bound=ByteBlock)
 
 
 def line_blocks(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Generator[ByteBlock, None, None]:
-    """The file's lines in blocks of about `block_bytes`; a longer line makes its block longer.
+    """The file's lines in blocks of about `block_bytes`; a longer line gets a longer block.
 
     A byte order mark is dropped and a missing last newline added.
     """
-    return blocks_ahead(path, block_bytes, _cut)
+    return blocks_ahead(path, block_bytes, _cut_lines)
 
 
 def blocks_ahead(
     path: str | Path, block_bytes: int, cut: Callable[[InputStream, int], Iterator[AnyBlock]]
 ) -> Generator[AnyBlock, None, None]:
-    """The blocks that `cut` makes of a file.
+    """The blocks that `cut` yields for a file, read ahead by a thread.
 
-    The next ones are read by a thread meanwhile, which ends when the caller stops asking.
+    The thread ends when the generator is exhausted or closed.
     """
     stream = open_stream(path)
     size = _file_size(stream.path)
@@ -100,33 +100,33 @@ def blocks_ahead(
             while (item := waiting.get()) is not None:
                 if isinstance(item, BaseException):
                     raise item
-                step(len(item.data) if size is None else (item.share - done) * size)
-                done = item.share
+                step(len(item.data) if size is None else (item.fraction_read - done) * size)
+                done = item.fraction_read
                 yield item
-                del item  # the caller may be done with it before the next one is there
+                del item  # so that it can be freed before the next one arrives
     finally:
         stop.set()
         _drain(waiting)
-        reader.join(PATIENCE_SECONDS)  # a pipe that sends nothing cannot be interrupted; the thread is a daemon
+        reader.join(JOIN_SECONDS)  # a pipe that sends nothing cannot be interrupted; the thread is a daemon
 
 
 def _read_ahead(
     stream: InputStream, size: int | None, blocks: Iterator[ByteBlock], waiting: queue.Queue, stop: threading.Event
 ) -> None:
-    """The thread's work: hand over blocks, then None; an error is handed over and raised by the consumer."""
+    """The thread's work: enqueue blocks, then None; an error is enqueued and raised by the consumer."""
     try:
         for block in blocks:
-            share = 1.0 if not size else min(1.0, stream.consumed() / size)
-            if not _hand_over(waiting, replace(block, share=share), stop):
+            fraction = 1.0 if not size else min(1.0, stream.consumed() / size)
+            if not _enqueue(waiting, replace(block, fraction_read=fraction), stop):
                 return
-        _hand_over(waiting, None, stop)
+        _enqueue(waiting, None, stop)
     except BaseException as error:
-        _hand_over(waiting, error, stop)
+        _enqueue(waiting, error, stop)
     finally:
         stream.close()
 
 
-def _hand_over(waiting: queue.Queue, item: object, stop: threading.Event) -> bool:
+def _enqueue(waiting: queue.Queue, item: object, stop: threading.Event) -> bool:
     while not stop.is_set():
         try:
             waiting.put(item, timeout=0.1)
@@ -144,8 +144,8 @@ def _drain(waiting: queue.Queue) -> None:
         pass
 
 
-def _cut(stream: InputStream, block_bytes: int) -> Iterator[ByteBlock]:
-    """Blocks that end at a line end; the begun line at the end of a buffer is carried over to the next."""
+def _cut_lines(stream: InputStream, block_bytes: int) -> Iterator[ByteBlock]:
+    """Blocks that end at a line end; an incomplete line at the end of a buffer is carried over to the next."""
     carried = bytearray()
     first_line = 1
     size = min(block_bytes, FIRST_BLOCK_BYTES)  # small files stay cheap, and parsing can begin at once
@@ -213,7 +213,7 @@ def line_bounds(data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def text_blocks(
     path: str | Path, encoding: str = "utf-8", on_bad_bytes: str = "error"
 ) -> Generator[ByteBlock, None, None]:
-    """`line_blocks` in valid UTF-8; tells at the end in how many lines bytes had to be replaced."""
+    """`line_blocks` in valid UTF-8; at the end it warns in how many lines bytes were replaced."""
     replaced = 0
     for block in line_blocks(path):
         decoded = decode_block(block, path, encoding, on_bad_bytes)
@@ -223,16 +223,18 @@ def text_blocks(
 
 
 def warn_replaced(path: str | Path, lines: int, encoding: str) -> None:
-    """One warning for a file in which bytes were replaced."""
+    """Log one warning for a file in which bytes were replaced."""
     if lines:
-        log.warning("%s: lines in which bytes that are not %s became U+FFFD: %s", path, encoding, f"{lines:,}")
+        log.warning(
+            "%s: lines in which bytes that are not %s were replaced by U+FFFD: %s", path, encoding, f"{lines:,}"
+        )
 
 
 def decode_block(block: ByteBlock, path: str | Path, encoding: str = "utf-8", on_bad_bytes: str = "error") -> ByteBlock:
-    """The block in valid UTF-8, itself when it is so already.
+    """The block in valid UTF-8; the same object if it is already.
 
     Bytes that do not fit the encoding are a DataError at their line, or U+FFFD if ``on_bad_bytes="replace"``;
-    the result's `replaced_lines` then tells how many lines were touched.
+    the result's `replaced_lines` then counts the lines with replacements.
     """
     codec = text_codec(encoding)
     try:
@@ -256,45 +258,45 @@ def decoded_line(
     codec, replaced = text_codec(encoding), False
     try:
         text = codecs.decode(line, codec)
-        text.encode()  # some codecs give halves of characters
+        text.encode()  # some codecs return lone surrogates
     except UnicodeError as error:
         if on_bad_bytes != "replace":
             raise _bad_bytes(path, number, line, encoding, error) from None
         loose = codecs.decode(line, codec, "replace")
         text, replaced = loose.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"), True
     if "\n" in text:
-        what = f"the encoding {encoding} makes a line end inside a line; convert the file to UTF-8"
+        what = f"the encoding {encoding} produces a line end inside a line; convert the file to UTF-8"
         raise DataError(what, path, number)
     return text, replaced
 
 
 def _decode_lines(block: ByteBlock, path: str | Path, encoding: str, on_bad_bytes: str) -> ByteBlock:
-    """The slow way, a line at a time, for a block that holds bytes which do not fit."""
+    """Decode line by line, for a block with bytes that do not fit the encoding."""
     pieces: list[bytes] = []
     replaced = 0
-    for place, line in enumerate(block.data.tobytes()[:-1].split(b"\n")):
-        text, touched = decoded_line(line, path, block.first_line + place, encoding, on_bad_bytes)
-        replaced += touched
+    for offset, line in enumerate(block.data.tobytes()[:-1].split(b"\n")):
+        text, was_replaced = decoded_line(line, path, block.first_line + offset, encoding, on_bad_bytes)
+        replaced += was_replaced
         pieces += (text.encode(), b"\n")
     return ByteBlock(
         np.frombuffer(bytearray().join(pieces), np.uint8),
         block.first_line,
         block.lines,
-        block.share,
+        block.fraction_read,
         replaced,
     )
 
 
 def _bad_bytes(path: str | Path, line: int, content: bytes, encoding: str, error: UnicodeError) -> DataError:
-    place = error.start if isinstance(error, UnicodeDecodeError) else None
-    shown = "some bytes are" if place is None else f"byte 0x{content[place]:02X} at column {place + 1} is"
+    position = error.start if isinstance(error, UnicodeDecodeError) else None
+    shown = "some bytes are" if position is None else f"byte 0x{content[position]:02X} at column {position + 1} is"
     remedy = how_to_set("encoding", "latin-1" if encoding == "utf-8" else "utf-8")
     return DataError(f"{shown} not {encoding}; {remedy} to that of the file, or on_bad_bytes to replace", path, line)
 
 
 @lru_cache
 def text_codec(encoding: str) -> str:
-    """The codec's own name; ConfigError if it is unknown or does not end a line with the byte 0x0A."""
+    """The codec's canonical name; ConfigError if it is unknown or does not encode a newline as the byte 0x0A."""
     try:
         codec = codecs.lookup(encoding).name
         plain = "\n".encode(encoding) == b"\n" and b"\n".decode(encoding, "replace") == "\n"
@@ -303,6 +305,6 @@ def text_codec(encoding: str) -> str:
         raise ConfigError(f"encoding: '{encoding}' is not a known encoding of text such as {examples}") from None
     if not plain and codec != "utf-8-sig":
         raise ConfigError(
-            f"encoding: files in {encoding} are not read; convert the file to UTF-8, for example with iconv"
+            f"encoding: files in {encoding} are not supported; convert the file to UTF-8, for example with iconv"
         )
     return "utf-8" if codec == "utf-8-sig" else codec

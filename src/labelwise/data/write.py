@@ -1,7 +1,7 @@
-"""Writing data sets: all or nothing, nothing overwritten unasked, and nothing lost without a word.
+"""Writes data sets atomically; nothing is overwritten without `force`, and nothing is dropped silently.
 
-The files are written into a hidden folder beside the target and moved to their places when all are whole.
-What the format has no place for is an error; `drop` says that it may be left out.
+The files are written into a hidden folder beside the target and moved when all are complete. Parts that the format
+cannot store are an error, unless `drop` names them.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ HOLDS: dict[str, frozenset[str]] = {
     "tfrecord": frozenset({"features", "relevances"}),
     "vowpal": frozenset({"features", "label_names"}),
 }
-"""What each format has a place for, besides the labels themselves."""
-HOLDS_NOTHING = ("native", "csv", "pecos", "xc")
-"""Formats that can say that there are no documents; in the others that would be an empty file."""
+"""What each format can store, besides the labels themselves."""
+CAN_BE_EMPTY = ("native", "csv", "pecos", "xc")
+"""Formats that can represent a data set without documents; in the others that would be an empty file."""
 FORCE = "force=True (--force)"
 OWN_LABEL_TEXTS = ("native", "pecos")
-"""Formats with a place for label texts; beside all others they go to a file of their own."""
+"""Formats that store label texts; for all others they are written to a separate file."""
 
 
 def write(
@@ -67,26 +67,26 @@ def write(
     format
         A name from `labelwise.data.read.FORMATS`; not given: by the extension, and `native` if there is none.
     force
-        Replace what is there.
+        Replace existing files.
     drop
-        Parts that may be left out: texts, features, paths, ids, relevances (then all 1), label_texts, or
+        Parts to leave out: texts, features, paths, ids, relevances (then all 1), label_texts, or
         label_names (then labels are numbered, and their names become their texts if they have none).
     """
     path = Path(path)
     if path.name in ("", ".."):
         raise ConfigError(f"{path}: the name of a new file or folder is needed")
     chosen = _format_of(path, format)
-    refuse_taken(path, force)
-    taken = f". The extension {path.suffix} was taken for {chosen.name}; format (--to NAME) chooses another"
-    with _staged(path.parent, force) as staging:
-        _write_part(dataset, staging.new / path.name, chosen, drop, taken if format is None and path.suffix else "")
-        staging.outdated(path, chosen)
+    refuse_existing_path(path, force)
+    hint = f". The extension {path.suffix} means {chosen.name}; choose another format with format (--to NAME)"
+    with _stage(path.parent, force) as staging:
+        _write_part(dataset, staging.new / path.name, chosen, drop, hint if format is None and path.suffix else "")
+        staging.mark_outdated(path, chosen)
 
 
-def refuse_taken(path: Path, force: bool) -> None:
-    """Refuse a place where something is, unless it may be replaced."""
+def refuse_existing_path(path: Path, force: bool) -> None:
+    """Refuse a path that exists, unless it may be replaced."""
     if path.exists() and not force:
-        raise ConfigError(f"{path} exists already; choose another place or replace it with {FORCE}")
+        raise ConfigError(f"{path} exists already; choose another path or replace it with {FORCE}")
 
 
 def write_splits(
@@ -98,16 +98,16 @@ def write_splits(
 ) -> None:
     """Write train, valid and test into one folder, in one label space; all of them or none.
 
-    A folder that has parts already is refused; with `force` parts of the same format are replaced, but parts in
-    another format are never left beside them, as only one of the two would be read.
+    A folder that has parts already is refused; with `force` parts of the same format are replaced. Parts in another
+    format are always refused, as only one of the two formats would be read.
     """
     chosen, folder = format_named(format), Path(folder)
     refuse_parts(folder, chosen, force)
-    with _staged(folder, force) as staging:
+    with _stage(folder, force) as staging:
         for split, part in _in_one_space(parts).items():
             name = chosen.part_name(split) if chosen.part_name else split + chosen.extension
             _write_part(part, staging.new / name, chosen, drop)
-            staging.outdated(folder / name, chosen)
+            staging.mark_outdated(folder / name, chosen)
 
 
 def refuse_parts(folder: Path, chosen: Format, force: bool) -> None:
@@ -117,25 +117,25 @@ def refuse_parts(folder: Path, chosen: Format, force: bool) -> None:
         name: parts
         for name, parts in found.items()
         if name != chosen.name or folder in parts.values() or any(not path.exists() for path in parts.values())
-    }  # shards, under a name with stars, would lie beside the new part
+    }  # shards, whose path is a pattern, would be read with the new part
     shown = "; ".join(f"{', '.join(path.name for path in parts.values())} ({name})" for name, parts in found.items())
     if others and force:
         raise ConfigError(
             f"{folder} has parts that {FORCE} does not replace: {shown}. In one folder only one format is read, and "
-            "shards are never mixed with a new part; remove them or choose another place"
+            "shards are never mixed with a new part; remove them or choose another path"
         )
     if found and not force:
-        raise ConfigError(f"{folder} has parts already: {shown}; choose another place or replace them with {FORCE}")
+        raise ConfigError(f"{folder} has parts already: {shown}; choose another path or replace them with {FORCE}")
 
 
 def _in_one_space(parts: Mapping[str, Dataset]) -> dict[str, Dataset]:
-    """All parts with the labels of all, and with what any of them knows of a label's meaning."""
+    """All parts in the union of their label spaces, with the union of their label texts."""
     names, texts = Strings.of([]), {}
     for part in parts.values():
         names = part.align(names).label_names if len(names) else part.label_names
         if part.label_texts is not None:
-            told = zip(part.label_names, part.label_texts, strict=True)
-            texts = dict((name, text) for name, text in told if text != name) | texts
+            pairs = zip(part.label_names, part.label_texts, strict=True)
+            texts = dict((name, text) for name, text in pairs if text != name) | texts
     aligned = {split: part.align(names) for split, part in parts.items()}
     if not any(part.label_texts is not None for part in parts.values()):
         return aligned
@@ -162,7 +162,7 @@ def _format_of(path: Path, format: str | None) -> Format:
 
 
 def _write_part(dataset: Dataset, path: Path, chosen: Format, drop: Iterable[str], hint: str = "") -> None:
-    if isinstance(dataset.features, Blocks):  # no format has two blocks side by side
+    if isinstance(dataset.features, Blocks):  # no format stores two blocks
         dataset = replace(dataset, features=dataset.features.to_csr())
     elif isinstance(dataset.features, np.ndarray):  # files hold float32
         dataset = replace(dataset, features=dataset.features.astype(np.float32, copy=False))
@@ -179,7 +179,7 @@ def _write_part(dataset: Dataset, path: Path, chosen: Format, drop: Iterable[str
 def _without(dataset: Dataset, drop: Iterable[str]) -> Dataset:
     for part in drop:
         if part not in PARTS:
-            raise ConfigError(f"drop: '{part}' is no part that can be left out; these can: {', '.join(PARTS)}")
+            raise ConfigError(f"drop: '{part}' is not a part that can be dropped; choose from {', '.join(PARTS)}")
         if part == "relevances":
             ones = dataset.labels.copy()
             ones.data[:] = 1
@@ -196,9 +196,9 @@ def _without(dataset: Dataset, drop: Iterable[str]) -> Dataset:
 
 
 def _refuse_loss(dataset: Dataset, format_name: str, hint: str = "") -> None:
-    """Refuse what the format has no place for; `hint` ends the message."""
-    if not len(dataset) and format_name not in HOLDS_NOTHING:
-        raise DataError(f"{dataset.name} has no documents, and an empty file of the format {format_name} is not read")
+    """Refuse parts that the format cannot store; `hint` is appended to the message."""
+    if not len(dataset) and format_name not in CAN_BE_EMPTY:
+        raise DataError(f"{dataset.name} has no documents, which the format {format_name} cannot represent")
     holds = HOLDS[format_name]
     lost = [part for part in ("texts", "features", "paths", "arrays", "ids") if getattr(dataset, part) is not None]
     lost = [part for part in lost if part not in holds]
@@ -208,17 +208,17 @@ def _refuse_loss(dataset: Dataset, format_name: str, hint: str = "") -> None:
         lost.append("label_names")
     held = [part for part in ("texts", "features", "paths") if part in holds]
     if len(dataset) and all(getattr(dataset, part) is None for part in held):
-        raise DataError(f"{dataset.name} has no {' or '.join(held)}, which the format {format_name} is made of{hint}")
+        raise DataError(f"{dataset.name} has no {' or '.join(held)}, which the format {format_name} requires{hint}")
     if lost:
         raise DataError(
-            f"the format {format_name} has no place for the {' and '.join(lost)} of {dataset.name}. The "
-            f"format native keeps everything but arrays; to leave out what has no place, name it with drop "
+            f"the format {format_name} cannot store the {' and '.join(lost)} of {dataset.name}. The "
+            f"format native stores everything but arrays; to leave parts out, name them with drop "
             f"({' '.join(f'--drop {part}' for part in lost)}){hint}"
         )
 
 
 def _write_side_file(names: Strings, texts: Strings, path: Path, format_name: str) -> None:
-    """What the labels mean, beside formats that have no place for it."""
+    """Write label texts to a separate file, for formats that cannot store them."""
     from labelwise.data.files import write_stream
 
     target = path.with_name(side_file_name(path))
@@ -231,12 +231,12 @@ def _write_side_file(names: Strings, texts: Strings, path: Path, format_name: st
             file.write(f"{name}\t{text}\n".encode())
 
 
-# --- all or nothing ---------------------------------------------------------------------------------------
+# --- atomic writing ---------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _staged(folder: Path, force: bool) -> Iterator[_Staging]:
-    """A hidden folder whose contents are moved into `folder` when the block ends well."""
+def _stage(folder: Path, force: bool) -> Iterator[_Staging]:
+    """Yield a hidden folder whose contents are moved into `folder` if the block ends without an error."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     hidden = None
     try:
@@ -255,37 +255,37 @@ def _staged(folder: Path, force: bool) -> Iterator[_Staging]:
         if hidden is not None:
             shutil.rmtree(hidden, ignore_errors=True)
         for path in missing:
-            with suppress(OSError):  # those that hold something by now stay
+            with suppress(OSError):  # folders that are not empty remain
                 path.rmdir()
 
 
 class _Staging:
-    """Files on their way: what is new, what is old and in the way."""
+    """New files before they are moved, and old files that they replace."""
 
     def __init__(self, hidden: Path, folder: Path, force: bool) -> None:
         self.folder, self.force = folder, force
         self.new, self.old = hidden / "new", hidden / "old"
         self.new.mkdir()
         self.old.mkdir()
-        self.leave: list[Path] = []
+        self.outdated: list[Path] = []
 
-    def outdated(self, path: Path, chosen: Format) -> None:
-        """Note files that are there, are not written now, and would yet be read with this part."""
+    def mark_outdated(self, path: Path, chosen: Format) -> None:
+        """Mark existing files that are not written now but would be read with this part."""
         for target in chosen.siblings(path) if chosen.siblings else ():
             if target.exists() and not (self.new / target.name).exists():
                 if not self.force:
                     raise ConfigError(f"{target} exists already and would be read with {path}; remove it with {FORCE}")
-                self.leave.append(target)
+                self.outdated.append(target)
 
     def move(self) -> None:
-        """Move everything to its place; if one move fails, what was there before is put back."""
+        """Move all files to the target; if one move fails, the previous files are restored."""
         entries = sorted(self.new.iterdir())
         for entry in entries:
             self._refuse_overwrite(entry, self.folder / entry.name)
-        alone = len(entries) == 1 and not self.leave and entries[0].is_file()
+        is_single_file = len(entries) == 1 and not self.outdated and entries[0].is_file()
         done: list[tuple[Path, Path]] = []
         try:
-            for target in () if alone else (*self.leave, *(self.folder / entry.name for entry in entries)):
+            for target in () if is_single_file else (*self.outdated, *(self.folder / entry.name for entry in entries)):
                 if target.exists():
                     done.append((self.old / target.name, target))
                     os.replace(target, self.old / target.name)
@@ -293,19 +293,22 @@ class _Staging:
                 done.append((self.folder / entry.name, entry))
                 os.replace(entry, self.folder / entry.name)
         except OSError:
-            for came_to, came_from in reversed(done):
-                if came_to.exists() and not came_from.exists():
-                    os.replace(came_to, came_from)
+            for destination, origin in reversed(done):
+                if destination.exists() and not origin.exists():
+                    os.replace(destination, origin)
             raise
 
     def _refuse_overwrite(self, entry: Path, target: Path) -> None:
-        """An equal file may be shared by several parts; a folder is replaced only by one of its kind."""
+        """Refuse to overwrite, except an identical file, which several parts may share, or a data folder by another."""
         if not target.exists():
             return
         if entry.is_file() and target.is_file() and (self.force or filecmp.cmp(entry, target, shallow=False)):
             return
         if not self.force:
-            raise ConfigError(f"{target} exists already with other contents; choose another place or {FORCE}")
+            raise ConfigError(f"{target} exists already with other contents; choose another path or {FORCE}")
         empty = target.is_dir() and not any(target.iterdir())
         if not entry.is_dir() or not (empty or format_named("native").recognises(target)):
-            raise ConfigError(f"{target} exists and is not a {'data folder' if entry.is_dir() else 'file'} of ours")
+            raise ConfigError(
+                f"{target} exists and is not a {'data folder' if entry.is_dir() else 'file'} of labelwise; "
+                "choose another path"
+            )

@@ -1,1 +1,1 @@
-"""How good predictions are: the metrics of the field, by one set of written rules (docs/metrics.md)."""
+"""Evaluation metrics of extreme multi-label classification; their exact rules are in docs/metrics.md."""

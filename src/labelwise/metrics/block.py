@@ -1,7 +1,7 @@
-"""Block: a run of documents with what the metrics share, each computed once and only if a metric asks.
+"""DocumentBlock: consecutive documents and the arrays that metrics share, each computed once, when a metric needs it.
 
-A block holds at most one document of each bootstrap group (see bootstrap.py), 4096 in all. Its arrays stay in
-the cache, and sums over blocks are the same however the documents were cut into pieces.
+A block holds at most one document per resampling group (see bootstrap.py), 4096 in all. Its arrays fit in the
+processor's cache, and sums over blocks do not depend on how the documents were split into calls of `update`.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from scipy import sparse
 
 from labelwise.errors import DataError
 from labelwise.kernels.metrics import hits as kernels
-from labelwise.metrics.bootstrap import GROUPS
+from labelwise.metrics.bootstrap import RESAMPLING_GROUPS
 from labelwise.metrics.ranking import discounts
 from labelwise.topk import TopK
 
 NO_WEIGHTS = np.zeros(1)
 _PROBLEMS = {
     kernels.OUT_OF_RANGE: "label id {label} is out of range; there are {n_labels:,} labels, ids start at 0",
-    kernels.TWICE: "label id {label} is predicted twice; each label may be in a row once",
+    kernels.TWICE: "label id {label} is predicted twice; a row may not contain duplicates",
     kernels.NOT_A_NUMBER: "the score of label id {label} is NaN, which has no rank",
-    kernels.UNSORTED: "scores rise; a row must be sorted by score, best first",
-    kernels.AFTER_NOTHING: "label id {label} follows an empty place; empty places (-1) come last in a row",
+    kernels.UNSORTED: "the score is higher than the one before; a row must be sorted by score, best first",
+    kernels.AFTER_NOTHING: "label id {label} follows an empty position; empty positions (-1) come last in a row",
 }
 
 
-class Block:
-    """Some documents' predictions and truth.
+class DocumentBlock:
+    """Predictions and truth of consecutive documents.
 
     Parameters
     ----------
     top, truth, rows
-        Predictions and label matrix (canonical), and which rows of both: from, up to.
+        Predictions, label matrix (canonical), and the range of rows to use of both, as (start, stop).
     n_known
-        Ids of predictions are below it.
+        Upper bound (exclusive) of predicted label ids.
     first
-        Number of the first document of the block, for messages.
+        Index of the first document of the block, for messages.
     depth
-        Places the metrics look at.
+        Largest k of the metrics.
     weights
-        The inverse propensity of each label and one number more; needed for gains only.
+        Inverse propensity per label, plus one element for missing predictions; only needed for gains.
     threshold
-        The score a prediction must reach for F1 without a cut.
+        Lowest score that counts as predicted, for F1 without k.
     """
 
     def __init__(
@@ -71,52 +71,52 @@ class Block:
         self.depth, self.weights, self.threshold = depth, weights, threshold
         self.hits = np.empty(self.ids.shape, np.uint8)
         self.filled = np.empty(len(self.ids), np.int64)
-        problem, row, place = kernels.find_hits(
+        problem, row, column = kernels.find_hits(
             self.ids, self.scores, self.indptr, self.indices, n_known, self.hits, self.filled
         )
         if problem != kernels.FINE:
-            what = _PROBLEMS[problem].format(label=self.ids[row, place], n_labels=n_known)
-            raise DataError(f"predictions of document {first + row:,}, place {place + 1}: {what}")
+            what = _PROBLEMS[problem].format(label=self.ids[row, column], n_labels=n_known)
+            raise DataError(f"predictions of document {first + row:,}, position {column + 1}: {what}")
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @cached_property
     def hit_counts(self) -> np.ndarray:
-        """Hits within the first j places, for j = 0 to `depth`."""
+        """Hits within the first j positions, for j = 0 to `depth`."""
         return _running_sums(self.hits[:, : self.depth], np.int64)
 
     @cached_property
     def discounted(self) -> np.ndarray:
-        """The same with a hit at place i worth 1 / log2(i + 1)."""
+        """As `hit_counts`, with a hit at rank i weighted 1 / log2(i + 1)."""
         return _running_sums(self.hits[:, : self.depth] * discounts(self.depth), np.float64)
 
     @cached_property
     def ideal(self) -> np.ndarray:
-        """The discounted sum of j hits at the first j places, for j = 0 to `depth`."""
+        """Ideal DCG of j hits, at ranks 1 to j, for j = 0 to `depth`."""
         return np.concatenate([[0.0], np.cumsum(discounts(self.depth))])
 
     @cached_property
     def gains(self) -> np.ndarray:
-        """The weight of each hit within `depth`, 0 for a miss."""
-        # A missing prediction (-1) reads the last weight, which its hit of 0 takes away again.
+        """Weight per hit within `depth`, 0 for a miss."""
+        # A missing prediction (-1) reads the last weight, which is multiplied by its hit of 0.
         return self.hits[:, : self.depth] * self.weights[self.ids[:, : self.depth]]
 
     @cached_property
     def best_gains(self) -> np.ndarray:
-        """The weights a list would have that ranks the document's own labels by weight."""
+        """Gains of the ideal list, which ranks the document's labels by weight."""
         best = np.empty((len(self), self.depth))
         kernels.best_weights(self.indptr, self.indices, self.weights, best)
         return best
 
     @cached_property
     def gain_sums(self) -> np.ndarray:
-        """Weights of the hits within the first j places, for j = 0 to `depth`."""
+        """Sum of gains within the first j positions, for j = 0 to `depth`."""
         return _running_sums(self.gains, np.float64)
 
     @cached_property
     def best_gain_sums(self) -> np.ndarray:
-        """The most that `gain_sums` could be."""
+        """The ideal (largest possible) `gain_sums`."""
         return _running_sums(self.best_gains, np.float64)
 
     @cached_property
@@ -126,31 +126,32 @@ class Block:
 
     @cached_property
     def best_discounted_gains(self) -> np.ndarray:
-        """The most that `discounted_gains` could be."""
+        """The ideal (largest possible) `discounted_gains`."""
         return _running_sums(self.best_gains * discounts(self.depth), np.float64)
 
     @cached_property
-    def reaching(self) -> np.ndarray:
-        """Predictions of each document whose score reaches the threshold; in sorted rows they come first."""
-        # In the scores' own precision, as TopK.above compares: a float32 0.7 reaches a threshold of 0.7.
-        enough = self.scores >= self.scores.dtype.type(self.threshold)
-        return np.minimum(enough.sum(1), self.filled)
+    def n_above_threshold(self) -> np.ndarray:
+        """Predictions per document whose score reaches the threshold; rows are sorted, so these come first."""
+        # In the precision of the scores, as TopK.above compares: a float32 0.7 reaches a threshold of 0.7.
+        reached = self.scores >= self.scores.dtype.type(self.threshold)
+        return np.minimum(reached.sum(1), self.filled)
 
-    def lengths(self, k: int | None) -> np.ndarray:
-        """How many predictions of each document count: the first k, or those that reach the threshold."""
-        return self.reaching if k is None else np.minimum(self.filled, k)
+    def n_predicted(self, k: int | None) -> np.ndarray:
+        """Number of predictions per document that count: the first k, or those that reach the threshold."""
+        return self.n_above_threshold if k is None else np.minimum(self.filled, k)
 
-    def hits_within(self, lengths: np.ndarray) -> np.ndarray:
-        """Hits among the first `lengths` predictions of each document."""
-        return self.hit_counts[np.arange(len(self)), lengths]
+    def hits_within(self, counts: np.ndarray) -> np.ndarray:
+        """Hits among the first `counts[i]` predictions of each document i."""
+        return self.hit_counts[np.arange(len(self)), counts]
 
 
 def block_rows(first: int, count: int) -> list[tuple[int, int]]:
-    """Cut `count` rows, beginning with document `first`, where document numbers are multiples of GROUPS.
+    """Split `count` rows, beginning with document `first`, where document indices are multiples of RESAMPLING_GROUPS.
 
-    However documents arrive, each is in the same place of a block then, and sums are made in the same order.
+    Each document then has the same position in its block however documents arrive, and sums are accumulated in the
+    same order.
     """
-    edges = [0, *range(GROUPS - first % GROUPS, count, GROUPS), count]
+    edges = [0, *range(RESAMPLING_GROUPS - first % RESAMPLING_GROUPS, count, RESAMPLING_GROUPS), count]
     return [(start, stop) for start, stop in pairwise(edges) if start < stop]
 
 
@@ -161,14 +162,14 @@ def _running_sums(values: np.ndarray, dtype: Any) -> np.ndarray:
 
 
 def _as_int32(ids: np.ndarray, n_known: int, first: int) -> np.ndarray:
-    """Ids in the one type the kernels are compiled for; what does not fit is out of range anyway."""
+    """Ids as int32, the only type the kernels are compiled for; values that do not fit are out of range."""
     if ids.dtype.kind not in "iu":
         raise DataError(f"predicted label ids must be whole numbers, got {ids.dtype}")
     limits = np.iinfo(np.int32)
     if not np.can_cast(ids.dtype, np.int32):
-        beyond = ((ids > limits.max) | (ids < limits.min)).any(1)
-        if beyond.any():
-            document = first + int(beyond.argmax())
+        overflows = ((ids > limits.max) | (ids < limits.min)).any(1)
+        if overflows.any():
+            document = first + int(overflows.argmax())
             raise DataError(
                 f"predictions of document {document:,}: a label id is out of range; there are {n_known:,} labels"
             )

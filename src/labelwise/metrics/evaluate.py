@@ -1,4 +1,4 @@
-"""evaluate: all metrics of a set of predictions in one call."""
+"""evaluate: compute all metrics of a set of predictions in one call."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ def evaluate(
     bootstrap: int = 0,
     seed: int = 0,
 ) -> Evaluation:
-    """How good predictions are.
+    """Compute metrics of predictions.
 
     Parameters
     ----------
     top
-        Predictions, a row for each document.
+        Predictions, one row per document.
     truth
-        A Dataset, a sparse (or small dense) documents x labels matrix, or a list of labels a document: names
-        as str, ids as int. Where both sides have label names, labels are matched by name.
+        A Dataset, a sparse (or small dense) documents x labels matrix, or a list of labels per document: names
+        as str, ids as int. Labels are matched by name if both sides have label names.
     metrics
         Names such as ``["P@1", "nDCG@5", "PSP@5", "macro-F1@5"]``; `default_metrics` when None.
     train
-        The training data: a Dataset, a label matrix, or a vector with the training documents of each label.
+        The training data: a Dataset, a label matrix, or a vector with the number of training documents per label.
         Needed for PSP, PSnDCG and groups.
     train_documents
-        Number of training documents, for PSP and PSnDCG where `train` is a vector.
+        Number of training documents, for PSP and PSnDCG if `train` is a vector.
     propensity
         The constants (A, B), the name of a data set such as ``"Amazon-670K"``, or None for (0.55, 1.5).
     threshold
-        The score from which on a label is predicted, for F1 without a number of places.
+        Lowest score at which a label counts as predicted, for F1 without k.
     groups
-        Where groups of labels begin, in training documents; empty or None for no groups.
+        Lower bounds of the label groups, in training documents; empty or None for no groups.
     bootstrap, seed
-        Repeats for 95 % intervals (0: none), and where the random numbers start.
+        Number of bootstrap repeats for 95 % intervals (0: no intervals), and the random seed.
 
     Notes
     -----
@@ -59,10 +59,10 @@ def evaluate(
     if counts is not None:
         counts = counts.within(common)
     if metrics is None:
-        weighable = counts is not None and counts.n_documents is not None
-        metrics = default_metrics(top.k, weighable, threshold is not None)
+        has_propensity = counts is not None and counts.n_documents is not None
+        metrics = default_metrics(top.k, has_propensity, threshold is not None)
         if not metrics:
-            raise ConfigError("the predictions have no places (k = 0); predict with k=1 or more")
+            raise ConfigError("the predictions are empty lists (k = 0); predict with k=1 or more")
 
     from labelwise.metrics.streaming import Evaluator
 

@@ -1,4 +1,4 @@
-"""Head, torso and tail: which labels the hits come from, by how many training documents the labels have."""
+"""Metrics per group of labels (head, torso, tail), grouped by number of training documents."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from labelwise.errors import ConfigError
 
 @dataclass(frozen=True)
 class GroupRow:
-    """The labels with `low` to `high` training documents (None: no limit) and what was found of them.
+    """Metrics of the labels with `low` to `high` training documents (None: no limit).
 
     Parameters
     ----------
     n_labels
-        Labels of this group in the label space, and `n_test_labels` those of them that the truth has.
+        Labels of this group in the label space; `n_test_labels` counts those that occur in the truth.
     occurrences, share
-        How often the truth has labels of this group, and which part of all occurrences that is.
+        Occurrences of labels of this group in the truth, and their fraction of all occurrences.
     contribution
-        For each k the part of P@k that comes from this group; over all groups they add up to P@k.
+        For each k, the part of P@k that is due to this group; the parts of all groups sum to P@k.
     recall
-        For each k the part of the occurrences that is found in the first k places.
+        For each k, the fraction of the occurrences that are among the first k predictions.
     """
 
     name: str
@@ -38,39 +38,39 @@ class GroupRow:
 
 
 class LabelGroups:
-    """Labels sorted into groups, and the hits of each group at each place.
+    """The group of each label, and hits per group and rank.
 
     Parameters
     ----------
     counts
-        Training documents of each label.
+        Training documents per label.
     boundaries
-        Where groups begin: (10, 100) makes tail 1-9, torso 10-99 and head 100 and more. Labels without a
-        training document are always a group of their own.
+        Lower bounds: (10, 100) gives tail 1-9, torso 10-99 and head 100 and more. Labels without a training
+        document are always a separate group.
     depth
-        Places to look at.
+        Largest k.
     """
 
     def __init__(self, counts: np.ndarray, boundaries: Sequence[int], depth: int) -> None:
         self.lows = [0, 1, *boundaries]
-        self.of = np.searchsorted(self.lows, counts, side="right") - 1
+        self.group_of = np.searchsorted(self.lows, counts, side="right") - 1
         self.hits = np.zeros((len(self.lows), depth), np.int64)
 
     def count(self, ids: np.ndarray, hits: np.ndarray) -> np.ndarray:
-        """Hits of each group at each place, for some documents."""
+        """Hits per group and rank, for some documents."""
         n_groups, depth = self.hits.shape
-        rows, places = np.nonzero(hits[:, :depth])
-        cells = self.of[ids[rows, places]] * depth + places
+        rows, columns = np.nonzero(hits[:, :depth])
+        cells = self.group_of[ids[rows, columns]] * depth + columns
         return np.bincount(cells, minlength=n_groups * depth).reshape(n_groups, depth)
 
     def rows(self, occurrences: np.ndarray, cuts: Sequence[int], n_documents: int) -> list[GroupRow]:
         """The groups, most frequent labels first."""
         total = int(occurrences.sum())
-        found = np.cumsum(self.hits, axis=1)
+        hits_within = np.cumsum(self.hits, axis=1)
         rows = []
         for group in reversed(range(len(self.lows))):
-            members = self.of == group
-            here = int(occurrences[members].sum())
+            members = self.group_of == group
+            group_occurrences = int(occurrences[members].sum())
             high = None if group == len(self.lows) - 1 else self.lows[group + 1] - 1
             row = GroupRow(
                 name=self._name(group, high),
@@ -78,10 +78,12 @@ class LabelGroups:
                 high=high,
                 n_labels=int(members.sum()),
                 n_test_labels=int(np.count_nonzero(occurrences[members])),
-                occurrences=here,
-                share=here / total if total else 0.0,
-                contribution={k: int(found[group, k - 1]) / (k * n_documents) for k in cuts},
-                recall={k: int(found[group, k - 1]) / here if here else 0.0 for k in cuts},
+                occurrences=group_occurrences,
+                share=group_occurrences / total if total else 0.0,
+                contribution={k: int(hits_within[group, k - 1]) / (k * n_documents) for k in cuts},
+                recall={
+                    k: int(hits_within[group, k - 1]) / group_occurrences if group_occurrences else 0.0 for k in cuts
+                },
             )
             rows.append(row)
         return rows
@@ -95,7 +97,7 @@ class LabelGroups:
 
 
 def check_boundaries(boundaries: Sequence[int] | None) -> list[int]:
-    """Boundaries that make sense; none for None."""
+    """Validate group boundaries; None gives an empty list."""
     if boundaries is None:
         return []
     try:
@@ -103,7 +105,7 @@ def check_boundaries(boundaries: Sequence[int] | None) -> list[int]:
         whole = all(number == given for number, given in zip(numbers, boundaries, strict=True))
     except (TypeError, ValueError):
         raise ConfigError(f"groups are numbers of training documents such as (10, 100), got {boundaries!r}") from None
-    rising = all(low < high for low, high in zip([1, *numbers], numbers, strict=False))
-    if not whole or not rising:
-        raise ConfigError(f"groups must be whole numbers above 1 that rise, such as (10, 100); got {boundaries!r}")
+    increasing = all(low < high for low, high in zip([1, *numbers], numbers, strict=False))
+    if not whole or not increasing:
+        raise ConfigError(f"groups must be increasing whole numbers above 1, such as (10, 100); got {boundaries!r}")
     return numbers

@@ -1,7 +1,7 @@
-"""One label space for predictions, truth and training counts, whatever form each of them comes in.
+"""Converts predictions, truth and training counts of any supported type to one label space.
 
-Labels are matched by name wherever both sides have names, and by column number otherwise. Labels of the truth
-that the predictions' names lack become further columns: they can only be missed, and are counted as missed.
+Labels are matched by name if both sides have names, and by column index otherwise. Labels of the truth that are not
+among the predictions' names become additional columns: they cannot be predicted, and count as misses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """The label matrix in the common label space; predictions can only name its first `n_known` columns."""
+    """The label matrix in the common label space; predicted ids are below `n_known`."""
 
     labels: sparse.csr_array
     n_known: int
@@ -39,7 +39,7 @@ class Truth:
 
 @dataclass(frozen=True, eq=False)
 class TrainingCounts:
-    """How many training documents each label has, and how many training documents there are, if known."""
+    """Training documents per label, and the total number of training documents, if known."""
 
     counts: np.ndarray
     n_documents: int | None = None
@@ -47,15 +47,15 @@ class TrainingCounts:
 
     @classmethod
     def of(cls, train: Any, n_documents: int | None = None) -> TrainingCounts:
-        """From a data set, a label matrix, or a vector of counts with the number of documents beside it."""
-        found = cls._of(train)
+        """Build from a data set, a label matrix, or a vector of counts and the number of documents."""
+        counts = cls._of(train)
         if n_documents is None:
-            return found
+            return counts
         if isinstance(n_documents, bool) or not isinstance(n_documents, int | np.integer) or n_documents < 1:
             raise ConfigError(f"train_documents is a whole number from 1 up, got {n_documents!r}")
-        if found.n_documents not in (None, n_documents):
-            raise ConfigError(f"train_documents is {n_documents:,} but train has {found.n_documents:,} documents")
-        return replace(found, n_documents=int(n_documents))
+        if counts.n_documents not in (None, n_documents):
+            raise ConfigError(f"train_documents is {n_documents:,} but train has {counts.n_documents:,} documents")
+        return replace(counts, n_documents=int(n_documents))
 
     @classmethod
     def _of(cls, train: Any) -> TrainingCounts:
@@ -69,27 +69,27 @@ class TrainingCounts:
         return cls(_whole_numbers(train))
 
     def padded(self, n_known: int, n_labels: int) -> TrainingCounts:
-        """With zeros for the labels only the truth has; counts of another label space are refused."""
+        """Pad with zeros for labels that only the truth has; raise DataError for counts of another label space."""
         if len(self.counts) not in (n_known, n_labels):
             raise DataError(
                 f"training counts of {len(self.counts):,} labels for predictions over {n_known:,}; "
                 "both must have the same label space, or label names to match them by"
             )
-        most = self.counts.max(initial=0)
-        if self.n_documents is not None and most > self.n_documents:
-            raise DataError(f"a label has {most:,} training documents, more than the {self.n_documents:,} there are")
+        largest = self.counts.max(initial=0)
+        if self.n_documents is not None and largest > self.n_documents:
+            raise DataError(f"a label has {largest:,} training documents, more than the total of {self.n_documents:,}")
         if len(self.counts) == n_labels:
             return self
         missing = np.zeros(n_labels - len(self.counts), self.counts.dtype)
         return TrainingCounts(np.append(self.counts, missing), self.n_documents)
 
     def within(self, truth: Truth) -> TrainingCounts:
-        """The counts in the columns of the truth; 0 for a label training has never seen."""
+        """The counts in the columns of the truth; 0 for a label without training documents."""
         if self.label_names is not None and truth.label_names is not None:
             if self.label_names == truth.label_names:
                 return self
-            places = self.label_names.positions
-            columns = np.fromiter((places.get(name, -1) for name in truth.label_names), np.int64, truth.n_labels)
+            column_of = self.label_names.positions
+            columns = np.fromiter((column_of.get(name, -1) for name in truth.label_names), np.int64, truth.n_labels)
             padded = np.append(self.counts, 0)
             return TrainingCounts(padded[columns], self.n_documents, truth.label_names)
         return self.padded(truth.n_known, truth.n_labels)
@@ -102,8 +102,8 @@ def _whole_numbers(values: Any) -> np.ndarray:
         counts = np.empty((0, 0))
     if counts.ndim != 1 or counts.dtype.kind not in "iuf" or (len(counts) and not (counts >= 0).all()):
         raise DataError(
-            "train must be a data set, a label matrix, or a vector with the number of training documents of "
-            "each label, none of them negative"
+            "train must be a data set, a label matrix, or a vector with the number of training documents "
+            "per label, none of them negative"
         )
     if counts.dtype.kind == "f" and not (counts == np.floor(counts)).all():
         raise DataError("training counts must be whole numbers of documents")
@@ -113,23 +113,23 @@ def _whole_numbers(values: Any) -> np.ndarray:
 def common_labels(top: TopK, truth: Any, at_least: int = 0) -> Truth:
     """The truth in the label space of the predictions.
 
-    Lists of label ids say nothing of how many labels there are; `at_least` is what is known from elsewhere.
+    Lists of label ids do not contain the number of labels; `at_least` is a lower bound known from elsewhere.
     """
     if not isinstance(top, TopK):
-        raise DataError(f"predictions must be a TopK, got {type(top).__name__}; TopK.from_csr makes one from scores")
+        raise DataError(f"predictions must be a TopK, got {type(top).__name__}; TopK.from_csr builds one from scores")
     if top.ids.dtype.kind not in "iu":
         raise DataError(f"predicted label ids must be whole numbers, got {top.ids.dtype}")
     names = None if top.label_names is None else Strings.of(top.label_names)
-    found = _truth(top, truth, names, at_least)
-    if found.labels.shape[0] != len(top):
-        raise DataError(f"predictions of {len(top):,} documents for {found.labels.shape[0]:,} documents of truth")
-    if found.labels.nnz and found.labels.indices.min() >= found.n_known:
+    common = _truth(top, truth, names, at_least)
+    if common.labels.shape[0] != len(top):
+        raise DataError(f"predictions of {len(top):,} documents for {common.labels.shape[0]:,} documents of truth")
+    if common.labels.nnz and common.labels.indices.min() >= common.n_known:
         logger.warning(
             "none of the labels of the truth is among the label names of the predictions (%r, ...): do both "
             "come from the same data?",
             "" if names is None else names[0],
         )
-    return found
+    return common
 
 
 def _truth(top: TopK, truth: Any, names: Strings | None, at_least: int) -> Truth:
@@ -145,7 +145,8 @@ def _truth(top: TopK, truth: Any, names: Strings | None, at_least: int) -> Truth
         return Truth(labels, labels.shape[1], names)
     if not isinstance(truth, Sequence) or isinstance(truth, str):
         raise DataError(
-            f"truth must be a Dataset, a sparse label matrix or a list of labels a document, got {type(truth).__name__}"
+            f"truth must be a Dataset, a sparse label matrix or a list of labels per document, "
+            f"got {type(truth).__name__}"
         )
     rows = [_row(position, row) for position, row in enumerate(truth)]
     if any(isinstance(label, str) for row in rows for label in row):
@@ -163,16 +164,16 @@ def _row(position: int, row: Any) -> list[Any]:
 def _from_names(rows: list[list[Any]], names: Strings | None) -> Truth:
     if names is None:
         raise DataError("truth has label names but the predictions have none; set TopK.label_names, or give label ids")
-    places, new = names.positions, {}
+    column_of, new = names.positions, {}
     columns = []
     for position, row in enumerate(rows):
         for label in row:
             if not isinstance(label, str):
                 raise DataError(f"truth of document {position:,} mixes names and ids: {label!r}; give all by name")
-            place = places.get(label)
-            columns.append(new.setdefault(label, len(names) + len(new)) if place is None else place)
-    everything = names + list(new) if new else names
-    return Truth(_matrix(rows, columns, len(everything)), len(names), everything)
+            column = column_of.get(label)
+            columns.append(new.setdefault(label, len(names) + len(new)) if column is None else column)
+    all_names = names + list(new) if new else names
+    return Truth(_matrix(rows, columns, len(all_names)), len(names), all_names)
 
 
 def _from_ids(rows: list[list[Any]], names: Strings | None, n_labels: int) -> Truth:

@@ -1,6 +1,6 @@
-"""Metric names: `P@5`, `nDCG@3`, `macro-F1`. Read without regard to case, written in one way.
+"""Metric names such as `P@5`, `nDCG@3`, `macro-F1`: parsed case-insensitively, printed in canonical form.
 
-Light on purpose: configurations check metric names without loading what computes them.
+Kept free of heavy imports: configurations check metric names without importing NumPy or the kernels.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _FORM = re.compile(r"([a-z0-9-]+?)\s*(?:@\s*([0-9]{1,9}))?")
 
 @dataclass(frozen=True)
 class Metric:
-    """A kind of metric and the number of places it looks at; no number for F1 at a score threshold."""
+    """A type of metric and its k; None for F1 at a score threshold."""
 
     kind: str
     k: int | None
 
     @property
     def name(self) -> str:
-        """The one way this metric is written."""
+        """The canonical name."""
         return self.kind if self.k is None else f"{self.kind}@{self.k}"
 
     @property
@@ -39,7 +39,7 @@ class Metric:
 
     @property
     def needs_threshold(self) -> bool:
-        """Whether predictions are those that reach a score."""
+        """Whether a label counts as predicted from a score threshold on."""
         return self.k is None
 
     @property
@@ -49,7 +49,7 @@ class Metric:
 
 
 def parse_metric(text: str) -> Metric:
-    """A metric from its name."""
+    """Parse a metric name."""
     if not isinstance(text, str):
         raise ConfigError(f"a metric is a name such as 'P@5', got {text!r}")
     match = _FORM.fullmatch(text.strip().lower().replace("_", "-"))
@@ -60,24 +60,24 @@ def parse_metric(text: str) -> Metric:
         raise ConfigError(f"there is no metric '{text}'; {did_you_mean(text, accepted)}")
     if match[2] is None:
         if kind not in F1:
-            raise ConfigError(f"metric '{text}' needs a number of places, for example '{kind}@5'")
+            raise ConfigError(f"metric '{text}' needs a k, for example '{kind}@5'")
         return Metric(kind, None)
     if int(match[2]) == 0:
-        raise ConfigError(f"metric '{text}' looks at no place; the number after @ starts at 1")
+        raise ConfigError(f"metric '{text}' has k = 0; the number after @ starts at 1")
     return Metric(kind, int(match[2]))
 
 
 def parse_metrics(names: str | Iterable[str]) -> list[Metric]:
-    """Metrics from their names, each once, in the order given."""
+    """Parse metric names, without duplicates, in the order given."""
     texts = [names] if isinstance(names, str) else list(names)
     metrics = list(dict.fromkeys(parse_metric(text) for text in texts))
     if not metrics:
-        raise ConfigError("no metric is asked for; name at least one, such as 'P@1'")
+        raise ConfigError("no metric was requested; name at least one, such as 'P@1'")
     return metrics
 
 
 def default_metrics(k: int, propensity: bool = False, threshold: bool = False) -> list[str]:
-    """What is computed when nothing is asked for, as far as lists of k places allow it.
+    """The metrics computed by default for lists of k predictions.
 
     P@1, P@3, P@5, nDCG@3, nDCG@5 and R@5 (nDCG@1 is P@1); with training counts PSP@1, PSP@3 and PSP@5 too;
     with a threshold the three F1 too.
@@ -90,10 +90,10 @@ def default_metrics(k: int, propensity: bool = False, threshold: bool = False) -
 
 
 def check_depth(metrics: Iterable[Metric], k: int) -> None:
-    """Refuse metrics that look further than the lists of predictions reach."""
+    """Refuse metrics whose k is larger than the lists of predictions."""
     for metric in metrics:
         if metric.k is not None and metric.k > k:
             raise ConfigError(
-                f"{metric.name} looks at {metric.k} places but the predictions hold {k} a document; "
+                f"{metric.name} needs {metric.k} predictions per document, but there are {k}; "
                 f"predict with k={metric.k} or more"
             )

@@ -1,4 +1,4 @@
-"""The table of labels: how often each is in training and in the truth, predicted, and predicted rightly."""
+"""Table of counts per label: training documents, test documents, predictions, and correct predictions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from labelwise.parallel import run_stream
 from labelwise.strings import Strings
 from labelwise.topk import TopK
 
-_AT_ONCE = 100_000
+_ROWS_PER_CHUNK = 100_000
 
 
 class LabelRow(NamedTuple):
@@ -38,7 +38,7 @@ class LabelRow(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LabelTable:
-    """All labels in the order of their ids, a vector a column; iterating gives rows."""
+    """All labels in the order of their ids, one vector per column; iterating yields rows."""
 
     labels: Strings
     texts: Strings | None
@@ -53,22 +53,22 @@ class LabelTable:
 
     @property
     def precision(self) -> np.ndarray:
-        """Correct by predicted; 0 where the label is never predicted."""
+        """Correct divided by predicted; 0 if the label is never predicted."""
         return ratio(self.correct, self.predicted)
 
     @property
     def recall(self) -> np.ndarray:
-        """Correct by documents that have the label; 0 where none has it."""
+        """Correct divided by the documents that have the label; 0 if none has it."""
         return ratio(self.correct, self.test)
 
     @property
     def f1(self) -> np.ndarray:
-        """The harmonic mean of both; 0 where the label is neither predicted nor in the truth."""
+        """The harmonic mean of precision and recall; 0 if the label is neither predicted nor in the truth."""
         return ratio(2 * self.correct, self.predicted + self.test)
 
     def __iter__(self) -> Iterator[LabelRow]:
-        for start in range(0, len(self), _AT_ONCE):
-            part = self._part(slice(start, start + _AT_ONCE))
+        for start in range(0, len(self), _ROWS_PER_CHUNK):
+            part = self._part(slice(start, start + _ROWS_PER_CHUNK))
             counts = (part.test, part.predicted, part.correct, part.precision, part.recall, part.f1)
             columns = [
                 part.labels,
@@ -79,15 +79,15 @@ class LabelTable:
             yield from map(LabelRow._make, zip(*columns, strict=True))
 
     def lines(self) -> Iterator[str]:
-        """The lines of the file, made a column at a time: a million labels take seconds, not minutes."""
-        for start in range(0, len(self), _AT_ONCE):
-            part = self._part(slice(start, start + _AT_ONCE))
+        """The lines of the file, formatted column by column: a million labels take seconds, not minutes."""
+        for start in range(0, len(self), _ROWS_PER_CHUNK):
+            part = self._part(slice(start, start + _ROWS_PER_CHUNK))
             columns = [
                 map(_cell, part.labels),
                 repeat("", len(part)) if part.texts is None else map(_cell, part.texts),
                 repeat("", len(part)) if part.train is None else map(str, part.train.tolist()),
                 *(map(str, counts.tolist()) for counts in (part.test, part.predicted, part.correct)),
-                *(_four_digits(shares) for shares in (part.precision, part.recall, part.f1)),
+                *(_four_digits(fractions) for fractions in (part.precision, part.recall, part.f1)),
             ]
             yield from map("{}\n".format, map("\t".join, zip(*columns, strict=True)))
 
@@ -104,27 +104,26 @@ class LabelTable:
 
 
 def label_table(top: TopK, truth: Any, train: Any = None, k: int = 5) -> LabelTable:
-    """Counts of each label over the first k predictions of each document.
+    """Counts per label over the first k predictions of each document.
 
-    Parameters are those of `evaluate`. Labels are all of the label space, then those only the truth has.
+    Parameters are those of `evaluate`. Rows are all labels of the label space, then those that only the truth has.
     """
-    from labelwise.metrics.block import Block, block_rows
+    from labelwise.metrics.block import DocumentBlock, block_rows
 
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise ConfigError(f"k is a number of places from 1 up, got {k!r}")
+        raise ConfigError(f"k is a whole number from 1 up, got {k!r}")
     if k > top.k:
         raise ConfigError(
-            f"the table looks at {k} places but the predictions hold {top.k} a document; "
-            "lower k, or predict more labels"
+            f"the table needs {k} predictions per document, but there are {top.k}; lower k, or predict more labels"
         )
     counts = None if train is None else TrainingCounts.of(train)
     common = common_labels(top, truth, 0 if counts is None else len(counts.counts))
     counter = LabelCounter(common.n_labels, int(k))
 
-    def look(rows: tuple[int, int]) -> Block:
-        return Block(top, common.labels, rows, n_known=common.n_known, first=rows[0])
+    def build_block(rows: tuple[int, int]) -> DocumentBlock:
+        return DocumentBlock(top, common.labels, rows, n_known=common.n_known, first=rows[0])
 
-    for block in run_stream(look, block_rows(0, len(top))):
+    for block in run_stream(build_block, block_rows(0, len(top))):
         counter.add(block)
     names = common.label_names
     return LabelTable(
@@ -139,7 +138,7 @@ def label_table(top: TopK, truth: Any, train: Any = None, k: int = 5) -> LabelTa
 
 
 def write_label_table(path: str | Path, top: TopK, truth: Any, train: Any = None, k: int = 5) -> None:
-    """Write `label_table` as tab-separated text in UTF-8 with a header; the file appears when it is whole.
+    """Write `label_table` as tab-separated text in UTF-8 with a header; the file is written atomically.
 
     Columns: label, text, train (training documents), test, predicted, correct, precision, recall, f1.
     """
@@ -149,12 +148,12 @@ def write_label_table(path: str | Path, top: TopK, truth: Any, train: Any = None
         file.writelines(table.lines())
 
 
-def _four_digits(shares: np.ndarray) -> Iterator[str]:
-    """Numbers from 0 to 1 as text. There are only 10,001 of them, and formatting is what takes the time."""
+def _four_digits(fractions: np.ndarray) -> Iterator[str]:
+    """Numbers from 0 to 1 as text; looked up among the 10,001 possible ones, as formatting is slow."""
     texts = [f"{number / 10_000:.4f}" for number in range(10_001)]
-    return map(texts.__getitem__, np.rint(shares * 10_000).astype(int).tolist())
+    return map(texts.__getitem__, np.rint(fractions * 10_000).astype(int).tolist())
 
 
 def _cell(text: str) -> str:
-    """A text that stays in its cell: line ends and tabs become spaces."""
+    """A text for one cell: line ends and tabs are replaced by spaces."""
     return text if text.isprintable() else " ".join(text.split())

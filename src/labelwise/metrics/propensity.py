@@ -1,9 +1,9 @@
-"""Propensity-scored precision and nDCG: rare labels count more, as the truth lacks them more often.
+"""Propensity-scored precision and nDCG: rare labels count more, as they are missing from the truth more often.
 
-Jain, Prabhu and Varma (KDD 2016): a label with N_l of N training documents is thought to be noted, where it
+Jain, Prabhu and Varma (KDD 2016): a label with N_l of N training documents is assumed to be annotated, where it
 applies, with probability p_l = 1 / (1 + C (N_l + B)^-A), C = (ln N - 1) (B + 1)^A. Each hit counts 1 / p_l.
-Reported is the sum over all documents by that of a list which ranks each document's own labels by 1 / p_l: a
-ratio of sums.
+The metric is the sum over all documents divided by the sum of the ideal lists, which rank each document's labels
+by 1 / p_l: a ratio of sums.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from labelwise.errors import ConfigError, did_you_mean
 from labelwise.metrics.ranking import Terms, ratio
 
 if TYPE_CHECKING:
-    from labelwise.metrics.block import Block
+    from labelwise.metrics.block import DocumentBlock
 
 DEFAULT = (0.55, 1.5)
 _WIKIPEDIA, _AMAZON = (0.5, 0.4), (0.6, 2.6)
@@ -62,14 +62,14 @@ CONSTANTS: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class Propensity:
-    """The constants A and B and the number of training documents N, which belong beside every PSP figure."""
+    """The constants A and B and the number of training documents N, to be reported with every PSP value."""
 
     a: float
     b: float
     n_documents: int
 
     def weights(self, counts: np.ndarray) -> np.ndarray:
-        """1 / p_l of labels with these numbers of training documents; 0 of them is a number, too."""
+        """1 / p_l of labels with these numbers of training documents, which may be 0."""
         # Below three documents C would be negative and rare labels would count less than frequent ones.
         c = max(math.log(self.n_documents) - 1.0, 0.0) * (self.b + 1.0) ** self.a
         return 1.0 + c * (np.asarray(counts, float) + self.b) ** -self.a
@@ -84,7 +84,7 @@ def propensity_constants(given: str | tuple[float, float] | None) -> tuple[float
             if _plain(name) == _plain(given):
                 return constants
         raise ConfigError(
-            f"no propensity constants are known for '{given}'; {did_you_mean(given, CONSTANTS)} "
+            f"there are no propensity constants for '{given}'; {did_you_mean(given, CONSTANTS)} "
             "Give a pair (A, B) for other data, or 'default' for (0.55, 1.5)."
         )
     try:
@@ -97,19 +97,19 @@ def propensity_constants(given: str | tuple[float, float] | None) -> tuple[float
 
 
 def _plain(name: str) -> str:
-    """A data set's name without regard to case, hyphens, underscores and spaces."""
+    """A data set's name in lower case, without hyphens, underscores and spaces."""
     return "".join(letter for letter in name.lower() if letter.isalnum() or letter == ".")
 
 
-def ps_precision(block: Block, k: int) -> Terms:
-    """PSP@k: weights of the hits by the largest weights the document's labels allow."""
+def ps_precision(block: DocumentBlock, k: int) -> Terms:
+    """PSP@k: sum of the weights of the hits, divided by the largest possible sum."""
     return block.gain_sums[:, k], block.best_gain_sums[:, k]
 
 
-def ps_ndcg(block: Block, k: int) -> Terms:
-    """PSnDCG@k: the same with discounts; both sides of a document are divided by its ideal plain DCG."""
+def ps_ndcg(block: DocumentBlock, k: int) -> Terms:
+    """PSnDCG@k: PSP with discounts; a document's numerator and denominator are divided by its ideal unweighted DCG."""
     norm = block.ideal[np.minimum(block.n_true, k)]
     return ratio(block.discounted_gains[:, k], norm), ratio(block.best_discounted_gains[:, k], norm)
 
 
-FORMULAS: dict[str, Callable[[Block, int], Terms]] = {"PSP": ps_precision, "PSnDCG": ps_ndcg}
+FORMULAS: dict[str, Callable[[DocumentBlock, int], Terms]] = {"PSP": ps_precision, "PSnDCG": ps_ndcg}

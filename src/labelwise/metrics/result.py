@@ -1,4 +1,4 @@
-"""Evaluation: the figures of one set of predictions, with all that is needed to read them."""
+"""Evaluation: metric values of one set of predictions, with what is needed to interpret them."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from labelwise.metrics.propensity import Propensity
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What `evaluate` returns; ``evaluation["P@1"]`` is one figure.
+    """What `evaluate` returns; ``evaluation["P@1"]`` is one value.
 
     Parameters
     ----------
     values
         Each metric as a fraction from 0 to 1.
     intervals
-        95 % bootstrap intervals of those metrics that are ratios of sums over documents, when asked for.
+        95 % bootstrap intervals of the metrics that are ratios of sums over documents, if requested.
     groups
-        Labels by training documents, most frequent first; empty without training counts.
+        Metrics per group of labels, most frequent labels first; empty without training counts.
     ties
         Lowest and highest P@k over all orders of predictions with equal scores.
     ties_cut_off
-        Documents whose tie at place k runs on to the end of the list. Where there are any, the range in
-        `ties` is the least it can be.
+        Number of documents whose tie at rank k extends to the end of the list. If there are any, the range in
+        `ties` is a lower bound.
     propensity
-        A, B and N behind PSP and PSnDCG; None when neither was asked for.
+        A, B and N behind PSP and PSnDCG; None if neither was requested.
     n_documents, n_without_labels
-        Documents evaluated, and those of them with no label in the truth (kept, and counted as zero).
+        Documents evaluated, and how many of them have no label in the truth (these count as zero).
     n_unseen_labels
-        Labels of the truth that training has never seen, or (without training counts) that the predictions'
-        label names lack.
+        Labels of the truth without a training document, or (without training counts) that are not among the
+        predictions' label names.
     """
 
     values: dict[str, float]
@@ -65,7 +65,7 @@ class Evaluation:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """A dict that can be written as JSON."""
         plain = asdict(self)
         plain["groups"] = [
             row | {part: {str(k): value for k, value in row[part].items()} for part in ("contribution", "recall")}
@@ -79,7 +79,7 @@ class Evaluation:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Evaluation:
-        """Back from `to_dict`."""
+        """Inverse of `to_dict`."""
         try:
             used = plain["propensity"]
             return cls(
@@ -94,7 +94,7 @@ class Evaluation:
                 propensity=None if used is None else Propensity(used["A"], used["B"], used["N"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DataError(f"this is not an evaluation as labelwise writes it: {error!r}") from None
+            raise DataError(f"not an evaluation written by labelwise: {error!r}") from None
 
 
 def _pair(pair: Any) -> tuple[float, float]:

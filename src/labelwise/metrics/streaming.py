@@ -1,9 +1,8 @@
-"""Evaluator: metrics over documents that come in pieces, so that predictions need not be held all at once.
+"""Evaluator: metrics of documents that arrive in chunks, so that predictions need not all be in memory.
 
-Work is done in blocks of 4096 documents on the shared threads, and added up in the order of the documents:
-figures do not depend on the number of threads, nor on how the documents were cut into pieces, not even in the
-last digit. Memory is a few vectors of the length of the label space plus two numbers for each metric and
-bootstrap group.
+Blocks of 4096 documents are evaluated on the shared threads and summed in the order of the documents: results are
+bitwise independent of the number of threads and of how the documents were split into chunks. Memory is a few vectors
+with one element per label, plus two numbers per metric and resampling group.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from labelwise.data.dataset import Dataset, canonical_csr
 from labelwise.errors import ConfigError, DataError
 from labelwise.metrics import propensity as propensity_scored
 from labelwise.metrics import ranking, thresholded
-from labelwise.metrics.block import NO_WEIGHTS, Block, block_rows
-from labelwise.metrics.bootstrap import GROUPS, bootstrap_intervals, check_repeats
+from labelwise.metrics.block import NO_WEIGHTS, DocumentBlock, block_rows
+from labelwise.metrics.bootstrap import RESAMPLING_GROUPS, bootstrap_intervals, check_repeats
 from labelwise.metrics.groups import LabelGroups, check_boundaries
 from labelwise.metrics.inputs import TrainingCounts
 from labelwise.metrics.names import check_depth, parse_metrics
@@ -36,15 +35,15 @@ from labelwise.topk import TopK
 
 logger = logging.getLogger(__name__)
 
-TIES_WORTH_A_WARNING = 0.001
+TIE_RANGE_TO_WARN = 0.001
 _FORMULAS: dict[str, Any] = {**ranking.FORMULAS, **propensity_scored.FORMULAS, **thresholded.FORMULAS}
 
 
 @dataclass(frozen=True, eq=False)
-class _Measured:
-    """What one block adds to the sums."""
+class _BlockResult:
+    """The contribution of one block to the sums."""
 
-    block: Block
+    block: DocumentBlock
     start: int
     terms: list[Terms]
     ties: np.ndarray
@@ -53,7 +52,7 @@ class _Measured:
 
 
 class Evaluator:
-    """Metrics of predictions that come in pieces.
+    """Metrics of predictions that arrive in chunks.
 
     Parameters
     ----------
@@ -62,20 +61,20 @@ class Evaluator:
     n_labels
         Columns of the truth; predictions and truth use the same label ids.
     train
-        Training data in the same label space: a Dataset, a label matrix, or the training documents of each
-        label as a vector. Needed for PSP, PSnDCG and groups.
+        Training data in the same label space: a Dataset, a label matrix, or a vector with the number of
+        training documents per label. Needed for PSP, PSnDCG and groups.
     train_documents
-        Number of training documents, for PSP and PSnDCG where `train` is a vector.
+        Number of training documents, for PSP and PSnDCG if `train` is a vector.
     propensity
         (A, B), the name of a data set, or None for (0.55, 1.5).
     threshold
-        The score from which on a label is predicted, for F1 without a cut.
+        Lowest score at which a label counts as predicted, for F1 without k.
     groups
-        Where groups of labels begin, in training documents; empty for none.
+        Lower bounds of the label groups, in training documents; empty for no groups.
     bootstrap, seed
         Repeats for 95 % intervals, 0 for none, and where the random numbers start.
     n_known
-        Predictions only have ids below it; the further columns are labels only the truth has.
+        Upper bound (exclusive) of predicted ids; the columns from there on are labels that only the truth has.
     """
 
     def __init__(
@@ -93,7 +92,7 @@ class Evaluator:
         n_known: int | None = None,
     ) -> None:
         if n_labels > np.iinfo(np.int32).max:
-            raise DataError(f"{n_labels:,} labels are more than can be evaluated (2^31 - 1)")
+            raise DataError(f"{n_labels:,} labels are too many; at most 2^31 - 1 can be evaluated")
         self.metrics = parse_metrics(metrics)
         self.n_labels = n_labels
         self.n_known = n_labels if n_known is None else n_known
@@ -110,8 +109,8 @@ class Evaluator:
         self.cuts = sorted({metric.k for metric in self.metrics if metric.k is not None})
         depth = self.cuts[-1] if self.cuts else 0
         self._sums = [metric for metric in self.metrics if metric.is_sum]
-        self._above = np.zeros((len(self._sums), GROUPS))
-        self._below = np.zeros((len(self._sums), GROUPS))
+        self._numerators = np.zeros((len(self._sums), RESAMPLING_GROUPS))
+        self._denominators = np.zeros((len(self._sums), RESAMPLING_GROUPS))
         self._occurrences = np.zeros(n_labels, np.int64)
         self._ties = TieCounter(self.cuts)
         self._groups = None
@@ -131,12 +130,12 @@ class Evaluator:
             return None
         if self.counts is None:
             raise ConfigError(
-                f"{needing[0]} weighs labels by their training documents; pass train=, the training data "
-                "set, or the training documents of each label with train_documents="
+                f"{needing[0]} weights labels by their training documents; pass train=, the training data "
+                "set, or the number of training documents per label with train_documents="
             )
         if self.counts.n_documents is None:
             raise ConfigError(
-                f"{needing[0]} needs the number of training documents besides the counts; pass train_documents="
+                f"{needing[0]} needs the number of training documents as well as the counts; pass train_documents="
             )
         return Propensity(a, b, self.counts.n_documents)
 
@@ -151,26 +150,26 @@ class Evaluator:
             known = truth.label_names[: len(top.label_names)]
             if known is not top.label_names and known != top.label_names:
                 raise DataError(
-                    "the truth's label names are not those of the predictions; "
-                    "give truth.align(top.label_names), and its number of labels to the Evaluator"
+                    "the label names of the truth and of the predictions differ; "
+                    "pass truth.align(top.label_names), and its number of labels to the Evaluator"
                 )
         check_depth(self.metrics, top.k)
         self._refuse_after_failure()
         self._failed = True
-        for measured in self._measured(top, labels):
-            self._add(measured)
+        for result in self._evaluate_blocks(top, labels):
+            self._add(result)
         self._failed = False
 
-    def _measured(self, top: TopK, labels: sparse.csr_array) -> Iterator[_Measured]:
-        """The blocks of a piece, in order. A single one is not worth a thread."""
+    def _evaluate_blocks(self, top: TopK, labels: sparse.csr_array) -> Iterator[_BlockResult]:
+        """Evaluate the blocks of a chunk, in order; a single block without a thread."""
         rows = block_rows(self.n_documents, len(top))
-        measure = partial(self._measure, top, labels, self.n_documents)
-        return run_stream(measure, rows) if len(rows) > 1 else map(measure, rows)
+        evaluate = partial(self._evaluate_block, top, labels, self.n_documents)
+        return run_stream(evaluate, rows) if len(rows) > 1 else map(evaluate, rows)
 
-    def _measure(self, top: TopK, labels: sparse.csr_array, before: int, rows: tuple[int, int]) -> _Measured:
-        """The work on one block that needs nothing of the others."""
+    def _evaluate_block(self, top: TopK, labels: sparse.csr_array, before: int, rows: tuple[int, int]) -> _BlockResult:
+        """Compute what depends on one block only."""
         by_threshold = any(metric.needs_threshold for metric in self.metrics)
-        block = Block(
+        block = DocumentBlock(
             top,
             labels,
             rows,
@@ -180,45 +179,49 @@ class Evaluator:
             weights=self._weights,
             threshold=self.threshold,
         )
-        return _Measured(
+        return _BlockResult(
             block=block,
-            start=(before + rows[0]) % GROUPS,
+            start=(before + rows[0]) % RESAMPLING_GROUPS,
             terms=[_FORMULAS[metric.kind](block, metric.k) for metric in self._sums],
             ties=self._ties.count(block),
             group_hits=None if self._groups is None else self._groups.count(block.ids, block.hits),
-            full_lists=int(np.count_nonzero(block.reaching == top.k)) if by_threshold else 0,
+            full_lists=int(np.count_nonzero(block.n_above_threshold == top.k)) if by_threshold else 0,
         )
 
-    def _add(self, measured: _Measured) -> None:
-        """Add one block to the sums, by one thread and in the order of the documents."""
-        block = measured.block
-        here = slice(measured.start, measured.start + len(block))
-        for row, (above, below) in enumerate(measured.terms):
-            self._above[row, here] += above
-            self._below[row, here] += below
+    def _add(self, result: _BlockResult) -> None:
+        """Add one block to the sums; called from one thread, in the order of the documents."""
+        block = result.block
+        columns = slice(result.start, result.start + len(block))
+        for row, (numerator, denominator) in enumerate(result.terms):
+            self._numerators[row, columns] += numerator
+            self._denominators[row, columns] += denominator
         np.add.at(self._occurrences, block.indices, 1)
-        self._ties.totals += measured.ties
-        if self._groups is not None and measured.group_hits is not None:
-            self._groups.hits += measured.group_hits
+        self._ties.totals += result.ties
+        if self._groups is not None and result.group_hits is not None:
+            self._groups.hits += result.group_hits
         for counter in self._macro.values():
             counter.add(block)
         if self._coverage is not None:
             self._coverage.add(block)
         self.n_documents += len(block)
         self.n_without_labels += int(np.count_nonzero(block.n_true == 0))
-        self._full_lists += measured.full_lists
+        self._full_lists += result.full_lists
 
     def result(self) -> Evaluation:
-        """The figures of all documents so far."""
+        """The metrics of all documents so far."""
         self._refuse_after_failure()
         if self.n_documents == 0:
             raise DataError("there are no documents to evaluate")
         names = [metric.name for metric in self._sums]
-        summed = dict(zip(names, ranking.ratio(self._above.sum(1), self._below.sum(1)).tolist(), strict=True))
+        summed = dict(
+            zip(names, ranking.ratio(self._numerators.sum(1), self._denominators.sum(1)).tolist(), strict=True)
+        )
         intervals = {}
         if self.repeats and names:
-            found = bootstrap_intervals(self._above, self._below, self.n_documents, self.repeats, self.seed)
-            intervals = dict(zip(names, found, strict=True))
+            bounds = bootstrap_intervals(
+                self._numerators, self._denominators, self.n_documents, self.repeats, self.seed
+            )
+            intervals = dict(zip(names, bounds, strict=True))
         groups = []
         if self._groups is not None:
             groups = self._groups.rows(self._occurrences, self.cuts, self.n_documents)
@@ -237,7 +240,7 @@ class Evaluator:
         )
 
     def _by_label(self, kind: str, k: int | None) -> float:
-        """The metrics that are no sums over documents."""
+        """Value of a metric that is not a ratio of sums over documents."""
         if kind == "coverage" and self._coverage is not None and k is not None:
             return self._coverage.coverage(k, self._occurrences)
         return self._macro[k].macro_f1(self._occurrences)
@@ -249,8 +252,8 @@ class Evaluator:
 
     def _warn(self, ties: dict[str, tuple[float, float]], cut_off: dict[str, int]) -> None:
         for name, (low, high) in ties.items():
-            if high - low > TIES_WORTH_A_WARNING:
-                more = " or more, as ties run past the lists' ends" if cut_off[name] else ""
+            if high - low > TIE_RANGE_TO_WARN:
+                more = " or more, as ties extend beyond the ends of the lists" if cut_off[name] else ""
                 logger.warning(
                     "predictions with equal scores: %s lies between %.2f and %.2f depending on their order%s",
                     name, 100 * low, 100 * high, more,
@@ -264,4 +267,6 @@ class Evaluator:
 
     def _refuse_after_failure(self) -> None:
         if self._failed:
-            raise DataError("an earlier piece of predictions was faulty and is counted in part; start anew")
+            raise DataError(
+                "an earlier chunk of predictions was invalid and is partly counted; start again with a new Evaluator"
+            )

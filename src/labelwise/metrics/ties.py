@@ -1,7 +1,7 @@
-"""What equal scores can move: the lowest and the highest P@k over all orders of predictions that tie.
+"""Effect of ties: the lowest and highest P@k over all orders of predictions with equal scores.
 
-Tools break ties differently (lower id first, higher id first, or by chance), and on coarse scores that alone
-can be worth more than a point. Ours go to the lower label id; the range says how much that choice matters.
+Tools break ties differently (lower id first, higher id first, or at random), and with coarse scores that alone
+can change P@k by more than a point. Here the lower label id comes first; the range shows how much that matters.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from labelwise.metrics.block import Block
+    from labelwise.metrics.block import DocumentBlock
 
 
 class TieCounter:
-    """Fewest and most hits within each cut, and in how many documents a tie runs to the end of the list."""
+    """Fewest and most hits per cut, and the number of documents in which a tie extends to the end of the list."""
 
     def __init__(self, cuts: Sequence[int]) -> None:
         self.cuts = np.array(cuts, np.int64)
         self.totals = np.zeros((3, len(cuts)), np.int64)
 
-    def count(self, block: Block) -> np.ndarray:
-        """The three numbers at each cut, for one block."""
+    def count(self, block: DocumentBlock) -> np.ndarray:
+        """The three counts per cut, for one block."""
         from labelwise.kernels.metrics.hits import tie_range
 
         lowest, highest, cut_off = totals = np.zeros_like(self.totals)
@@ -38,5 +38,5 @@ class TieCounter:
         }
 
     def cut_off(self) -> dict[str, int]:
-        """Documents where labels beyond the list may share the score at place k: the range may be wider."""
+        """Documents in which labels beyond the list may have the score at rank k: the range may be wider."""
         return {f"P@{k}": int(count) for k, count in zip(self.cuts.tolist(), self.totals[2], strict=True)}

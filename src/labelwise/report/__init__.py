@@ -1,1 +1,1 @@
-"""Reports: charts and one self-contained HTML page of a run, and runs side by side."""
+"""Reports: charts and one self-contained HTML page per run or study, and comparisons of runs."""

@@ -1,7 +1,7 @@
-"""Runs side by side: scores and costs with the best marked, as Markdown, plain data, or one page with charts.
+"""Compares runs: scores and costs with the best marked, as Markdown, plain data, or one page with charts.
 
-Figures are only called best where they can be compared: not the scores of runs that were judged on different
-test documents, and not the times of runs on different machines. The notes say which and why.
+The best value is only marked where values are comparable: not the scores of runs evaluated on different test
+documents, and not the times of runs on different machines. The notes explain which and why.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from labelwise.formatting import MISSING, cut, duration, number, percent, size
 from labelwise.report.comparison_plots import MAX_BARS, MAX_RUNS, comparison_charts
 from labelwise.report.html import for_page, write_page
 from labelwise.report.run_files import Run, read_run
-from labelwise.report.wording import in_reading_order
+from labelwise.report.wording import sorted_metrics
 from labelwise.run_schema import RESULTS, Results
 
 Kind = Literal["score", "group", "cost"]
 
 TIMES = ("training", "documents a second")
-LIKE = 1.1
-"""Costs that differ by less than this factor count as equal: a run made again differs as much."""
+TITLES = {TIMES[1]: "documents per second"}
+"""Headings of columns whose name, a key of the JSON output, is another."""
+EQUAL_COST_RATIO = 1.1
+"""Costs that differ by less than this factor count as equal: repeated runs differ as much."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +36,17 @@ class Column:
     name: str
     kind: Kind
     higher_is_better: bool
-    shown: Callable[[float | None], str]
+    to_text: Callable[[float | None], str]
+
+    @property
+    def title(self) -> str:
+        """The heading."""
+        return TITLES.get(self.name, self.name)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A run's figure: the number, how it is written, and whether no other run's is better."""
+    """A run's value, its text, and whether it is the best of its column."""
 
     value: float | None
     text: str
@@ -47,8 +54,8 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
-    """A run and its figures by the columns' names."""
+class RunRow:
+    """A run and its cells by column name."""
 
     name: str
     folder: str
@@ -64,19 +71,23 @@ class Comparison:
     """The table of several runs."""
 
     columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[RunRow, ...]
     notes: tuple[str, ...]
 
-    def kind(self, kind: Kind) -> list[Column]:
-        """The columns of one kind."""
+    def columns_of(self, kind: Kind) -> list[Column]:
+        """The columns of one kind: scores, groups or costs."""
         return [column for column in self.columns if column.kind == kind]
 
     def mark_meaning(self, kind: Kind) -> str | None:
-        """What the mark of the best says in the table of one kind; None where nothing is marked."""
-        if not any(row.cells[column.name].best for row in self.rows for column in self.kind(kind)):
+        """Explanation of the mark in the table of one kind; None if nothing is marked."""
+        if not any(row.cells[column.name].best for row in self.rows for column in self.columns_of(kind)):
             return None
-        told = "marks the best of each column"
-        return f"{told}; within {100 * (LIKE - 1):.0f} % of the best counts as equal" if kind == "cost" else told
+        meaning = "marks the best of each column"
+        return (
+            f"{meaning}; within {100 * (EQUAL_COST_RATIO - 1):.0f} % of the best counts as equal"
+            if kind == "cost"
+            else meaning
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -105,9 +116,9 @@ class Comparison:
         """Tables of scores (per cent) and costs, the best figures bold, then the notes."""
         tables = []
         for kind in ("score", "cost"):
-            columns = self.kind(kind)
+            columns = self.columns_of(kind)
             if columns:
-                head = ["run", "method", *(column.name for column in columns)]
+                head = ["run", "method", *(column.title for column in columns)]
                 lines = [_markdown_line(head), "|---|---|" + "---:|" * len(columns)]
                 for row in self.rows:
                     cells = [row.cells[column.name] for column in columns]
@@ -121,7 +132,7 @@ class Comparison:
 
 
 def compare_runs(run_folders: Sequence[str | Path]) -> Comparison:
-    """Put two or more runs side by side.
+    """Compare two or more runs.
 
     Parameters
     ----------
@@ -131,18 +142,18 @@ def compare_runs(run_folders: Sequence[str | Path]) -> Comparison:
     Returns
     -------
     Comparison
-        Rows of figures with the best marked where they can be compared, and notes where they cannot.
+        Rows with the best values marked where they are comparable, and notes where they are not.
     """
-    return _compared(_read(run_folders))
+    return _compare(_read(run_folders))
 
 
 def write_comparison(run_folders: Sequence[str | Path], path: str | Path) -> Path:
     """Write one HTML page with the tables and charts of two or more runs; returns its path."""
     runs = _read(run_folders)
-    comparison = _compared(runs)
-    judged = [(row.name, run.results) for row, run in zip(comparison.rows, runs, strict=True) if run.results]
+    comparison = _compare(runs)
+    evaluated = [(row.name, run.results) for row, run in zip(comparison.rows, runs, strict=True) if run.results]
     notes = list(comparison.notes)
-    if len(judged) > MAX_BARS:
+    if len(evaluated) > MAX_BARS:
         notes.append(f"Charts show the first {MAX_RUNS} runs, bars the first {MAX_BARS}; the tables show all.")
     tables: list[tuple[str, Kind]] = [
         ("Scores, %", "score"),
@@ -153,12 +164,12 @@ def write_comparison(run_folders: Sequence[str | Path], path: str | Path) -> Pat
         "title": f"{len(runs)} runs compared",
         "notes_list": notes,
         "tables": [
-            {"title": title, "columns": comparison.kind(kind), "mark": comparison.mark_meaning(kind)}
+            {"title": title, "columns": comparison.columns_of(kind), "mark": comparison.mark_meaning(kind)}
             for title, kind in tables
-            if comparison.kind(kind)
+            if comparison.columns_of(kind)
         ],
         "rows": comparison.rows,
-        "charts": [for_page(chart) for chart in comparison_charts(judged)],
+        "charts": [for_page(chart) for chart in comparison_charts(evaluated)],
         "same_method": len({row.method for row in comparison.rows}) == 1,
     }
     write_page(Path(path), "comparison.html", values)
@@ -174,45 +185,45 @@ def _read(run_folders: Sequence[str | Path]) -> list[Run]:
     return [read_run(folder) for folder in run_folders]
 
 
-def _compared(runs: Sequence[Run]) -> Comparison:
+def _compare(runs: Sequence[Run]) -> Comparison:
     notes, not_ranked = _differences(runs)
     columns = _columns(runs)
     texts: dict[str, list[tuple[float | None, str, bool]]] = {}
     for column in columns:
         values = [_value(run.results, column.name) for run in runs]
         ranked = column.kind not in not_ranked and column.name not in not_ranked
-        texts[column.name] = _marked(column, values, ranked)
+        texts[column.name] = _mark_best(column, values, ranked)
     rows = [
-        Row(
+        RunRow(
             name=name,
             folder=str(run.folder),
             method=cut(run.state.method, 80) or None,
             data=run.data_name,
             split=run.results.split if run.results else None,
             n_documents=run.results.n_documents if run.results else None,
-            cells={column.name: Cell(*texts[column.name][place]) for column in columns},
+            cells={column.name: Cell(*texts[column.name][index]) for column in columns},
         )
-        for place, (run, name) in enumerate(zip(runs, _names(runs), strict=True))
+        for index, (run, name) in enumerate(zip(runs, _names(runs), strict=True))
     ]
     return Comparison(tuple(columns), tuple(rows), tuple(notes))
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """The runs' names, told apart by their folders, or at last by numbers, where they are equal."""
+    """Distinct names of the runs: equal names get their folders or, as a last resort, numbers appended."""
     names = [cut(run.name, 80) or "run" for run in runs]
     names = [
         name if names.count(name) == 1 else cut(f"{name} ({run.folder})", 120)
         for name, run in zip(names, runs, strict=True)
     ]
     return [
-        name if names.count(name) == 1 else f"{name} #{names[: place + 1].count(name)}"
-        for place, name in enumerate(names)
+        name if names.count(name) == 1 else f"{name} #{names[: index + 1].count(name)}"
+        for index, name in enumerate(names)
     ]
 
 
 def _columns(runs: Sequence[Run]) -> list[Column]:
     results = [run.results for run in runs if run.results is not None]
-    metrics = in_reading_order(metric for result in results for metric in result.evaluation.values)
+    metrics = sorted_metrics(metric for result in results for metric in result.evaluation.values)
     columns = [Column(metric, "score", True, percent) for metric in metrics]
     for name in dict.fromkeys(name for result in results for name in _group_values(result)):
         columns.append(Column(name, "group", True, percent))
@@ -241,7 +252,7 @@ def _value(results: Results | None, name: str) -> float | None:
 
 
 def _group_values(results: Results) -> dict[str, float | None]:
-    """The recall of each group at the largest k."""
+    """Recall per group at the largest k."""
     return {
         f"{cut(group.name, 30)}, top {max(group.recall)}": group.recall[max(group.recall)]
         for group in results.evaluation.groups
@@ -249,66 +260,68 @@ def _group_values(results: Results) -> dict[str, float | None]:
     }
 
 
-def _marked(column: Column, values: Sequence[float | None], ranked: bool) -> list[tuple[float | None, str, bool]]:
-    """Values with their texts; best is what reads the same as the best, if any other run is worse."""
+def _mark_best(column: Column, values: Sequence[float | None], ranked: bool) -> list[tuple[float | None, str, bool]]:
+    """Values with their texts and marks; values with the text of the best are marked too, unless all are equal."""
     known = [value for value in values if value is not None]
     best = (max(known) if column.higher_is_better else min(known)) if known and ranked else None
-    marks = [best is not None and value is not None and _as_good(column, value, best) for value in values]
+    marks = [best is not None and value is not None and _is_equal(column, value, best) for value in values]
     if sum(marks) == len(known):
         marks = [False] * len(values)
-    return [(value, column.shown(value), mark) for value, mark in zip(values, marks, strict=True)]
+    return [(value, column.to_text(value), mark) for value, mark in zip(values, marks, strict=True)]
 
 
-def _as_good(column: Column, value: float, best: float) -> bool:
-    if column.shown(value) == column.shown(best):
+def _is_equal(column: Column, value: float, best: float) -> bool:
+    if column.to_text(value) == column.to_text(best):
         return True
-    return column.kind == "cost" and max(value, best) < LIKE * min(value, best)
+    return column.kind == "cost" and max(value, best) < EQUAL_COST_RATIO * min(value, best)
 
 
-# --- what cannot be compared --------------------------------------------------------------------------
+# --- comparability -----------------------------------------------------------------------------------
 
 
 def _differences(runs: Sequence[Run]) -> tuple[list[str], set[str]]:
-    """Sentences on what differs, and the kinds or names of columns in which no run may be called best."""
+    """Notes on what differs, and the kinds or names of columns in which no value may be marked as best."""
     names = _names(runs)
     notes: list[str] = []
     not_ranked: set[str] = set()
     without = [name for run, name in zip(runs, names, strict=True) if run.results is None]
     if without:
         notes.append(f"Without {RESULTS}, so not evaluated: {', '.join(without)}.")
-    judged = [(name, run, run.results) for run, name in zip(runs, names, strict=True) if run.results is not None]
-    if _differ([run.test_set for _, run, _ in judged]):
-        told = "; ".join(
+    evaluated = [(name, run, run.results) for run, name in zip(runs, names, strict=True) if run.results is not None]
+    if _differ([run.test_set for _, run, _ in evaluated]):
+        test_sets = "; ".join(
             f"{name}: {number(r.n_documents)} documents of {cut(run.test_set[1], 60) or 'unnamed data'}"
-            for name, run, r in judged
+            for name, run, r in evaluated
         )
-        notes.append(f"The runs were judged on different documents, so their figures are not comparable ({told}).")
+        notes.append(
+            f"The runs were evaluated on different documents, so their figures are not comparable ({test_sets})."
+        )
         not_ranked |= {"score", "group", "cost"}
-    parts = [r.data.get("train") for _, _, r in judged]
+    parts = [r.data.get("train") for _, _, r in evaluated]
     if _differ([str(part.get("documents")) for part in parts if isinstance(part, dict)]):
         notes.append("The runs were trained on different numbers of documents.")
-    different = _different_propensities([r.evaluation.propensity for _, _, r in judged if r.evaluation.propensity])
+    different = _different_propensities([r.evaluation.propensity for _, _, r in evaluated if r.evaluation.propensity])
     if different:
         notes.append(f"The propensities differ in {different}, so the PSP figures are not comparable.")
-        metrics = {metric for _, _, r in judged for metric in r.evaluation.values}
+        metrics = {metric for _, _, r in evaluated for metric in r.evaluation.values}
         not_ranked |= {metric for metric in metrics if metric.startswith("PS")}
-    if _differ([(run.machine.cpu, run.machine.threads) for _, run, _ in judged if run.machine is not None]):
+    if _differ([(run.machine.cpu, run.machine.threads) for _, run, _ in evaluated if run.machine is not None]):
         notes.append("The runs used different processors or numbers of threads, so their times are not comparable.")
         not_ranked |= set(TIMES)
     return notes, not_ranked
 
 
 def _different_propensities(given: Sequence[dict[str, float | None]]) -> str:
-    """What differs, with the values: 'N, the number of training documents (100; 45,000)'."""
+    """The constants that differ, with their values: 'N, the number of training documents (100; 45,000)'."""
     titles = {"A": "the constant A", "B": "the constant B", "N": "N, the number of training documents"}
-    told = []
+    differences = []
     for key in dict.fromkeys(key for constants in given for key in constants):
         values = [constants.get(key) for constants in given]
         if _differ(values):
             known = sorted({value for value in values if value is not None})
             shown = [number(value) for value in known[:4]] + (["…"] if len(known) > 4 else [])
-            told.append(f"{titles.get(key, cut(key, 20))} ({'; '.join(shown)})")
-    return " and ".join(told)
+            differences.append(f"{titles.get(key, cut(key, 20))} ({'; '.join(shown)})")
+    return " and ".join(differences)
 
 
 def _differ(values: Sequence[Any]) -> bool:
@@ -323,7 +336,7 @@ def _markdown_line(cells: Sequence[str]) -> str:
 
 
 def _markdown(text: str) -> str:
-    """Text that means nothing to Markdown, on one line."""
+    """Text escaped for Markdown, on one line."""
     plain = " ".join(text.split())
-    # An underscore inside a word stands for itself.
+    # An underscore inside a word needs no escape.
     return re.sub(r"[\\`*\[\]<>|]|(?<!\w)_|_(?!\w)", r"\\\g<0>", plain)

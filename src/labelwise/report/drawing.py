@@ -1,8 +1,8 @@
-"""Charts as data, and how they become SVG inside a page or files on disk.
+"""Charts, and their rendering as SVG inside a page or as files.
 
-A chart is a name, a title, a sentence for those who cannot see it, and a function that draws it; matplotlib
-is imported only when one is drawn. The same data always give the same bytes: no date, no random ids. In a
-page the colours become CSS variables, so that the charts follow the page into dark mode and onto paper.
+A chart is a name, a title, a description for screen readers, and a function that draws it; matplotlib is imported only
+when one is drawn. The same data always give the same bytes: no date, no random ids. In a page the colours become CSS
+variables, so that the charts adapt to dark mode and print.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KINDS = ("svg", "png", "pdf")
 _STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "labelwise",
-    "text.parse_math": False,  # names of runs and metrics are text, a dollar sign in them too
+    "text.parse_math": False,  # a dollar sign in the name of a run or metric is not math
     "font.size": 10,
     "text.color": INK,
     "axes.labelcolor": INK,
@@ -55,13 +55,13 @@ _STYLE: dict[str, Any] = {
     "lines.linewidth": 1.8,
     "lines.markersize": 5,
     "axes.facecolor": "none",
-    "axes.formatter.useoffset": False,  # or a nearly constant number would be told as a sum
+    "axes.formatter.useoffset": False,  # or ticks of nearly constant values would be shown relative to an offset
 }
 
 
 @dataclass(frozen=True)
 class Chart:
-    """One picture. `draw` gets an empty figure of `width` x `height` inches."""
+    """One chart. `draw` receives an empty figure of `width` x `height` inches."""
 
     name: str
     title: str
@@ -71,19 +71,19 @@ class Chart:
     height: float = 3.2
 
     def inline_svg(self) -> str:
-        """The chart as an SVG element to stand under a heading in an HTML page, on the page's own colour."""
-        svg = self._drawn("svg", "none", titled=False).decode()
-        return _for_a_page(svg, self.name, f"{self.title}. {self.description}")
+        """The chart as an SVG element for an HTML page, without title and background."""
+        svg = self._render("svg", "none", titled=False).decode()
+        return _inline(svg, self.name, f"{self.title}. {self.description}")
 
     def file(self, kind: str) -> bytes:
         """The chart with its title, on white, as the bytes of an SVG, PNG or PDF file."""
-        return self._drawn(kind, "white", titled=True)
+        return self._render(kind, "white", titled=True)
 
-    def _drawn(self, kind: str, background: str, titled: bool) -> bytes:
+    def _render(self, kind: str, background: str, titled: bool) -> bytes:
         dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
         buffer = io.BytesIO()
-        with _matplotlib() as make:
-            figure = make(self.width, self.height)
+        with _matplotlib() as new_figure:
+            figure = new_figure(self.width, self.height)
             self.draw(figure)
             if titled:
                 figure.suptitle(self.title, x=0.01, horizontalalignment="left", fontsize=11)
@@ -93,32 +93,32 @@ class Chart:
 
 @contextmanager
 def _matplotlib() -> Iterator[Callable[[float, float], Figure]]:
-    """Matplotlib in our style whatever the user's settings are, without pyplot and its global state."""
+    """Matplotlib with our style, independent of the user's settings, without pyplot and its global state."""
     try:
         from matplotlib import style
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingDependencyError("matplotlib", "report", "Writing a report") from None
-    # A name in a script the font does not have is still right in the SVG: there it stays text.
+    # A glyph missing from the font is still correct in the SVG, which contains the text.
     with style.context(["default", _STYLE]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*[Gg]lyph.*missing")
         yield lambda width, height: Figure(figsize=(width, height), layout="constrained")
 
 
-# --- manners shared by the charts ---------------------------------------------------------------------
+# --- helpers shared by the charts ---------------------------------------------------------------------
 
 
-def look(place: int) -> dict[str, Any]:
-    """Colour, marker and dash of a series by its place; beyond the eighth the dashes tell them apart."""
+def series_style(index: int) -> dict[str, Any]:
+    """Colour, marker and dash of a series by its index; from the ninth on the dashes distinguish them."""
     return {
-        "color": SERIES[place % len(SERIES)],
-        "marker": MARKERS[place % len(MARKERS)],
-        "linestyle": DASHES[place // len(SERIES) % len(DASHES)],
+        "color": SERIES[index % len(SERIES)],
+        "marker": MARKERS[index % len(MARKERS)],
+        "linestyle": DASHES[index // len(SERIES) % len(DASHES)],
     }
 
 
 def legend_below(figure: Figure, axes: Axes, width: float) -> None:
-    """A legend under the axes, in as many columns as the longest name leaves room for."""
+    """Add a legend below the axes, in as many columns as fit."""
     handles, labels = axes.get_legend_handles_labels()
     if not handles:
         return
@@ -128,39 +128,39 @@ def legend_below(figure: Figure, axes: Axes, width: float) -> None:
 
 
 def thinned(values: Sequence[Any], most: int) -> list[Any]:
-    """At most so many of the values, evenly spread, the first and the last among them."""
+    """At most `most` of the values, evenly spaced, including the first and the last."""
     if len(values) <= most:
         return list(values)
-    return [values[round(place * (len(values) - 1) / (most - 1))] for place in range(most)]
+    return [values[round(index * (len(values) - 1) / (most - 1))] for index in range(most)]
 
 
-# --- from a file to a part of a page ------------------------------------------------------------------
+# --- SVG inside a page -------------------------------------------------------------------------------
 
 _VARIABLES = {
     INK: "var(--ink)",
     MUTED: "var(--muted)",
     GRID: "var(--grid)",
     PAPER: "var(--page)",
-    **{colour: f"var(--series-{place})" for place, colour in enumerate(SERIES, start=1)},
+    **{colour: f"var(--series-{index})" for index, colour in enumerate(SERIES, start=1)},
 }
 _COLOUR = re.compile("|".join(_VARIABLES))
 
 
-def _for_a_page(svg: str, name: str, description: str) -> str:
-    """Matplotlib's SVG file as a part of a page: no namespaces, no style sheet, ids that are its own."""
+def _inline(svg: str, name: str, description: str) -> str:
+    """Convert Matplotlib's SVG file for use inside a page: no namespaces, no style sheet, unique ids."""
     root = ElementTree.fromstring(svg)
     for element in list(root.iter()):
-        # A style sheet would apply to the whole page, and the metadata say nothing the page does not.
+        # A style sheet would apply to the whole page, and the metadata are redundant.
         for child in [child for child in element if _local(child.tag) in ("metadata", "style")]:
             element.remove(child)
     for element in root.iter():
         element.tag = _local(element.tag)
         attributes = {_local(key): _in_page(value, name) for key, value in element.attrib.items()}
         if element.tag == "image":
-            attributes.pop("id", None)  # equal pictures have equal ids, and nobody refers to them
+            attributes.pop("id", None)  # equal images have equal ids, which nothing refers to
         if "id" in attributes:
             attributes["id"] = f"{name}-{attributes['id']}"
-        # A heat map is a small picture inside the SVG; all other references are to parts of the SVG.
+        # A heat map is an image inside the SVG; all other references are to parts of the SVG.
         if "href" in attributes and not attributes["href"].startswith("data:image/png"):
             attributes["href"] = f"#{name}-{attributes['href'].removeprefix('#')}"
         element.attrib.clear()
@@ -179,8 +179,8 @@ def _for_a_page(svg: str, name: str, description: str) -> str:
 
 
 def _in_page(value: str, name: str) -> str:
-    """An attribute with its references pointing into this chart and its colours left to the page."""
-    return _COLOUR.sub(lambda found: _VARIABLES[found[0]], value.replace("url(#", f"url(#{name}-"))
+    """An attribute with references prefixed by the chart's name and colours replaced by CSS variables."""
+    return _COLOUR.sub(lambda match: _VARIABLES[match[0]], value.replace("url(#", f"url(#{name}-"))
 
 
 def _local(tag: str) -> str:

@@ -1,6 +1,6 @@
-"""A number that varies in a study (a rate, a decay, a size) against the final loss and the best of the metric.
+"""Charts of a numeric setting (a rate, a decay, a size) against the final loss and the best metric.
 
-All other fields that vary tell the lines apart: on a line only that one number changes. Points carry their verdict.
+Settings on one line differ only in that number. Points are marked by their verdict.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from labelwise.formatting import cut, number, percent
-from labelwise.report.drawing import Chart, look
+from labelwise.report.drawing import Chart, series_style
 from labelwise.report.panels import file_name, grid, legend, legend_height, log_if_wide
 from labelwise.report.study_files import SettingFacts, StudyFacts, is_number, setting_label, shown_value
-from labelwise.report.verdict_marks import in_order, mark
+from labelwise.report.verdict_marks import mark, sorted_verdicts
 from labelwise.report.wording import words
 
 if TYPE_CHECKING:
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 MAX_LINES = 12
 MAX_SINGLE = 6
-"""Settings that stand alone are shown beside lines when there are no more."""
-WIDE = 20.0
-"""From this ratio of the largest to the smallest value on an axis is a log axis."""
+"""Most settings that are not on a line and are still shown."""
+LOG_AXIS_RATIO = 20.0
+"""Ratio of the largest to the smallest value from which on an axis is logarithmic."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """Settings that differ in one number only, by that number."""
+    """Settings that differ in one number only, sorted by that number."""
 
     label: str
     settings: list[SettingFacts]
-    loose: bool = False
-    """More than the one number differs, as in a random search: points without a line."""
+    scattered: bool = False
+    """Other fields differ too, as in a random search: points without a connecting line."""
 
 
 def field_charts(study: StudyFacts) -> list[Chart]:
-    """A chart for each field that is a number and varies while others stand still."""
+    """One chart per numeric field that varies while others are fixed."""
     charts = []
     for path in study.fields:
         lines = lines_over(study, path)
@@ -49,7 +49,7 @@ def field_charts(study: StudyFacts) -> list[Chart]:
 
 
 def lines_over(study: StudyFacts, path: str) -> list[Line]:
-    """The lines of a field's chart; when nothing else stands still (random search), all settings as loose points."""
+    """The lines of a field's chart; all settings as scattered points if the other fields vary too (random search)."""
     known = [s for s in study.distinct if is_number(s.values.get(path)) and _has_result(s)]
     if len({s.values[path] for s in known}) < 2:
         return []
@@ -63,12 +63,12 @@ def lines_over(study: StudyFacts, path: str) -> list[Line]:
     single = [line for line in lines if line not in full]
     if not full:
         spread = len({s.values[path] for s in known}) >= 4
-        return [Line("", sorted(known, key=lambda s: s.values[path]), loose=True)] if spread else []
+        return [Line("", sorted(known, key=lambda s: s.values[path]), scattered=True)] if spread else []
     return full[:MAX_LINES] + (single if len(single) <= MAX_SINGLE else [])
 
 
 def _has_result(setting: SettingFacts) -> bool:
-    return bool(setting.each("best") or any(trial.course.loss for trial in setting.trials))
+    return bool(setting.each("best") or any(trial.curves.loss for trial in setting.trials))
 
 
 def _label(setting: SettingFacts, others: Sequence[str], study: StudyFacts) -> str:
@@ -77,33 +77,33 @@ def _label(setting: SettingFacts, others: Sequence[str], study: StudyFacts) -> s
 
 def _chart(study: StudyFacts, path: str, lines: list[Line]) -> Chart:
     name = words(study.fields[path])
-    panels = [("training loss at the end", "loss", 1.0), (f"best {study.metric}, %", "best", 100.0)]
+    panels = [("final training loss", "loss", 1.0), (f"best {study.metric}, %", "best", 100.0)]
     shown = [s for line in lines for s in line.settings]
     panels = [panel for panel in panels if any(s.each(panel[1]) for s in shown)]
     labels = [cut(line.label, 50) for line in lines if line.label]
-    verdicts = in_order(s.verdict for s in shown)
+    verdicts = sorted_verdicts(s.verdict for s in shown)
     width = 4.9 * len(panels)
 
     def draw(figure: Figure) -> None:
         axis = _Axis([s.values[path] for s in shown])
         for axes, (title, what, scale) in zip(grid(figure, len(panels), 2), panels, strict=True):
-            for place, line in enumerate(lines):
-                _draw_line(axes, line, axis, path, what, scale, place)
+            for index, line in enumerate(lines):
+                _draw_line(axes, line, axis, path, what, scale, index)
             if what == "loss":
                 log_if_wide(axes)
-            _lost(axes, shown, axis, path, what)
+            _mark_diverged(axes, shown, axis, path, what)
             axis.finish(axes, name)
             axes.set_ylabel(title)
         legend(figure, figure.axes, verdicts, width)
 
-    told = "; ".join(
+    summary = "; ".join(
         (f"{line.label}: " if line.label else "")
         + ", ".join(f"{name} {shown_value(s.values[path])}: {_result(s, study.metric)}" for s in line.settings)
         for line in lines
     )
     height = 3.2 + legend_height([*labels, *(v or "" for v in verdicts if v)], width)
     title = f"{' and '.join(cut(panel[0].removesuffix(', %'), 30) for panel in panels)} by {name}"
-    return Chart(f"by-{file_name(name)}", title[0].upper() + title[1:], f"{told}.", draw, width, height)
+    return Chart(f"by-{file_name(name)}", title[0].upper() + title[1:], f"{summary}.", draw, width, height)
 
 
 def _result(setting: SettingFacts, metric: str) -> str:
@@ -114,30 +114,33 @@ def _result(setting: SettingFacts, metric: str) -> str:
     return " ".join(parts) or "no result"
 
 
-def _draw_line(axes: Axes, line: Line, axis: _Axis, path: str, what: str, scale: float, place: int) -> None:
-    points = [(axis.place(s.values[path]), s) for s in line.settings if s.each(what)]
+def _draw_line(axes: Axes, line: Line, axis: _Axis, path: str, what: str, scale: float, index: int) -> None:
+    points = [(axis.position(s.values[path]), s) for s in line.settings if s.each(what)]
     heights = [scale * (s.mean(what) or 0.0) for _, s in points]
-    colour, label = look(place)["color"], cut(line.label, 50) or None
-    alone = len(line.settings) == 1
-    style: dict[str, Any] = {"color": colour, "linestyle": "" if line.loose or alone else look(place)["linestyle"]}
-    if alone:  # a ring in the legend, as around the point
+    colour, label = series_style(index)["color"], cut(line.label, 50) or None
+    single = len(line.settings) == 1
+    style: dict[str, Any] = {
+        "color": colour,
+        "linestyle": "" if line.scattered or single else series_style(index)["linestyle"],
+    }
+    if single:  # a ring in the legend, as around the point
         style |= {"marker": "o", "markerfacecolor": "none", "markeredgewidth": 1.6, "markersize": 8.5}
     axes.plot([at for at, _ in points], heights, label=label, **style)
     for (at, setting), height in zip(points, heights, strict=True):
         each = [scale * value for value in setting.each(what)]
         if len(each) > 1:
             axes.plot([at, at], [min(each), max(each)], color=colour, linewidth=1.2)
-        edge = {"edge": colour} if alone and line.label else {}
+        edge = {"edge": colour} if single and line.label else {}
         axes.plot([at], [height], linestyle="", markersize=8.5, **mark(setting.verdict, **edge))
 
 
-def _lost(axes: Axes, shown: Sequence[SettingFacts], axis: _Axis, path: str, what: str) -> None:
-    """Losses that were no numbers stand at the upper edge."""
+def _mark_diverged(axes: Axes, shown: Sequence[SettingFacts], axis: _Axis, path: str, what: str) -> None:
+    """Mark losses that were not finite at the upper edge."""
     if what != "loss":
         return
     for setting in shown:
-        if not setting.each("loss") and any(trial.course.loss for trial in setting.trials):
-            at = axis.place(setting.values[path])
+        if not setting.each("loss") and any(trial.curves.loss for trial in setting.trials):
+            at = axis.position(setting.values[path])
             style = mark(setting.verdict or "diverged")
             axes.plot(
                 [at], [1.0], linestyle="", markersize=9, transform=axes.get_xaxis_transform(), clip_on=False, **style
@@ -145,31 +148,31 @@ def _lost(axes: Axes, shown: Sequence[SettingFacts], axis: _Axis, path: str, wha
 
 
 class _Axis:
-    """Where values stand: in proportion, by their logarithm, or side by side when 0 is among far-apart ones."""
+    """Positions of values on the axis: linear, logarithmic, or evenly spaced for 0 and values of different scale."""
 
     def __init__(self, values: Sequence[float]) -> None:
         self.values = sorted(set(values))
         positive = [value for value in self.values if value > 0]
-        wide = bool(positive) and positive[-1] / positive[0] >= WIDE
+        wide = bool(positive) and positive[-1] / positive[0] >= LOG_AXIS_RATIO
         self.log = wide and len(positive) == len(self.values)
         few = len(self.values) <= 8
-        self.side_by_side = few and not self.log and len(positive) > 1 and positive[-1] / positive[0] >= 5
+        self.evenly_spaced = few and not self.log and len(positive) > 1 and positive[-1] / positive[0] >= 5
 
-    def place(self, value: float) -> float:
-        """The place of a value on the axis."""
-        return float(self.values.index(value)) if self.side_by_side else value
+    def position(self, value: float) -> float:
+        """The position of a value on the axis."""
+        return float(self.values.index(value)) if self.evenly_spaced else value
 
     def finish(self, axes: Axes, name: str) -> None:
-        """Scale, ticks and name."""
+        """Set scale, ticks and label."""
         if self.log:
             axes.set_xscale("log")
         if self.log and len(self.values) <= 8:
             self._ticks(axes, self.values)
-        elif self.side_by_side:
+        elif self.evenly_spaced:
             self._ticks(axes, list(range(len(self.values))))
         axes.margins(x=0.08, y=0.12)
         axes.set_xlabel(name)
 
-    def _ticks(self, axes: Axes, places: Sequence[Any]) -> None:
-        axes.set_xticks(places, [shown_value(value) for value in self.values])
+    def _ticks(self, axes: Axes, positions: Sequence[Any]) -> None:
+        axes.set_xticks(positions, [shown_value(value) for value in self.values])
         axes.minorticks_off()

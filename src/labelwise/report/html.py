@@ -1,7 +1,7 @@
-"""One self-contained HTML page of a run: scores, charts, examples, costs, config.
+"""Writes a self-contained HTML page of a run: scores, charts, examples, costs, config.
 
-The page is a pure function of the run folder's files: the same files give the same bytes. What is missing
-there, the page leaves out and says so. All that came from files is escaped, and the page forbids scripts.
+The page is a pure function of the run folder's files: the same files give the same bytes. The page notes which files
+are missing. Everything from files is escaped, and the page forbids scripts.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from labelwise.data.files import write_stream
 from labelwise.errors import MissingDependencyError
 from labelwise.formatting import cut, duration, number, percent
 from labelwise.report import sections
-from labelwise.report.curves import read_course
+from labelwise.report.curves import read_training_curves
 from labelwise.report.drawing import SERIES, Chart, thinned
 from labelwise.report.plots import run_charts
 from labelwise.report.run_files import Run, read_run
-from labelwise.report.wording import family_and_k, in_reading_order
+from labelwise.report.wording import family_and_k, sorted_metrics
 from labelwise.run_schema import CONFIG, EXAMPLES, LABELS, MACHINE, METRICS, REPORT, RESULTS, STATE
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-_WITHOUT = {
+_WHEN_MISSING = {
     CONFIG: "the config is not shown",
-    STATE: "method and times are not known",
+    STATE: "method and times are unknown",
     METRICS: "there are no learning curves",
     RESULTS: "there are no scores; the run was stopped before its evaluation, or has no test part",
-    MACHINE: "the machine is not known",
+    MACHINE: "the machine is unknown",
     EXAMPLES: "no examples are shown",
     LABELS: "no labels are shown",
 }
@@ -43,7 +43,7 @@ def write_report(run_folder: str | Path, path: str | Path | None = None) -> Path
     Parameters
     ----------
     run_folder
-        Folder of a run, finished or not.
+        Folder of a run, which need not be finished.
     path
         The page to write. Not given: `report.html` in the run folder.
 
@@ -58,7 +58,7 @@ def write_report(run_folder: str | Path, path: str | Path | None = None) -> Path
 
 
 def write_page(path: Path, template: str, values: Mapping[str, Any], follow: bool = True) -> None:
-    """Fill one of our templates and write it in one step; a link is refused with `follow=False`."""
+    """Render a template and write it atomically; a link is refused with `follow=False`."""
     try:
         import jinja2
     except ImportError:
@@ -72,29 +72,29 @@ def write_page(path: Path, template: str, values: Mapping[str, Any], follow: boo
     )
     environment.filters["breakable"] = _breakable
     text = environment.get_template(template).render(series=SERIES, version=__version__, **values)
-    # JSON can hold halves of characters that no encoding can write.
+    # JSON can contain lone surrogates, which cannot be encoded.
     content = text.encode("utf-8", "replace")
     with write_stream(path, follow) as file:
         file.write(content)
 
 
 def _breakable(text: str) -> Markup:
-    """Text, escaped, that may go on in the next line behind a slash or underscore, but not inside a word."""
+    """Escaped text with optional line breaks after slashes and underscores."""
     from markupsafe import Markup, escape
 
-    # What escaping puts in (&lt; and the like) has none of these separators.
+    # Entities from escaping (such as &lt;) contain none of these separators.
     return Markup(re.sub(r"[/\\_]+", r"\g<0><wbr>", str(escape(text))))
 
 
 def for_page(chart: Chart) -> dict[str, Any]:
-    """A chart as a template wants it; its SVG is ours and goes in unescaped."""
+    """A chart for a template; its SVG is generated here and needs no escaping."""
     from markupsafe import Markup
 
     return {"title": chart.title, "svg": Markup(chart.inline_svg())}
 
 
 def report_values(run: Run) -> dict[str, Any]:
-    """All that the template shows, in words."""
+    """The values that the template shows."""
     charts = {chart.name: for_page(chart) for chart in run_charts(run)}
     results = run.results
     return {
@@ -111,7 +111,7 @@ def report_values(run: Run) -> dict[str, Any]:
         },
         "learning": [chart for name, chart in charts.items() if name.startswith("learning-")],
         "collapse": charts.get("collapse"),
-        "monitor": read_course(run.metrics, ""),
+        "monitor": read_training_curves(run.metrics, ""),
         "inside": [chart for name, chart in charts.items() if name == "points" or name.startswith("attention-")],
         "examples": sections.example_cards(run.examples),
         "label_table": sections.label_table(run.labels) if run.labels else None,
@@ -130,20 +130,20 @@ def verdict(run: Run) -> str:
     if results is None:
         return f"{subject}: not evaluated."
     values = results.evaluation.values
-    main = [name for name in in_reading_order(values) if family_and_k(name)[0] == "P"] or in_reading_order(values)
+    main = [name for name in sorted_metrics(values) if family_and_k(name)[0] == "P"] or sorted_metrics(values)
     parts = [", ".join(f"{cut(name, 20)} {percent(values[name])} %" for name in thinned(main, 3))]
     if results.n_documents is not None:
         parts[0] += f" on {number(results.n_documents)} {cut(results.split, 20)} documents"
     if (fit := results.timings.get("fit")) is not None:
         parts.append(f"trained in {duration(fit)}")
     if (rate := results.timings.get("predict_documents_per_second")) is not None:
-        parts.append(f"{number(round(rate))} documents a second at prediction")
+        parts.append(f"{number(round(rate))} documents per second at prediction")
     return f"{subject}: {'; '.join(parts)}."
 
 
 def _notes(run: Run) -> list[str]:
-    # The report is the last stage of a run that still runs: with results in the folder, all else is done.
+    # The report is the last stage of a run, so a running run with results is otherwise finished.
     notes = ["This run has not finished."] if run.state.status == "running" and run.results is None else []
     notes += [f"This run has failed: {cut(run.state.error, 600)}"] if run.state.status == "failed" else []
-    notes += [f"{name} is missing: {_WITHOUT[name]}." for name in run.missing]
+    notes += [f"{name} is missing: {_WHEN_MISSING[name]}." for name in run.missing]
     return notes + list(run.notes)

@@ -1,4 +1,4 @@
-"""inspection.json of a run: documents as points in a plane, and attention by layer. Read and checked."""
+"""Reads and validates inspection.json of a run: documents as points in a plane, and attention by layer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from labelwise.run_schema import INSPECTION, Record, read_json
 
 
 class PlanePoints(Record):
-    """Documents in a plane, each with the place of its label among `labels`, -1 for another one."""
+    """Documents as points in a plane, each with the index of its label in `labels`, or -1."""
 
     x: tuple[float, ...]
     y: tuple[float, ...]
@@ -22,14 +22,14 @@ class PlanePoints(Record):
     @model_validator(mode="after")
     def _fits(self) -> PlanePoints:
         if not len(self.x) == len(self.y) == len(self.colours):
-            raise ValueError("x, y and colours must be of one length")
+            raise ValueError("x, y and colours must have the same length")
         if any(not -1 <= colour < len(self.labels) for colour in self.colours):
-            raise ValueError("a colour without a label")
+            raise ValueError("an entry of colours is not an index of labels")
         return self
 
 
 class DocumentAttention(Record):
-    """Attention among some tokens of a document, the mean over heads, by layer."""
+    """Attention between tokens of a document, averaged over heads, by layer."""
 
     document: str
     tokens: tuple[str, ...]
@@ -41,12 +41,12 @@ class DocumentAttention(Record):
     def _fits(self) -> DocumentAttention:
         size = len(self.tokens)
         if not self.weights or any(len(m) != size or any(len(row) != size for row in m) for m in self.weights):
-            raise ValueError("weights must be a square over the tokens for each layer")
+            raise ValueError("weights must be a square matrix over the tokens for each layer")
         return self
 
 
 class Inspection(Record):
-    """The whole file."""
+    """Contents of inspection.json."""
 
     part: str = "valid"
     points: PlanePoints | None = None
@@ -54,6 +54,6 @@ class Inspection(Record):
 
 
 def read_inspection(folder: Path) -> Inspection | None:
-    """What a run's folder has; None for a run that was not looked into."""
+    """Read the inspection of a run folder; None if there is none."""
     path = folder / INSPECTION
     return read_json(path, Inspection) if path.is_file() else None

@@ -1,4 +1,4 @@
-"""Several panels in one chart with one legend below: what the charts of studies share."""
+"""Helpers for charts of several panels with one legend below."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from labelwise.report.study_files import shown_value
-from labelwise.report.verdict_marks import in_order, legend_entries
+from labelwise.report.verdict_marks import legend_entries, sorted_verdicts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-WIDE = 8.0
-"""From this ratio of the largest to the smallest value on an upright axis is a log axis."""
+LOG_AXIS_RATIO = 8.0
+"""Ratio of the largest to the smallest value from which on a vertical axis is logarithmic."""
 
 
 def log_if_wide(axes: Axes) -> None:
-    """A log axis upwards when what is drawn spreads far."""
-    drawn: Any = [line.get_ydata() for line in axes.get_lines()]
-    values = [float(value) for ys in drawn for value in ys if math.isfinite(value)]
-    if values and min(values) > 0 and max(values) / min(values) > WIDE:
+    """Use a logarithmic vertical axis if the values differ by orders of magnitude."""
+    lines: Any = [line.get_ydata() for line in axes.get_lines()]
+    values = [float(value) for ys in lines for value in ys if math.isfinite(value)]
+    if values and min(values) > 0 and max(values) / min(values) > LOG_AXIS_RATIO:
         axes.set_yscale("log")
         plain_numbers(axes.yaxis)
 
 
 def plain_numbers(axis: Axis) -> None:
-    """Numbers on a log axis as they are read elsewhere; between the powers of ten only where there are few of these."""
+    """Format ticks of a log axis as plain numbers; ticks between powers of ten only on a short axis."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     low, high = axis.get_view_interval()
-    near = low > 0 and high / low < 200
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if near else (1.0,), numticks=8))
+    is_short = low > 0 and high / low < 200
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if is_short else (1.0,), numticks=8))
     axis.set_major_formatter(lambda value, _: shown_value(float(f"{value:.6g}")))
     axis.set_minor_formatter(NullFormatter())
 
 
 def whole_epochs(axes: Axes) -> None:
-    """An axis of epochs."""
+    """Label the horizontal axis with whole epochs."""
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
@@ -47,12 +47,12 @@ def whole_epochs(axes: Axes) -> None:
 
 
 def grid(figure: Figure, count: int, columns: int) -> list[Axes]:
-    """So many panels in rows of at most so many columns."""
+    """Create `count` panels in rows of at most `columns`."""
     columns = min(count, columns)
-    found = figure.subplots(-(-count // columns), columns, squeeze=False).ravel().tolist()
-    for axes in found[count:]:
+    panels = figure.subplots(-(-count // columns), columns, squeeze=False).ravel().tolist()
+    for axes in panels[count:]:
         axes.remove()
-    return found[:count]
+    return panels[:count]
 
 
 def _columns(labels: Sequence[str], width: float) -> int:
@@ -61,17 +61,17 @@ def _columns(labels: Sequence[str], width: float) -> int:
 
 
 def legend_height(labels: Sequence[str], width: float) -> float:
-    """Inches that a legend with these names needs."""
+    """Height in inches of a legend with these names."""
     return 0.18 * -(-len(labels) // _columns(labels, width)) + 0.2
 
 
 def legend(figure: Figure, axes: Sequence[Axes], verdicts: Sequence[str | None], width: float) -> None:
-    """One legend under all panels: the lines by their names, then the verdicts."""
+    """Add one legend below all panels: the named lines, then the verdicts."""
     named: dict[str, Any] = {}
     for one in axes:
         for handle, label in zip(*one.get_legend_handles_labels(), strict=True):
             named.setdefault(label, handle)
-    entries = legend_entries(in_order(verdicts))
+    entries = legend_entries(sorted_verdicts(verdicts))
     labels = [*named, *(entry.get_label() for entry in entries)]
     if labels:
         handles = [*named.values(), *entries]
@@ -80,6 +80,6 @@ def legend(figure: Figure, axes: Sequence[Axes], verdicts: Sequence[str | None],
 
 
 def file_name(words: str) -> str:
-    """Words as a part of a file's name."""
+    """Text converted to a part of a file name."""
     kept = "".join(letter if letter.isalnum() else "-" for letter in words.lower()[:40])
     return kept.strip("-") or "other"

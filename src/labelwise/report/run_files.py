@@ -1,8 +1,8 @@
-"""The files of a run folder, read and checked. Reports are a pure function of what is returned here.
+"""Reads and validates the files of a run folder. Reports are a pure function of what is returned here.
 
-Every file may be missing: a run that was stopped has only some. A file that is there but damaged is an error
-that names it, because a report that silently leaves out figures would be worse than none. The per-label table
-can have millions of lines, so it is read as a stream and only a few lines of it are kept.
+Every file may be missing: a run that was stopped has only some. A damaged file is an error that names it, because a
+report that silently leaves out figures would be worse than none. The per-label table can have millions of lines, so it
+is streamed and only a few lines of it are kept.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ FILES = (CONFIG, STATE, METRICS, RESULTS, MACHINE, EXAMPLES, LABELS)
 MAX_EXAMPLES = 200
 LABELS_SHOWN = 20
 RARE = 10
-"""Labels with fewer training documents than this are the rare ones a few are drawn from."""
+"""Labels with fewer training documents are rare; a random sample of these is shown."""
 
 
 @dataclass(frozen=True)
 class LabelTable:
-    """A few lines of labels.tsv: the most frequent labels, and some of the rare ones drawn at random."""
+    """A few lines of labels.tsv: the most frequent labels, and a random sample of the rare ones."""
 
     columns: tuple[str, ...]
     frequent: tuple[tuple[str, ...], ...]
@@ -56,7 +56,7 @@ class LabelTable:
 
 @dataclass(frozen=True)
 class Run:
-    """All that is known of a run; None or empty where the file is missing."""
+    """The contents of a run folder; None or empty where the file is missing."""
 
     folder: Path
     config: str | None
@@ -73,18 +73,18 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The run's name, the folder's where it has none."""
+        """The run's name, or the folder's if it has none."""
         return self.state.name or self.folder.resolve().name
 
     @property
     def data_name(self) -> str | None:
-        """What the data are called: as in the config, or as the data call themselves."""
+        """The name of the data: as in the config, or as in the results."""
         given = (self.data_section.get(key) for key in ("path", "train"))
         return next((name for name in given if isinstance(name, str) and name), self._name_of("train"))
 
     @property
     def test_set(self) -> tuple[str | None, ...]:
-        """What must be equal where scores are to be compared: split, name and size of the test documents."""
+        """Identity of the test set, which must be equal for scores to be comparable: split, name and size."""
         if self.results is None:
             return ()
         name = self._name_of(self.results.split) or self.data_name
@@ -107,7 +107,7 @@ def read_run(folder: str | Path) -> Run:
         raise DataError("there is no such run folder", path)
     missing = tuple(name for name in FILES if not (path / name).is_file())
     if len(missing) == len(FILES):
-        raise DataError(f"not a run folder: none of {', '.join(FILES)} is in it", path)
+        raise DataError(f"not a run folder: it contains none of {', '.join(FILES)}", path)
     notes: list[str] = []
     config = read_text(path / CONFIG) if CONFIG not in missing else None
     section = ConfigSource.from_yaml(config, str(path / CONFIG)).values.get("data") if config else None
@@ -128,58 +128,58 @@ def read_run(folder: str | Path) -> Run:
 
 def _examples(path: Path) -> tuple[Example, ...]:
     examples: list[Example] = []
-    for place, line in read_lines(path):
+    for number, line in read_lines(path):
         if line.strip() and len(examples) < MAX_EXAMPLES:
-            examples.append(validate(parse_json(line, path, place), Example, path, place))
+            examples.append(validate(parse_json(line, path, number), Example, path, number))
     return tuple(examples)
 
 
 def _labels(path: Path) -> LabelTable:
-    """The most frequent labels and a fixed random draw of rare ones that the test part has, in one pass."""
+    """The most frequent labels and a fixed random sample of rare labels that occur in the test part, in one pass."""
     rows = read_lines(path)
     header = next(rows, None)
     if header is None:
-        raise DataError("damaged: the file is empty, a line with the columns' names is needed", path)
+        raise DataError("damaged: the file is empty, a header line with column names is needed", path)
     columns = tuple(header[1].split("\t"))
     train, test = (columns.index(name) if name in columns else None for name in ("train", "test"))
-    draw = random.Random(0)
+    generator = random.Random(0)
     frequent: list[tuple[float, int, tuple[str, ...]]] = []
     rare: list[tuple[int, tuple[str, ...]]] = []
     n_rows = n_rare = 0
-    for place, line in rows:
+    for line_number, line in rows:
         if not line:
             continue
         cells = tuple(line.split("\t"))
         if len(cells) != len(columns):
-            raise DataError(f"damaged: {len(cells)} columns where the first line has {len(columns)}", path, place)
-        count = _count(cells, train, path, place)
+            raise DataError(f"damaged: {len(cells)} columns where the first line has {len(columns)}", path, line_number)
+        count = _count(cells, train, path, line_number)
         n_rows += 1
-        entry = (count, -place, cells)
+        entry = (count, -line_number, cells)
         if len(frequent) < LABELS_SHOWN:
             heapq.heappush(frequent, entry)
         else:
             heapq.heappushpop(frequent, entry)
-        if 0 < count < RARE and (test is None or _count(cells, test, path, place) > 0):
+        if 0 < count < RARE and (test is None or _count(cells, test, path, line_number) > 0):
             n_rare += 1
-            slot = n_rare - 1 if n_rare <= LABELS_SHOWN else draw.randrange(n_rare)
+            slot = n_rare - 1 if n_rare <= LABELS_SHOWN else generator.randrange(n_rare)
             if slot < LABELS_SHOWN:
-                rare[slot : slot + 1] = [(place, cells)]
+                rare[slot : slot + 1] = [(line_number, cells)]
     shown = {-entry[1] for entry in frequent}
     return LabelTable(
         columns=columns,
         frequent=tuple(cells for _, _, cells in sorted(frequent, reverse=True)),
-        rare=tuple(cells for place, cells in sorted(rare) if place not in shown),
+        rare=tuple(cells for line_number, cells in sorted(rare) if line_number not in shown),
         n_rows=n_rows,
     )
 
 
-def _count(cells: tuple[str, ...], column: int | None, path: Path, place: int) -> float:
-    """A number of documents; 0 where the table does not tell."""
+def _count(cells: tuple[str, ...], column: int | None, path: Path, line_number: int) -> float:
+    """Parse a number of documents; 0 if the cell is empty or the column is missing."""
     cell = "" if column is None else cells[column]
     try:
         count = float(cell or 0)
     except ValueError:
         count = math.nan
     if not math.isfinite(count):
-        raise DataError(f"damaged: {cell[:40]!r} is not a number of documents", path, place)
+        raise DataError(f"damaged: {cell[:40]!r} is not a number of documents", path, line_number)
     return count

@@ -1,4 +1,4 @@
-"""The sections of a run's report: from what the files say to the words and numbers the template shows."""
+"""The sections of a run's report: converts results to the text and numbers that the template shows."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from labelwise.formatting import MISSING, cut, duration, number, percent, size
 from labelwise.report.drawing import thinned
 from labelwise.report.run_files import LabelTable, Run
-from labelwise.report.wording import family_and_k, in_reading_order, words
+from labelwise.report.wording import family_and_k, sorted_metrics, words
 from labelwise.run_schema import CONFIG, LABELS, Calibration, Evaluation, Example, PredictedLabel, Results
 
 MAX_EXAMPLES = 12
 MAX_TRUE_LABELS = 30
 MAX_PREDICTED_LABELS = 10
 MAX_ROWS = 80
-MAX_CONFIG_LETTERS = 40_000
+MAX_CONFIG_CHARACTERS = 40_000
 TIE_SPREAD = 0.001
 
 _FACTS = {
@@ -24,29 +24,29 @@ _FACTS = {
     "documents": "documents",
     "labels": "labels in the label space",
     "labels_used": "labels that occur",
-    "mean_labels": "labels a document, mean",
-    "mean_documents": "documents a label, mean",
-    "median_documents": "documents a label, median",
+    "mean_labels": "labels per document, mean",
+    "mean_documents": "documents per label, mean",
+    "median_documents": "documents per label, median",
     "share_labels_5": "labels with at most 5 documents, %",
-    "mean_words": "words a text, mean",
-    "mean_nonzeros": "features a document, mean",
+    "mean_words": "words per text, mean",
+    "mean_nonzeros": "features per document, mean",
     "documents_without_labels": "documents without labels",
-    "repeated_texts": "repeated texts",
+    "repeated_texts": "duplicate texts",
 }
-_SHARES = {
+_FRACTIONS = {
     "share_labels_1": "labels with one document, %",
     "share_labels_5": "labels with at most 5 documents, %",
     "share_labels_10": "labels with at most 10 documents, %",
     "top_1_percent": "occurrences of the most frequent 1 % of labels, %",
     "top_10_percent": "occurrences of the most frequent 10 % of labels, %",
 }
-_LABEL_SHARES = ("precision", "recall", "f1")
+_LABEL_FRACTIONS = ("precision", "recall", "f1")
 
 
 def tiles(results: Results) -> list[dict[str, str]]:
-    """The few figures to see at a glance."""
+    """The main figures, shown at the top."""
     values = results.evaluation.values
-    ordered = in_reading_order(values)
+    ordered = sorted_metrics(values)
     last = {family_and_k(name)[0]: name for name in ordered}
     first = [name for name in ordered if values[name] is not None][:1]
     chosen = dict.fromkeys([*first, *(last[family] for family in ("nDCG", "PSP") if family in last)])
@@ -59,10 +59,10 @@ def tiles(results: Results) -> list[dict[str, str]]:
 
 
 def score_table(results: Results) -> dict[str, Any]:
-    """Metrics with intervals and the baseline, and what has to be known to read them."""
+    """Metrics with intervals and the baseline, and notes on how to interpret them."""
     evaluation, baseline = results.evaluation, results.baseline
     rows, family = [], None
-    for metric in in_reading_order(evaluation.values)[:MAX_ROWS]:
+    for metric in sorted_metrics(evaluation.values)[:MAX_ROWS]:
         span = evaluation.intervals.get(metric)
         rows.append(
             {
@@ -92,19 +92,19 @@ def score_table(results: Results) -> dict[str, Any]:
 
 
 def _tie_lines(evaluation: Evaluation) -> list[str]:
-    """Where ties matter or, because they go on behind the end of the lists, may matter."""
+    """Notes on ties that matter or, because they extend beyond the end of the lists, may matter."""
     ties = {name: span for name, span in evaluation.ties.items() if span is not None}
     cut_off = {name: evaluation.ties_cut_off.get(name, 0) for name in ties}
-    least = TIE_SPREAD * (evaluation.n_documents or 0)
-    shown = [name for name, (low, high) in ties.items() if high - low > TIE_SPREAD or cut_off[name] > least]
-    shown = in_reading_order(shown)[:12]
+    min_documents = TIE_SPREAD * (evaluation.n_documents or 0)
+    shown = [name for name, (low, high) in ties.items() if high - low > TIE_SPREAD or cut_off[name] > min_documents]
+    shown = sorted_metrics(shown)[:12]
     if not shown:
         return []
-    told = ", ".join(f"{cut(name, 20)} {_span(ties[name])}" for name in shown)
-    line = f"Labels with equal scores can stand in any order; depending on it, {told}."
+    ranges = ", ".join(f"{cut(name, 20)} {_span(ties[name])}" for name in shown)
+    line = f"Labels with equal scores can be ranked in any order; depending on it, {ranges}."
     bounded = ", ".join(f"{cut(name, 20)} (in {number(cut_off[name])} documents)" for name in shown if cut_off[name])
     if bounded:
-        line += f" Lower bounds, because ties go on behind the last predicted label: {bounded}."
+        line += f" Lower bounds, because ties extend beyond the last predicted label: {bounded}."
     return [line]
 
 
@@ -113,14 +113,14 @@ def _span(span: tuple[float, float]) -> str:
 
 
 def group_table(results: Results) -> dict[str, Any]:
-    """Head, torso and tail."""
+    """Metrics of head, torso and tail labels."""
     groups = results.evaluation.groups[:MAX_ROWS]
     recall_ks = thinned(sorted({k for group in groups for k in group.recall}), 4)
     contribution_ks = thinned(sorted({k for group in groups for k in group.contribution}), 4)
     rows = []
     for group in groups:
         cells = [number(group.labels), number(group.occurrences), percent(group.share, 1)]
-        # The recall of a group that never occurs is not 0, it does not exist.
+        # The recall of a group that never occurs is undefined, not 0.
         cells += [percent(group.recall.get(k) if group.occurrences != 0 else None) for k in recall_ks]
         cells += [percent(group.contribution.get(k)) for k in contribution_ks]
         rows.append({"name": cut(group.name, 40), "cells": cells})
@@ -128,7 +128,7 @@ def group_table(results: Results) -> dict[str, Any]:
 
 
 def data_table(results: Results) -> dict[str, Any]:
-    """Facts as rows, parts of the data (train, test) as columns; what is seldom asked for comes second."""
+    """Facts as rows, parts of the data (train, test) as columns; the less important rows come second."""
     parts = {name: part for name, part in results.data.items() if isinstance(part, dict)}
     keys = dict.fromkeys(
         key for part in parts.values() for key, value in part.items() if isinstance(value, str | int | float)
@@ -136,18 +136,18 @@ def data_table(results: Results) -> dict[str, Any]:
     rows = []
     for key in [*(key for key in _FACTS if key in keys), *(key for key in keys if key not in _FACTS)][:MAX_ROWS]:
         cells = [cut(_fact(key, part.get(key)), 80) for part in parts.values()]
-        title = _FACTS.get(key, _SHARES.get(key, words(key)))
+        title = _FACTS.get(key, _FRACTIONS.get(key, words(key)))
         rows.append({"name": cut(title, 60), "cells": cells, "main": key in _FACTS})
     return {"data_rows": rows, "data_parts": [cut(name, 40) for name in parts]}
 
 
 def _fact(key: str, value: Any) -> str:
-    is_share = key in _SHARES and isinstance(value, int | float) and math.isfinite(value)
-    return percent(value) if is_share else number(value)
+    is_fraction = key in _FRACTIONS and isinstance(value, int | float) and math.isfinite(value)
+    return percent(value) if is_fraction else number(value)
 
 
 def calibration_table(calibration: Calibration) -> dict[str, Any]:
-    """Ranges of scores with the share of right labels before and after, and the threshold in a sentence."""
+    """Bins of scores with the fraction of correct labels before and after calibration, and the threshold."""
     before = {(one.low, one.high): one for one in calibration.before}
     rows = []
     for one in calibration.after[:MAX_ROWS]:
@@ -155,9 +155,9 @@ def calibration_table(calibration: Calibration) -> dict[str, Any]:
         cells = [number(first.pairs), percent(first.share, 1)] if first else [MISSING, MISSING]
         cells += [number(one.pairs), percent(one.share, 1)]
         rows.append({"name": f"{100 * one.low:.0f} {MISSING} {100 * one.high:.0f}", "cells": cells})
-    wanted = calibration.wanted_precision
-    purpose = "for the best micro-F1" if wanted is None else f"for a precision of {percent(wanted, 1)} %"
-    missed = "" if calibration.reached else " (out of reach; the nearest was taken)"
+    target = calibration.wanted_precision
+    purpose = "for the best micro-F1" if target is None else f"for a precision of {percent(target, 1)} %"
+    missed = "" if calibration.reached else " (not reachable; the nearest was used)"
     documents = "held-out" if calibration.n_documents is None else f"{number(calibration.n_documents)} held-out"
     return {
         "rows": rows,
@@ -166,22 +166,24 @@ def calibration_table(calibration: Calibration) -> dict[str, Any]:
             f"{calibration.threshold:.4g}; there, expect precision {percent(calibration.precision)} %, recall "
             f"{percent(calibration.recall)} %, micro-F1 {percent(calibration.f1)} %.",
             f"Calibration error {percent(calibration.error_after)} %, before {percent(calibration.error_before)} %. "
-            "All figures come from documents that did not teach them.",
+            "All figures are from documents that were not used to fit the calibration.",
         ],
     }
 
 
 def example_cards(examples: Sequence[Example]) -> dict[str, Any]:
-    """Documents with their true and predicted labels, evenly drawn from all there are."""
+    """Documents with their true and predicted labels, evenly spaced among all examples."""
     shown = thinned(examples, MAX_EXAMPLES)
     counted = f"{len(shown)} of {len(examples)}" if len(shown) < len(examples) else f"{len(shown)}"
-    told = f"{counted} documents. ✓ is both true and predicted; beside a true label, its training documents."
-    return {"shown": [_example(example) for example in shown], "told": told}
+    caption = (
+        f"{counted} documents. ✓: both true and predicted; the number after a true label counts its training documents."
+    )
+    return {"shown": [_example(example) for example in shown], "caption": caption}
 
 
 def _example(example: Example) -> dict[str, Any]:
     predicted = example.predicted[:MAX_PREDICTED_LABELS]
-    found = {label.label for label in predicted}
+    predicted_names = {label.label for label in predicted}
     widths = _widths(predicted)
     return {
         "id": cut(example.id, 120) or "document",
@@ -191,7 +193,7 @@ def _example(example: Example) -> dict[str, Any]:
                 "name": _name(label.label, label.text),
                 "hint": cut(label.label, 200),
                 "count": number(label.count) if label.count is not None else None,
-                "found": label.label in found,
+                "predicted": label.label in predicted_names,
             }
             for label in example.truth[:MAX_TRUE_LABELS]
         ],
@@ -213,7 +215,7 @@ def _name(label: str, text: str | None) -> str:
 
 
 def _widths(predicted: Sequence[PredictedLabel]) -> list[float]:
-    """Lengths of the bars in per cent: probabilities as they are, other scores between the row's ends."""
+    """Lengths of the bars in per cent: probabilities unchanged, other scores scaled to the range of the row."""
     scores = [label.score for label in predicted]
     known = [score for score in scores if score is not None]
     if not known:
@@ -226,28 +228,30 @@ def _widths(predicted: Sequence[PredictedLabel]) -> list[float]:
 def label_table(table: LabelTable) -> dict[str, Any]:
     """Frequent and rare labels, without the columns that are empty."""
     rows = [*table.frequent, *table.rare]
-    kept = [place for place in range(len(table.columns)) if any(row[place] for row in rows)]
+    kept = [index for index in range(len(table.columns)) if any(row[index] for row in rows)]
     columns = []
-    for place in kept:
-        title = cut(words(table.columns[place]), 40)
-        is_words = place == 0 or not all(_is_number(row[place]) for row in rows)
-        is_share = not is_words and table.columns[place] in _LABEL_SHARES
-        columns.append({"title": f"{title}, %" if is_share else title, "is_words": is_words, "is_share": is_share})
+    for index in kept:
+        title = cut(words(table.columns[index]), 40)
+        is_words = index == 0 or not all(_is_number(row[index]) for row in rows)
+        is_fraction = not is_words and table.columns[index] in _LABEL_FRACTIONS
+        columns.append(
+            {"title": f"{title}, %" if is_fraction else title, "is_words": is_words, "is_fraction": is_fraction}
+        )
 
     def shown(row: tuple[str, ...]) -> list[str]:
-        cells = zip((row[place] for place in kept), columns, strict=True)
+        cells = zip((row[index] for index in kept), columns, strict=True)
         return [
             cut(cell, 90)
             if column["is_words"]
             else percent(float(cell), 1)
-            if column["is_share"]
+            if column["is_fraction"]
             else _with_commas(cell)
             for cell, column in cells
         ]
 
     return {
         "columns": columns,
-        "told": f"{number(table.n_rows)} labels; {LABELS} in the run folder has them all.",
+        "caption": f"{number(table.n_rows)} labels; {LABELS} in the run folder contains all of them.",
         "frequent": [shown(row) for row in table.frequent],
         "rare": [shown(row) for row in table.rare],
     }
@@ -265,7 +269,7 @@ def _with_commas(cell: str) -> str:
 
 
 def cost_table(results: Results) -> list[dict[str, Any]]:
-    """Times with their share of the whole, then memory and size."""
+    """Times with their fraction of the total, then memory and size."""
     spans = {key: value for key, value in results.timings.items() if value is not None and "per_second" not in key}
     total = sum(spans.values()) or 1.0
     rows: list[dict[str, Any]] = [
@@ -277,7 +281,7 @@ def cost_table(results: Results) -> list[dict[str, Any]]:
         rows.append({"name": name, "value": value, "width": None})
 
     if (rate := results.timings.get("predict_documents_per_second")) is not None:
-        add("documents a second at prediction", number(round(rate)))
+        add("documents per second at prediction", number(round(rate)))
     for key, value in results.memory.items():
         add("peak memory" if key == "peak_bytes" else cut(words(key), 60), size(value))
     for key, value in results.model.items():
@@ -292,7 +296,7 @@ def cost_table(results: Results) -> list[dict[str, Any]]:
 
 
 def about_list(run: Run) -> list[dict[str, str]]:
-    """When, how and on what machine the run was made."""
+    """Date, method and machine of the run."""
     machine = run.machine
     items: list[tuple[str, str | None]] = [
         ("run folder", run.folder.resolve().name),
@@ -315,7 +319,7 @@ def about_list(run: Run) -> list[dict[str, str]]:
 
 
 def shown_config(text: str | None) -> str | None:
-    """The config, cut where nobody would read on."""
-    if text is None or len(text) <= MAX_CONFIG_LETTERS:
+    """The config, truncated if it is very long."""
+    if text is None or len(text) <= MAX_CONFIG_CHARACTERS:
         return text
-    return text[:MAX_CONFIG_LETTERS] + f"\n... cut here; {CONFIG} in the run folder has all of it"
+    return text[:MAX_CONFIG_CHARACTERS] + f"\n... truncated; {CONFIG} in the run folder has all of it"

@@ -1,4 +1,4 @@
-"""The report of a study: one self-contained HTML page, and every chart as SVG and PNG files beside it."""
+"""Writes the report of a study: one self-contained HTML page, and every chart as SVG and PNG files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from labelwise.report.inspection import Inspection
 from labelwise.report.inspection_plots import study_inspection_charts
 from labelwise.report.study_files import SettingFacts, StudyFacts, TrialFacts, read_study_folder, shown_value
 from labelwise.report.study_plots import best_first, collapse_chart, curve_charts, overview_chart
-from labelwise.report.verdict_marks import in_order
+from labelwise.report.verdict_marks import sorted_verdicts
 from labelwise.report.wording import words
 
 PAGE, PLOTS = "report.html", "plots"
@@ -29,11 +29,11 @@ def write_study_report(folder: str | Path, plots: str | Path | None = None, forc
     Parameters
     ----------
     folder
-        Folder of a study whose sweep has come to its end.
+        Folder of a study whose sweep has finished.
     plots
-        Where the charts go as files. Not given: `plots` in the study's folder, where older ones are replaced.
+        Folder for the chart files. Not given: `plots` in the study folder, where existing charts are replaced.
     force
-        Replace charts in another folder too.
+        Also replace existing charts in a given folder.
 
     Returns
     -------
@@ -57,31 +57,31 @@ def write_study_report(folder: str | Path, plots: str | Path | None = None, forc
 
 
 def study_charts(study: StudyFacts) -> dict[str, Chart]:
-    """All charts there are figures for, by their names."""
+    """All charts for which there are data, by name."""
     charts: list[Chart | None] = [overview_chart(study), *curve_charts(study), *field_charts(study)]
-    charts += [collapse_chart(study), *study_inspection_charts(inspected(study))]
+    charts += [collapse_chart(study), *study_inspection_charts(inspected_trials(study))]
     return {chart.name: chart for chart in charts if chart is not None}
 
 
-def inspected(study: StudyFacts) -> list[tuple[str, Inspection]]:
-    """The trials that were looked into: the best one and the best of each verdict, the good ones first."""
-    found: dict[str | None, tuple[str, Inspection]] = {}
+def inspected_trials(study: StudyFacts) -> list[tuple[str, Inspection]]:
+    """The inspected trials: the best one and the best of each verdict, the good verdicts first."""
+    by_verdict: dict[str | None, tuple[str, Inspection]] = {}
     for setting in best_first(study.distinct):
         for trial in sorted(setting.trials, key=lambda trial: -(trial.entry.value or 0.0)):
             if trial.inspection is not None:
                 verdict = trial.entry.verdict
                 seed = f", seed {trial.entry.seed}" if len(setting.trials) > 1 else ""
-                told = f"{setting.label}{seed}" + (f" ({verdict})" if verdict else "")
-                found.setdefault(verdict, (told, trial.inspection))
-    return [found[verdict] for verdict in in_order(found)]
+                name = f"{setting.label}{seed}" + (f" ({verdict})" if verdict else "")
+                by_verdict.setdefault(verdict, (name, trial.inspection))
+    return [by_verdict[verdict] for verdict in sorted_verdicts(by_verdict)]
 
 
 def study_values(study: StudyFacts, charts: dict[str, Chart]) -> dict[str, Any]:
-    """All that the template shows, in words."""
-    drawn = {name: for_page(chart) for name, chart in charts.items()}
+    """The values that the template shows."""
+    inline = {name: for_page(chart) for name, chart in charts.items()}
 
-    def starting(*beginnings: str) -> list[dict[str, Any]]:
-        return [chart for name, chart in drawn.items() if name.startswith(beginnings)]
+    def with_prefix(*prefixes: str) -> list[dict[str, Any]]:
+        return [chart for name, chart in inline.items() if name.startswith(prefixes)]
 
     return {
         "title": cut(study.name, 120),
@@ -89,31 +89,33 @@ def study_values(study: StudyFacts, charts: dict[str, Chart]) -> dict[str, Any]:
         "notes_list": list(study.notes),
         "columns": _columns(study),
         "rows": [_row(study, setting) for setting in study.settings],
-        "overview": drawn.get("settings"),
-        "curves": drawn.get("curves"),
-        "more_curves": starting("curves-"),
-        "fields": starting("by-"),
-        "collapse": drawn.get("collapse"),
-        "points": drawn.get("points"),
-        "attention": starting("attention-"),
-        "layers": starting("layers-"),
+        "overview": inline.get("settings"),
+        "curves": inline.get("curves"),
+        "more_curves": with_prefix("curves-"),
+        "fields": with_prefix("by-"),
+        "collapse": inline.get("collapse"),
+        "points": inline.get("points"),
+        "attention": with_prefix("attention-"),
+        "layers": with_prefix("layers-"),
         "trials": _trials(study),
     }
 
 
 def summary(study: StudyFacts) -> str:
-    """The best setting and how the others did, in a sentence or two."""
+    """The best setting and the counts of verdicts, in one or two sentences."""
     settings = study.distinct
-    told = f"{len(settings)} setting{'s' * (len(settings) != 1)}, chosen by {study.metric} on held-out documents."
+    text = f"{len(settings)} setting{'s' * (len(settings) != 1)}, chosen by {study.metric} on held-out documents."
     scored = [setting for setting in best_first(settings) if setting.mean("value") is not None]
     if scored:
-        told += f" The best is {scored[0].label} with {percent(scored[0].mean('value'))} %."
-    counts = {verdict: sum(s.verdict == verdict for s in settings) for verdict in in_order(s.verdict for s in settings)}
+        text += f" The best is {scored[0].label} with {percent(scored[0].mean('value'))} %."
+    counts = {
+        verdict: sum(s.verdict == verdict for s in settings) for verdict in sorted_verdicts(s.verdict for s in settings)
+    }
     if any(counts):
-        told += " " + ", ".join(f"{n} {verdict or 'without verdict'}" for verdict, n in counts.items()).capitalize()
-        told += "."
+        text += " " + ", ".join(f"{n} {verdict or 'without verdict'}" for verdict, n in counts.items()).capitalize()
+        text += "."
     failed = sum(any(t.entry.status == "failed" for t in s.trials) for s in settings)
-    return told + (f" {failed} failed." if failed else "")
+    return text + (f" {failed} failed." if failed else "")
 
 
 # --- the table ----------------------------------------------------------------------------------------
@@ -123,9 +125,9 @@ def _columns(study: StudyFacts) -> list[str]:
     heads = ["group"] if any(setting.group for setting in study.settings) else []
     heads += [words(name) for name in study.fields.values()]
     heads += [f"{study.metric}, %"]
-    heads += ["best while training, %"] if _differs(study.settings) else []
+    heads += ["best during training, %"] if _differs(study.settings) else []
     heads += ["test, %"] if any(setting.each("test") for setting in study.settings) else []
-    heads += ["loss at the end"] if any(trial.course.loss for s in study.settings for trial in s.trials) else []
+    heads += ["final loss"] if any(trial.curves.loss for s in study.settings for trial in s.trials) else []
     several = any(len(setting.trials) > 1 for setting in study.settings)
     return [*heads, "mean time" if several else "time"]
 
@@ -139,16 +141,16 @@ def _row(study: StudyFacts, setting: SettingFacts) -> dict[str, Any]:
     cells = [cut(setting.group, 40)] if "group" in columns else []
     cells += [MISSING if value is None else cut(shown_value(value), 60) for value in setting.values.values()]
     cells.append(_with_spread(setting, "value", 100))
-    if "best while training, %" in columns:
+    if "best during training, %" in columns:
         cells.append(_with_spread(setting, "best", 100))
     if "test, %" in columns:
         cells.append(_with_spread(setting, "test", 100))
-    if "loss at the end" in columns:
-        diverged = any(trial.course.loss and trial.course.final_loss is None for trial in setting.trials)
+    if "final loss" in columns:
+        diverged = any(trial.curves.loss and trial.curves.final_loss is None for trial in setting.trials)
         cells.append("not a number" if diverged and not setting.each("loss") else _with_spread(setting, "loss", 1))
     seconds = setting.mean("seconds")
     cells.append(MISSING if seconds is None else duration(seconds))
-    return {"cells": cells, "judgements": _judgements(setting), "status": _status(setting)}
+    return {"cells": cells, "verdicts": _verdicts(setting), "status": _status(setting)}
 
 
 def _with_spread(setting: SettingFacts, what: str, scale: float) -> str:
@@ -160,35 +162,35 @@ def _with_spread(setting: SettingFacts, what: str, scale: float) -> str:
     return percent(middle) + ("" if spread is None else f" ± {percent(spread)}")
 
 
-def _judgements(setting: SettingFacts) -> list[dict[str, str]]:
-    """Each verdict of a setting's trials once, with the words of the first that got it."""
-    found: dict[str, list[TrialFacts]] = {}
+def _verdicts(setting: SettingFacts) -> list[dict[str, str]]:
+    """Each verdict of a setting's trials, with reason and remedy of the first trial that has it."""
+    by_verdict: dict[str, list[TrialFacts]] = {}
     for trial in setting.trials:
         if trial.entry.verdict:
-            found.setdefault(trial.entry.verdict, []).append(trial)
+            by_verdict.setdefault(trial.entry.verdict, []).append(trial)
     several = len(setting.trials) > 1
     return [
         {
             "name": f"{len(trials)} × {verdict}" if several else verdict,  # noqa: RUF001
-            "reason": cut(trials[0].course.reason, 400),
-            "remedy": cut(trials[0].course.remedy, 400),
+            "reason": cut(trials[0].curves.reason, 400),
+            "remedy": cut(trials[0].curves.remedy, 400),
         }
-        for verdict, trials in found.items()
+        for verdict, trials in by_verdict.items()
     ]
 
 
 def _status(setting: SettingFacts) -> list[str]:
-    """What is not as it should be: trials that failed or were stopped, with their message."""
-    told = [
+    """Status and message of trials that failed or were stopped."""
+    messages = [
         f"{trial.entry.status}{f': {cut(trial.entry.message, 300)}' if trial.entry.message else ''}"
         for trial in setting.trials
         if trial.entry.status != "finished"
     ]
-    return list(dict.fromkeys(told))
+    return list(dict.fromkeys(messages))
 
 
 def _trials(study: StudyFacts) -> list[dict[str, str]]:
-    """Which folder holds which trial."""
+    """Name and folder of each trial."""
     return [
         {
             "name": setting.label + (f", seed {trial.entry.seed}" if trial.entry.seed is not None else ""),

@@ -1,4 +1,4 @@
-"""How verdicts of the collapse monitor look in charts: a shape and a colour each, so that grey paper tells them too."""
+"""Markers of the collapse monitor's verdicts in charts: a shape and a colour each, distinct also without colour."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ ORDER = list(MARKS)
 
 
 def mark(verdict: str | None, edge: str = PAPER) -> dict[str, Any]:
-    """Marker settings for a point with this verdict; the edge may tell the line it is on."""
+    """Marker style of a point with this verdict; the edge colour can identify its line."""
     shape, colour = MARKS.get(verdict, MARKS[None])
     width = 0.8 if edge == PAPER else 1.6
     return {"marker": shape, "markerfacecolor": colour, "markeredgecolor": edge, "markeredgewidth": width}
 
 
-def in_order(verdicts: Iterable[str | None]) -> list[str | None]:
-    """Different verdicts, the good ones first, none at the end."""
-    found = set(verdicts)
-    return [*(v for v in ORDER if v in found), *sorted(v for v in found if v is not None and v not in MARKS)]
+def sorted_verdicts(verdicts: Iterable[str | None]) -> list[str | None]:
+    """Distinct verdicts, the good ones first, then no verdict, then unknown ones."""
+    distinct = set(verdicts)
+    return [*(v for v in ORDER if v in distinct), *sorted(v for v in distinct if v is not None and v not in MARKS)]
 
 
 def legend_entries(verdicts: Iterable[str | None]) -> list[Any]:
-    """Handles for a legend of the verdicts there are; nothing when there are none."""
+    """Legend handles of the verdicts; empty if there are no verdicts."""
     from matplotlib.lines import Line2D
 
-    found = in_order(verdicts)
-    if found == [None] or not found:
+    distinct = sorted_verdicts(verdicts)
+    if distinct == [None] or not distinct:
         return []
-    return [Line2D([], [], linestyle="", markersize=8, label=v or "no verdict", **mark(v)) for v in found]
+    return [Line2D([], [], linestyle="", markersize=8, label=v or "no verdict", **mark(v)) for v in distinct]

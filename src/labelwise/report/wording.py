@@ -9,7 +9,7 @@ _AT_K = re.compile(r"^(?P<family>.+)@(?P<k>\d{1,9})$")
 
 
 def bar_percent(value: float) -> str:
-    """Per cent above a bar, where there is little room: '76', '5.3', '0.05'; only nothing at all is '0'."""
+    """Percentage for the small space above a bar: '76', '5.3', '0.05'; '0' only for exactly 0."""
     if value == 0 or value >= 9.95:
         return f"{value:.0f}"
     if value < 0.01:
@@ -18,18 +18,18 @@ def bar_percent(value: float) -> str:
 
 
 def words(key: str) -> str:
-    """A file's key as words: 'predict_documents_per_second' -> 'predict documents per second'."""
+    """A key of a file as words: 'predict_documents_per_second' -> 'predict documents per second'."""
     return key.replace("_", " ")
 
 
 def family_and_k(metric: str) -> tuple[str, int | None]:
-    """'nDCG@5' -> ('nDCG', 5); a name without a cut-off has None."""
+    """'nDCG@5' -> ('nDCG', 5); None for a name without k."""
     match = _AT_K.match(metric)
     return (match["family"], int(match["k"])) if match else (metric, None)
 
 
-def in_reading_order(metrics: Iterable[str]) -> list[str]:
-    """Metric names with the families kept together, the usual three first, and k rising inside a family."""
+def sorted_metrics(metrics: Iterable[str]) -> list[str]:
+    """Metric names grouped by family, the three main families first, sorted by k within a family."""
     first = {"P": 0, "nDCG": 1, "PSP": 2}
     families: dict[str, int] = {}
     names = list(dict.fromkeys(metrics))
@@ -40,7 +40,7 @@ def in_reading_order(metrics: Iterable[str]) -> list[str]:
 
 
 def short_names(paths: list[str]) -> list[str]:
-    """Field names as short as they can be told apart."""
+    """The shortest suffixes of field paths that are distinct."""
     for length in range(1, 10):
         names = [".".join(path.split(".")[-length:]) for path in paths]
         if len(set(names)) == len(names):

@@ -1,1 +1,1 @@
-"""Corpora made on the spot from what a machine has, and converters of downloaded ones."""
+"""Builders of corpora from local files, and converters of downloaded corpora."""

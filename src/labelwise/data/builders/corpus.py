@@ -1,4 +1,4 @@
-"""What the builders share: a corpus of texts with labels, split by a hash and written as line files."""
+"""Shared by the builders: writes a corpus of labelled texts as line files, split by hash."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from labelwise.data.atomic_folder import data_folder
 from labelwise.errors import DataError
 
-TEST_SHARE = 0.2
+TEST_FRACTION = 0.2
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Document:
 
 
 @dataclass(frozen=True)
-class Built:
-    """What a builder has made."""
+class BuiltCorpus:
+    """Folder and statistics of a corpus that was built."""
 
     folder: Path
     train: int
@@ -33,7 +33,7 @@ class Built:
     labels: int
     occurrences: int
     source: dict[str, Any]
-    """What source.json says: where the documents came from and what was left out."""
+    """Contents of source.json: the origin of the documents and what was left out."""
 
     @property
     def documents(self) -> int:
@@ -44,8 +44,8 @@ class Built:
         return self.occurrences / max(self.documents, 1)
 
 
-def position(text: str, seed: int) -> float:
-    """A number in [0, 1) that depends on nothing but the text and the seed."""
+def hash_fraction(text: str, seed: int) -> float:
+    """A hash of text and seed as a number in [0, 1)."""
     digest = hashlib.blake2b(text.encode(), digest_size=8, key=seed.to_bytes(8, "little", signed=True)).digest()
     return int.from_bytes(digest, "little") / 2**64
 
@@ -58,11 +58,11 @@ def write_corpus(
     limit: int | None = None,
     min_label_count: int = 1,
     force: bool = False,
-) -> Built:
-    """Drop repeated texts, rare labels and documents left without one; split; write `train_texts.txt` etc.
+) -> BuiltCorpus:
+    """Drop duplicate texts, rare labels and documents without labels; split; write `train_texts.txt` etc.
 
     A text goes to train or test by its hash, so the split does not change when other documents come or go.
-    `limit` keeps so many documents, chosen by hash too.
+    `limit` is the number of documents to keep, also chosen by hash.
     """
     from labelwise.data.dataset import Dataset, labels_from_lists
     from labelwise.data.write import write_splits
@@ -73,25 +73,27 @@ def write_corpus(
         unique.setdefault(document.text, document)
     kept = list(unique.values())
     if limit is not None and len(kept) > limit:
-        bound = sorted(position(document.text, seed + 1) for document in kept)[limit]
-        kept = [document for document in kept if position(document.text, seed + 1) < bound]
+        bound = sorted(hash_fraction(document.text, seed + 1) for document in kept)[limit]
+        kept = [document for document in kept if hash_fraction(document.text, seed + 1) < bound]
     counts = Counter(label for document in kept for label in set(document.labels))
     rows = [(d.text, sorted(n for n in set(d.labels) if counts[n] >= min_label_count)) for d in kept]
     rows = [row for row in rows if row[1]]
     parts: dict[str, Sequence[tuple[str, list[str]]]] = {
-        "train": [row for row in rows if position(row[0], seed) >= TEST_SHARE],
-        "test": [row for row in rows if position(row[0], seed) < TEST_SHARE],
+        "train": [row for row in rows if hash_fraction(row[0], seed) >= TEST_FRACTION],
+        "test": [row for row in rows if hash_fraction(row[0], seed) < TEST_FRACTION],
     }
     for name, part in parts.items():
         if not part:
-            raise DataError(f"{len(rows):,} documents with labels were found, none of them for {name}; too few")
+            raise DataError(f"{len(rows):,} documents with labels are too few: none of them is in {name}")
     figures = {"train": len(parts["train"]), "test": len(parts["test"])}
-    told = {**source, "seed": seed, "limit": limit, "min_label_count": min_label_count, **figures}
-    with data_folder(folder, told, force) as hidden:
+    metadata = {**source, "seed": seed, "limit": limit, "min_label_count": min_label_count, **figures}
+    with data_folder(folder, metadata, force) as hidden:
         datasets = {}
         for name, part in parts.items():
             labels, label_names = labels_from_lists([labels for _, labels in part])
             datasets[name] = Dataset(labels, label_names, texts=Strings.of(text for text, _ in part), name=name)
         write_splits(datasets, hidden, "lines")
     used = {label for _, labels in rows for label in labels}
-    return Built(Path(folder), **figures, labels=len(used), occurrences=sum(len(r[1]) for r in rows), source=told)
+    return BuiltCorpus(
+        Path(folder), **figures, labels=len(used), occurrences=sum(len(r[1]) for r in rows), source=metadata
+    )

@@ -1,8 +1,8 @@
-"""EURLEX57K from its JSON documents to line files.
+"""Converts the JSON documents of EURLEX57K to line files.
 
-The collection is in circulation in two shapes: a folder with a JSON file a document (`train/31958R0001.json`,
-labels under `concepts`) and a file with a JSON document a line (`train.jsonl`, labels under
-`eurovoc_concepts`). Both hold `celex_id`, `title`, `header`, `recitals` and `main_body`.
+The collection exists in two forms: a folder with one JSON file per document (`train/31958R0001.json`, labels under
+`concepts`) and a file with one JSON document per line (`train.jsonl`, labels under `eurovoc_concepts`). Both contain
+`celex_id`, `title`, `header`, `recitals` and `main_body`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MISSING = object()
 
 
 def prepare(unpacked: Path, ready: Path) -> None:
-    """Write `train_texts.txt`, `train_labels.txt` and so on, and what the labels mean if the source tells."""
+    """Write `train_texts.txt`, `train_labels.txt` and so on, and label texts if the source has them."""
     from labelwise.data.dataset import Dataset, labels_from_lists
     from labelwise.data.write import write_splits
     from labelwise.strings import Strings
@@ -38,26 +38,26 @@ def prepare(unpacked: Path, ready: Path) -> None:
             matrix, names = labels_from_lists(labels)
             parts[split] = Dataset(matrix, names, texts=Strings.of(texts), name=split)
     if not parts:
-        wanted = "folders train, dev and test with .json files, or train.jsonl and so on"
-        raise DataError(f"no documents were found; {wanted} are looked for", unpacked)
+        expected = "folders train, dev and test with .json files, or train.jsonl and so on"
+        raise DataError(f"no documents were found; expected {expected}", unpacked)
     write_splits(parts, ready, "lines")
     _write_label_names(unpacked, ready)
 
 
 def _split(folder: Path, aliases: tuple[str, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The documents of one part in the order of their names or lines, each with the place it stands at."""
+    """The documents of one part in the order of their names or lines, each with its file and line."""
     for name in aliases:
-        for place in sorted(folder.rglob(name)):
-            for path in sorted(place.glob("*.json")) if place.is_dir() else ():
-                yield str(path), _loaded(path.read_bytes(), str(path))
+        for match in sorted(folder.rglob(name)):
+            for path in sorted(match.glob("*.json")) if match.is_dir() else ():
+                yield str(path), _load(path.read_bytes(), str(path))
         for path in sorted(folder.rglob(f"{name}.jsonl")):
             with path.open("rb") as lines:
                 for number, line in enumerate(lines, 1):
                     if line.strip():
-                        yield f"{path}:{number}", _loaded(line, f"{path}:{number}")
+                        yield f"{path}:{number}", _load(line, f"{path}:{number}")
 
 
-def _loaded(content: bytes, where: str) -> dict[str, Any]:
+def _load(content: bytes, where: str) -> dict[str, Any]:
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -74,20 +74,20 @@ def text_of(document: dict[str, Any], where: str) -> str:
         value = document.get(zone)
         for piece in value if isinstance(value, list) else [value]:
             if piece is not None and not isinstance(piece, str):
-                raise DataError(f"{where}: '{zone}' holds a {type(piece).__name__}, a text is needed")
+                raise DataError(f"{where}: '{zone}' contains a {type(piece).__name__}, a string is needed")
             pieces.append(piece or "")
     text = " ".join(" ".join(pieces).split())
     if not text:
-        raise DataError(f"{where}: none of {', '.join(_ZONES)} holds a text")
+        raise DataError(f"{where}: all of {', '.join(_ZONES)} are empty")
     return text
 
 
 def labels_of(document: dict[str, Any], where: str) -> list[str]:
     """The concepts' ids."""
-    found = next((document[key] for key in _LABELS if key in document), _MISSING)
-    if not isinstance(found, list) or not all(isinstance(label, str | int) for label in found):
+    ids = next((document[key] for key in _LABELS if key in document), _MISSING)
+    if not isinstance(ids, list) or not all(isinstance(label, str | int) for label in ids):
         raise DataError(f"{where}: a list of ids is needed under 'concepts' or 'eurovoc_concepts'")
-    return [str(label).strip() for label in found]
+    return [str(label).strip() for label in ids]
 
 
 def _write_label_names(unpacked: Path, ready: Path) -> None:
@@ -100,7 +100,7 @@ def _write_label_names(unpacked: Path, ready: Path) -> None:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
-            concept = _loaded(line, f"{source}:{number}")
+            concept = _load(line, f"{source}:{number}")
             name, text = (" ".join(str(concept.get(key, "")).split()) for key in ("id", "title"))
             if name and text:
                 file.write(f"{name}\t{text}\n".encode())

@@ -2,8 +2,8 @@
 
 A document is the docstring of a module, class or function; its labels are the parts of the module's path and
 the names of the function's parameters. Source files are parsed, never imported. Parameters are often
-described in the docstring, which is what makes them predictable; many labels stand at one or two documents,
-as in real subject indexing.
+described in the docstring, which makes them predictable; many labels have only one or two documents, as in
+real subject indexing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from importlib.metadata import Distribution, distributions
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from labelwise.data.builders.corpus import Built, Document, write_corpus
+from labelwise.data.builders.corpus import BuiltCorpus, Document, write_corpus
 from labelwise.errors import DataError, did_you_mean
 from labelwise.progress import progress
 
@@ -25,11 +25,11 @@ log = logging.getLogger(__name__)
 DEFAULT_PACKAGES = (
     "jinja2", "matplotlib", "numba", "numpy", "pydantic", "pyyaml", "rich", "scipy", "typer",
 )  # fmt: skip
-"""What labelwise itself stands on, so that the corpus is much the same wherever it is built."""
+"""Dependencies of labelwise, so that the corpus is similar wherever it is built."""
 EVERYTHING = "all"
 MIN_WORDS = 10
 MAX_FILE_BYTES = 4 << 20
-_LEFT_OUT = {
+_SKIPPED_FOLDERS = {
     "tests", "test", "testing", "_tests",
     "vendor", "_vendor", "vendored", "_vendored", "extern", "externals", "_extern",
 }  # fmt: skip
@@ -43,31 +43,31 @@ def build_pydocs(
     limit: int | None = None,
     min_label_count: int = 1,
     force: bool = False,
-) -> Built:
+) -> BuiltCorpus:
     """Build the corpus into a folder of line files.
 
     Parameters
     ----------
     packages
-        Names of installed distributions; `["all"]` for all of them; not given: those of `DEFAULT_PACKAGES`
-        that are installed.
+        Names of installed distributions; `["all"]` for all of them; not given: the installed ones of
+        `DEFAULT_PACKAGES`.
     seed
         Chooses another split into train and test (four to one).
     limit
-        Keep so many documents at most.
+        Maximum number of documents.
     min_label_count
         Drop labels with fewer documents.
     force
         Replace a corpus that was built before.
     """
-    chosen = _chosen(packages)
-    files = [(found, path) for found in chosen for path in _python_files(found)]
+    chosen = _select_distributions(packages)
+    files = [(package, path) for package in chosen for path in _python_files(package)]
     documents: list[Document] = []
     unparsed = 0
     with progress("reading docstrings", len(files)) as step:
-        for found, path in files:
+        for package, path in files:
             step(1)
-            tree = _parsed(Path(str(found.locate_file(path))))
+            tree = _parse_file(Path(str(package.locate_file(path))))
             if tree is None:
                 unparsed += 1
                 continue
@@ -76,54 +76,54 @@ def build_pydocs(
         log.info("%s of %s source files could not be parsed and were left out", unparsed, len(files))
     source: dict[str, Any] = {
         "builder": "pydocs",
-        "packages": {found.metadata["Name"]: found.version for found in chosen},
+        "packages": {package.metadata["Name"]: package.version for package in chosen},
         "source_files": len(files),
         "files_not_parsed": unparsed,
     }
     return write_corpus(folder, documents, source, seed, limit, min_label_count, force)
 
 
-def _chosen(packages: Sequence[str] | None) -> list[Distribution]:
-    """The distributions to read, by name; of several with one name the first on the path counts."""
+def _select_distributions(packages: Sequence[str] | None) -> list[Distribution]:
+    """The distributions to read, by name; of several with the same name the first on the path is used."""
     installed: dict[str, Distribution] = {}
-    for found in distributions():
-        name = found.metadata["Name"]
+    for package in distributions():
+        name = package.metadata["Name"]
         if name:
-            installed.setdefault(_normal(name), found)
+            installed.setdefault(_normalise(name), package)
     installed.pop("labelwise", None)
     if packages is None:
-        wanted: Iterable[str] = [name for name in DEFAULT_PACKAGES if name in installed]
+        requested: Iterable[str] = [name for name in DEFAULT_PACKAGES if name in installed]
     elif list(packages) == [EVERYTHING]:
-        wanted = installed
+        requested = installed
     else:
-        wanted = [_normal(name) for name in packages]
-    for name in wanted:
+        requested = [_normalise(name) for name in packages]
+    for name in requested:
         if name not in installed:
             raise DataError(f"packages: '{name}' is not installed here; {did_you_mean(name, sorted(installed))}")
-    return [installed[name] for name in sorted(set(wanted))]
+    return [installed[name] for name in sorted(set(requested))]
 
 
-def _normal(name: str) -> str:
+def _normalise(name: str) -> str:
     return name.lower().replace("_", "-").replace(".", "-")
 
 
-def _python_files(found: Distribution) -> list[PurePosixPath]:
+def _python_files(package: Distribution) -> list[PurePosixPath]:
     """The source files of a distribution without tests and copies of other packages, in a fixed order."""
     files = []
-    for path in found.files or ():
+    for path in package.files or ():
         folders = set(path.parts[:-1])
         is_test = path.name.startswith("test_") or path.name == "conftest.py"
-        if path.suffix == ".py" and ".." not in folders and not is_test and not folders & _LEFT_OUT:
+        if path.suffix == ".py" and ".." not in folders and not is_test and not folders & _SKIPPED_FOLDERS:
             files.append(PurePosixPath(path))
     return sorted(files)
 
 
-def _parsed(path: Path) -> ast.Module | None:
+def _parse_file(path: Path) -> ast.Module | None:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             return None
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes in other people's strings are not our business
+            warnings.simplefilter("ignore")  # invalid escapes in third-party strings do not matter here
             return ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
@@ -143,7 +143,7 @@ def _documents(tree: ast.Module, module: list[str]) -> Iterator[Document]:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether the text can be a line of UTF-8: a docstring may hold half a surrogate pair or a zero byte."""
+    """Whether the text can be a line of UTF-8: a docstring may contain a lone surrogate or a zero byte."""
     return text.isprintable() or not any("\ud800" <= c <= "\udfff" or c < " " or c in "\x85\u2028" for c in text)
 
 

@@ -1,7 +1,7 @@
-"""What a file format is: how to recognise it, read it and write it.
+"""Interface of a file format: how to recognise, read and write it.
 
-Each format is one module in this folder that ends in ``FORMAT = Format(...)``; `labelwise.data.read` lists
-them in the order in which they are tried.
+Each format is one module in this folder that defines ``FORMAT = Format(...)``; `labelwise.data.read` lists them in
+the order in which they are tried.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from labelwise.data.options import ReadOptions
 class Format:
     """One file format.
 
-    ``recognises(path)`` looks at names and the first bytes only and never raises for strange content.
+    ``recognises(path)`` reads names and the first bytes only and never raises for unexpected content.
     ``read(path, options)`` reads one part (train, or test, ...) given by its main file or folder.
-    ``write(dataset, path)`` writes one part so that `read` gives an equal data set back; None where nothing
-    can be written. ``parts(folder)`` maps split names (train, valid, test) to the paths `read` takes.
-    ``part_name(split)`` is the name a part gets in a folder that is written; None stands for the split's name
-    and the extension. ``siblings(path)`` are the further files that are read with a part's main file, whether
-    or not they are there. ``recognises_unlabelled(path)`` tells documents without a file of labels beside them.
-    ``read_mapped(path, options, folder)`` is `read` for data larger than memory: rows go to files in the folder and
-    are mapped. A part of several files has a path that does not exist, with stars in its name.
+    ``write(dataset, path)`` writes one part so that `read` returns an equal data set; None if the format
+    is read-only. ``parts(folder)`` maps split names (train, valid, test) to the paths `read` takes.
+    ``part_name(split)`` is the name of a part in a folder that is written; None means the split's name and the
+    extension. ``siblings(path)`` are the other files that are read with a part's main file, whether or not they
+    exist. ``recognises_unlabelled(path)`` recognises documents without a file of labels beside them.
+    ``read_mapped(path, options, folder)`` is `read` for data larger than memory: rows are written to files in the
+    folder and mapped. The path of a part with several files is a pattern with `*`, which does not exist.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What a format cannot hold is an error before anything is written, never a silent loss."""
+"""Checks of what a format cannot store, made before anything is written."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _SHOWN = {10: "a line end", 13: "a carriage return", 9: "a tab", 32: "a blank", 
 
 
 def refuse_empty(count: int, path: Path) -> None:
-    """Refuse a file without documents, or without bytes: most often something before it has failed."""
+    """Refuse a file without documents, or without bytes: usually an earlier step has failed."""
     if not count:
         raise DataError(NO_DOCUMENTS, path)
 
 
 def near_miss(given: str, names: Iterable[str]) -> str:
-    """The question whether a name that differs by case or a few letters was meant, or nothing."""
+    """A "did you mean" question if a similar name exists, else an empty string."""
     names = list(names)
     alike = [name for name in names if name.casefold() == given.casefold()]
     question = did_you_mean(alike[0], alike) if alike else did_you_mean(given, names)
@@ -32,43 +32,43 @@ def near_miss(given: str, names: Iterable[str]) -> str:
 
 
 def texts_of(dataset: Dataset, path: Path, format_name: str) -> Strings:
-    """The texts to write; an error when documents have none."""
+    """The texts to write; DataError if documents have none."""
     if dataset.texts is None and len(dataset):
         raise DataError(f"the format {format_name} needs texts, which {dataset.name} does not have", path)
     return Strings.of([]) if dataset.texts is None else dataset.texts
 
 
 def refuse_bytes(strings: Strings, forbidden: bytes, what: str, path: Path, format_name: str) -> None:
-    """Refuse texts or names that hold a byte which would end them."""
+    """Refuse texts or names that contain a byte which the format uses as a separator."""
     packed = strings.compact()
     table = np.zeros(256, bool)
     table[list(forbidden)] = True
     bad = np.flatnonzero(table[packed.buffer])
     if len(bad):
-        place = int(np.searchsorted(packed.ends, bad[0], "right"))
+        index = int(np.searchsorted(packed.ends, bad[0], "right"))
         byte = int(packed.buffer[bad[0]])
         raise DataError(
-            f"{what} {place} ({_short(packed[place])}) holds {_SHOWN.get(byte, f'the byte 0x{byte:02X}')}, "
-            f"which the format {format_name} cannot keep; jsonl or native can",
+            f"{what} {index} ({_short(packed[index])}) contains {_SHOWN.get(byte, f'the byte 0x{byte:02X}')}, "
+            f"which the format {format_name} cannot store; jsonl or native can",
             path,
         )
 
 
 def refuse_line_ends(texts: Strings, what: str, path: Path, format_name: str) -> None:
-    """Refuse texts that would not come back as one line: with a newline, or a carriage return at the end."""
+    """Refuse texts that would not be read back as one line: with a newline, or a carriage return at the end."""
     refuse_bytes(texts, b"\n", what, path, format_name)
     filled = np.flatnonzero(texts.ends > texts.starts)
     returned = filled[texts.buffer[texts.ends[filled] - 1] == 13]
     if len(returned):
         raise DataError(
-            f"{what} {returned[0]} ends in a carriage return, which the format {format_name} takes for part "
-            "of the line end; jsonl or native can keep it",
+            f"{what} {returned[0]} ends in a carriage return, which the format {format_name} reads as part "
+            "of the line end; jsonl or native can store it",
             path,
         )
 
 
 def refuse_mark(first: str, path: Path, format_name: str) -> None:
-    """Refuse a first line that begins with U+FEFF: readers take it for a byte order mark and drop it."""
+    """Refuse a first line that begins with U+FEFF: readers drop it as a byte order mark."""
     if first.startswith("\ufeff"):
         raise DataError(
             f"the first text begins with U+FEFF, which the format {format_name} drops as a byte order mark",
@@ -77,15 +77,15 @@ def refuse_mark(first: str, path: Path, format_name: str) -> None:
 
 
 def refuse_label_names(names: Strings, separators: bytes, path: Path, format_name: str) -> None:
-    """Refuse label names that are empty or that a reader would cut or trim."""
+    """Refuse label names that are empty or that a reader would split or trim."""
     empty = np.flatnonzero(names.ends == names.starts)
     if len(empty):
-        raise DataError(f"label {empty[0]} has an empty name, which the format {format_name} cannot keep", path)
+        raise DataError(f"label {empty[0]} has an empty name, which the format {format_name} cannot store", path)
     refuse_bytes(names, separators, "label", path, format_name)
 
 
 def used_label_names(dataset: Dataset) -> Strings:
-    """The names of labels that some document has: the only ones a format that lists no label space writes."""
+    """The names of labels that occur: the only ones written by a format without a list of labels."""
     return dataset.label_names[np.flatnonzero(dataset.label_counts())]
 
 

@@ -1,7 +1,7 @@
-"""`csv`: a table with a header line; one column holds the texts, one the labels with `;` between them.
+"""`csv`: a table with a header line; one column contains the texts, one the labels separated by `;`.
 
-Fields in double quotes may hold delimiters and line ends. The delimiter is the comma, semicolon or tab that
-the header shows, unless it is given.
+Fields in double quotes may contain delimiters and line ends. The delimiter (comma, semicolon or tab) is detected from
+the header, unless it is given.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def parts(folder: Path) -> dict[str, Path]:
 
 @dataclass(frozen=True)
 class _Columns:
-    """Which columns of the table hold what."""
+    """The index of each column that is read."""
 
     count: int
     texts: list[int]
@@ -64,14 +64,14 @@ def read(path: Path, options: ReadOptions) -> Dataset:
         raise DataError(f"{NO_DOCUMENTS}; a header line with the names of the columns is needed", path)
     columns = _columns(first[1], path, options)
     chosen = {"texts": columns.texts, "paths": columns.paths, "ids": columns.ids}
-    piles = {part: TextAccumulator() for part, places in chosen.items() if places not in (None, [])}
-    cells: dict[str, list[bytes]] = {part: [] for part in (*piles, "labels")}
+    accumulators = {part: TextAccumulator() for part, indices in chosen.items() if indices not in (None, [])}
+    cells: dict[str, list[bytes]] = {part: [] for part in (*accumulators, "labels")}
     labels = LabelAccumulator()
     separator = (options.label_separator or SEPARATOR).encode()
 
     def flush() -> None:
-        for part, pile in piles.items():
-            pile.add_encoded(cells[part])
+        for part, accumulator in accumulators.items():
+            accumulator.add_encoded(cells[part])
         labels.add_fields(*concatenated(cells["labels"]), separator)
         for pending in cells.values():
             pending.clear()
@@ -80,17 +80,17 @@ def read(path: Path, options: ReadOptions) -> Dataset:
         if len(row) != columns.count:
             what = f"the row has {len(row):,} fields, but the header {columns.count:,}"
             raise DataError(f"{what}; fields with delimiters or line ends need double quotes", path, line)
-        for part in piles:
-            places = chosen[part]
-            text = row[places] if isinstance(places, int) else " ".join(row[place] for place in places or ())
+        for part in accumulators:
+            indices = chosen[part]
+            text = row[indices] if isinstance(indices, int) else " ".join(row[index] for index in indices or ())
             cells[part].append(text.encode())
         cells["labels"].append(b"" if columns.labels is None else row[columns.labels].encode())
         if len(cells["labels"]) == FLUSH_ROWS:
             flush()
     flush()
     matrix, names = labels.matrix()
-    found = {part: pile.columns()[0] for part, pile in piles.items()}
-    return Dataset(matrix, names, found.get("texts"), paths=found.get("paths"), ids=found.get("ids"), name=str(path))
+    texts = {part: accumulator.columns()[0] for part, accumulator in accumulators.items()}
+    return Dataset(matrix, names, texts.get("texts"), paths=texts.get("paths"), ids=texts.get("ids"), name=str(path))
 
 
 def _rows(path: Path, options: ReadOptions) -> Iterator[tuple[int, list[str]]]:
@@ -104,7 +104,7 @@ def _rows(path: Path, options: ReadOptions) -> Iterator[tuple[int, list[str]]]:
         skipped, header = skipped + 1, next(lines, None)
     if header is None:
         return
-    reader = csv.reader(_after(header, lines), delimiter=_delimiter(header, options), strict=True)
+    reader = csv.reader(_chain(header, lines), delimiter=_delimiter(header, options), strict=True)
     begin = skipped + 1
     try:
         for row in reader:
@@ -121,7 +121,7 @@ def _lines(path: Path, options: ReadOptions) -> Iterator[str]:
             yield line + "\n"
 
 
-def _after(first: str, others: Iterator[str]) -> Iterator[str]:
+def _chain(first: str, others: Iterator[str]) -> Iterator[str]:
     yield first
     yield from others
 
@@ -132,9 +132,9 @@ def _delimiter(header: str, options: ReadOptions) -> str:
         if len(given) != 1 or given in '"\r\n\0':
             raise ConfigError(f"delimiter: one character other than a quote or line end is needed, got {given!r}")
         return given
-    wanted = {*options.text_column.split("+"), options.label_column, options.path_column}
-    found = {delimiter: _cells(header.rstrip("\r\n"), delimiter) for delimiter in DELIMITERS}
-    return max(DELIMITERS, key=lambda delimiter: (len(wanted.intersection(found[delimiter])), len(found[delimiter])))
+    expected = {*options.text_column.split("+"), options.label_column, options.path_column}
+    cells = {delimiter: _cells(header.rstrip("\r\n"), delimiter) for delimiter in DELIMITERS}
+    return max(DELIMITERS, key=lambda delimiter: (len(expected.intersection(cells[delimiter])), len(cells[delimiter])))
 
 
 def _cells(line: str, delimiter: str) -> list[str]:
@@ -145,9 +145,9 @@ def _cells(line: str, delimiter: str) -> list[str]:
 
 
 def _columns(header: list[str], path: Path, options: ReadOptions) -> _Columns:
-    def place(column: str, option: str, needed: bool) -> int | None:
+    def index_of(column: str, option: str, needed: bool) -> int | None:
         if header.count(column) > 1:
-            raise DataError(f"the column '{column}' stands twice in the header", path, 1)
+            raise DataError(f"duplicate column '{column}' in the header", path, 1)
         if column in header:
             return header.index(column)
         if needed:
@@ -159,20 +159,22 @@ def _columns(header: list[str], path: Path, options: ReadOptions) -> _Columns:
     def remedy(column: str, option: str) -> str:
         marks = [mark for mark in "|;\t," if len(header) == 1 and mark in header[0]]
         if marks:
-            return f"if columns are told apart by {marks[0]!r}, " + how_to_set("delimiter", repr(marks[0])[1:-1])
+            return f"if columns are separated by {marks[0]!r}, " + how_to_set("delimiter", repr(marks[0])[1:-1])
         return near_miss(column, header) + how_to_set(option)
 
     given = options.chosen
-    paths = place(options.path_column, "path_column", "path_column" in given)
+    paths = index_of(options.path_column, "path_column", "path_column" in given)
     text_columns = [options.text_column] if options.text_column in header else options.text_column.split("+")
     needed = paths is None or "text_column" in given
-    texts = [place(column, "text_column", needed) for column in text_columns]
+    texts = [index_of(column, "text_column", needed) for column in text_columns]
     return _Columns(
         count=len(header),
         texts=[text for text in texts if text is not None],
-        labels=place(options.label_column, "label_column", True) if options.label_column and options.labels else None,
+        labels=index_of(options.label_column, "label_column", True)
+        if options.label_column and options.labels
+        else None,
         paths=paths,
-        ids=place(options.id_column, "id_column", "id_column" in given),
+        ids=index_of(options.id_column, "id_column", "id_column" in given),
     )
 
 
@@ -184,7 +186,7 @@ def write(dataset: Dataset, path: Path) -> None:
     refuse_label_names(names, SEPARATOR.encode(), path, NAME)
     for name in names:
         if name != name.strip(" \t"):
-            raise DataError(f"the label {name!r} begins or ends with a blank, which the format {NAME} cuts off", path)
+            raise DataError(f"the label {name!r} begins or ends with a blank, which the format {NAME} strips", path)
     parts = {"id": dataset.ids, "path": dataset.paths, "text": dataset.texts}
     columns: dict[str, Sequence[str]] = {header: strings for header, strings in parts.items() if strings is not None}
     if not columns.keys() & {"path", "text"}:
@@ -203,7 +205,7 @@ def _quoted(text: str) -> str:
 
 FORMAT = Format(
     name=NAME,
-    about="a table with a header: columns text and labels (with ; between them), if wanted id and path",
+    about="a table with a header: columns text and labels (separated by ;), optionally id and path",
     recognises=recognises,
     read=read,
     write=write,

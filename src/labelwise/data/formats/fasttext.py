@@ -1,7 +1,7 @@
-"""`fasttext`: a document a line; words that begin with `__label__` are its labels, all others its text.
+"""`fasttext`: one document per line; words that begin with `__label__` are its labels, all others its text.
 
-Labels at the begin of the line are the rule: then the text is the rest of the line as it stands, after one
-blank. In lines where labels stand elsewhere, the words between them are put together with single blanks.
+Labels are usually at the beginning of the line: then the text is the rest of the line, unchanged, after one blank. In
+lines with labels elsewhere, the remaining words are joined with single blanks.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def read(path: Path, options: ReadOptions) -> Dataset:
         data, (starts, ends) = block.data, line_bounds(block.data)
         word_starts, word_ends, first, rest, scattered = leading_fields(data, starts, ends, prefix)
         if scattered.any():
-            data, starts, ends = _labels_to_front(data, starts, ends, np.flatnonzero(scattered), prefix)
+            data, starts, ends = _move_labels_to_front(data, starts, ends, np.flatnonzero(scattered), prefix)
             word_starts, word_ends, first, rest, _ = leading_fields(data, starts, ends, prefix)
         nameless = np.flatnonzero(word_ends == word_starts)
         if len(nameless):
@@ -74,23 +74,23 @@ def read(path: Path, options: ReadOptions) -> Dataset:
     return Dataset(matrix, names, texts=texts.columns()[0], name=str(path))
 
 
-def _labels_to_front(
+def _move_labels_to_front(
     data: np.ndarray, starts: np.ndarray, ends: np.ndarray, rows: np.ndarray, prefix: bytes
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rewrite some lines so that their labels come first; the new lines are put behind the others."""
-    starts, ends, place = starts.copy(), ends.copy(), len(data)
+    """Rewrite some lines so that their labels come first; the new lines are appended to the data."""
+    starts, ends, end = starts.copy(), ends.copy(), len(data)
     written = []
     for row in rows.tolist():
         words = [word for word in _BLANK.split(data[starts[row] : ends[row]].tobytes()) if word]
         line = b" ".join(sorted(words, key=lambda word: not word.startswith(prefix)))
-        starts[row], ends[row] = place, place + len(line)
-        place += len(line)
+        starts[row], ends[row] = end, end + len(line)
+        end += len(line)
         written.append(np.frombuffer(line, np.uint8))
     return np.concatenate([data, *written]), starts, ends
 
 
 def _nameless(path: Path, block: ByteBlock, row: int, prefix: str) -> DataError:
-    return DataError(f"'{prefix}' stands alone; a label needs a name after it", path, block.first_line + row)
+    return DataError(f"'{prefix}' without a name; a label needs a name after the prefix", path, block.first_line + row)
 
 
 def write(dataset: Dataset, path: Path) -> None:
@@ -124,7 +124,7 @@ def _refuse_prefix(texts: Strings, path: Path) -> None:
 
 FORMAT = Format(
     name=NAME,
-    about="a line a document: its labels as words that begin with __label__, then its text",
+    about="one line per document: its labels as words that begin with __label__, then its text",
     recognises=recognises,
     read=read,
     write=write,

@@ -1,8 +1,8 @@
-"""`jsonl`: one JSON object a line: text, labels, if wanted id, path, features. Holds any text and any label.
+"""`jsonl`: one JSON object per line: text, labels, optionally id, path, features. Stores any text and any label.
 
 Labels are a list, one string, or a mapping from label to relevance; features a mapping from column to value,
-or a list for a dense row. Other fields are ignored. The first document decides which of text, id, path and
-features all have.
+or a list for a dense row. Other fields are ignored. The first document determines which of text, id, path
+and features all documents must have.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from labelwise.errors import DataError
 NAME = "jsonl"
 FEATURES = "features"
 MAX_COLUMNS = 1 << 31
-ONE_A_LINE = "one JSON object {...} a line is needed"
+ONE_PER_LINE = "one JSON object {...} per line is needed"
 _LARGEST = float(np.finfo(np.float32).max)
 _EXTENSIONS = (".jsonl", ".ndjson")
 
@@ -61,14 +61,14 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def read(path: Path, options: ReadOptions) -> Dataset:
-    documents: _Documents | None = None
+    documents: _DocumentAccumulator | None = None
     for block in text_blocks(path, options.encoding, options.on_bad_bytes):
         for number, line in enumerate(block.data.tobytes().decode().split("\n"), block.first_line):
             if not line or line.isspace():
                 continue
-            record = _Record(_parsed(line, path, number), path, number)
+            record = _Record(_parse_line(line, path, number), path, number)
             if documents is None:
-                documents = _Documents(record, options)
+                documents = _DocumentAccumulator(record, options)
             documents.add(record)
         if documents is not None:
             documents.flush()
@@ -77,13 +77,13 @@ def read(path: Path, options: ReadOptions) -> Dataset:
     return documents.dataset()
 
 
-def _parsed(line: str, path: Path, number: int) -> dict[str, Any]:
+def _parse_line(line: str, path: Path, number: int) -> dict[str, Any]:
     try:
         record = _DECODER.decode(line)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"not valid JSON: {error}; {ONE_A_LINE}", path, number) from None
+        raise DataError(f"not valid JSON: {error}; {ONE_PER_LINE}", path, number) from None
     if not isinstance(record, dict):
-        raise DataError(f"{ONE_A_LINE}, got {_shown(record)}", path, number)
+        raise DataError(f"{ONE_PER_LINE}, got {_shown(record)}", path, number)
     return record
 
 
@@ -93,48 +93,48 @@ class _Record:
     def __init__(self, fields: dict[str, Any], path: Path, line: int) -> None:
         self.fields, self.path, self.line = fields, path, line
 
-    def fault(self, field: str, what: str) -> DataError:
+    def error(self, field: str, what: str) -> DataError:
         return DataError(f"the field '{field}' {what}", self.path, self.line)
 
     def text(self, field: str, numbers: bool = False) -> bytes | None:
-        """A string in UTF-8, None where there is none; with `numbers` a whole number will do."""
+        """A string in UTF-8, None if there is none; with `numbers` an integer is accepted too."""
         value = self.fields.get(field)
         if value is None:
             return None
         if numbers and type(value) is int:
             value = str(value)
         if not isinstance(value, str):
-            raise self.fault(field, f"must be a string, got {_shown(value)}")
+            raise self.error(field, f"must be a string, got {_shown(value)}")
         return self.encoded(field, value)
 
     def encoded(self, field: str, value: str) -> bytes:
         try:
             return value.encode()
         except UnicodeEncodeError as error:
-            raise self.fault(field, f"cannot be written as UTF-8: {error.reason}") from None
+            raise self.error(field, f"cannot be written as UTF-8: {error.reason}") from None
 
-    def number(self, field: str, value: Any) -> float:
+    def finite_number(self, field: str, value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LARGEST:
-            raise self.fault(field, f"needs finite numbers, got {_shown(value)}")
+            raise self.error(field, f"needs finite numbers, got {_shown(value)}")
         return float(value)
 
     def joined_text(self, fields: list[str]) -> bytes | None:
         if len(fields) == 1:
             return self.text(fields[0])
-        found = [text for text in map(self.text, fields) if text is not None]
-        return b" ".join(found) if found else None
+        texts = [text for text in map(self.text, fields) if text is not None]
+        return b" ".join(texts) if texts else None
 
     def labels(self, field: str, separator: str | None) -> tuple[Iterable[bytes], Iterable[float] | None]:
-        """The labels, each once, and their relevances where the record tells them."""
+        """The labels without duplicates, and their relevances if the record has them."""
         value = self.fields.get(field)
         if type(value) is list:
             try:
                 return dict.fromkeys([name.encode() for name in value]), None
             except (AttributeError, UnicodeEncodeError):
-                pass  # not all are proper strings: the slow way below tells or translates
+                pass  # not all are valid strings: converted or reported below
         if isinstance(value, dict):
             names = [self.encoded(field, name) for name in value]
-            return names, [self.number(field, relevance) for relevance in value.values()]
+            return names, [self.finite_number(field, relevance) for relevance in value.values()]
         if isinstance(value, str) and separator:
             value = [name for piece in value.split(separator) if (name := piece.strip(" \t"))]
         if value is None or value == "":
@@ -144,19 +144,19 @@ class _Record:
 
     def _label(self, field: str, value: Any) -> bytes:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise self.fault(field, f"holds {_shown(value)}; a label is a string or a number")
+            raise self.error(field, f"contains {_shown(value)}; a label is a string or a number")
         return self.encoded(field, str(value))
 
 
-class _Documents:
-    """Gathers records; texts and labels leave for their piles after every block."""
+class _DocumentAccumulator:
+    """Collects records; texts and labels are added to accumulators after every block."""
 
     def __init__(self, first: _Record, options: ReadOptions) -> None:
         self.options = options
         self.path = first.path
         self.text_fields = options.text_column.split("+")
         self.cells: dict[str, list[bytes]] = {part: [] for part in self._cells(first)}
-        self.piles = {part: TextAccumulator() for part in self.cells}
+        self.accumulators = {part: TextAccumulator() for part in self.cells}
         given = first.fields.get(FEATURES)
         self.features = None if given is None else _DenseRows() if isinstance(given, list) else _SparseRows()
         if self.features is None and not self.cells.keys() & {"texts", "paths"}:
@@ -189,11 +189,11 @@ class _Documents:
         return cells
 
     def add(self, record: _Record) -> None:
-        found = self._cells(record)
+        cells = self._cells(record)
         given = record.fields.get(FEATURES)
-        if found.keys() != self.cells.keys() or (given is None) != (self.features is None):
-            raise DataError(self._unlike_first(record, found), record.path, record.line)
-        for part, cell in found.items():
+        if cells.keys() != self.cells.keys() or (given is None) != (self.features is None):
+            raise DataError(self._difference_from_first(record, cells), record.path, record.line)
+        for part, cell in cells.items():
             self.cells[part].append(cell)
         if self.features is not None:
             self.features.add(given, record)
@@ -208,21 +208,21 @@ class _Documents:
         if self.relevances is not None:
             self.relevances += [1.0] * self.counts[-1] if relevances is None else relevances
 
-    def _unlike_first(self, record: _Record, found: dict[str, bytes]) -> str:
-        """Which field this document lacks, or has alone."""
+    def _difference_from_first(self, record: _Record, cells: dict[str, bytes]) -> str:
+        """Message that names the field only this document or only the first one has."""
         options = self.options
         fields = {"texts": options.text_column, "paths": options.path_column, "ids": options.id_column}
-        here = {fields[part] for part in found} | ({FEATURES} if record.fields.get(FEATURES) is not None else set())
+        here = {fields[part] for part in cells} | ({FEATURES} if record.fields.get(FEATURES) is not None else set())
         there = {fields[part] for part in self.cells} | ({FEATURES} if self.features is not None else set())
         first = f"the first document (line {self.first.line})"
         for field in sorted(there - here):
             lack = f"the field '{field}' is null" if field in record.fields else f"there is no field '{field}'"
-            return f"{lack}, but {first} has one; all need the same"
-        return f"there is a field '{sorted(here - there)[0]}', which {first} does not have; all need the same"
+            return f"{lack}, but {first} has one; all need the same fields"
+        return f"there is a field '{sorted(here - there)[0]}', which {first} does not have; all need the same fields"
 
     def flush(self) -> None:
         for part, cells in self.cells.items():
-            self.piles[part].add_encoded(cells)
+            self.accumulators[part].add_encoded(cells)
             cells.clear()
         self.labels.add_encoded(self.names, self.counts, self.relevances)
         self.names, self.counts, self.relevances = [], [], None
@@ -236,15 +236,15 @@ class _Documents:
                 self.path,
             )
         matrix, names = self.labels.matrix()
-        found = {part: pile.columns()[0] for part, pile in self.piles.items()}
+        texts = {part: accumulator.columns()[0] for part, accumulator in self.accumulators.items()}
         features = None if self.features is None else self.features.matrix(len(matrix.indptr) - 1)
         return Dataset(
             matrix,
             names,
-            found.get("texts"),
+            texts.get("texts"),
             features,
-            found.get("paths"),
-            ids=found.get("ids"),
+            texts.get("paths"),
+            ids=texts.get("ids"),
             name=str(self.path),
         )
 
@@ -255,12 +255,12 @@ class _SparseRows:
 
     def add(self, given: Any, record: _Record) -> None:
         if not isinstance(given, dict):
-            raise record.fault(FEATURES, f"must be a mapping from column to value, got {_shown(given)}")
+            raise record.error(FEATURES, f"must be a mapping from column to value, got {_shown(given)}")
         for key, value in given.items():
             if not (key.isascii() and key.isdigit()) or len(key) > 10 or int(key) >= MAX_COLUMNS:
-                raise record.fault(FEATURES, f"has the column {_shown(key)}; columns are numbers from 0 to 2^31 - 1")
+                raise record.error(FEATURES, f"has the column {_shown(key)}; columns are numbers from 0 to 2^31 - 1")
             self.columns.append(int(key))
-            self.values.append(record.number(FEATURES, value))
+            self.values.append(record.finite_number(FEATURES, value))
         self.first.append(len(self.columns))
 
     def matrix(self, rows: int) -> Features:
@@ -275,11 +275,11 @@ class _DenseRows:
 
     def add(self, given: Any, record: _Record) -> None:
         if not isinstance(given, list):
-            raise record.fault(FEATURES, f"must be a list as in the first document, got {_shown(given)}")
+            raise record.error(FEATURES, f"must be a list as in the first document, got {_shown(given)}")
         if self.width not in (-1, len(given)):
-            raise record.fault(FEATURES, f"has {len(given):,} values, but {self.width:,} in the first document")
+            raise record.error(FEATURES, f"has {len(given):,} values, but {self.width:,} in the first document")
         self.width = len(given)
-        self.values.extend([record.number(FEATURES, value) for value in given])
+        self.values.extend([record.finite_number(FEATURES, value) for value in given])
 
     def matrix(self, rows: int) -> Features:
         return np.array(self.values, np.float32).reshape(rows, self.width)
@@ -329,13 +329,13 @@ def _sparse_row(features: sparse.csr_array, row: int) -> dict[str, float]:
     cells = dict(zip(map(str, features.indices[here].tolist()), features.data[here].tolist(), strict=True))
     _, width = features.shape  # type: ignore[misc]
     if row == 0 and width:
-        cells.setdefault(str(width - 1), 0.0)  # tells how many columns there are, used or not
+        cells.setdefault(str(width - 1), 0.0)  # so that the number of columns is kept even if the last is not used
     return cells
 
 
 FORMAT = Format(
     name=NAME,
-    about="a JSON object a line: text, labels (list or label: relevance), id, path, features",
+    about="one JSON object per line: text, labels (list or label: relevance), id, path, features",
     recognises=recognises,
     read=read,
     write=write,

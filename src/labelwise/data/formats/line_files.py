@@ -1,7 +1,6 @@
-"""`lines`: a file with a text a line, one with the labels of each: `train_texts.txt` and `train_labels.txt`.
+"""`lines`: one text per line in `train_texts.txt`, the labels of each line in `train_labels.txt`.
 
-AttentionXML's form. Where a folder has both a raw and a tokenised text of a part, `train_raw_texts.txt` is
-taken.
+The format of AttentionXML. If a folder has both raw and tokenised texts of a part, `train_raw_texts.txt` is used.
 """
 
 from __future__ import annotations
@@ -42,19 +41,19 @@ def recognises(path: Path) -> bool:
 
 
 def _labels_of(texts: Path) -> Path | None:
-    """The labels file that belongs to a texts file: packed like it, else in any other way."""
-    wanted = siblings(texts)
-    found = [path for path in files_in(texts.parent) if wanted and plain_name(path) == plain_name(wanted[0])]
-    return wanted[0] if wanted and wanted[0] in found else found[0] if found else None
+    """The labels file that belongs to a texts file: compressed in the same way, else in any other way."""
+    expected = siblings(texts)
+    matches = [path for path in files_in(texts.parent) if expected and plain_name(path) == plain_name(expected[0])]
+    return expected[0] if expected and expected[0] in matches else matches[0] if matches else None
 
 
 def siblings(texts: Path) -> list[Path]:
-    """The labels file that is written with a texts file; none if it is not called like a texts file."""
+    """The labels file that is written with a texts file; none if it is not named like a texts file."""
     match = _TEXTS.fullmatch(plain_name(texts))
     if match is None:
         return []
-    packing = texts.name.removeprefix(plain_name(texts))
-    return [texts.with_name(f"{match['stem']}labels{match['extension'] or ''}{packing}")]
+    suffix = texts.name.removeprefix(plain_name(texts))
+    return [texts.with_name(f"{match['stem']}labels{match['extension'] or ''}{suffix}")]
 
 
 def parts(folder: Path) -> dict[str, Path]:
@@ -81,15 +80,15 @@ def read(path: Path, options: ReadOptions) -> Dataset:
     labels_path = _labels_of(path)
     if labels_path is None:
         raise DataError(
-            "no labels file belongs to it: the texts of a part are in NAME_texts.txt and its labels beside "
+            "there is no labels file for it: the texts of a part are in NAME_texts.txt and its labels beside "
             "them in NAME_labels.txt, both plain, .gz, .xz or .bz2",
             path,
         )
     separator = (options.label_separator or "").encode()
-    gathered = LabelAccumulator()
+    accumulator = LabelAccumulator()
     for block in text_blocks(labels_path, options.encoding, options.on_bad_bytes):
-        gathered.add_fields(block.data, *line_bounds(block.data), separator)
-    labels, names = gathered.matrix()
+        accumulator.add_fields(block.data, *line_bounds(block.data), separator)
+    labels, names = accumulator.matrix()
     texts = read_lines(path, options)
     rows = len(labels.indptr) - 1
     if len(texts) != rows:
@@ -99,7 +98,7 @@ def read(path: Path, options: ReadOptions) -> Dataset:
 
 
 def read_lines(path: Path, options: ReadOptions) -> Strings:
-    """The lines of a file, each one a text."""
+    """Read the lines of a file as texts."""
     texts = TextAccumulator()
     for block in text_blocks(path, options.encoding, options.on_bad_bytes):
         texts.add(block.data, line_bounds(block.data))
@@ -107,14 +106,14 @@ def read_lines(path: Path, options: ReadOptions) -> Strings:
 
 
 def write_lines(texts: Strings, path: Path) -> None:
-    """Texts as the lines of a file; they have been checked for line ends."""
+    """Write texts as the lines of a file; they must not contain line ends."""
     with write_stream(path) as file:
         for begin in range(0, len(texts), WRITE_ROWS):
             file.write("".join(f"{text}\n" for text in texts[begin : begin + WRITE_ROWS]).encode())
 
 
 def label_lines(dataset: Dataset, separator: str = " ") -> list[str]:
-    """For each document the names of its labels with separators between them."""
+    """The label names of each document, joined by the separator."""
     names = np.array(list(dataset.label_names), object)[dataset.labels.indices].tolist()
     first = dataset.labels.indptr.tolist()
     return [separator.join(names[a:b]) for a, b in pairwise(first)]
@@ -123,7 +122,7 @@ def label_lines(dataset: Dataset, separator: str = " ") -> list[str]:
 def write(dataset: Dataset, path: Path) -> None:
     labels_paths = siblings(path)
     if not labels_paths:
-        raise DataError("the format lines writes to a file called like train_texts.txt or train_texts.txt.xz", path)
+        raise DataError("the format lines writes to a file named like train_texts.txt or train_texts.txt.xz", path)
     texts = texts_of(dataset, path, NAME)
     refuse_line_ends(texts, "text", path, NAME)
     refuse_label_names(used_label_names(dataset), BLANKS + LINE_ENDS, path, NAME)
@@ -136,7 +135,7 @@ def write(dataset: Dataset, path: Path) -> None:
 
 FORMAT = Format(
     name=NAME,
-    about="NAME_texts.txt with a text a line, NAME_labels.txt with blank-separated labels",
+    about="NAME_texts.txt with one text per line, NAME_labels.txt with blank-separated labels",
     recognises=recognises,
     read=read,
     write=write,

@@ -1,6 +1,6 @@
-"""`native`: our own binary folder. Holds every part of a data set exactly, and is mapped, not loaded.
+"""`native`: the binary format of labelwise. Stores every part of a data set exactly, and is memory-mapped.
 
-Folders `train-00`, `train-01` ... beside each other are shards: one part, in the order of their names.
+Folders `train-00`, `train-01` ... in one folder are shards of one part, in the order of their names.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from labelwise.data.dataset import Dataset
 from labelwise.data.formats.base import Format
 from labelwise.data.options import ReadOptions
-from labelwise.data.out_of_core import merged
+from labelwise.data.out_of_core import merge_shards
 from labelwise.data.splits import canonical_split, sharded_parts, sharded_split, split_of
 from labelwise.errors import DataError, ModelFormatError
 from labelwise.store import (
@@ -44,28 +44,28 @@ def recognises(path: Path) -> bool:
 
 
 def parts(folder: Path) -> dict[str, Path]:
-    """The folder itself if it is one, else those of its sub-folders that are and whose names speak of a split."""
+    """The folder itself if it is in this format, else its sub-folders that are and whose names contain a split."""
     if recognises(folder):
         return {canonical_split(folder.name): folder}
     return sharded_parts({path: path.name for path in _folders_in(folder)}, folder)
 
 
 def _folders_in(folder: Path) -> list[Path]:
-    """Sub-folders of ours that are called after a split, by name; none if unreadable."""
+    """Sub-folders in this format whose names contain a split, by name; none if unreadable."""
     try:
-        found = sorted(path for path in folder.iterdir() if not path.name.startswith(".") and split_of(path.name))
+        folders = sorted(path for path in folder.iterdir() if not path.name.startswith(".") and split_of(path.name))
     except OSError:
         return []
-    return [path for path in found if recognises(path)]
+    return [path for path in folders if recognises(path)]
 
 
 def read(path: Path, options: ReadOptions, folder: Path | None = None) -> Dataset:
-    """Read one folder, or all folders of a part one after the other."""
+    """Read one folder, or concatenate all shards of a part."""
     split = sharded_split(path)
     if split is None:
         return _read_folder(path)
-    shards = [found for found in _folders_in(path.parent) if split_of(found.name) == split]
-    return merged([_read_folder(shard) for shard in shards], str(path), folder)
+    shards = [shard for shard in _folders_in(path.parent) if split_of(shard.name) == split]
+    return merge_shards([_read_folder(shard) for shard in shards], str(path), folder)
 
 
 def _read_folder(path: Path) -> Dataset:
@@ -105,7 +105,7 @@ def write(dataset: Dataset, path: Path) -> None:
 
 FORMAT = Format(
     name=NAME,
-    about="our own folder: everything, exact, mapped; one folder a part or train/, valid/, test/, or train-00/ ...",
+    about="labelwise's binary folder: everything, exact, mapped; one part, or train/, valid/, test/, or train-00/ ...",
     recognises=recognises,
     read=read,
     write=write,

@@ -1,7 +1,7 @@
 """`pecos`: a folder with `X.trn.txt` (texts), `X.trn.npz` or `.npy` (features), `Y.trn.npz` (labels).
 
-Labels are columns without names; `output-items.txt` tells in words what they are. Features may lie one folder
-down, as in `tfidf-attnxml/X.trn.npz`. Any file of a part stands for the whole part.
+Labels are columns without names; `output-items.txt` contains their texts. Features may be in a sub-folder, as
+in `tfidf-attnxml/X.trn.npz`. Any file of a part can be given as its path.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from labelwise.data.formats.checks import refuse_line_ends, refuse_mark
 from labelwise.data.formats.line_files import read_lines, write_lines
 from labelwise.data.npz import load_npy_matrix, load_npz_matrix
 from labelwise.data.options import ReadOptions
-from labelwise.data.splits import canonical_split, files_in, in_order, plain_name
+from labelwise.data.splits import canonical_split, files_in, plain_name, sort_parts
 from labelwise.errors import DataError
 from labelwise.strings import Strings
 
@@ -33,7 +33,7 @@ _SHORT = {"train": "trn", "valid": "val", "test": "tst"}
 
 @dataclass(frozen=True)
 class _Files:
-    """The files of one part; those that are not there are None."""
+    """The files of one part; None for missing ones."""
 
     labels: Path | None
     texts: Path | None
@@ -50,12 +50,12 @@ def recognises_unlabelled(path: Path) -> bool:
 
 
 def parts(folder: Path) -> dict[str, Path]:
-    found: dict[str, Path] = {}
+    by_split: dict[str, Path] = {}
     for path in files_in(folder):
         match = _PART.fullmatch(path.name)
         if match and path.name.startswith("Y.") and path.suffix == ".npz":
-            found.setdefault(canonical_split(match["split"]), path)
-    return in_order(found)
+            by_split.setdefault(canonical_split(match["split"]), path)
+    return sort_parts(by_split)
 
 
 def part_name(split: str) -> str:
@@ -63,7 +63,7 @@ def part_name(split: str) -> str:
 
 
 def siblings(path: Path) -> list[Path]:
-    """All files a part may have; any of them stands for the part."""
+    """All files that a part may have."""
     match = _PART.fullmatch(plain_name(path))
     if match is None:
         return []
@@ -77,7 +77,7 @@ def _files(folder: Path, split: str) -> _Files:
     if f"X.{split}.npz" not in here and f"X.{split}.npy" not in here:
         for path in sorted(folder.glob(f"tfidf*/X.{split}.np[yz]")):
             below.setdefault(path.name, path)
-    features = [files.get(f"X.{split}.{kind}") for files in (here, below) for kind in ("npz", "npy")]
+    features = [files.get(f"X.{split}.{suffix}") for files in (here, below) for suffix in ("npz", "npy")]
     return _Files(
         labels=here.get(f"Y.{split}.npz"),
         texts=here.get(f"X.{split}.txt"),
@@ -88,7 +88,7 @@ def _files(folder: Path, split: str) -> _Files:
 def read(path: Path, options: ReadOptions) -> Dataset:
     match = _PART.fullmatch(plain_name(path))
     if match is None:
-        raise DataError("a file of the format pecos is called like X.trn.txt, X.trn.npz or Y.trn.npz", path)
+        raise DataError("a file of the format pecos is named like X.trn.txt, X.trn.npz or Y.trn.npz", path)
     files = _files(path.parent, match["split"])
     if files.labels is None and options.labels:
         raise DataError(f"the labels are missing: there is no Y.{match['split']}.npz beside it", path)
@@ -126,7 +126,7 @@ def _load_features(path: Path) -> Features:
 def write(dataset: Dataset, path: Path) -> None:
     match = _PART.fullmatch(path.name)
     if match is None:
-        raise DataError("the format pecos writes to files called like Y.trn.npz; give that name", path)
+        raise DataError("the format pecos writes to files named like Y.trn.npz; give such a name", path)
     folder, split = path.parent, match["split"]
     if dataset.texts is not None:
         refuse_line_ends(dataset.texts, "text", path, NAME)
@@ -147,7 +147,7 @@ def write(dataset: Dataset, path: Path) -> None:
 
 
 def _save_matrix(matrix: sparse.csr_array, path: Path) -> None:
-    """Written as csr_matrix, which every SciPy can load."""
+    """Save as csr_matrix, which every SciPy version can load."""
     with write_stream(path) as file:
         sparse.save_npz(file, sparse.csr_matrix(matrix))
 

@@ -1,12 +1,12 @@
 """TFRecord files of tf.train.Example, as MACH's own scripts write them; neither TensorFlow nor protobuf is needed.
 
 - A record holds the features `labels` (int64), `label_vals` (float), `input_idxs` (int64) and `input_vals` (float), in
-  any order, packed or not. Without `label_vals` every label counts 1. Other features are passed over, and told once.
-- Labels are numbers from 0 up; a label that stands twice counts once, as it stands first; one whose value is 0 is none.
-- Columns may stand in any order; values of a column that stands twice are added; zeros are not stored.
-- There are as many labels and features as the highest one that is mentioned plus one, be it with a value of 0: that is
-  how the first record is made to tell the counts when a file is written.
-- The checksums of every length and every record are checked. The file may be packed as a whole (.gz, .xz, .bz2).
+  any order, packed or not. Without `label_vals` labels have relevance 1. Other features are ignored, with a warning.
+- Labels are numbers from 0 up; of a duplicate label the first value counts; a label with the value 0 is ignored.
+- Columns may be in any order; values of duplicate columns are added; zeros are not stored.
+- The numbers of labels and features are the highest ones that occur plus one, even with a value of 0: when a file is
+  written, the first record contains the highest ones for this purpose.
+- The checksums of every length and every record are checked. The file may be compressed as a whole (.gz, .xz, .bz2).
 - A folder with `a_train.tfrecords` and `b_train.tfrecords` has both as its train part, in the order of their names.
 """
 
@@ -22,8 +22,8 @@ import numpy as np
 from labelwise.data.dataset import Dataset
 from labelwise.data.formats.base import Format
 from labelwise.data.formats.checks import refuse_empty
-from labelwise.data.formats.sparse_rows import READ_BYTES, GatheredRows, ParsedRows, sparse_features, write_rows
-from labelwise.data.formats.tfrecord_blocks import AGAIN, RecordBlock, record_blocks, where
+from labelwise.data.formats.sparse_rows import READ_BYTES, ParsedRows, SparseDatasetBuilder, sparse_features, write_rows
+from labelwise.data.formats.tfrecord_blocks import COPY_AGAIN, RecordBlock, record_blocks, record_location
 from labelwise.data.options import ReadOptions
 from labelwise.data.splits import files_in, plain_name, sharded_parts, sharded_split, split_of, stem_and_extension
 from labelwise.data.stream import first_bytes
@@ -35,23 +35,23 @@ log = logging.getLogger(__name__)
 NAME = "tfrecord"
 EXTENSION = ".tfrecords"
 EXTENSIONS = (EXTENSION, ".tfrecord")
-KINDS = {1: "bytes", 2: "floats", 3: "whole numbers"}
+TYPE_NAMES = {1: "bytes", 2: "floats", 3: "whole numbers"}
 
 
 def read(path: Path, options: ReadOptions, folder: Path | None = None) -> Dataset:
     """Read one file, or all files of a part; with a folder, rows are written to files in it and mapped."""
-    rows, files = GatheredRows(True, folder), _files_of(path)
-    other: str | None = None
+    builder, files = SparseDatasetBuilder(True, folder), _files_of(path)
+    ignored: str | None = None
     for number, file in enumerate(files):
-        before = rows.documents
+        before = builder.documents
         with closing(record_blocks(file, READ_BYTES)) as blocks:
             for part, name in run_stream(partial(_parse, path=file), blocks):
-                rows.add(part, (number + part.share) / len(files))
-                other = other or name
-        refuse_empty(rows.documents - before, file)  # each shard: a copy may have failed
-    if other is not None:
-        log.warning("%s: there are features that are not read, such as %r", path, other)
-    return rows.dataset(path)
+                builder.add(part, (number + part.fraction_read) / len(files))
+                ignored = ignored or name
+        refuse_empty(builder.documents - before, file)  # an empty shard may be a failed copy
+    if ignored is not None:
+        log.warning("%s: there are features that are not read, such as %r", path, ignored)
+    return builder.dataset(path)
 
 
 def _parse(block: RecordBlock, path: Path) -> tuple[ParsedRows, str | None]:
@@ -68,37 +68,37 @@ def _parse(block: RecordBlock, path: Path) -> tuple[ParsedRows, str | None]:
         data, feature_counts, label_counts, indices, values, labels, relevances
     )
     if fault != kernel.FINE:
-        place = where(block.first_line + row, block.first_byte + position)
-        raise DataError(f"{place}: {_explain(fault, kernel.NAMES[name], detail)}", path)
+        location = record_location(block.first_line + row, block.first_byte + position)
+        raise DataError(f"{location}: {_explain(fault, kernel.NAMES[name], detail)}", path)
     rows = ParsedRows(
         feature_counts, indices[:stored], values[:stored], label_counts, labels[:tagged], relevances[:tagged],
-        n_features, n_labels, block.share,
+        n_features, n_labels, block.fraction_read,
     )  # fmt: skip
     return rows, None if other < 0 else _name_at(data, other)
 
 
 def _name_at(data: np.ndarray, position: int) -> str:
-    """The name at this byte; its length stands in the byte before, or is too long to be shown whole."""
+    """The name at this byte; its length is in the byte before, or it is too long to be shown in full."""
     length = min(int(data[position - 1]), 60) if position else 0
     return data[position : position + length].tobytes().decode("utf-8", "replace")
 
 
 def _explain(fault: int, name: str, detail: int) -> str:
-    """A sentence for a fault of the kernel."""
+    """The message for a fault code of the kernel."""
     from labelwise.kernels.formats import example_records as kernel
 
     other = {"input_idxs": "input_vals", "labels": "label_vals"}.get(name, "")
     sizes = f"{detail >> 32:,} numbers and '{other}' {detail & 0xFFFFFFFF:,}"
-    wanted = "floats" if name.endswith("vals") else "whole numbers (int64)"
+    expected = "floats" if name.endswith("vals") else "whole numbers (int64)"
     sentences = {
-        kernel.BAD_SUM: f"the checksum (CRC-32C) is wrong, so the record is damaged; {AGAIN}",
-        kernel.BAD_MESSAGE: "this is not a tf.train.Example: the message is broken, or of another kind",
-        kernel.WRONG_KIND: f"'{name}' holds {KINDS.get(detail, 'something else')}; it should hold {wanted}",
-        kernel.NO_FEATURES: f"it has neither 'input_idxs' nor 'input_vals'; wanted are {', '.join(kernel.NAMES)}",
-        kernel.BAD_INDEX: f"'{name}' holds {detail:,}; numbers from 0 to {kernel.MAX_INDEX:,} are possible",
-        kernel.NOT_FINITE: f"'{name}' holds NaN or infinity; only finite numbers are accepted",
-        kernel.UNEQUAL: f"'{name}' has {sizes}; both need as many",
-        kernel.SUM_TOO_LARGE: "the values of a column that stands twice add up to more than a float32 holds",
+        kernel.BAD_SUM: f"the checksum (CRC-32C) is wrong, so the record is damaged; {COPY_AGAIN}",
+        kernel.BAD_MESSAGE: "this is not a tf.train.Example: the message is invalid, or of another type",
+        kernel.WRONG_KIND: f"'{name}' contains {TYPE_NAMES.get(detail, 'something else')}; it needs {expected}",
+        kernel.NO_FEATURES: f"it has neither 'input_idxs' nor 'input_vals'; expected {', '.join(kernel.NAMES)}",
+        kernel.BAD_INDEX: f"'{name}' contains {detail:,}; numbers from 0 to {kernel.MAX_INDEX:,} are accepted",
+        kernel.NOT_FINITE: f"'{name}' contains NaN or infinity; only finite numbers are accepted",
+        kernel.UNEQUAL: f"'{name}' has {sizes}; both need the same number",
+        kernel.SUM_TOO_LARGE: "the sum of the values of a duplicate column does not fit a float32",
     }
     return sentences[fault]
 
@@ -113,24 +113,24 @@ def write(dataset: Dataset, path: Path) -> None:
         matrix.shape[1] - 1 if matrix.indices.max(initial=-1) < matrix.shape[1] - 1 else -1
         for matrix in (features, labels)
     )
-    most = RECORD_BYTES + ENTRY_BYTES * (np.diff(features.indptr).astype(np.int64) + np.diff(labels.indptr))
+    max_bytes = RECORD_BYTES + ENTRY_BYTES * (np.diff(features.indptr).astype(np.int64) + np.diff(labels.indptr))
 
     def records(rows: tuple[int, int]) -> np.ndarray:
-        out = np.empty(int(most[slice(*rows)].sum()), np.uint8)
+        out = np.empty(int(max_bytes[slice(*rows)].sum()), np.uint8)
         start = format_examples(
             *rows, features.indptr, features.indices, features.data, labels.indptr, labels.indices, labels.data,
             last_feature, last_label, out,
         )  # fmt: skip
         return out[start:]
 
-    write_rows(records, most, path)
+    write_rows(records, max_bytes, path)
 
 
-# --- which files --------------------------------------------------------------------------------------------
+# --- finding files ------------------------------------------------------------------------------------------
 
 
 def recognises(path: Path) -> bool:
-    """Whether the name says so, or the file begins with a length and its checksum."""
+    """Whether the name has the extension, or the file begins with a length and its checksum."""
     if stem_and_extension(path)[1] in EXTENSIONS:
         return path.is_file()
     head = np.frombuffer(bytearray(first_bytes(path, 12)), np.uint8)
@@ -142,24 +142,24 @@ def recognises(path: Path) -> bool:
 
 
 def parts(folder: Path) -> dict[str, Path]:
-    """Files whose names speak of a split, or have the extension; several of one split are one part."""
+    """Files whose names contain a split or have the extension; several of one split are one part."""
     chosen: dict[str, Path] = {}
     for path in files_in(folder):
         stem, extension = stem_and_extension(path)
-        wanted = extension in EXTENSIONS or split_of(stem) is not None
-        if wanted and plain_name(path) not in chosen and recognises(path):
+        relevant = extension in EXTENSIONS or split_of(stem) is not None
+        if relevant and plain_name(path) not in chosen and recognises(path):
             chosen[plain_name(path)] = path
     return sharded_parts({path: stem_and_extension(path)[0] for path in chosen.values()}, folder, EXTENSION)
 
 
 def _files_of(path: Path) -> list[Path]:
-    """The files of a part: itself, or all of a split for the name with stars that `parts` gives."""
+    """The files of a part: itself, or all files of a split for a pattern returned by `parts`."""
     split = sharded_split(path, EXTENSION)
     if split is None:
         return [path]
     files = {
         plain_name(file): file
-        for file in reversed(files_in(path.parent))  # of a plain and a packed one the plain one comes last, and stays
+        for file in reversed(files_in(path.parent))  # reversed: a plain file replaces a compressed one
         if split_of(stem_and_extension(file)[0]) == split and recognises(file)
     }
     return [files[name] for name in sorted(files)]

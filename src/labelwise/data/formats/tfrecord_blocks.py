@@ -1,4 +1,4 @@
-"""TFRecord files as a stream of blocks of whole records, read ahead by a thread as lines are.
+"""Streams TFRecord files as blocks of whole records that a thread reads ahead.
 
 The checksums of lengths are checked here, because blocks are cut by lengths.
 """
@@ -14,24 +14,24 @@ import numpy as np
 from labelwise.data.files import InputStream
 from labelwise.data.stream import FIRST_BLOCK_BYTES, ByteBlock, blocks_ahead, fill
 
-AGAIN = "copy or write the file again"
+COPY_AGAIN = "copy or write the file again"
 
 
 @dataclass(frozen=True, eq=False)
 class RecordBlock(ByteBlock):
-    """Whole records: their bytes, the number of the first one in place of a line's, how many, where they begin."""
+    """Whole records: their bytes, the first one's number (`first_line`), the count (`lines`), and the offset."""
 
     first_byte: int = 0
     fault: str | None = None
-    """What is wrong with the next record, in a last block without records: faults are reported in file order."""
+    """The fault of the next record, in a last block without records, so that faults are reported in file order."""
 
 
 def record_blocks(path: str | Path, block_bytes: int) -> Generator[RecordBlock, None, None]:
-    """The file's records in blocks of about `block_bytes`; a longer record makes its block longer."""
-    return blocks_ahead(path, block_bytes, _cut)
+    """The file's records in blocks of about `block_bytes`; a longer record gets a longer block."""
+    return blocks_ahead(path, block_bytes, _cut_records)
 
 
-def _cut(stream: InputStream, block_bytes: int) -> Iterator[RecordBlock]:
+def _cut_records(stream: InputStream, block_bytes: int) -> Iterator[RecordBlock]:
     """Blocks that end at a record's end; an incomplete record at the end of a buffer is carried over to the next."""
     from labelwise.kernels.formats import example_records as kernel
 
@@ -54,15 +54,17 @@ def _cut(stream: InputStream, block_bytes: int) -> Iterator[RecordBlock]:
             return
         carried = buffer[end:filled]
     if carried:
-        yield _faulty(number, offset, _cut_short(carried))
+        yield _faulty(number, offset, _explain_truncation(carried))
 
 
 def _faulty(number: int, offset: int, what: str) -> RecordBlock:
-    return RecordBlock(np.empty(0, np.uint8), number, 0, first_byte=offset, fault=f"{where(number, offset)}: {what}")
+    return RecordBlock(
+        np.empty(0, np.uint8), number, 0, first_byte=offset, fault=f"{record_location(number, offset)}: {what}"
+    )
 
 
-def where(number: int, offset: int) -> str:
-    """The place of a record, for messages."""
+def record_location(number: int, offset: int) -> str:
+    """The location of a record, for messages."""
     return f"record {number:,} at byte {offset:,}"
 
 
@@ -71,14 +73,14 @@ def _explain(data: np.ndarray, fault: int, position: int, number: int) -> str:
 
     if fault == kernel.TOO_LONG:
         length = int.from_bytes(data[position : position + 8].tobytes(), "little")
-        return f"its length is {length:,} bytes; at most {kernel.MAX_RECORD_BYTES:,} are read"
+        return f"its length is {length:,} bytes; at most {kernel.MAX_RECORD_BYTES:,} are accepted"
     if number == 1:
-        return f"the checksum of its length is wrong: this is not a TFRecord file, or it is damaged; {AGAIN}"
-    return f"the checksum of its length is wrong: the file is damaged here or before; {AGAIN}"
+        return f"the checksum of its length is wrong: this is not a TFRecord file, or it is damaged; {COPY_AGAIN}"
+    return f"the checksum of its length is wrong: the file is damaged here or before; {COPY_AGAIN}"
 
 
-def _cut_short(rest: bytearray) -> str:
+def _explain_truncation(rest: bytearray) -> str:
     if len(rest) < 12:
-        return f"the file is cut short: {len(rest)} bytes are left where a record begins with 12; {AGAIN}"
+        return f"the file is truncated: {len(rest)} bytes are left, but a record has a header of 12; {COPY_AGAIN}"
     needed = int.from_bytes(rest[:8], "little") + 16
-    return f"the file is cut short: the record takes {needed:,} bytes and {len(rest):,} are left; {AGAIN}"
+    return f"the file is truncated: the record takes {needed:,} bytes and {len(rest):,} are left; {COPY_AGAIN}"

@@ -1,8 +1,7 @@
-"""`tsv`: a document a line, `id<TAB>labels<TAB>text` or `labels<TAB>text`, as LibMultiLabel has it.
+"""`tsv`: one document per line, `id<TAB>labels<TAB>text` or `labels<TAB>text`, the format of LibMultiLabel.
 
-Which of the two it is, the first line that is not empty tells: two tabs or more, and there is an id. Tabs
-after that belong to the text. Lines with nothing in them are passed over. Where no labels are wanted and the first
-line has no tab, each line is a text.
+The first line that is not empty determines which: with two tabs or more there is an id. Further tabs belong to the
+text. Empty lines are skipped. If labels are not read and the first line has no tab, each line is a text.
 """
 
 from __future__ import annotations
@@ -60,20 +59,20 @@ def read(path: Path, options: ReadOptions) -> Dataset:
     labels = LabelAccumulator()
     texts: TextAccumulator | None = None
     tabs = 0
-    for block, starts, ends, places in _tabbed_lines(path, options):
+    for block, starts, ends, positions in _tabbed_lines(path, options):
         if texts is None:
-            tabs = int(np.count_nonzero(places[0] >= 0)) or int(options.labels)
+            tabs = int(np.count_nonzero(positions[0] >= 0)) or int(options.labels)
             texts = TextAccumulator(max(1, tabs))
         if tabs == 0:
             texts.add(block.data, (starts, ends))
             labels.add_fields(block.data, starts, starts, separator)
             continue
-        short = np.flatnonzero(places[:, tabs - 1] < 0)
+        short = np.flatnonzero(positions[:, tabs - 1] < 0)
         if len(short):
-            raise _short_line(path, block, int(starts[short[0]]), places[short[0]], tabs)
-        fields_start = starts if tabs == 1 else places[:, 0] + 1
-        labels.add_fields(block.data, fields_start, places[:, tabs - 1], separator)
-        columns = [(places[:, tabs - 1] + 1, ends)] + [(starts, places[:, 0])] * (tabs - 1)
+            raise _short_line(path, block, int(starts[short[0]]), positions[short[0]], tabs)
+        fields_start = starts if tabs == 1 else positions[:, 0] + 1
+        labels.add_fields(block.data, fields_start, positions[:, tabs - 1], separator)
+        columns = [(positions[:, tabs - 1] + 1, ends)] + [(starts, positions[:, 0])] * (tabs - 1)
         texts.add(block.data, *columns)
     matrix, names = labels.matrix()
     refuse_empty(len(matrix.indptr) - 1, path)
@@ -83,7 +82,7 @@ def read(path: Path, options: ReadOptions) -> Dataset:
 
 
 def _tabbed_lines(path: Path, options: ReadOptions) -> Iterator[tuple[ByteBlock, np.ndarray, np.ndarray, np.ndarray]]:
-    """Blocks with the bounds of their lines that are not empty, and where the first two tabs stand."""
+    """Blocks with the bounds of their lines that are not empty, and the positions of the first two tabs."""
     from labelwise.kernels.formats.fields import find_byte
 
     for block in text_blocks(path, options.encoding, options.on_bad_bytes):
@@ -95,10 +94,10 @@ def _tabbed_lines(path: Path, options: ReadOptions) -> Iterator[tuple[ByteBlock,
             yield block, starts, ends, find_byte(block.data, starts, ends, TAB, 2)
 
 
-def _short_line(path: Path, block: ByteBlock, start: int, places: np.ndarray, tabs: int) -> DataError:
-    found = int(np.count_nonzero(places >= 0))
-    count = "one tab" if found else "no tab"
-    form = "id<TAB>labels<TAB>text, as the first line has it," if tabs == 2 else "labels<TAB>text"
+def _short_line(path: Path, block: ByteBlock, start: int, positions: np.ndarray, tabs: int) -> DataError:
+    n_tabs = int(np.count_nonzero(positions >= 0))
+    count = "one tab" if n_tabs else "no tab"
+    form = "id<TAB>labels<TAB>text, as in the first line," if tabs == 2 else "labels<TAB>text"
     return DataError(f"the line has {count}; {form} is needed", path, block.line_at(start))
 
 
@@ -112,7 +111,7 @@ def write(dataset: Dataset, path: Path) -> None:
         columns.insert(0, dataset.ids)
     elif len(texts) and "\t" in texts[0]:
         raise DataError(
-            "the first text holds a tab, so its line would read as id, labels and text; give the documents "
+            "the first text contains a tab, so its line would be read as id, labels and text; give the documents "
             "ids, or write jsonl or native",
             path,
         )
@@ -126,7 +125,7 @@ def write(dataset: Dataset, path: Path) -> None:
 
 FORMAT = Format(
     name=NAME,
-    about="a line a document: id<TAB>labels<TAB>text or labels<TAB>text, labels between blanks",
+    about="one line per document: id<TAB>labels<TAB>text or labels<TAB>text, labels separated by blanks",
     recognises=recognises,
     read=read,
     write=write,

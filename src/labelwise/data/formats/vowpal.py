@@ -1,17 +1,17 @@
 """Vowpal Wabbit's text format for many classes: `label [weight] ['tag]|namespace feature[:value] ...`.
 
-- The label may be any word, or several with commas between (`3,17 | ...`); a line that begins with the bar
-  has none. Labels are put in order by number if all are plain numbers, else by code point.
-- Only the weight 1 is accepted, as a data set has no place for others. Tags are passed over; one that
-  touches the bar (`3 1.0 page7| ...`) needs no quote.
-- A feature without a value counts 1; a value after a namespace (`|words:2.0`) multiplies its features. Zeros
-  are not stored, and values of features that fall on the same column are added.
+- The label may be any word, or several separated by commas (`3,17 | ...`); a line that begins with the bar has
+  none. Labels are sorted by number if all are plain numbers, else by code point.
+- Only the weight 1 is accepted, as a data set cannot store others. Tags are ignored; one directly before
+  the bar (`3 1.0 page7| ...`) needs no quote.
+- A feature without a value has the value 1; a value after a namespace (`|words:2.0`) multiplies its features. Zeros
+  are not stored, and values of features in the same column are added.
 - Feature names are column numbers, whatever their namespace. With the option `hash_bits` every name is hashed
   instead: the 32-bit MurmurHash3 of the name, its seed that of the namespace's name (0 where it has none),
-  cut to so many bits.
-- Blank lines are passed over, as they are nothing in themselves. Cost-sensitive labels (`3:0.5`) are errors.
+  truncated to that number of bits.
+- Blank lines are skipped. Cost-sensitive labels (`3:0.5`) are errors.
 
-Written back, features are column numbers; labels that no document has are not in the file.
+When written, features are column numbers; labels without documents are not in the file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from labelwise.data.accumulators import LabelAccumulator
-from labelwise.data.csr import new_rows
+from labelwise.data.csr import csr_builder
 from labelwise.data.dataset import Dataset
 from labelwise.data.formats.base import Format
 from labelwise.data.formats.checks import refuse_empty, refuse_label_names, used_label_names
@@ -46,7 +46,7 @@ from labelwise.parallel import run_stream
 NAME = "vowpal"
 EXTENSION = ".vw"
 RESERVED = b" \t\r\n,:|"
-"""Bytes that no label name can hold here."""
+"""Bytes that label names cannot contain in this format."""
 
 _WORD = rb"[^\s|:,']"
 _LABELS = _WORD + rb"+(?:," + _WORD + rb"+)*(?:[ \t]+[-+]?[\d.]+)?"
@@ -56,8 +56,8 @@ _FEATURE = re.compile(rb"[^\s|:]+:[-+]?(?:\d|\.\d)[\d.eE+-]*|\d+")
 
 
 @dataclass(frozen=True, eq=False)
-class Parsed:
-    """The rows of one block; labels are given by their places in its bytes."""
+class _ParsedBlock:
+    """The rows of one block; labels are given by their positions in its bytes."""
 
     block: ByteBlock
     feature_counts: np.ndarray
@@ -74,14 +74,14 @@ def read(path: Path, options: ReadOptions, folder: Path | None = None) -> Datase
     text_codec(options.encoding)
     bits = options.hash_bits
 
-    def work(block: ByteBlock) -> Parsed:
+    def parse(block: ByteBlock) -> _ParsedBlock:
         return _parse(decode_block(block, path, options.encoding, options.on_bad_bytes), path, bits)
 
-    features, labels = new_rows(True, folder), LabelAccumulator()
+    features, labels = csr_builder(True, folder), LabelAccumulator()
     n_features, replaced = 0, 0
     with closing(line_blocks(path, READ_BYTES)) as blocks:
-        for part in run_stream(work, blocks):
-            features.add(part.feature_counts, part.indices, part.values, part.block.share)
+        for part in run_stream(parse, blocks):
+            features.add(part.feature_counts, part.indices, part.values, part.block.fraction_read)
             labels.add_tokens(part.block.data, part.label_starts, part.label_ends, part.first_label)
             n_features = max(n_features, part.n_features)
             replaced += part.block.replaced_lines
@@ -92,7 +92,7 @@ def read(path: Path, options: ReadOptions, folder: Path | None = None) -> Datase
     return Dataset(matrix, names, features=features.matrix(columns), name=str(path))
 
 
-def _parse(block: ByteBlock, path: Path, bits: int | None) -> Parsed:
+def _parse(block: ByteBlock, path: Path, bits: int | None) -> _ParsedBlock:
     from labelwise.kernels.formats import vowpal_text as kernel
 
     data = block.data
@@ -109,33 +109,33 @@ def _parse(block: ByteBlock, path: Path, bits: int | None) -> Parsed:
         raise DataError(_explain(data, fault, position), path, block.line_at(position))
     first_label = np.zeros(rows + 1, np.int64)
     np.cumsum(label_counts[:rows], out=first_label[1:])
-    return Parsed(
+    return _ParsedBlock(
         block, feature_counts[:rows], indices[:stored], values[:stored],
         first_label, label_starts[:tagged], label_ends[:tagged], n_features,
     )  # fmt: skip
 
 
 def _explain(data: np.ndarray, fault: int, position: int) -> str:
-    """A sentence for a fault of the kernel at a byte."""
+    """The message for a fault code of the kernel at a byte."""
     from labelwise.kernels.formats import vowpal_text as kernel
 
     if fault in (kernel.BAD_HEAD, kernel.BAD_LABEL, kernel.BAD_WEIGHT) and not _bar_follows(data, position):
-        fault = kernel.NO_BAR  # what seems to be wrong before the bar is so because the bar was forgotten
+        fault = kernel.NO_BAR  # what looks wrong before the bar does so because the bar is missing
     token = token_at(data, position, b" \t\r\n|")
     name = token_at(data, position, b" \t\r\n|:")
     scale = token_at(data, position + 1, b" \t\r\n|")
     hashing = how_to_set("hash_bits", "18")
     sentences = {
-        kernel.NO_BAR: "the line has no '|'; it should read: label | feature:value feature:value ...",
-        kernel.BAD_HEAD: f"{token} stands where '|' should; a label, a weight and a 'tag may precede it",
-        kernel.BAD_LABEL: f"{token} is not a label: a word, or several with commas between, without a colon",
-        kernel.BAD_WEIGHT: f"{token} stands in the place of an importance weight, which can only be 1 here",
+        kernel.NO_BAR: "the line has no '|'; the form is: label | feature:value feature:value ...",
+        kernel.BAD_HEAD: f"{token} instead of '|'; a label, a weight and a 'tag may precede it",
+        kernel.BAD_LABEL: f"{token} is not a label: a word, or several separated by commas, without a colon",
+        kernel.BAD_WEIGHT: f"{token} is at the position of an importance weight, which must be 1",
         kernel.BAD_SCALE: f"the value of the namespace {scale} is not a finite decimal number",
         kernel.BAD_FEATURE: f"{token} is a value without a feature; features are written feature:value",
         kernel.BAD_VALUE: f"the value of {token} is not a finite decimal number that fits a float32",
         kernel.NOT_A_COLUMN: f"the feature {name} is not a column number; {hashing} to hash names",
         kernel.INDEX_TOO_LARGE: f"the column {name} is too large; at most {kernel.MAX_INDEX} is possible",
-        kernel.SUM_TOO_LARGE: "values that fall on the same column add up to more than a float32 holds",
+        kernel.SUM_TOO_LARGE: "the sum of the values in one column does not fit a float32",
     }
     return sentences[fault]
 
@@ -154,7 +154,7 @@ def write(dataset: Dataset, path: Path) -> None:
     quoted = np.flatnonzero(used.buffer[used.starts] == ord("'"))
     if len(quoted):
         first = used[int(quoted[0])]
-        raise DataError(f"the label {first!r} begins with a quote, which the format {NAME} takes for a tag", path)
+        raise DataError(f"the label {first!r} begins with a quote, which the format {NAME} reads as a tag", path)
     write_lines(dataset, features, dataset.label_names, path, b"", bar=True)
 
 
@@ -168,13 +168,13 @@ def recognises(path: Path) -> bool:
 
 
 def _has_numbers(line: bytes) -> bool:
-    """Whether the first features of a line have values or are numbers; prose with bars in it does not."""
+    """Whether the first features of a line have values or are numbers; prose with bars does not."""
     words = _NAMESPACE.sub(b" ", line[line.index(b"|") :]).split()[:10]
     return bool(words) and all(map(_FEATURE.fullmatch, words))
 
 
 def parts(folder: Path) -> dict[str, Path]:
-    """Files called train, test, ... or ending in .vw that look like this format."""
+    """Files named train, test, ... or ending in .vw that look like this format."""
     return split_files(folder, recognises, (EXTENSION,))
 
 

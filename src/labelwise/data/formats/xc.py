@@ -1,16 +1,16 @@
-"""Sparse text of the extreme classification repository: `N D L`, then `label,label column:value ...` a line.
+"""Sparse text of the extreme classification repository: `N D L`, then one `label,label column:value ...` per line.
 
 - The first line holds the numbers of documents, features and labels; without it they are taken from the
-  content. A header that the content contradicts is an error, unless the option `header: ignore` says to go by
-  the content.
+  content. A header that the content contradicts is an error, unless the option `header` is
+  `ignore`.
 - A line that begins with a blank, or whose first word contains a colon, has no labels. An empty line is a
-  document with neither labels nor features; only a last empty line that no header counts is nothing.
-- Labels are whole numbers from 0 up; a label that stands twice in a line counts once.
-- Columns may stand in any order; values of a column that stands twice are added; zeros are not stored.
+  document with neither labels nor features; only a last empty line that the header does not count is ignored.
+- Labels are whole numbers from 0 up; duplicate labels in a line count once.
+- Columns may be in any order; values of duplicate columns are added; zeros are not stored.
 - Values are decimal numbers; nan, inf and what float32 cannot hold are errors. Indices go up to 2^31 - 2.
-- Lines may end in CR LF. The file may be packed (.gz, .xz, .bz2).
+- Lines may end in CR LF. The file may be compressed (.gz, .xz, .bz2).
 
-Labels are called by their numbers. The format has no place for label names, relevances or texts.
+Labels are named by their numbers. The format cannot store label names, relevances or texts.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from labelwise.data.formats.checks import NO_DOCUMENTS, refuse_empty
 from labelwise.data.formats.sparse_rows import (
     MAX_LABELS,
     READ_BYTES,
-    GatheredRows,
     ParsedRows,
+    SparseDatasetBuilder,
     sparse_features,
     token_at,
     write_lines,
@@ -45,7 +45,7 @@ from labelwise.strings import Strings
 
 IGNORE = f"to take the counts from the content, {how_to_set('header', 'ignore')}"
 MAX_COLUMNS = 2**31 - 1
-"""Columns a matrix may have with indices of 32 bits."""
+"""Largest number of columns with 32-bit indices."""
 
 _HEADER = re.compile(rb"[ \t]*(\d+)[ \t]+(\d+)[ \t]+(\d+)[ \t]*\r?")
 _LABELS = re.compile(rb"\d+(?:,\d+)*")
@@ -64,52 +64,52 @@ class Header:
 def read(path: Path, options: ReadOptions, folder: Path | None = None) -> Dataset:
     """Read one file; with a folder, rows are written to files in it and mapped."""
     with closing(line_blocks(path, READ_BYTES)) as blocks:
-        return _gathered(blocks, path, options.header == "check", folder)
+        return _read_blocks(blocks, path, options.header == "check", folder)
 
 
-def _gathered(blocks: Iterator[ByteBlock], path: Path, check_header: bool, folder: Path | None) -> Dataset:
+def _read_blocks(blocks: Iterator[ByteBlock], path: Path, check_header: bool, folder: Path | None) -> Dataset:
     first = next(blocks, None)
     if first is None:
-        raise DataError(f"{NO_DOCUMENTS}; a line `documents features labels` is needed at least", path)
+        raise DataError(f"{NO_DOCUMENTS}; at least a line `documents features labels` is needed", path)
     header, first = _take_header(first)
-    headed = header is not None
+    has_header = header is not None
     if not check_header:
         header = None
     elif header is not None:
         _refuse_impossible(header, path)
     limits = (MAX_COLUMNS, MAX_COLUMNS) if header is None else (header.features, header.labels)
 
-    def work(block: ByteBlock) -> tuple[ParsedRows, bool]:
+    def parse(block: ByteBlock) -> tuple[ParsedRows, bool]:
         return _parse(block, path, *limits), _ends_empty(block.data)
 
-    rows, ends_empty = GatheredRows(False, folder), False
-    for part, empty in run_stream(work, itertools.chain([first], blocks)):
-        rows.add(part, part.share)
+    builder, ends_empty = SparseDatasetBuilder(False, folder), False
+    for part, empty in run_stream(parse, itertools.chain([first], blocks)):
+        builder.add(part, part.fraction_read)
         ends_empty = empty
-    if ends_empty and (header is None or rows.documents == header.documents + 1):
-        rows.drop_last()
-    if not headed:
-        refuse_empty(rows.documents, path)
+    if ends_empty and (header is None or builder.documents == header.documents + 1):
+        builder.drop_last()
+    if not has_header:
+        refuse_empty(builder.documents, path)
     if header is not None:
-        rows.n_features, rows.n_labels = header.features, header.labels
-        if rows.documents != header.documents:
-            what = f"the header says {header.documents:,} documents and the file has {rows.documents:,}; {IGNORE}"
+        builder.n_features, builder.n_labels = header.features, header.labels
+        if builder.documents != header.documents:
+            what = f"the header says {header.documents:,} documents and the file has {builder.documents:,}; {IGNORE}"
             raise DataError(what, path, 1)
-    return rows.dataset(path)
+    return builder.dataset(path)
 
 
 def _take_header(block: ByteBlock) -> tuple[Header | None, ByteBlock]:
-    """The header, if the first line is one, and the block without it."""
+    """Split off the header, if the first line is one."""
     end = int(np.argmax(block.data == NEWLINE))
     match = _HEADER.fullmatch(block.data[:end].tobytes()) if end < 200 else None
     if match is None:
         return None, block
     header = Header(*map(int, match.groups()))
-    return header, ByteBlock(block.data[end + 1 :], block.first_line + 1, block.lines - 1, block.share)
+    return header, ByteBlock(block.data[end + 1 :], block.first_line + 1, block.lines - 1, block.fraction_read)
 
 
 def _refuse_impossible(header: Header, path: Path) -> None:
-    """Refuse counts that no data set of ours can have."""
+    """Refuse counts beyond the limits of a Dataset."""
     for what, count, most in (("features", header.features, MAX_COLUMNS), ("labels", header.labels, MAX_LABELS)):
         if count > most:
             raise DataError(f"the header says {count:,} {what}; at most {most:,} are possible; {IGNORE}", path, 1)
@@ -131,7 +131,7 @@ def _parse(block: ByteBlock, path: Path, n_features: int, n_labels: int) -> Pars
         raise DataError(_explain(data, fault, position, n_features, n_labels), path, block.line_at(position))
     return ParsedRows(
         feature_counts, indices[:stored], values[:stored], label_counts, labels[:tagged], None,
-        feature_columns, label_columns, block.share,
+        feature_columns, label_columns, block.fraction_read,
     )  # fmt: skip
 
 
@@ -142,20 +142,20 @@ def _ends_empty(data: np.ndarray) -> bool:
 
 
 def _explain(data: np.ndarray, fault: int, position: int, n_features: int, n_labels: int) -> str:
-    """A sentence for a fault of the kernel at a byte."""
+    """The message for a fault code of the kernel at a byte."""
     from labelwise.kernels.formats import sparse_text as kernel
 
     token = token_at(data, position, b" \t\r\n")
     part = token_at(data, position, b" \t\r\n,:")
     says = "but the header says"
     sentences = {
-        kernel.BAD_LABEL: f"{token} is not a list of labels: whole numbers from 0 up with commas between",
+        kernel.BAD_LABEL: f"{token} is not a list of labels: whole numbers from 0 up, separated by commas",
         kernel.BAD_FEATURE: f"{token} is not a feature; features are written column:value",
         kernel.BAD_VALUE: f"the value of {token} is not a finite decimal number that fits a float32",
         kernel.INDEX_TOO_LARGE: f"the number {part} is too large; at most {kernel.MAX_INDEX} is possible",
         kernel.FEATURE_OUTSIDE: f"feature {part}, {says} {n_features} features, numbered from 0; {IGNORE}",
         kernel.LABEL_OUTSIDE: f"label {part}, {says} {n_labels} labels, numbered from 0; {IGNORE}",
-        kernel.SUM_TOO_LARGE: "the values of a column that stands twice add up to more than a float32 holds",
+        kernel.SUM_TOO_LARGE: "the sum of the values of a duplicate column does not fit a float32",
     }
     return sentences[fault]
 
@@ -177,7 +177,7 @@ def recognises(path: Path) -> bool:
 
 
 def _looks_right(line: bytes) -> bool:
-    """Whether the first words of a line are labels and features; the last word may be cut short."""
+    """Whether the first words of a line are labels and features; the last word may be truncated."""
     words = line.split()
     tagged = bool(words) and not line.startswith((b" ", b"\t")) and b":" not in words[0]
     if tagged and not _LABELS.fullmatch(words[0]):
@@ -186,13 +186,13 @@ def _looks_right(line: bytes) -> bool:
 
 
 def parts(folder: Path) -> dict[str, Path]:
-    """Files called train, test, ... (or ending in _train and so on) that look like this format."""
+    """Files named train, test, ... (or ending in _train and so on) that look like this format."""
     return split_files(folder, recognises)
 
 
 FORMAT = Format(
     name="xc",
-    about="sparse features as text, as the extreme classification repository gives them",
+    about="sparse features as text, the format of the extreme classification repository",
     recognises=recognises,
     read=read,
     write=write,
