@@ -40,20 +40,30 @@ class Config(BaseModel):
             return given
         completed = dict(given)
         for name, field in cls.model_fields.items():
-            if isinstance(field.default, Config) and isinstance(completed.get(name), Mapping):
-                completed[name] = field.default.completed(completed[name])
+            if isinstance(field.default, Config) and name in completed:
+                completed[name] = field.default._completed_section(completed[name])
         return completed
+
+    def _completed_section(self, given: Any) -> Any:
+        """Complete a section given as a mapping or as a config of this class; anything else is returned unchanged."""
+        if type(given) is type(self):
+            given = given._given_fields()
+        return self.completed(given) if isinstance(given, Mapping) else given
+
+    def _given_fields(self) -> dict[str, Any]:
+        """The fields that were set explicitly."""
+        return {name: getattr(self, name) for name in self.model_fields_set}
 
     def completed(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """`given`, with missing fields filled from the fields that were set explicitly in this config.
 
         Classes whose fields depend on each other override this to drop what contradicts `given`.
         """
-        own = {name: getattr(self, name) for name in self.model_fields_set}
+        own = self._given_fields()
         nested = {
-            name: own[name].completed(value)
+            name: own[name]._completed_section(value)
             for name, value in given.items()
-            if isinstance(own.get(name), Config) and isinstance(value, Mapping)
+            if isinstance(own.get(name), Config)
         }
         return {**own, **given, **nested}
 

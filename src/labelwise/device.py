@@ -15,22 +15,18 @@ log = logging.getLogger("labelwise")
 
 TRUE = ("1", "true", "yes", "on", "y", "t")
 
-_used_several = False
-_one_thread = False
+_forked = False
 
 
 @contextmanager
 def torch_threads() -> Iterator[None]:
     """Let torch use as many threads as the rest of the toolkit inside the block.
 
-    One thread in a process that was forked after its parent had used several: torch's OpenMP threads do not survive a
-    fork, and the first operation that waits for them would hang.
+    One thread in a forked process: torch's OpenMP threads do not survive a fork, and the first operation that waits for
+    them would hang. Whether the parent had started any cannot be known here.
     """
-    global _used_several
-    count = 1 if _one_thread else threads()
-    _used_several = _used_several or count > 1
     before = torch.get_num_threads()
-    torch.set_num_threads(count)
+    torch.set_num_threads(1 if _forked else threads())
     try:
         yield
     finally:
@@ -45,7 +41,7 @@ def limited_threads(count: int, usual: int) -> Iterator[None]:
     set, it is whatever any thread set last, and so depends on the order of threads.
     """
     torch.get_num_threads()  # the first call in a thread copies the global setting; later it is per thread
-    torch.set_num_threads(count)
+    torch.set_num_threads(1 if _forked else count)
     try:
         yield
     finally:
@@ -53,10 +49,10 @@ def limited_threads(count: int, usual: int) -> Iterator[None]:
 
 
 def _limit_after_fork() -> None:
-    global _one_thread
-    if _used_several:
-        _one_thread = True
-        torch.set_num_threads(1)
+    global _forked
+    _forked = True
+    torch.set_num_threads(1)
+    if threads() > 1:
         log.info("torch uses one thread in a forked process; start processes by spawn or forkserver to use more")
 
 

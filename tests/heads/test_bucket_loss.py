@@ -51,7 +51,7 @@ def test_softmax_over_buckets(rows):
 
 def test_targets_stand_once():
     targets = BucketTargets.of_rows(LABELS, np.array([0, 2]), TABLES, 3)
-    assert targets.places.T.tolist() == [
+    assert targets.indices.T.tolist() == [
         [0, 0, 0], [0, 1, 0], [0, 1, 1], [0, 1, 2], [1, 0, 1], [1, 0, 2], [1, 1, 0], [1, 1, 1],
     ]  # fmt: skip
-    assert targets.shares.tolist() == pytest.approx([1, 1 / 3, 1 / 3, 1 / 3, 1 / 2, 1 / 2, 1 / 3, 2 / 3])
+    assert targets.fractions.tolist() == pytest.approx([1, 1 / 3, 1 / 3, 1 / 3, 1 / 2, 1 / 2, 1 / 3, 2 / 3])

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from labelwise.heads.config import LossConfig
-from labelwise.heads.losses import best_constants, constant_loss, label_shares, make_loss
+from labelwise.heads.losses import best_constants, constant_loss, label_priors, make_loss
 
 CONFIGS = [
     LossConfig(name="bce"),
@@ -82,6 +82,6 @@ def test_the_floor_of_cross_entropy_is_the_entropy_of_the_marginals():
     loss = make_loss(LossConfig())
     with np.errstate(divide="ignore", invalid="ignore"):
         entropy = -np.nansum(shares * np.log(shares)) - np.sum((1 - shares) * np.log1p(-shares))
-    floor = constant_loss(loss, best_constants(loss, label_shares(counts, 400)), labels, 400)
+    floor = constant_loss(loss, best_constants(loss, label_priors(counts, 400)), labels, 400)
     assert floor == pytest.approx(entropy, rel=5e-3)
     assert constant_loss(loss, np.zeros(4), labels, 400) == pytest.approx(4 * np.log(2))

@@ -1,4 +1,4 @@
-"""Adam by rows against its plain twin."""
+"""Adam by rows against a reference implementation."""
 
 import numpy as np
 from hypothesis import given
@@ -9,7 +9,7 @@ from labelwise.kernels.networks.row_adam import update_rows
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 20), st.sampled_from([0.0, 0.1]))
-def test_rows_move_as_the_twin_says(seed, width, decay):
+def test_rows_move_as_the_reference_does(seed, width, decay):
     random = np.random.default_rng(seed)
     table, first, second = (random.normal(size=(7, width)) for _ in range(3))
     rows = random.choice(7, 3, replace=False)

@@ -132,8 +132,8 @@ def test_a_models_explanation_is_its_prediction_in_words(model):
     top = model.predict([document], k=20)
     found = model.explain(document, k=20, terms=None)
     assert [one.label for one in found] == top.labels[0]
-    for place, one in enumerate(found):
-        assert one.score == top.scores[0, place]
+    for rank, one in enumerate(found):
+        assert one.score == top.scores[0, rank]
         assert one.predicted
         assert one.other == 0
         assert one.bias + sum(term.contribution for term in one.terms) == pytest.approx(one.margin, abs=1e-12)
@@ -145,7 +145,7 @@ def test_a_models_explanation_is_its_prediction_in_words(model):
         for term in one.terms:
             assert term.name in document
             assert term.contribution == pytest.approx(term.value * term.weight)
-        if all(path.reached for path in one.paths[:5]) and place < 5:
+        if all(path.reached for path in one.paths[:5]) and rank < 5:
             assert one.score == pytest.approx(np.mean([path.score for path in one.paths]), abs=1e-5)
     own = found[0].label.removeprefix("L")
     assert found[0].terms[0].name.startswith(f"word{own}x")
@@ -179,7 +179,7 @@ def test_meanings_probabilities_and_nameless_features():
     assert all(0 < e.score < one.score for e in far)
 
 
-def test_what_cannot_be_explained_is_told(model):
+def test_what_cannot_be_explained_is_refused(model):
     with pytest.raises(DataError, match="one document, got 2"):
         model.explain(["a", "b"])
     with pytest.raises(DataError, match="no label 'L77'"):
@@ -198,8 +198,8 @@ def test_one_versus_rest_is_a_path_of_one_step():
     model = method_class("linear_flat")().fit(data)
     document = data.texts[0]
     top = model.predict([document], k=5)
-    for place, one in enumerate(model.explain(document, k=5, terms=None)):
+    for rank, one in enumerate(model.explain(document, k=5, terms=None)):
         assert [len(path.steps) for path in one.paths] == [1]
-        assert one.score == top.scores[0, place]
+        assert one.score == top.scores[0, rank]
         assert one.paths[0].score == pytest.approx(one.score, rel=1e-4, abs=1e-5)
         assert one.bias + sum(term.contribution for term in one.terms) == pytest.approx(one.margin, abs=1e-12)

@@ -1,4 +1,4 @@
-"""Free memory as the system tells it, and what training is thought to need."""
+"""Free memory as the system reports it, and the estimated memory of training."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ STAT = f"anon 5\ninactive_file {GB}\nactive_file 7\n"
         ({}, None),
         ({"proc/meminfo": MEMINFO}, 32 * GB),
         ({"proc/meminfo": "nonsense\n"}, None),
-        # a container, version 2: files held in memory can be given up
+        # a container, version 2: cached files can be dropped
         (
             {
                 "proc/meminfo": MEMINFO,
@@ -45,7 +45,7 @@ STAT = f"anon 5\ninactive_file {GB}\nactive_file 7\n"
             },
             6 * GB,
         ),
-        # no limit of its own, but one above it
+        # no own limit, but one of its parent
         (
             {
                 "proc/meminfo": MEMINFO,

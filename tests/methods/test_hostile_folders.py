@@ -63,7 +63,7 @@ def test_label_names_that_are_equal_are_refused(saved):
 
 def test_words_that_are_equal_are_refused(tmp_path):
     tensors = strings_to_tensors("vocabulary", Strings.of(["one", "two", "one"]))
-    with pytest.raises(ModelFormatError, match="twice"):
+    with pytest.raises(ModelFormatError, match="duplicate word"):
         Vocabulary.restored(tensors, WordsConfig(), tmp_path)
 
 

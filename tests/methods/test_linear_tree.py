@@ -51,7 +51,7 @@ def test_mistakes_with_files_are_told_before_anything_is_done(tmp_path, monkeypa
     lw.write(planted("texts", n_documents=7), tmp_path / "short.jsonl")
     (tmp_path / "other.jsonl").write_text('{"text": "x", "labels": ["unheard"]}\n' * 600)
     for params, message in (
-        ({"tree": "hierarchy", "hierarchy": "tree.tsv"}, "goes in a circle"),
+        ({"tree": "hierarchy", "hierarchy": "tree.tsv"}, "has a cycle"),
         ({"tree": "hierarchy", "hierarchy": "strange.tsv"}, "none of the 60 labels is in the hierarchy"),
         ({"tree": "hierarchy", "hierarchy": "missing.tsv"}, "missing.tsv"),
         ({"negatives": "user", "user_negatives": "missing.npz"}, "no such file"),

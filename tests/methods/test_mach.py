@@ -77,7 +77,7 @@ def test_processes_that_know_nothing_of_each_other(tmp_path, data):
         assert process.returncode == 0, told.decode()
     assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == ["000", "002"]
     done = labelwise("train", config)
-    assert "2 of 4 repetitions were finished before" in done.err
+    assert "2 of 4 repetitions are already finished" in done.err
     expected, read = trained_alone(tmp_path)
     found = lw.load(tmp_path / "run" / "model")
     same_repetitions(found.repetitions_, expected.repetitions_)
@@ -103,8 +103,8 @@ def test_a_kill_costs_unfinished_steps_only(tmp_path, data):
     assert (tmp_path / "parts" / "000").is_dir()
     assert not (tmp_path / "parts" / "001").exists()
     done = labelwise("train", config, *checkpoint)
-    assert "1 of 4 repetitions were finished before" in done.err
-    assert "going on" in done.err
+    assert "1 of 4 repetitions are already finished" in done.err
+    assert "resuming after step" in done.err
     expected, _ = trained_alone(tmp_path)
     same_repetitions(lw.load(tmp_path / "run" / "model").repetitions_, expected.repetitions_)
 
@@ -114,7 +114,7 @@ def test_more_repetitions_later_use_those_there_are(tmp_path, data, caplog):
     first = lw.Mach(**{**SMALL, "repetitions": 2}, repetitions_folder=folder).fit(data)
     with caplog.at_level("INFO"):
         more = lw.Mach(**SMALL, repetitions_folder=folder).fit(data)
-    assert "2 of 4 repetitions were finished before" in caplog.text
+    assert "2 of 4 repetitions are already finished" in caplog.text
     same_repetitions(more.repetitions_[:2], first.repetitions_)
 
 
@@ -177,7 +177,7 @@ def test_a_finished_repetition_is_never_lost(tmp_path, data, caplog):
     assert len(list(tmp_path.iterdir())) == 2
     with caplog.at_level("INFO"):
         again = trained(1), trained(2)
-    assert caplog.text.count("1 of 1 repetitions were finished before") == 2
+    assert caplog.text.count("1 of 1 repetitions are already finished") == 2
     same_repetitions(again[0], first)
     same_repetitions(again[1], second)
 
@@ -213,7 +213,7 @@ def test_a_model_of_what_is_finished(tmp_path, data, model, caplog):
     caplog.clear()
     with caplog.at_level("INFO"):
         loaded = lw.load(tmp_path / "model")
-    assert "2 of 4 repetitions are there and used" in caplog.text
+    assert "2 of 4 repetitions are present and used" in caplog.text
     np.testing.assert_array_equal(loaded.predict(data, k=5).scores, found.predict(data, k=5).scores)
 
 
@@ -259,7 +259,7 @@ def test_several_labels_with_softmax_are_told(caplog, data, single):
     lw.Mach(**settings).fit(data)
     several = int((np.diff(data.labels.indptr) > 1).sum())
     assert several
-    assert f"softmax is for one label a document; of {several} that have more" in caplog.text
+    assert f"softmax is for one label per document; {several} have more" in caplog.text
 
 
 def test_single_labels_with_softmax(single):
@@ -282,6 +282,13 @@ def test_linear_networks_and_hashed_features(data):
     hashed = lw.Mach(**settings, feature_hashing=64).fit(data)
     assert hashed.repetitions_[0].tensors["table"].shape == (64, 32)
     assert hashed.score(data) > floor + 0.1
+
+
+def test_tables_of_features_are_built_once(data, monkeypatch):
+    hashed = lw.Mach(**SMALL, feature_hashing=64).fit(data)
+    expected = hashed.predict(data, k=5)
+    monkeypatch.setattr(BucketTables, "table", None)
+    np.testing.assert_array_equal(hashed.predict(data, k=5).scores, expected.scores)
 
 
 def test_tables_of_the_original(tmp_path, data, model):
@@ -342,8 +349,8 @@ def test_learned_buckets_resume_to_the_same(tmp_path, data):
         ({"training": {"tokens_per_batch": 100}}, "batch_size"),
         ({"missing": "leave"}, "repetitions_folder"),
         ({"repartition": {}, "training": {"epochs": None, "steps": 5}}, "epochs"),
-        ({"repartition": {"choices": 4}}, "best 4 of 4 buckets"),
-        ({"repartition": {"choices": 8, "offers": 100}, "buckets": 8}, "best 8 of 8 buckets"),
+        ({"repartition": {"choices": 4}}, "4 choices among 4 offered buckets"),
+        ({"repartition": {"choices": 8, "offers": 100}, "buckets": 8}, "8 choices among 8 offered buckets"),
         ({"buckets": 1}, "buckets"),
         ({"hash": "md5"}, "hash"),
     ],

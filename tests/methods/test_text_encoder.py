@@ -15,7 +15,7 @@ from labelwise.fit_context import FitContext
 from labelwise.networks.settings import TrainingConfig
 from labelwise.parallel import using_threads
 from labelwise.strings import Strings
-from labelwise.training.watching import History
+from labelwise.training.callbacks import History
 
 TINY = {"model": "tiny", "max_length": 32, "pooling": "mean"}
 QUICK = {"epochs": 4, "optimiser": {"rate": 0.01, "head_factor": 3}}
@@ -188,7 +188,7 @@ def test_encode_gives_the_vectors_that_predict_uses():
     np.testing.assert_array_equal(top.ids[:, 0], scores.argmax(1))
     np.testing.assert_allclose(top.scores[:, 0], 1 / (1 + np.exp(-scores.max(1))), rtol=1e-4)
     assert model.encode(["one text"]).shape == (1, 32)
-    with pytest.raises(ConfigError, match="makes no vectors"):
+    with pytest.raises(ConfigError, match="has no document vectors"):
         lw.Popularity().fit(data).encode(data)
 
 

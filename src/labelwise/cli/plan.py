@@ -14,7 +14,7 @@ def plan_command(
     documents: Annotated[int, typer.Option(help="Training documents.", min=1)],
     features: Annotated[int, typer.Option(help="Features, such as words, before hashing.", min=1)] = 100_000,
     memory: Annotated[
-        float | None, typer.Option(help="GB for training and for serving. Not given: all free memory.")
+        float | None, typer.Option(help="GB for training and for serving. Default: all free memory.")
     ] = None,
     confusion: Annotated[float, typer.Option(help="Probability that any two labels share all buckets.")] = 0.01,
     repetitions: Annotated[int | None, typer.Option(help="Fix the repetitions.", min=1, max=1000)] = None,
@@ -39,14 +39,14 @@ def plan_command(
     elif not 0 < memory < 1e9:
         raise ConfigError(f"--memory: a number of GB above 0 is needed, got {memory}")
     plan = plan_buckets(labels, documents, features, int(memory * 1e9), confusion, repetitions, buckets)
-    alike = plan.alike
+    collisions = plan.collisions
     rows = {
         "memory to plan for": size(memory * 1e9),
         "weights per repetition": f"{plan.weights:,}",
         "memory to train one repetition": size(plan.training_bytes),
         "memory to serve all repetitions": size(plan.serving_bytes),
         "outputs in total": f"{plan.repetitions * plan.buckets:,} instead of {labels:,}",
-        "label pairs that share all buckets": f"{alike:.2g} expected",
+        "label pairs that share all buckets": f"{collisions:.2g} expected",
     }
     for name, value in rows.items():
         echo(f"{name:<44}{value}", err=True)

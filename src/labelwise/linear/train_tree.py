@@ -1,7 +1,7 @@
-"""Training a whole label tree: level by level from the top, each node's children against each other.
+"""Train a label tree level by level from the top, each node's children against each other.
 
-What a node's children learn from: with `teacher` the documents that have a label below the node; with `matcher` the
-documents that the levels above send there by mistake as well, so that the level learns what it will really be shown.
+Training documents of a node's children: with `teacher` forcing the documents that have a label below the node; with
+`matcher` also the documents that the levels above predict for the node, which are the ones it will see in a search.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 from scipy import sparse
 
 from labelwise.codes.tree import LabelTree
-from labelwise.features.rows import Rows
+from labelwise.features.rows import FeatureRows
 from labelwise.linear.beam import beam_search
-from labelwise.linear.level_trainer import Chunk, LevelTrainer, SolverConfig, pieces_of, squared_norms
+from labelwise.linear.level_trainer import Chunk, LevelTrainer, SolverConfig, squared_norms, tasks_of
 from labelwise.linear.shards import ChunkShards
 from labelwise.linear.weights import ChunkedWeights, ChunkPart
 
@@ -40,21 +40,22 @@ def train_tree(
     shards: ChunkShards | None = None,
     number: int = 0,
 ) -> list[ChunkedWeights]:
-    """The weights of every level, top down.
+    """Train the weights of every level, from the top.
 
     Parameters
     ----------
     features, labels
-        CSR [documents, features] with sorted indices or `Rows` with the dense columns last, CSR [documents, labels].
+        CSR [documents, features] with sorted indices or `FeatureRows` with the dense columns last; CSR [documents,
+        labels].
     user_negatives
-        CSR [documents, labels]: further documents to learn a label's siblings from.
+        CSR [documents, labels]: additional negative documents for the siblings of a label.
     relevance
-        Weigh a positive example by the label's value (a node's by the sum of those below), rows scaled to sum 1 and
-        then to the number of the document's labels, so that costs keep their size.
+        Weight a positive example by the label's value (a node's by the sum of those below); rows are scaled so that
+        their values average 1, which keeps the scale of costs.
     shards, number
-        Where finished chunks are kept, those of an earlier, stopped try too, and the tree's number among them.
+        Storage of finished chunks, including those of an earlier, stopped attempt, and the tree's index in it.
     """
-    features = Rows.of(features)
+    features = FeatureRows.of(features)
     norms = squared_norms(features)
     targets = tree.aggregate(labels)
     further = tree.aggregate(user_negatives) if user_negatives is not None else None
@@ -63,26 +64,28 @@ def train_tree(
         if relevance:
             target = _scaled(target)
         offsets = tree.children_offsets(depth)
-        chunks = _chunks(offsets, _seen_by(depth, targets, further, levels, features, negatives, beam, post_processor))
+        chunks = _chunks(
+            offsets, _documents_of(depth, targets, further, levels, features, negatives, beam, post_processor)
+        )
         trainer = LevelTrainer(features, norms, target, solver, relevance, seed)
         what = f"level {depth + 1} of {len(targets)}"
         if shards is None:
             parts = trainer.train(chunks, what)
         else:
-            widths = {piece.first: piece.last - piece.first for chunk in chunks for piece in pieces_of(chunk)}
+            widths = {piece.first: piece.last - piece.first for chunk in chunks for piece in tasks_of(chunk)}
             done = shards.level(number, depth, widths, features.shape[1])
-            parts = trainer.train(chunks, what, done, partial(_keep, shards, number, depth))
+            parts = trainer.train(chunks, what, done, partial(_add_finished, shards, number, depth))
         levels.append(ChunkedWeights.joined(parts, features.shape[1], offsets).filled())
         log.info("level %d of %d: %s nodes, %s weights", depth + 1, len(targets),
                  f"{levels[-1].n_children:,}", f"{levels[-1].n_weights:,}")  # fmt: skip
     return levels
 
 
-def _keep(shards: ChunkShards, number: int, depth: int, first: int, part: ChunkPart) -> None:
+def _add_finished(shards: ChunkShards, number: int, depth: int, first: int, part: ChunkPart) -> None:
     shards.add((number, depth, first), part)
 
 
-def _seen_by(
+def _documents_of(
     depth: int,
     targets: list,
     further: list | None,
@@ -92,26 +95,26 @@ def _seen_by(
     beam: int,
     post: str,
 ) -> Any:
-    """CSC [documents, nodes above]: which documents each node's children learn from; None at the top (all)."""
+    """CSC [documents, nodes above]: the documents that each node's children are trained on; None at the top (all)."""
     if depth == 0:
         return None
-    seen = targets[depth - 1]
+    documents = targets[depth - 1]
     if further is not None:
-        seen = seen + further[depth - 1]
+        documents = documents + further[depth - 1]
     if negatives == "matcher":
         width = levels[-1].n_children
         top = beam_search(features, levels, np.arange(width), beam, min(beam, width), post)
-        sent = top.to_csr(width)
-        sent.data[:] = 1  # a score of 0 was sent there all the same
-        seen = seen + sent
-    return sparse.csc_array(seen)
+        predicted = top.to_csr(width)
+        predicted.data[:] = 1  # predicted with a score of 0 too
+        documents = documents + predicted
+    return sparse.csc_array(documents)
 
 
-def _chunks(offsets: np.ndarray, seen: Any) -> list[Chunk]:
-    if seen is None:
+def _chunks(offsets: np.ndarray, documents: Any) -> list[Chunk]:
+    if documents is None:
         return [Chunk(0, int(offsets[-1]), None)]
     return [
-        Chunk(int(offsets[p]), int(offsets[p + 1]), seen.indices[seen.indptr[p] : seen.indptr[p + 1]])
+        Chunk(int(offsets[p]), int(offsets[p + 1]), documents.indices[documents.indptr[p] : documents.indptr[p + 1]])
         for p in range(len(offsets) - 1)
     ]
 

@@ -1,7 +1,7 @@
-"""`LinearTrees`: what a method with linear classifiers holds: the order of features, the trees and their weights.
+"""`LinearTrees`: the linear part of a method: the order of features, the trees and their weights.
 
-It trains the trees it is given, keeps finished work on disk, searches, explains, and turns into named arrays and back.
-Where features, trees and negatives come from is the method's business; one-versus-rest is a tree without inner nodes.
+It trains given trees, saves finished work on disk, searches, explains, and converts to named arrays and back. The
+method provides features, trees and negatives; one-versus-rest is a tree without inner nodes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from labelwise.codes.label_path import LabelPath
 from labelwise.codes.tree import LabelTree
 from labelwise.errors import ModelFormatError
 from labelwise.features.feature_order import FeatureOrder
-from labelwise.features.rows import Rows, as_csr
+from labelwise.features.rows import FeatureRows, as_csr
 from labelwise.linear.beam import POST_PROCESSORS, LabelChoice, TreeSearch
 from labelwise.linear.explain import explain_labels
 from labelwise.linear.level_trainer import SolverConfig
@@ -31,11 +31,11 @@ from labelwise.topk import TopK
 
 Precision = Literal["float32", "float16", "int8"]
 SEED_STEP = 1009
-"""Between the seeds of two trees: each tree draws with a seed of its own."""
-WIDE_BEAM, SEARCHED_IN_FULL = 100, 1000
-"""Nodes per level, and labels of a tree, that are looked at if a user allows only so few labels."""
-OFFERED = 20
-"""Labels each of several trees offers to their average: up to so many, the first labels do not depend on `k`."""
+"""Difference between the seeds of two trees."""
+WIDE_BEAM, MAX_ALLOWED = 100, 1000
+"""Maximum beam, and maximum labels per tree, to which a search is widened if a user allows few labels."""
+MIN_AVERAGED = 20
+"""Minimum labels that each of several trees contributes to the average: for smaller `k` the result is a prefix."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class SearchSettings:
     """How trees are searched."""
 
     post_processor: str = "l3_hinge"
-    """How a node's margin becomes a score that is combined with its parent's."""
+    """How a node's margin is transformed to a score, which is combined with its parent's."""
     beam: int = 1
-    """Nodes kept at each level."""
+    """Nodes kept per level."""
 
 
 @dataclass(frozen=True)
@@ -55,21 +55,21 @@ class TrainingSettings:
     solver: SolverConfig = field(default_factory=SolverConfig)
     search: SearchSettings = field(default_factory=SearchSettings)
     negatives: Negatives = "teacher"
-    """What a node learns from: see `train_tree`."""
+    """The training documents of a node: see `train_tree`."""
     relevance: bool = False
-    """Weigh positive examples by the labels' values."""
+    """Weight positive examples by the labels' values."""
     precision: Precision = "float32"
-    """How weights are stored."""
+    """The type of stored weights."""
     memory: Memory = "check"
     seed: int = 0
 
     def seeds(self, trees: int) -> list[int]:
-        """A seed per tree."""
+        """One seed per tree."""
         return [self.seed + SEED_STEP * number for number in range(trees)]
 
 
 class LinearTrees:
-    """Linear classifiers in trees, over features numbered by frequency. Callers give and get their own numbers."""
+    """Linear classifiers in trees, over features renumbered by frequency. Callers use the original indices."""
 
     def __init__(self) -> None:
         self.order = FeatureOrder(np.empty(0, np.int32))
@@ -78,27 +78,27 @@ class LinearTrees:
 
     # --- training ---
 
-    def order_features(self, features: Any, own: bool = False) -> Rows:
-        """Learn the order of features (CSR, dense or `Blocks`) and return them in it, for `train`.
+    def order_features(self, features: Any, in_place: bool = False) -> FeatureRows:
+        """Learn the order of features (CSR, dense or `Blocks`) and return them renumbered, for `train`.
 
-        With `own` CSR is renumbered in its own memory; dense columns are used where they are.
+        `in_place` overwrites the CSR; dense columns are never copied.
         """
-        self.order, rows = FeatureOrder.learned(features, own)
+        self.order, rows = FeatureOrder.learn(features, in_place)
         return rows
 
     def train(
         self,
-        features: Rows,
+        features: FeatureRows,
         labels: Any,
         trees: Sequence[LabelTree],
         settings: TrainingSettings,
         shards: ChunkShards | None = None,
         user_negatives: Any = None,
     ) -> None:
-        """Train the classifiers of all trees; features are what `order_features` returned.
+        """Train the classifiers of all trees; `features` come from `order_features`.
 
-        `shards` are where finished chunks are kept, and those of an earlier attempt at the same training;
-        `user_negatives` [documents, labels] are further documents to learn a label's siblings from.
+        `shards` stores finished chunks and has those of an earlier attempt at the same training; `user_negatives`
+        [documents, labels] are additional negative documents for the siblings of a label.
         """
         self.trees, self._searches = [], {}
         need = training_need(
@@ -125,34 +125,34 @@ class LinearTrees:
         allowed: np.ndarray | None = None,
         weights: np.ndarray | None = None,
     ) -> TopK:
-        """The best k labels per document; only of the `allowed` ones, with scores multiplied by `weights`.
+        """The best k labels per document among the `allowed` ones, with scores multiplied by `weights`.
 
-        Few allowed labels are searched in full: the beam is as wide as the nodes that can lead to them.
+        If few labels are allowed the beam is widened, so that all of them are reached.
         """
         rows = self.order.rows(features)
-        beam, each = search.beam, max(k, min(OFFERED, len(self.trees[0][0].label_order)))
+        beam, each = search.beam, max(k, min(MIN_AVERAGED, len(self.trees[0][0].label_order)))
         if allowed is not None:
             few = int(allowed.sum())
-            beam, each = max(beam, min(few, WIDE_BEAM)), max(each, min(few, SEARCHED_IN_FULL))
+            beam, each = max(beam, min(few, WIDE_BEAM)), max(each, min(few, MAX_ALLOWED))
         extra = None if weights is None else np.log(weights)
         choices = [_choice(tree.label_order, allowed, extra) for tree, _ in self.trees]
-        searches = self._ready(search.post_processor)
+        searches = self._prepared(search.post_processor)
         if len(searches) == 1:
             return searches[0].best(rows, beam, k, choices[0])
         tops = [one.best(rows, beam, each, choice) for one, choice in zip(searches, choices, strict=True)]
         return averaged(tops, k, product=POST_PROCESSORS[search.post_processor][2])
 
     def explain(self, features: Any, labels: np.ndarray, search: SearchSettings) -> list[list[LabelPath]]:
-        """Per tree the paths of some labels, for one document."""
+        """The paths of some labels in each tree, for one document."""
         row = self.order.rows(as_csr(features))
-        found = []
+        by_tree = []
         for tree, levels in self.trees:
             paths = explain_labels(row, tree, levels, labels, search.beam, search.post_processor)
-            found.append([replace(path, features=self.order.original[path.features]) for path in paths])
-        return found
+            by_tree.append([replace(path, features=self.order.original[path.features]) for path in paths])
+        return by_tree
 
-    def _ready(self, post_processor: str) -> list[TreeSearch]:
-        """The trees laid out for searching, once per post-processor."""
+    def _prepared(self, post_processor: str) -> list[TreeSearch]:
+        """The trees prepared for searching, once per post-processor."""
         if post_processor not in self._searches:
             self._searches[post_processor] = [
                 TreeSearch(levels, tree.label_order, post_processor) for tree, levels in self.trees
@@ -172,7 +172,7 @@ class LinearTrees:
 
     @classmethod
     def restored(cls, tensors: Mapping[str, np.ndarray], n_features: int, n_labels: int, path: Path) -> LinearTrees:
-        """From `state`, every number checked that a kernel relies on."""
+        """Restore what `state` returned; everything that kernels rely on is checked."""
         count = get_tensor(tensors, "trees", path)
         if count.shape != (1,) or count.dtype != np.int64 or not 1 <= count[0] <= 10_000:
             raise ModelFormatError(f"{path}: the number of trees is damaged")

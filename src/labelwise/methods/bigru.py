@@ -1,7 +1,7 @@
 """BiGRU baselines: every label scored for every document, with label-wise attention (BiGRU-LWAN) or without.
 
 With attention each label has its own view of the document and its own weights (LibMultiLabel's BiGRULWAN, after
-Mullenbach et al. 2018); without, the mean state of the words goes into one linear output per label.
+Mullenbach et al. 2018); without, the mean hidden state is the input of one linear output per label.
 
 Cost: documents x words x recurrent weights, and with attention documents x words x labels x width, which is what trees
 avoid. Memory is bounded by blocks of documents and labels; the weights of all labels are updated at every step.
@@ -41,9 +41,9 @@ class BiGRU(WordNetworkMethod):
         recurrent: RecurrentConfig = RecurrentConfig(cell="gru")
         """The recurrent layer."""
         attention: Literal["label", "none"] = "label"
-        """Each label looks at the words in its own way, or all share the mean of the words' states."""
+        """Label-wise attention, or the mean of the hidden states for all labels."""
         training: WordTraining = TRAINING
-        """How it is trained."""
+        """Settings of training."""
         valid_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
         """Fraction of the training documents held out to choose the best weights when the data has no valid part; at
         most 1,000 documents."""

@@ -1,4 +1,4 @@
-"""The folder of a saved model: parameters, labels, what was learned, and the calibration if there is one."""
+"""The folder of a saved model: parameters, labels, learned state, and the calibration if there is one."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def write_model(model: Method, path: str | Path, force: bool) -> None:
 
 
 def write_calibration(calibration: Calibration, path: str | Path) -> None:
-    """Put a calibration into the folder of a model, without writing the rest again."""
+    """Write only a calibration, into the folder of a model."""
     with store.update_folder(path, "model", {"calibrated": True}) as folder:
         folder.write_tensors(CALIBRATION_FILE, calibration.to_tensors())
 
 
 def read_model(model: Method, folder: store.Folder) -> None:
-    """Fill a fresh method from a folder, checked against its manifest: both may come from a stranger."""
+    """Restore a method from a folder, checked against its manifest: both may be untrusted."""
     config = folder.read_json(CONFIG_FILE)
     if not isinstance(config, dict):
         raise ModelFormatError(f"{folder.path / CONFIG_FILE}: a mapping is needed")
@@ -64,7 +64,7 @@ def read_model(model: Method, folder: store.Folder) -> None:
     model._loaded_from = folder.path
     calibrated = manifest.get("calibrated", False)
     if calibrated is not (CALIBRATION_FILE in manifest["files"]):
-        raise ModelFormatError(f"{folder.path / store.MANIFEST}: it does not tell whether the model is calibrated")
+        raise ModelFormatError(f"{folder.path / store.MANIFEST}: `calibrated` does not match the files of the model")
     if calibrated:
         path = folder.path / CALIBRATION_FILE
         model.calibration_ = Calibration.from_tensors(folder.tensors(CALIBRATION_FILE), path)

@@ -1,7 +1,7 @@
-"""Popularity: everybody gets the labels most frequent in training, scored by their frequency.
+"""Popularity: every document gets the labels most frequent in training, scored by their frequency.
 
-The honest floor: a method that does not beat it by a wide margin has learned nothing.
-Cost: one count of the labels; a model of one number a label. Nothing is read of the document.
+The baseline: a method that does not beat it by a wide margin has learned nothing.
+Cost: counting the labels; the model has one number per label. The documents are ignored.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Popularity(Method):
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
         frequencies = get_tensor(tensors, "frequencies", path)
         if frequencies.shape != self.label_counts_.shape or frequencies.dtype != np.float32:
-            raise ModelFormatError(f"{path}: one frequency a label is needed")
+            raise ModelFormatError(f"{path}: one frequency per label is needed")
         if not np.isfinite(frequencies).all():
             raise ModelFormatError(f"{path}: frequencies must be finite")
         self.frequencies_ = frequencies

@@ -1,6 +1,6 @@
-"""What methods over words share: a vocabulary, trees of recurrent networks, prediction, explanation, files.
+"""Base of methods over words: vocabulary, trees of recurrent networks, prediction, explanation, state.
 
-A method says which trees there are and what the network of a level is; without a tree, a model is one level.
+A subclass defines the label trees and the network of a level; a model without a tree is one level.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from labelwise.networks.settings import (
     Positive,
     ScheduleConfig,
     TrainingConfig,
-    without_held_out,
+    without_validation,
 )
 from labelwise.result_fields import PART, ignored_fields
 from labelwise.store import get_tensor
@@ -41,42 +41,42 @@ if TYPE_CHECKING:
     from labelwise.encoders.recurrent import RecurrentEncoder
     from labelwise.networks.attention_tree import AttentionTree
     from labelwise.networks.levels import Level
-    from labelwise.training.watching import History
+    from labelwise.training.callbacks import History
 
-MOST_VALID = 1000
-"""Documents held out at most when a share of the training documents is: they are predicted every hundred steps."""
-OFFERED = 100
-"""Labels that each of several trees offers at least."""
-STATES_AN_EPOCH, STEPS_BETWEEN_STATES = 10, 100
+MAX_VALID = 1000
+"""Maximum number of documents held out from the training documents: they are validated every hundred steps."""
+LABELS_PER_TREE = 100
+"""Minimum number of labels predicted per tree, if there are several trees."""
+STATES_PER_EPOCH, STEPS_BETWEEN_STATES = 10, 100
 SEED_STEP = 1000
 WORDS = "encoder.words"
 
 
 class WordTraining(TrainingConfig):
-    """How recurrent networks are trained: Adam at a constant rate, adaptive clipping, the mean of weights (SWA)."""
+    """Training of recurrent networks: Adam at a constant rate, adaptive clipping, the mean of weights (SWA)."""
 
     batch_size: Count = 40
-    """Documents in a batch, at most."""
+    """Maximum number of documents per batch."""
     clip: Positive | Literal["adaptive"] | None = "adaptive"
     """Maximum gradient norm over all parameters; `adaptive` allows five times the largest of the last five."""
     optimiser: OptimiserConfig = OptimiserConfig(name="adam")
-    """How weights follow gradients."""
+    """The optimiser and its settings."""
     schedule: ScheduleConfig = ScheduleConfig(kind="constant")
-    """How the learning rate changes."""
+    """The learning rate schedule."""
     averaging: AveragingConfig = AveragingConfig(kind="swa", start=0.3, window=5)
-    """Averages of the weights along the way; `every: null` takes ten states per epoch, or one every 100 steps."""
+    """Weight averaging; `every: null` averages ten states per epoch, or one every 100 steps."""
     validate_every: Count | Literal["epoch"] | None = 100
     """Steps between two validations, or every epoch, or null: never."""
     metric: str = "nDCG@5"
-    """The number that tells which weights are best."""
+    """The metric that decides which weights are best."""
     early_stopping: EarlyStoppingConfig | None = EarlyStoppingConfig(patience=20)
-    """End when validation has stopped getting better; null trains to the end."""
+    """Stop when the metric has stopped improving; null: never."""
 
 
 class WordNetworkMethod(Method):
     """Base of methods over words. Its Config has `words`, `recurrent`, `training` and `valid_fraction`.
 
-    After `fit`: ``vocabulary_``, ``trees_`` (an `AttentionTree` each) and ``histories_`` (of each tree's levels).
+    After `fit`: ``vocabulary_``, ``trees_`` (of `AttentionTree`) and ``histories_`` (per tree, of its levels).
     """
 
     inputs = ("texts",)
@@ -88,14 +88,14 @@ class WordNetworkMethod(Method):
     trees_: list[AttentionTree]
     histories_: list[list[History]]
 
-    # --- what a method says ---
+    # --- hooks of subclasses ---
 
     def _label_trees(self, train: Dataset) -> list[LabelTree]:
         """The trees to train."""
         return [LabelTree.flat(train.n_labels)]
 
     def _level(self, encoder: RecurrentEncoder, size: int) -> Level:
-        """A network for a level of so many nodes: the encoder with a head."""
+        """The network of a level with `size` nodes: the encoder with a head."""
         raise NotImplementedError
 
     @property
@@ -119,31 +119,31 @@ class WordNetworkMethod(Method):
 
         from labelwise.device import torch_threads
         from labelwise.encoders.word_vectors import word_table
-        from labelwise.training.tree_training import TreeData, TreeTraining, with_budget
+        from labelwise.training.tree_training import TreeData, TreeTraining, with_time_left
 
         config, training = self.config, self.config.training
-        train, held_out = split_for_early_stopping(data, valid, config.valid_fraction, MOST_VALID, training.seed)
+        train, held_out = split_for_early_stopping(data, valid, config.valid_fraction, MAX_VALID, training.seed)
         if held_out is None:
-            training = without_held_out(training, self.Config.model_fields["training"].default)
-        training = _averaged_often(training, len(train))
+            training = without_validation(training, self.Config.model_fields["training"].default)
+        training = _with_averaging_interval(training, len(train))
         elsewhere = {"training": True}  # the loop adds it
         settings = config.model_dump_json(exclude={**ignored_fields(type(config), PART), **elsewhere})
         with torch_threads():
             self.vocabulary_, tokens = Vocabulary.learned(train.texts or Strings.of(()), config.words)
             vectors = torch.from_numpy(word_table(self.vocabulary_, training.seed))
-            learn_from, stop_by = TreeData(tokens, train.labels), None
+            train_data, valid_data = TreeData(tokens, train.labels), None
             if held_out is not None:
-                stop_by = TreeData(self.vocabulary_.encode(held_out.texts or Strings.of(())), held_out.labels)
+                valid_data = TreeData(self.vocabulary_.encode(held_out.texts or Strings.of(())), held_out.labels)
             trees = self._label_trees(train)
             self.trees_, self.histories_ = [], []
             for number, tree in enumerate(trees):
                 seed = training.seed + SEED_STEP * number
                 spent = sum(history.seconds for histories in self.histories_ for history in histories)
-                own = with_budget(training.model_copy(update={"seed": seed}), spent, len(trees) - number)
+                own = with_time_left(training.model_copy(update={"seed": seed}), spent, len(trees) - number)
                 name = f"tree{number}-" if len(trees) > 1 else ""
                 make = partial(self._new_level, vectors)
                 trained, histories = TreeTraining(make, self._beam, own, context, name, settings).run(
-                    tree, learn_from, stop_by
+                    tree, train_data, valid_data
                 )
                 self.trees_.append(trained)
                 self.histories_.append(histories)
@@ -165,14 +165,14 @@ class WordNetworkMethod(Method):
             trees, tokens = self.trees_, self._tokens(data)
             if len(trees) == 1:
                 return trees[0].best(tokens, k)
-            each = min(max(k, OFFERED), len(self.label_names_))
+            each = min(max(k, LABELS_PER_TREE), len(self.label_names_))
             return averaged([tree.best(tokens, each) for tree in trees], k, product=True)
 
     def _tokens(self, data: Documents) -> WordTokens:
         return self.vocabulary_.encode(data.texts or Strings.of(()))
 
     def _encode(self, data: Documents) -> np.ndarray:
-        """The mean state of each document's words at the last level, those of all trees side by side."""
+        """The mean hidden state of each document at the last level, concatenated over the trees."""
         import torch
 
         from labelwise.device import torch_threads
@@ -187,20 +187,20 @@ class WordNetworkMethod(Method):
             for documents in batches_by_length(tokens.lengths, TOKENS_AT_ONCE):
                 batch = tokens.batch(documents)
                 ids, lengths = tensors_of(batch)
-                found = [
+                means = [
                     encoder(ids.to(encoder.words.device), lengths).sum(1).cpu() / lengths[:, None]
                     for encoder in encoders
                 ]
-                vectors[batch.rows] = torch.cat(found, 1).numpy()
+                vectors[batch.rows] = torch.cat(means, 1).numpy()
         return vectors
 
     def _explain(self, data: Documents, labels: np.ndarray) -> list[list[LabelPath]]:
         from labelwise.device import torch_threads
-        from labelwise.methods.attention_words import explained
+        from labelwise.methods.attention_words import explain_labels
 
         tokens = self._tokens(data)
         with torch_threads():
-            return [explained(tree, tokens, labels) for tree in self.trees_]
+            return [explain_labels(tree, tokens, labels) for tree in self.trees_]
 
     def _feature_names(self, columns: np.ndarray) -> list[str] | None:
         return [self.vocabulary_.name(int(word)) for word in columns]
@@ -232,7 +232,7 @@ class WordNetworkMethod(Method):
         frozen = self.config.words.is_frozen
         words = get_tensor(tensors, "words" if frozen else f"tree0.level0.{WORDS}", path)
         if words.ndim != 2 or len(words) != len(self.vocabulary_) or words.dtype != np.float32:
-            raise ModelFormatError(f"{path}: there is not a vector for each of {len(self.vocabulary_):,} words")
+            raise ModelFormatError(f"{path}: one vector is needed for each of {len(self.vocabulary_):,} words")
         shared = {WORDS: words} if frozen else {}
 
         def empty(size: int) -> Level:
@@ -252,11 +252,11 @@ class WordNetworkMethod(Method):
         self._stored = dict(tensors)
 
 
-def _averaged_often(training: TrainingConfig, n_documents: int) -> TrainingConfig:
-    """With the steps between two averaged states, where the config leaves them open."""
+def _with_averaging_interval(training: TrainingConfig, n_documents: int) -> TrainingConfig:
+    """Set the steps between two averaged states, if the config does not."""
     averaging = training.averaging
     if averaging.kind != "swa" or averaging.every is not None:
         return training
     steps = n_documents // (training.batch_size * training.accumulate)
-    every = min(max(steps // STATES_AN_EPOCH, 1), STEPS_BETWEEN_STATES)
+    every = min(max(steps // STATES_PER_EPOCH, 1), STEPS_BETWEEN_STATES)
     return training.model_copy(update={"averaging": averaging.model_copy(update={"every": every})})

@@ -16,7 +16,7 @@ from labelwise.topk import NO_LABEL, TopK, sorted_by_score
 
 
 class EncoderHead(nn.Module):
-    """An encoder and a head; `forward` gives the documents' vectors."""
+    """An encoder and a head; `forward` returns the documents' vectors."""
 
     def __init__(self, encoder: Encoder, head: FlatHead) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ def best_labels(head: FlatHead, batches: Iterable[tuple[np.ndarray, Tensor]], co
     ids = np.empty((count, k), np.int32)
     scores = np.empty((count, k), np.float32)
     for documents, vectors in batches:
-        found, best = head.best(vectors, k)
-        scores[documents] = torch.where(found == NO_LABEL, best, torch.sigmoid(best)).cpu().numpy()
-        ids[documents] = found.cpu().numpy()
+        labels, best = head.best(vectors, k)
+        scores[documents] = torch.where(labels == NO_LABEL, best, torch.sigmoid(best)).cpu().numpy()
+        ids[documents] = labels.cpu().numpy()
     return sorted_by_score(ids, scores)

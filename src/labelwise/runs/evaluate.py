@@ -14,7 +14,7 @@ from labelwise import run_schema as files
 from labelwise.atomic import replacing
 from labelwise.data.dataset import Dataset
 from labelwise.methods.base import Method
-from labelwise.methods.inputs import in_blocks
+from labelwise.methods.inputs import predict_in_blocks
 from labelwise.metrics.evaluate import Evaluation, evaluate
 from labelwise.metrics.per_label import write_label_table
 from labelwise.runs.config import EvaluateSection
@@ -87,7 +87,7 @@ def evaluate_model(
         )
 
     with stopwatch() as predicting:
-        top = in_blocks(lambda part: model.predict(part, k=section.k), test, "predicting")
+        top = predict_in_blocks(lambda part: model.predict(part, k=section.k), test, "predicting")
     with stopwatch() as evaluating:
         evaluation = score(top)
     seconds = {"predict": predicting.seconds, "evaluate": evaluating.seconds}

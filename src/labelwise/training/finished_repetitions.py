@@ -1,4 +1,4 @@
-"""Finished repetitions of a bucket code on disk: a folder each, under the fingerprint of all it depends on."""
+"""Finished repetitions of a bucket code on disk: one folder per repetition, with its fingerprint."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from pathlib import Path
 from labelwise.codes.buckets import checked_table
 from labelwise.errors import LabelwiseError
 from labelwise.finished import find_finished, fingerprint_in, keep_finished
-from labelwise.networks.bucket_networks import Repetition, Sizes
-from labelwise.store import get_tensor
+from labelwise.networks.bucket_networks import NetworkShape, Repetition
 
 log = logging.getLogger("labelwise")
 
@@ -25,28 +24,28 @@ class FinishedRepetitions:
     Parameters
     ----------
     folder
-        Where they are.
+        Where they are kept.
     fingerprint
-        Of a repetition, by its number.
+        From the number of a repetition to its fingerprint.
     sizes, n_labels
-        What is to be found in the files.
+        Expected shapes of the arrays.
     own_tables
-        Whether each repetition holds the buckets of its labels.
+        Whether each repetition stores the buckets of its labels.
     """
 
     folder: Path
     fingerprint: Callable[[int], str]
-    sizes: Sizes
+    sizes: NetworkShape
     n_labels: int
     own_tables: bool
 
     def find(self, number: int) -> Repetition | None:
         """A finished repetition of this training; None if there is none."""
-        found = (self._read(path, number) for path in self._paths(number) if path.exists())
-        return next((one for one in found if one is not None), None)
+        finished = (self._read(path, number) for path in self._paths(number) if path.exists())
+        return next((one for one in finished if one is not None), None)
 
     def keep(self, one: Repetition) -> None:
-        """Put a finished one into the folder; one of another training that is there stays."""
+        """Write a finished repetition; one of another training in the same folder is not replaced."""
         fingerprint = self.fingerprint(one.number)
         usual, beside = self._paths(one.number)
         path = beside if fingerprint_in(usual, KIND) not in (None, fingerprint) else usual
@@ -54,7 +53,7 @@ class FinishedRepetitions:
             new.write_tensors(FILE, one.to_tensors(""))
 
     def _paths(self, number: int) -> tuple[Path, Path]:
-        """Where a finished repetition may be: under its number, or beside another training's that was there before."""
+        """Folders of a finished repetition: its number, or with a fingerprint if another training has taken that."""
         path = self.folder / f"{number:03d}"
         return path, path.with_name(f"{path.name}-{self.fingerprint(number)[:8]}")
 
