@@ -13,9 +13,7 @@ def plan_command(
     labels: Annotated[int, typer.Option(help="Labels of the task.", min=1)],
     documents: Annotated[int, typer.Option(help="Training documents.", min=1)],
     features: Annotated[int, typer.Option(help="Features, such as words, before hashing.", min=1)] = 100_000,
-    memory: Annotated[
-        float | None, typer.Option(help="GB for training and for serving. Default: all free memory.")
-    ] = None,
+    memory: Annotated[float | None, typer.Option(help="GB for training and serving; default: all free memory.")] = None,
     confusion: Annotated[float, typer.Option(help="Probability that any two labels share all buckets.")] = 0.01,
     repetitions: Annotated[int | None, typer.Option(help="Fix the repetitions.", min=1, max=1000)] = None,
     buckets: Annotated[int | None, typer.Option(help="Fix the buckets.", min=2)] = None,

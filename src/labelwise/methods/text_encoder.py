@@ -24,7 +24,7 @@ from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.encoders.config import EncoderConfig
 from labelwise.encoders.encoder_files import encoder_source
-from labelwise.errors import ModelFormatError, import_required
+from labelwise.errors import ModelFormatError, check_installed, import_required
 from labelwise.fit_context import FitContext
 from labelwise.heads.config import HeadConfig
 from labelwise.methods.base import Method
@@ -37,6 +37,7 @@ from labelwise.networks.settings import (
     without_validation,
 )
 from labelwise.result_fields import PART, ignored_fields
+from labelwise.store import get_tensor
 from labelwise.strings import Strings
 from labelwise.topk import TopK
 

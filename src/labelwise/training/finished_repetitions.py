@@ -11,6 +11,7 @@ from labelwise.codes.buckets import checked_table
 from labelwise.errors import LabelwiseError
 from labelwise.finished import find_finished, fingerprint_in, keep_finished
 from labelwise.networks.bucket_networks import NetworkShape, Repetition
+from labelwise.store import get_tensor
 
 log = logging.getLogger("labelwise")
 

@@ -13,8 +13,8 @@ def average(ids, scores, models, product, begin, end, out_ids, out_scores):
     """Labels by their mean score over the models, best first, ties by lower id.
 
     ids, scores [documents, models * n_ranks]: the predictions of each model, side by side, padded with NO_LABEL. A
-    label that a model does not predict counts 0 there if scores are products (`product`), otherwise as much as the model's
-    lowest prediction for the document.
+    label that a model does not predict counts 0 there if scores are products (`product`), otherwise as much as the
+    model's lowest prediction for the document.
     """
     n_ranks = ids.shape[1] // models
     keep = out_ids.shape[1]
