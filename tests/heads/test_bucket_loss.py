@@ -1,4 +1,4 @@
-"""Losses of buckets: values and slopes against torch's own losses on dense targets."""
+"""Losses of buckets: values and gradients against torch's own losses on dense targets."""
 
 import numpy as np
 import pytest
@@ -27,11 +27,11 @@ def both(kind, rows, expected):
     targets = BucketTargets.of_rows(LABELS, np.array(rows), TABLES, 3)
     value = bucket_loss(scores, targets, kind)
     (2 * value).backward()
-    slopes, scores.grad = scores.grad, None
+    gradients, scores.grad = scores.grad, None
     wanted = expected(scores) / len(rows)
     (2 * wanted).backward()
     torch.testing.assert_close(value, wanted)
-    torch.testing.assert_close(slopes, scores.grad)
+    torch.testing.assert_close(gradients, scores.grad)
 
 
 @pytest.mark.parametrize("rows", [[0, 1, 2, 3], [2], [3, 0]])

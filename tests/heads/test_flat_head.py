@@ -55,7 +55,7 @@ def test_gradients_of_other_losses_by_differences(labels, name):
     loss = head.loss(vectors.requires_grad_(), targets)
     loss.backward()
     rng = np.random.default_rng(3)
-    for part, slope in ((head.weight, head.weight.grad), (head.bias, head.bias.grad), (vectors, vectors.grad)):
+    for part, gradient in ((head.weight, head.weight.grad), (head.bias, head.bias.grad), (vectors, vectors.grad)):
         direction = torch.from_numpy(rng.normal(size=part.shape))
         with torch.no_grad():
             moved = []
@@ -63,7 +63,7 @@ def test_gradients_of_other_losses_by_differences(labels, name):
                 part += step * direction
                 moved.append(float(head.loss(vectors, targets)))
             part += 1e-3 * direction
-        assert (moved[0] - moved[1]) / 2e-3 == pytest.approx(float((slope * direction).sum()), rel=2e-3)
+        assert (moved[0] - moved[1]) / 2e-3 == pytest.approx(float((gradient * direction).sum()), rel=2e-3)
 
 
 def test_gradients_add_up_over_batches(labels):

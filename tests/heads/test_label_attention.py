@@ -96,8 +96,8 @@ def test_loss_scores_and_gradients_are_those_of_a_brute_force(
     expected_scores, expected = brute_force(exact, other, chosen, wanted.double())
     (3 * expected).backward()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
-    for name, slope in gradients(exact, other).items():
-        torch.testing.assert_close(found[name].double(), slope, atol=1e-6, rtol=1e-4, msg=name)
+    for name, gradient in gradients(exact, other).items():
+        torch.testing.assert_close(found[name].double(), gradient, atol=1e-6, rtol=1e-4, msg=name)
     for place, score in expected_scores.items():
         assert float(scores[place]) == pytest.approx(score.item(), rel=1e-4, abs=1e-5)
     assert int(torch.isneginf(scores).sum()) == scores.numel() - len(expected_scores)

@@ -1,4 +1,4 @@
-"""Losses of scores against their textbook formulas, their slopes against autograd."""
+"""Losses of scores against their textbook formulas, their gradients against autograd."""
 
 import numpy as np
 import pytest
@@ -41,10 +41,10 @@ def test_values_and_slopes(config):
     for target, part in ((1.0, loss.positive), (0.0, loss.negative)):
         scores = torch.linspace(-12, 12, 301, dtype=torch.float64, requires_grad=True)
         expected = textbook(config, scores, torch.full_like(scores, target))
-        (slope,) = torch.autograd.grad(expected.sum(), scores)
+        (gradient,) = torch.autograd.grad(expected.sum(), scores)
         value, found = part(scores.detach())
         torch.testing.assert_close(value, expected.detach(), rtol=1e-6, atol=1e-9)
-        torch.testing.assert_close(found, slope, rtol=1e-5, atol=1e-8)
+        torch.testing.assert_close(found, gradient, rtol=1e-5, atol=1e-8)
 
 
 @pytest.mark.parametrize("config", CONFIGS[:5], ids=lambda c: f"{c.name}-{c.focus}")

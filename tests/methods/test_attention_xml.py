@@ -57,7 +57,7 @@ def test_a_fit_stopped_in_any_level_goes_on_to_the_same_model(part, step, tmp_pa
     model.fit(data, context=FitContext(tmp_path, lambda **numbers: seen.append((numbers["part"], numbers["step"]))))
     monkeypatch.undo()
     first = min(number for name, number in seen if name == part)
-    assert first > step - 10, "it began anew"
+    assert first > step - 10, "it started over"
     if part == "level1":
         assert all(name == "level1" for name, _ in seen)
     same_predictions(model.predict(data, k=5), whole.predict(data, k=5))

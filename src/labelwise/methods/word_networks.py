@@ -31,7 +31,7 @@ from labelwise.networks.settings import (
     TrainingConfig,
     without_validation,
 )
-from labelwise.result_fields import PART, ignored_fields
+from labelwise.result_fields import PART, deciding_json
 from labelwise.store import get_tensor
 from labelwise.strings import Strings
 from labelwise.topk import TopK
@@ -127,7 +127,7 @@ class WordNetworkMethod(Method):
             training = without_validation(training, self.Config.model_fields["training"].default)
         training = _with_averaging_interval(training, len(train))
         elsewhere = {"training": True}  # the loop adds it
-        settings = config.model_dump_json(exclude={**ignored_fields(type(config), PART), **elsewhere})
+        settings = deciding_json(config, PART, elsewhere)
         with torch_threads():
             self.vocabulary_, tokens = Vocabulary.learned(train.texts or Strings.of(()), config.words)
             vectors = torch.from_numpy(word_table(self.vocabulary_, training.seed))

@@ -21,7 +21,7 @@ from labelwise.atomic import clean_up, is_temporary_name, replacing
 from labelwise.config import ConfigSource
 from labelwise.errors import ConfigError, LabelwiseError, ModelFormatError
 from labelwise.file_lock import LOCK, lock_folder
-from labelwise.result_fields import UNFINISHED, differing_keys
+from labelwise.result_fields import RESULT, UNFINISHED, differing_keys
 from labelwise.run_schema import (
     CHECKPOINTS,
     CLEARING,
@@ -129,7 +129,8 @@ class RunFolder:
 
     def _resume(self, config: RunConfig) -> None:
         before = ConfigSource.from_file(self / CONFIG).values
-        different = differing_keys(deciding_values(before, UNFINISHED), deciding_values(config.resolved(), UNFINISHED))
+        scope = RESULT if (self / MODEL).exists() else UNFINISHED  # once there is a model, its training has ended
+        different = differing_keys(deciding_values(before, scope), deciding_values(config.resolved(), scope))
         if different:
             more = f" and {len(different) - 5} more" if len(different) > 5 else ""
             raise ConfigError(

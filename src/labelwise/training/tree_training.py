@@ -126,8 +126,7 @@ class TreeTraining:
         if {"ids", "scores"} <= arrays.keys():
             return TopK(arrays["ids"], arrays["scores"])
         top = best_nodes(level, inputs, count, above, "ranking")
-        with keep_finished(path, RANKING_KIND, own) as new:
-            new.write_tensors(RANKING_FILE, {"ids": top.ids, "scores": top.scores})
+        keep_finished(path, RANKING_KIND, own, RANKING_FILE, {"ids": top.ids, "scores": top.scores})
         return top
 
 
