@@ -143,5 +143,5 @@ def test_the_end_of_a_training_that_is_over_cannot_change(place):
     (run / "state.json").write_text(json.dumps({**json.loads((run / "state.json").read_text()), "status": "running"}))
     change = f"{TRAINING}.time_budget=3600"
     refused = labelwise("train", "first.yml", "--set", change, cwd=place, code=2)
-    assert f"another config is here ({TRAINING}.time_budget)" in " ".join(refused.err.split())
+    assert f"another config exists ({TRAINING}.time_budget)" in " ".join(refused.err.split())
     labelwise("train", "first.yml", cwd=place)
