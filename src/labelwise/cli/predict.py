@@ -36,8 +36,9 @@ def predict_command(
     --set takes options for reading a data file, e.g. --set text_column=title; the default is how the run read its data.
     """
     from labelwise.config import ConfigSource
+    from labelwise.runs.documents import Request
     from labelwise.runs.open_model import chosen_threshold, open_model, read_options
-    from labelwise.runs.predict import Request, predict_file
+    from labelwise.runs.predict import predict_file
 
     source = ConfigSource({}, "predict").override(overrides or [])
     options = read_options(model, documents, source.values, source)

@@ -2,69 +2,33 @@
 
 from __future__ import annotations
 
-import io
 import math
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from labelwise.atomic import replacing
 from labelwise.data.dataset import Dataset
-from labelwise.data.options import ReadOptions
-from labelwise.data.stream import decoded_line, open_stream, warn_replaced
+from labelwise.data.stream import warn_replaced
 from labelwise.errors import ConfigError, DataError
 from labelwise.formatting import CONTROL, json_text
 from labelwise.methods.base import Method
 from labelwise.methods.label_filter import LabelFilter
 from labelwise.progress import progress
+from labelwise.runs.documents import PIECE, Request, decode_lines, is_text, open_documents
 from labelwise.runs.label_files import read_label_list, read_label_weights
 from labelwise.runs.load_data import read_part
 from labelwise.strings import Strings
 from labelwise.topk import NO_LABEL, TopK
 
 BATCH = 1024
-PIECE = 1 << 20
 WRITERS = ("jsonl", "tsv", "npz")
-DATA_SUFFIXES = (
-    ".csv",
-    ".tsv",
-    ".jsonl",
-    ".json",
-    ".ft",
-    ".fasttext",
-    ".vw",
-    ".vowpal",
-    ".xc",
-    ".svm",
-    ".npz",
-    ".tfrecords",
-)
 LINES = ("texts", "paths")
 """Input types that can be given one per line."""
 
 Batch = tuple[list[str], Strings | Dataset]
-
-
-@dataclass(frozen=True)
-class Request:
-    """Which documents to predict for, and which predictions to output."""
-
-    documents: str
-    """A file, a folder, the name of a known data set, or `-` for standard input."""
-    format: str = "auto"
-    """`text` for one text (or path, if the model reads files) per line, a data format, or `auto`: a data format if the
-    name says so, text otherwise."""
-    split: str = "test"
-    options: ReadOptions = field(default_factory=ReadOptions)
-    k: int = 10
-    threshold: float | None = None
-    labels: str | None = None
-    """File of allowed labels, one per line."""
-    label_weights: str | None = None
-    """File of label<TAB>factor lines; scores are multiplied by the factors."""
 
 
 def predict_file(model: Method, request: Request, output: str, to: str | None, force: bool) -> None:
@@ -90,19 +54,6 @@ def predict_file(model: Method, request: Request, output: str, to: str | None, f
                 file.flush()
 
 
-def is_text(request: Request) -> bool:
-    """Whether the documents are plain text, one per line."""
-    if request.documents == "-":
-        if request.format not in ("auto", "text"):
-            raise ConfigError("standard input is read as texts, one per line; other formats need a file")
-        return True
-    if request.format != "auto":
-        return request.format == "text"
-    path = Path(request.documents)
-    name = path.with_suffix("") if path.suffix in (".gz", ".xz", ".bz2") else path
-    return path.is_file() and name.suffix not in DATA_SUFFIXES
-
-
 def _text_batches(request: Request, model: Method) -> Iterator[Batch]:
     if model.input_ not in LINES and model.learns:
         raise DataError(f"the model was trained on {model.input_}: give a data file and its --format")
@@ -118,15 +69,6 @@ def _text_batches(request: Request, model: Method) -> Iterator[Batch]:
     warn_replaced(name, replaced, request.options.encoding)
 
 
-def open_documents(documents: str) -> Any:
-    """Open a file (decompressed) or standard input, in binary mode."""
-    if documents == "-":
-        if sys.stdin is None:
-            raise DataError("standard input is closed: give a file", "stdin")
-        return nullcontext(sys.stdin.buffer)
-    return io.BufferedReader(open_stream(documents), PIECE)
-
-
 def _line_batches(stream: Any) -> Iterator[list[bytes]]:
     """Lines as they arrive: one answer per line for typed input, large batches for piped input."""
     rest = b""
@@ -136,15 +78,6 @@ def _line_batches(stream: Any) -> Iterator[list[bytes]]:
             yield lines[begin : begin + BATCH]
     if rest:
         yield [rest]
-
-
-def decode_lines(lines: Iterable[bytes], name: str, first: int, options: ReadOptions) -> tuple[list[str], int]:
-    """Decode lines, numbered from `first`; also returns in how many lines invalid bytes were replaced."""
-    lines_and_flags = [
-        decoded_line(line.removesuffix(b"\r"), name, number, options.encoding, options.on_bad_bytes)
-        for number, line in enumerate(lines, first)
-    ]
-    return [text for text, _ in lines_and_flags], sum(replaced for _, replaced in lines_and_flags)
 
 
 def _data_batches(request: Request) -> Iterator[Batch]:
