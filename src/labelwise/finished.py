@@ -1,7 +1,8 @@
 """Finished work that an interrupted training is resumed with: folders of our store under a fingerprint.
 
 The fingerprint is a hash of all that decides the result. What is of another training, or damaged, is ignored and
-logged, and the work is done again.
+logged, and the work is done again; so are chunks of linear trees from before all work had this kind of hash. Finished
+work that cannot be written is a warning, and training continues; unfinished work that cannot be written is an error.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from labelwise.errors import LabelwiseError
+from labelwise.errors import DataError, LabelwiseError
 from labelwise.mapped import in_pieces
 from labelwise.store import Folder, FolderWriter, new_folder
 
@@ -53,13 +55,18 @@ def _plain(part: Any) -> Any:
     return part.detach().cpu().contiguous().view(torch.uint8).numpy() if part.ndim else part.item()
 
 
-def find_finished(path: Path, kind: str, expected: str) -> Folder | None:
-    """Finished work with this fingerprint, every file of it whole; None if it is not there or cannot be used."""
+def fingerprint_by_budget(own: str, time_budget: float | None) -> str:
+    """The fingerprint of work that a time budget ended: it is only used again under the same budget."""
+    return fingerprint(own, "time budget", time_budget)
+
+
+def find_finished(path: Path, kind: str, *expected: str) -> Folder | None:
+    """Finished work with one of these fingerprints, every file whole; None if it is not there or cannot be used."""
     if not path.exists():
         return None
     try:
         folder = Folder(path, kind)
-        if folder.manifest.get(KEY) != expected:
+        if folder.manifest.get(KEY) not in expected:
             log.warning("%s: not used: it is of another training, with other settings, parameters or data", path)
             return None
         for name in folder.manifest["files"]:
@@ -71,11 +78,48 @@ def find_finished(path: Path, kind: str, expected: str) -> Folder | None:
     return folder
 
 
+def keep_finished(
+    path: Path,
+    kind: str,
+    own: str,
+    file: str,
+    tensors: Mapping[str, np.ndarray],
+    about: Mapping[str, Any] | None = None,
+) -> bool:
+    """Write finished work with this fingerprint, in one file; False, and a warning, if that is not possible.
+
+    The work itself is not lost then: training continues with what is in memory.
+    """
+    try:
+        with finished_folder(path, kind, own, about) as folder:
+            folder.write_tensors(file, tensors)
+    except LabelwiseError as error:
+        log.warning("%s; training continues, but if it is interrupted this part is trained again", error)
+        return False
+    return True
+
+
 @contextmanager
-def keep_finished(path: Path, kind: str, own: str, about: Mapping[str, Any] | None = None) -> Iterator[FolderWriter]:
-    """A folder for finished work with this fingerprint, which appears whole or not at all."""
-    with new_folder(path, kind, {KEY: own, **(about or {})}, force=True) as folder:
-        yield folder
+def finished_folder(path: Path, kind: str, own: str, about: Mapping[str, Any] | None = None) -> Iterator[FolderWriter]:
+    """A folder for work with this fingerprint, which appears whole or not at all; a damaged one is replaced."""
+    try:
+        if path.exists() and fingerprint_in(path, kind) is None and _holds_only_ours(path):
+            shutil.rmtree(path)
+        with new_folder(path, kind, {KEY: own, **(about or {})}, force=True) as folder:
+            yield folder
+    except OSError as error:
+        raise DataError(
+            f"cannot be written: {error.strerror or error}; mend that and start the same training again: it is resumed "
+            "from what was written before",
+            path,
+        ) from error
+
+
+def _holds_only_ours(path: Path) -> bool:
+    """Whether there is no file in a folder that we would not have written."""
+    if path.is_symlink() or not path.is_dir():
+        return False
+    return all(item.is_file() and item.suffix in (".json", ".safetensors") for item in path.iterdir())
 
 
 def fingerprint_in(path: Path, kind: str) -> str | None:

@@ -58,6 +58,11 @@ def deciding(config: Config, scope: Scope) -> dict[str, Any]:
     return config.model_dump(mode="json", exclude=fields_beside(type(config), scope))
 
 
+def deciding_json(config: Config, scope: Scope, elsewhere: Fields) -> str:
+    """The same as JSON, for a fingerprint; without fields that are in it elsewhere."""
+    return config.model_dump_json(exclude={**fields_beside(type(config), scope), **elsewhere})
+
+
 def without(values: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
     """Plain values without these fields."""
     kept = {}

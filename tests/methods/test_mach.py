@@ -17,7 +17,7 @@ from labelwise.codes.buckets import BucketTables
 from labelwise.errors import ConfigError, DataError, MissingDependencyError
 from labelwise.fit_context import FitContext
 from labelwise.parallel import using_threads
-from labelwise.store import Folder, new_folder
+from labelwise.store import Folder, FolderWriter, new_folder
 from labelwise.training.repetition_fitting import RepetitionFitting
 
 TRAINING = {"epochs": 6, "batch_size": 32, "optimiser": {"rate": 0.02}}
@@ -164,6 +164,40 @@ def test_what_does_not_belong_here_is_trained_anew(tmp_path, data, caplog, chang
         found = lw.Mach(**settings, repetitions_folder=str(folder)).fit(other)
     assert "not used" in caplog.text
     same_repetitions(found.repetitions_, expected.repetitions_)
+
+
+def test_a_damaged_manifest_and_a_full_disk_do_not_end_training(tmp_path, data, caplog, monkeypatch):
+    expected = lw.Mach(**SHORT, repetitions_folder=str(tmp_path)).fit(data)
+    (tmp_path / "000" / "manifest.json").write_text("")
+    again = lw.Mach(**SHORT, repetitions_folder=str(tmp_path)).fit(data)
+    same_repetitions(again.repetitions_, expected.repetitions_)
+    assert Folder(tmp_path / "000", "repetition").manifest["number"] == 0
+
+    def full(*_arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(FolderWriter, "write_tensors", full)
+    again = lw.Mach(**SHORT, repetitions_folder=str(tmp_path / "full")).fit(data)
+    same_repetitions(again.repetitions_, expected.repetitions_)
+    assert "No space left on device" in caplog.text
+
+
+def test_a_repetition_that_the_time_budget_ended_is_used_under_the_same_budget_only(tmp_path, data, caplog):
+    def trained(**training):
+        settings = {**SHORT, "training": {**TRAINING, "epochs": 2, **training}}
+        return lw.Mach(**settings, repetitions_folder=str(tmp_path)).fit(data).repetitions_
+
+    short = trained(time_budget=1e-9)
+    with caplog.at_level("INFO"):
+        same_repetitions(trained(time_budget=1e-9), short)
+    assert caplog.text.count("1 of 1 repetitions") == 1
+    whole = trained(time_budget=1000)
+    assert np.abs(whole[0].tensors["table"] - short[0].tensors["table"]).max() > 0
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        same_repetitions(trained(), whole)  # which no budget has ended
+        same_repetitions(trained(time_budget=500), whole)
+    assert caplog.text.count("1 of 1 repetitions") == 2
 
 
 def test_a_finished_repetition_is_never_lost(tmp_path, data, caplog):

@@ -249,3 +249,19 @@ def test_a_half_precision_model_is_kept_bit_for_bit(tmp_path):
     resumed = half(tmp_path, 10**9)
     assert resumed["head.weight"].dtype == torch.bfloat16
     assert same_weights(whole, resumed)
+
+
+def test_a_stage_that_the_time_budget_ended_is_used_under_the_same_budget_only(tmp_path):
+    def trained(**settings):
+        config = TrainingConfig(epochs=2, batch_size=16, **settings)
+        fitting = TinyFitting(config)
+        return train(fitting, config, context=FitContext(tmp_path)), weights_of(fitting.module)
+
+    history, weights = trained(time_budget=1e-9)
+    assert history.stopped == "time budget"
+    again, same = trained(time_budget=1e-9)
+    assert (again.seconds, again.steps) == (history.seconds, history.steps)
+    assert same_weights(same, weights)
+    longer, _ = trained(time_budget=1000)
+    assert (longer.stopped, longer.steps > history.steps) == ("finished", True)
+    assert trained()[0].seconds == longer.seconds

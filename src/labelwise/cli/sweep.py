@@ -8,6 +8,7 @@ import typer
 
 from labelwise.cli.options import ForceOption, StudySetOption
 from labelwise.cli.terminal import echo
+from labelwise.run_schema import METRICS
 
 if TYPE_CHECKING:
     from labelwise.sweep.runner import Finding
@@ -88,7 +89,7 @@ def _show(study: Study, findings: list[Finding], rows: list[dict[str, Any]]) -> 
     if rows and rows[0][metric] is not None and any(word in (rows[0]["verdict"] or "") for word in NOT_LEARNED):
         echo(
             f"- the best setting is no good either: {rows[0]['verdict']}. Its score may be that of a model which has "
-            f"learned nothing; the remedy is in {study.folder / 'trials' / rows[0]['trials'][0] / 'metrics.jsonl'}"
+            f"learned nothing; the remedy is in {study.folder / 'trials' / rows[0]['trials'][0] / METRICS}"
         )
     for message in dict.fromkeys(row["message"] for row in rows if row["message"]):
         echo(f"- {message}")

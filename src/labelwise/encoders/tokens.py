@@ -144,7 +144,7 @@ class TextTokenizer:
         room = config.max_length - len(self.prefix) - len(self.suffix)
         if room < 1:
             raise ConfigError(f"encoder.max_length: {config.max_length} leaves no token between the special ones")
-        wanted = room * (config.windows if config.long_texts == "windows" else 1)
+        count = room * (config.windows if config.long_texts == "windows" else 1)
         parts: list[np.ndarray] = []
         sizes: list[int] = []
         nothing = [] if self.prefix or self.suffix else [self.pad]  # an encoder cannot read a text without any token
@@ -152,8 +152,8 @@ class TextTokenizer:
             for begin in range(0, len(texts), CHUNK):
                 chunk = texts[begin : begin + CHUNK]
                 kept: list[int] = []
-                for ids in self._ids(chunk, None if config.long_texts == "head_tail" else wanted):
-                    ids = _head_and_tail(ids, room) if config.long_texts == "head_tail" else ids[:wanted]
+                for ids in self._ids(chunk, None if config.long_texts == "head_tail" else count):
+                    ids = _head_and_tail(ids, room) if config.long_texts == "head_tail" else ids[:count]
                     ids = ids or nothing
                     kept += ids
                     sizes.append(len(ids))

@@ -111,18 +111,13 @@ class ChunkShards:
         self._due = end + max(MIN_INTERVAL, (end - begin) / WRITE_FRACTION)
 
     def _new_folder(self, kind: str, about: Mapping[str, Any], name: str, tensors: Mapping[str, np.ndarray]) -> None:
-        """Write a shard under the next free number. A full disk ends the saving, not the training."""
+        """Write a shard under the next free number. If one cannot be written, no others are tried."""
         if self._failed:
             return
         with self._lock:
             path = self.folder / f"{kind}-{self.number:06d}"
             self.number += 1
-        try:
-            with keep_finished(path, kind, self.fingerprint, about) as folder:
-                folder.write_tensors(name, tensors)
-        except OSError as error:
-            self._failed = True
-            log.warning("%s: finished work cannot be saved (%s); training continues", path, error.strerror or error)
+        self._failed = not keep_finished(path, kind, self.fingerprint, name, tensors, about)
 
     def _read(self, path: Path) -> None:
         kind, _, number = path.name.partition("-")

@@ -13,7 +13,9 @@ row by row, trees may have any number of levels, every level resumes at a step, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -23,16 +25,21 @@ from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.encoders.word_config import RecurrentConfig, Width, WordsConfig
-from labelwise.errors import ConfigError
+from labelwise.encoders.words import Vocabulary
+from labelwise.errors import ConfigError, require_imports
 from labelwise.features.label_features import pifa
 from labelwise.features.tfidf import Tfidf, TfidfConfig
-from labelwise.methods.word_networks import SEED_STEP, WordNetworkMethod, WordTraining
+from labelwise.fit_context import FitContext
+from labelwise.methods.word_networks import WordNetworkMethod, WordTraining, check_training_process, word_data
 
 if TYPE_CHECKING:
-    from labelwise.encoders.recurrent import RecurrentEncoder
-    from labelwise.networks.levels import Level
+    from torch import Tensor
+
+    from labelwise.networks.level_factory import LevelFactory
 
 Count = Annotated[int, Field(ge=1)]
+SEED_STEP = 1000
+"""Difference between the seeds of two trees."""
 
 
 class AttentionXML(WordNetworkMethod):
@@ -93,28 +100,48 @@ class AttentionXML(WordNetworkMethod):
                 raise ValueError("levels already set the number of clusters; leave out levels or cluster_size")
             return self
 
-    @property
-    def _beam(self) -> int:
-        return self.config.beam_width
+    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
+        check_training_process(self.name)
+        from labelwise.device import torch_threads
+        from labelwise.training.tree_training import train_trees
 
-    def _label_trees(self, train: Dataset) -> list[LabelTree]:
         config = self.config
-        if config.flat:
-            return [LabelTree.flat(train.n_labels)] * config.trees
-        if config.levels is not None and config.levels[-1] >= train.n_labels:
-            raise ConfigError(f"levels: {config.levels[-1]:,} clusters are too many for {train.n_labels:,} labels")
-        features = Tfidf(config.tfidf).fit_transform(train.texts or ())
-        described = pifa(features, train.labels, keep=config.label_features)
         seeds = [config.training.seed + SEED_STEP * number for number in range(config.trees)]
-        return [clustered(described, config.cluster_size, config.levels, seed) for seed in seeds]
+        with torch_threads():
+            words = word_data(config, data, valid)
+            trees = label_trees(words.documents, config, seeds)
+            self.vocabulary_ = words.vocabulary
+            self.trees_, self.histories_ = train_trees(
+                trees, seeds, self._levels(words.vectors), config.beam_width, words.training,
+                (words.train, words.valid), context, words.identity,
+            )  # fmt: skip
 
-    def _level(self, encoder: RecurrentEncoder, size: int) -> Level:
-        from labelwise.heads.label_attention import LabelAttention
-        from labelwise.heads.label_outputs import SharedOutput
-        from labelwise.networks.levels import AttentionLevel
+    def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
+        require_imports(self.name, "nn", "torch")
+        from labelwise.networks.level_factory import restored_trees, stored_vectors
 
-        output = SharedOutput(encoder.width, self.config.hidden)
-        return AttentionLevel(encoder, LabelAttention(encoder.width, size, output))
+        config = self.config
+        self.vocabulary_ = Vocabulary.restored(tensors, config.words, path)
+        levels = self._levels(stored_vectors(tensors, len(self.vocabulary_), config.words.is_frozen, path))
+        self.trees_ = restored_trees(levels, config.beam_width, tensors, len(self.label_names_), path)
+        self.histories_ = []
+
+    def _levels(self, vectors: Tensor) -> LevelFactory:
+        from labelwise.networks.level_factory import LevelFactory, LevelHead
+
+        config = self.config
+        return LevelFactory(vectors, config.words.is_frozen, config.recurrent, LevelHead("shared", config.hidden))
+
+
+def label_trees(train: Dataset, config: Any, seeds: Sequence[int]) -> list[LabelTree]:
+    """One tree per seed over the labels of the training documents."""
+    if config.flat:
+        return [LabelTree.flat(train.n_labels)] * len(seeds)
+    if config.levels is not None and config.levels[-1] >= train.n_labels:
+        raise ConfigError(f"levels: {config.levels[-1]:,} clusters are too many for {train.n_labels:,} labels")
+    features = Tfidf(config.tfidf).fit_transform(train.texts or ())
+    described = pifa(features, train.labels, keep=config.label_features)
+    return [clustered(described, config.cluster_size, config.levels, seed) for seed in seeds]
 
 
 def clustered(described: Any, cluster_size: int, levels: list[int] | None, seed: int) -> LabelTree:

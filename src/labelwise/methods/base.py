@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from labelwise.methods.explanation import Explanation
     from labelwise.methods.threshold import CalibrationReport
 
-MAX_PLACES = 100_000
+MAX_K = 100_000
 
 
 class Method:
@@ -175,8 +175,8 @@ class Method:
     def _raw_predictions(self, documents: Any, k: int, labels: Any = None, label_weights: Any = None) -> TopK:
         """Predictions before calibration."""
         self._check_fitted()
-        if not isinstance(k, int | np.integer) or isinstance(k, bool) or not 1 <= k <= MAX_PLACES:
-            raise ConfigError(f"k must be a whole number from 1 to {MAX_PLACES:,}, got {k!r}")
+        if not isinstance(k, int | np.integer) or isinstance(k, bool) or not 1 <= k <= MAX_K:
+            raise ConfigError(f"k must be a whole number from 1 to {MAX_K:,}, got {k!r}")
         dataset = as_documents(documents, self.input_, self.n_features_in_)
         count = min(int(k), len(self.label_names_))
         chosen = self.label_filter(labels, label_weights)

@@ -39,7 +39,7 @@ from labelwise.methods.inputs import Documents
 from labelwise.methods.label_filter import LabelFilter
 from labelwise.methods.linear_base import LINEAR_TFIDF
 from labelwise.networks.settings import Count, OptimiserConfig, Positive, ScheduleConfig, TrainingConfig
-from labelwise.result_fields import PART, Decides, fields_beside
+from labelwise.result_fields import PART, Decides, deciding_json
 from labelwise.store import stored
 from labelwise.topk import TopK, in_order
 
@@ -235,7 +235,7 @@ class Mach(Method):
         if valid is not None and config.training.validate_every is not None:
             held_out = self._features(valid, fit=False), valid.labels
         elsewhere = {"training": True, "lookups": True}  # in the fingerprint separately, lookups by content
-        settings = config.model_dump_json(exclude={**fields_beside(type(config), PART), **elsewhere})
+        settings = deciding_json(config, PART, elsewhere)
         if config.loss == "softmax":
             several = int((np.diff(data.labels.indptr) > 1).sum())
             if several:

@@ -36,7 +36,7 @@ from labelwise.networks.settings import (
     TrainingConfig,
     without_validation,
 )
-from labelwise.result_fields import PART, fields_beside
+from labelwise.result_fields import PART, deciding_json
 from labelwise.store import stored
 from labelwise.strings import Strings
 from labelwise.topk import TopK
@@ -177,7 +177,7 @@ class TextEncoder(Method):
             "training": True,
             "valid_fraction": True,
         }  # in the loop's fingerprint, and in that of the documents
-        settings = config.model_dump_json(exclude={**fields_beside(type(config), PART), **elsewhere})
+        settings = deciding_json(config, PART, elsewhere)
         held_out = "" if fitting.valid is None else fitting.valid.identity()
         identity = fitting.train.identity() + held_out + settings
         return train_loop(

@@ -64,11 +64,11 @@ class CalibrationReport:
         }
 
     def __str__(self) -> str:
-        wanted = "best micro-F1" if self.wanted_precision is None else f"precision {self.wanted_precision:g}"
+        target = "best micro-F1" if self.wanted_precision is None else f"precision {self.wanted_precision:g}"
         before = "" if self.error_before is None else f" (before: {self.error_before:.4f})"
         missed = "" if self.reached else "; the requested precision cannot be reached"
         return (
-            f"threshold {self.threshold:.4g} for {wanted}{missed}: precision {self.precision:.3f}, recall "
+            f"threshold {self.threshold:.4g} for {target}{missed}: precision {self.precision:.3f}, recall "
             f"{self.recall:.3f}, micro-F1 {self.f1:.3f}; calibration error {self.error_after:.4f}{before}; from "
             f"{self.n_documents:,} documents, {self.n_pairs:,} predicted labels"
         )

@@ -1,24 +1,21 @@
-"""Base of methods over words: vocabulary, trees of recurrent networks, prediction, explanation, state.
+"""What methods over words share: their settings of training, the data to train on, prediction and explanation.
 
-A subclass defines the label trees and the network of a level; a model without a tree is one level.
+A method builds its label trees and trains them itself; a model without a tree is one level.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from labelwise.codes.average import averaged
-from labelwise.codes.tree import LabelTree
 from labelwise.data.dataset import Dataset
 from labelwise.encoders.words import Vocabulary, WordTokens
-from labelwise.errors import ConfigError, DataError, ModelFormatError, require, require_imports
-from labelwise.fit_context import FitContext
+from labelwise.errors import ConfigError, DataError, require, require_imports
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents, split_for_early_stopping
 from labelwise.networks.settings import (
@@ -31,25 +28,23 @@ from labelwise.networks.settings import (
     TrainingConfig,
     without_validation,
 )
-from labelwise.result_fields import PART, fields_beside
-from labelwise.store import stored
+from labelwise.result_fields import PART, deciding_json
 from labelwise.strings import Strings
 from labelwise.topk import TopK
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from labelwise.codes.label_path import LabelPath
-    from labelwise.encoders.recurrent import RecurrentEncoder
     from labelwise.networks.attention_tree import AttentionTree
-    from labelwise.networks.levels import Level
     from labelwise.training.callbacks import History
+    from labelwise.training.tree_training import TreeData
 
 MAX_VALID = 1000
 """Maximum number of documents held out from the training documents: they are validated every hundred steps."""
 LABELS_PER_TREE = 100
 """Minimum number of labels predicted per tree, if there are several trees."""
 STATES_PER_EPOCH, STEPS_BETWEEN_STATES = 10, 100
-SEED_STEP = 1000
-WORDS = "encoder.words"
 
 
 class WordTraining(TrainingConfig):
@@ -74,7 +69,9 @@ class WordTraining(TrainingConfig):
 
 
 class WordNetworkMethod(Method):
-    """Base of methods over words. Its Config has `words`, `recurrent`, `training` and `valid_fraction`.
+    """A method that holds a vocabulary and trees of networks, which its `_fit` and `_restore` build.
+
+    Its Config has `words`, `recurrent`, `training` and `valid_fraction`.
 
     After `fit`: ``vocabulary_``, ``trees_`` (of `AttentionTree`) and ``histories_`` (per tree, of its levels).
     """
@@ -88,20 +85,6 @@ class WordNetworkMethod(Method):
     trees_: list[AttentionTree]
     histories_: list[list[History]]
 
-    # --- hooks of subclasses ---
-
-    def _label_trees(self, train: Dataset) -> list[LabelTree]:
-        """The trees to train."""
-        return [LabelTree.flat(train.n_labels)]
-
-    def _level(self, encoder: RecurrentEncoder, size: int) -> Level:
-        """The network of a level with `size` nodes: the encoder with a head."""
-        raise NotImplementedError
-
-    @property
-    def _beam(self) -> int:
-        return 1
-
     # --- fit ---
 
     def check_needs(self) -> None:
@@ -110,51 +93,6 @@ class WordNetworkMethod(Method):
         vectors = self.config.words.vectors
         if vectors is not None and not Path(vectors).expanduser().exists():
             raise DataError(f"{vectors}: there is no such file of vectors")
-
-    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
-        require_imports(self.name, "nn", "torch", "accelerate")
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            raise ConfigError(f"{self.name} trains in one process: start it without torchrun")
-        import torch
-
-        from labelwise.device import torch_threads
-        from labelwise.encoders.word_vectors import word_table
-        from labelwise.training.tree_training import TreeData, TreeTraining, with_time_left
-
-        config, training = self.config, self.config.training
-        train, held_out = split_for_early_stopping(data, valid, config.valid_fraction, MAX_VALID, training.seed)
-        if held_out is None:
-            training = without_validation(training, self.Config.model_fields["training"].default)
-        training = _with_averaging_interval(training, len(train))
-        elsewhere = {"training": True}  # the loop adds it
-        settings = config.model_dump_json(exclude={**fields_beside(type(config), PART), **elsewhere})
-        with torch_threads():
-            self.vocabulary_, tokens = Vocabulary.learned(train.texts or Strings.of(()), config.words)
-            vectors = torch.from_numpy(word_table(self.vocabulary_, training.seed))
-            train_data, valid_data = TreeData(tokens, train.labels), None
-            if held_out is not None:
-                valid_data = TreeData(self.vocabulary_.encode(held_out.texts or Strings.of(())), held_out.labels)
-            trees = self._label_trees(train)
-            self.trees_, self.histories_ = [], []
-            for number, tree in enumerate(trees):
-                seed = training.seed + SEED_STEP * number
-                spent = sum(history.seconds for histories in self.histories_ for history in histories)
-                own = with_time_left(training.model_copy(update={"seed": seed}), spent, len(trees) - number)
-                name = f"tree{number}-" if len(trees) > 1 else ""
-                make = partial(self._new_level, vectors)
-                trained, histories = TreeTraining(make, self._beam, own, context, name, settings).run(
-                    tree, train_data, valid_data
-                )
-                self.trees_.append(trained)
-                self.histories_.append(histories)
-        self._stored: dict[str, np.ndarray] | None = None
-
-    def _new_level(self, vectors: Any, size: int, seed: int) -> Level:
-        """A level over words with these vectors."""
-        from labelwise.encoders.recurrent import RecurrentEncoder
-
-        config = self.config
-        return self._level(RecurrentEncoder(vectors, config.words.is_frozen, config.recurrent, seed), size)
 
     # --- predict ---
 
@@ -208,48 +146,66 @@ class WordNetworkMethod(Method):
     # --- files ---
 
     def _state(self) -> dict[str, np.ndarray]:
-        if self._stored is not None:
-            return self._stored
-        state = {"trees": np.array([len(self.trees_)], np.int64), **self.vocabulary_.state()}
-        frozen = self.config.words.is_frozen
-        if frozen:
-            state["words"] = self.trees_[0].levels[0].encoder.words.detach().cpu().numpy()
-        for number, tree in enumerate(self.trees_):
-            state |= tree.state(f"tree{number}", [WORDS] if frozen else [])
-        return state
+        from labelwise.networks.level_factory import state_of_trees
 
-    def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
-        require_imports(self.name, "nn", "torch")
-        import torch
+        trees = state_of_trees(self.trees_, self.config.words.is_frozen)
+        return {"trees": trees.pop("trees"), **self.vocabulary_.state(), **trees}
 
-        from labelwise.device import computing_device
-        from labelwise.networks.attention_tree import AttentionTree, restored_levels
 
-        self.vocabulary_ = Vocabulary.restored(tensors, self.config.words, path)
-        count = stored(tensors, "trees", path)
-        if count.shape != (1,) or count.dtype != np.int64 or not 1 <= count[0] <= 10_000:
-            raise ModelFormatError(f"{path}: the number of trees is damaged")
-        frozen = self.config.words.is_frozen
-        words = stored(tensors, "words" if frozen else f"tree0.level0.{WORDS}", path)
-        if words.ndim != 2 or len(words) != len(self.vocabulary_) or words.dtype != np.float32:
-            raise ModelFormatError(f"{path}: one vector is needed for each of {len(self.vocabulary_):,} words")
-        shared = {WORDS: words} if frozen else {}
+@dataclass(frozen=True)
+class WordData:
+    """Documents to train on as words, with what depends on them alone.
 
-        def empty(size: int) -> Level:
-            with torch.device("meta"):
-                return self._new_level(torch.empty(words.shape), size, 0)
+    Parameters
+    ----------
+    documents
+        The training documents, without those held out.
+    vocabulary, vectors
+        The words of these documents, and a vector per word.
+    train, valid
+        Words and labels to train on and to validate with.
+    training
+        Settings of the loop, for this number of documents and this split.
+    identity
+        Everything else in the config that affects the result, for fingerprints.
+    """
 
-        self.trees_, self.histories_ = [], []
-        for number in range(int(count[0])):
-            tree = LabelTree.from_tensors(f"tree{number}", tensors, path)
-            if tree.n_labels != len(self.label_names_):
-                raise ModelFormatError(
-                    f"{path}: tree {number} has {tree.n_labels:,} labels, not {len(self.label_names_):,}"
-                )
-            levels = restored_levels(tree, empty, tensors, f"tree{number}", shared, path)
-            levels = [level.to(computing_device()) for level in levels]
-            self.trees_.append(AttentionTree(tree, levels, self._beam))
-        self._stored = dict(tensors)
+    documents: Dataset
+    vocabulary: Vocabulary
+    vectors: Tensor
+    train: TreeData
+    valid: TreeData | None
+    training: TrainingConfig
+    identity: str
+
+
+def check_training_process(name: str) -> None:
+    """Raise if torch cannot be imported, or several processes train."""
+    require_imports(name, "nn", "torch", "accelerate")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(f"{name} trains in one process: start it without torchrun")
+
+
+def word_data(config: Any, data: Dataset, valid: Dataset | None) -> WordData:
+    """Hold out documents if none are given, learn the vocabulary, and read or draw the word vectors."""
+    import torch
+
+    from labelwise.encoders.word_vectors import word_table
+    from labelwise.training.tree_training import TreeData
+
+    training = config.training
+    train, held_out = split_for_early_stopping(data, valid, config.valid_fraction, MAX_VALID, training.seed)
+    if held_out is None:
+        training = without_validation(training, type(config).model_fields["training"].default)
+    training = _with_averaging_interval(training, len(train))
+    elsewhere = {"training": True}  # the loop adds it
+    identity = deciding_json(config, PART, elsewhere)
+    vocabulary, tokens = Vocabulary.learned(train.texts or Strings.of(()), config.words)
+    vectors = torch.from_numpy(word_table(vocabulary, training.seed))
+    valid_data = None
+    if held_out is not None:
+        valid_data = TreeData(vocabulary.encode(held_out.texts or Strings.of(())), held_out.labels)
+    return WordData(train, vocabulary, vectors, TreeData(tokens, train.labels), valid_data, training, identity)
 
 
 def _with_averaging_interval(training: TrainingConfig, n_documents: int) -> TrainingConfig:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from labelwise.codes.tree import LabelTree
-from labelwise.encoders.arrays import as_tensor
 from labelwise.encoders.base import Inputs
-from labelwise.errors import ModelFormatError
-from labelwise.networks.levels import Level, Parents, best_nodes
-from labelwise.store import stored
+from labelwise.networks.levels import Parents, best_nodes
 from labelwise.topk import NOTHING, TopK, in_order
 
 
@@ -58,28 +54,3 @@ class AttentionTree:
 def parents_of(top: TopK, tree: LabelTree, depth: int, child_ids: np.ndarray | None = None) -> Parents:
     """Ranked nodes as the parents of the nodes that are scored at the next level."""
     return Parents(top.ids, np.where(top.ids == NOTHING, 0, top.scores), tree.children_offsets(depth), child_ids)
-
-
-def restored_levels(
-    tree: LabelTree,
-    make: Callable[[int], Level],
-    tensors: Mapping[str, np.ndarray],
-    prefix: str,
-    shared: Mapping[str, np.ndarray],
-    path: Path,
-) -> list[Level]:
-    """Rebuild the levels from what `AttentionTree.state` returned; `make(size)` builds a network without weights."""
-    levels = []
-    for depth, size in enumerate(tree.sizes):
-        level = make(size)
-        weights = {}
-        for name, expected in level.state_dict().items():
-            array = shared[name] if name in shared else stored(tensors, f"{prefix}.level{depth}.{name}", path)
-            if array.shape != tuple(expected.shape) or array.dtype != np.float32:
-                raise ModelFormatError(
-                    f"{path}: {prefix}.level{depth}.{name} is {array.dtype} {array.shape}, not {tuple(expected.shape)}"
-                )
-            weights[name] = as_tensor(array)
-        level.load_state_dict(weights, assign=True)
-        levels.append(level.requires_grad_(False).eval())
-    return levels

@@ -187,7 +187,7 @@ class TrainingConfig(Config):
     """Seconds after which training stops, including time before an interruption."""
     checkpoint_every: Annotated[CheckpointConfig, Decides.NOTHING] = CheckpointConfig()
     """When checkpoints are written, from which a killed run resumes."""
-    log_every: Count = 50
+    log_every: Annotated[Count, Decides.NOTHING] = 50
     """Steps between two lines of the training loss in metrics.jsonl."""
     load_ahead: Annotated[int, Field(ge=0), Decides.NOTHING] = 0
     """Batches prepared on other threads while the model computes."""
@@ -206,7 +206,8 @@ class TrainingConfig(Config):
 
     def part_of_the_result(self) -> dict[str, Any]:
         """The settings that affect the result, as plain values."""
-        return deciding(self, PART)
+        hashed_before = {"log_every": type(self).model_fields["log_every"].default}  # so older work is still found
+        return {**deciding(self, PART), **hashed_before}
 
 
 def without_validation(training: TrainingConfig, default: TrainingConfig) -> TrainingConfig:

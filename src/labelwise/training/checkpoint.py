@@ -20,12 +20,15 @@ import torch
 from torch import Tensor, nn
 
 from labelwise.encoders.arrays import as_tensor
-from labelwise.finished import find_finished, fingerprint, keep_finished
+from labelwise.errors import LabelwiseError
+from labelwise.finished import find_finished, fingerprint, fingerprint_by_budget, finished_folder
 from labelwise.store import Folder
 
 log = logging.getLogger("labelwise")
 
 KIND = "checkpoint"
+TIME_BUDGET = "time budget"
+"""The reason why a training ended that had no time left."""
 STATE_FILE, TENSORS_FILE = "state.json", "tensors.safetensors"
 
 
@@ -67,10 +70,13 @@ class Checkpoints:
         Where to write them; None writes nothing.
     own
         The fingerprint of this training.
+    time_budget
+        Of this training: a result that a budget ended is only used under the same one.
     """
 
-    def __init__(self, folder: Path | None, own: str) -> None:
+    def __init__(self, folder: Path | None, own: str, time_budget: float | None = None) -> None:
         self.folder, self.fingerprint = folder, own
+        self.fingerprint_by_budget = fingerprint_by_budget(own, time_budget)
         self._best: dict[str, Tensor] | None = None
 
     # --- writing ---
@@ -91,14 +97,21 @@ class Checkpoints:
         self._write(_best_name(step), Snapshot({"step": step}, {"weights": weights}))
 
     def save_final(self, snapshot: Snapshot) -> None:
-        """Write the result of a training and remove all other checkpoints."""
-        if self.folder is not None:
+        """Write the result of a training and remove all other checkpoints; these stay if it cannot be written."""
+        if self.folder is None:
+            return
+        try:
             self._write("final", snapshot)
+        except LabelwiseError as error:
+            log.warning("%s", error)
+        else:
             self._remove_all_but({"final"})
 
     def _write(self, name: str, snapshot: Snapshot) -> None:
         path = Path(str(self.folder)) / name
-        with keep_finished(path, KIND, self.fingerprint) as folder:
+        ended_by_budget = snapshot.state.get("stopped") == TIME_BUDGET
+        own = self.fingerprint_by_budget if ended_by_budget else self.fingerprint
+        with finished_folder(path, KIND, own) as folder:
             flat = {f"{kind}/{n}": t for kind, tensors in snapshot.tensors.items() for n, t in tensors.items()}
             half = [name for name, tensor in flat.items() if tensor.dtype == torch.bfloat16]
             folder.write_tensors(TENSORS_FILE, {name: _as_array(tensor) for name, tensor in flat.items()})
@@ -147,7 +160,9 @@ class Checkpoints:
 
     def _is_whole(self, name: str) -> bool:
         """Whether a checkpoint belongs to this training and all its files match the manifest."""
-        return find_finished(Path(str(self.folder)) / name, KIND, self.fingerprint) is not None
+        return (
+            find_finished(Path(str(self.folder)) / name, KIND, self.fingerprint, self.fingerprint_by_budget) is not None
+        )
 
     def _folders(self, pattern: str) -> list[Path]:
         return [p for p in self.folder.glob(pattern) if p.is_dir()] if self.folder is not None else []

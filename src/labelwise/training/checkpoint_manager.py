@@ -61,6 +61,8 @@ class CheckpointManager:
         Folder of checkpoints; None keeps only the best weights, in memory.
     settings
         JSON that with the module's parameters forms the fingerprint of this training.
+    time_budget
+        Of this training: a result that another one ended is not used.
     every
         When to write checkpoints.
     restore_best
@@ -73,6 +75,7 @@ class CheckpointManager:
         self,
         folder: Path | None,
         settings: Any,
+        time_budget: float | None,
         every: CheckpointConfig,
         restore_best: bool,
         ranks: Ranks,
@@ -82,7 +85,7 @@ class CheckpointManager:
         callbacks: Sequence[Callback],
     ) -> None:
         own = fingerprint(settings, module_fingerprint(module)) if folder is not None else ""
-        self.folder, self.checkpoints = folder, Checkpoints(folder, own)
+        self.folder, self.checkpoints = folder, Checkpoints(folder, own, time_budget)
         self.every, self.restore_best, self.ranks = every, restore_best, ranks
         self.module, self.optimisers, self.averaging, self.callbacks = module, optimisers, averaging, callbacks
         self.saved_at, self.saved_step = time.monotonic(), 0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from labelwise.codes.buckets import checked_table
 from labelwise.errors import LabelwiseError
-from labelwise.finished import find_finished, fingerprint_in, keep_finished
+from labelwise.finished import find_finished, fingerprint_by_budget, fingerprint_in, keep_finished
 from labelwise.networks.bucket_networks import NetworkShape, Repetition
 from labelwise.store import stored
 
@@ -28,6 +28,8 @@ class FinishedRepetitions:
         Where they are kept.
     fingerprint
         From the number of a repetition to its fingerprint.
+    time_budget
+        Of this training: a repetition that a budget ended is only used under the same one.
     sizes, n_labels
         Expected shapes of the arrays.
     own_tables
@@ -36,6 +38,7 @@ class FinishedRepetitions:
 
     folder: Path
     fingerprint: Callable[[int], str]
+    time_budget: float | None
     sizes: NetworkShape
     n_labels: int
     own_tables: bool
@@ -45,21 +48,25 @@ class FinishedRepetitions:
         finished = (self._read(path, number) for path in self._paths(number) if path.exists())
         return next((one for one in finished if one is not None), None)
 
-    def keep(self, one: Repetition) -> None:
+    def keep(self, one: Repetition, ended_by_budget: bool) -> None:
         """Write a finished repetition; one of another training in the same folder is not replaced."""
-        fingerprint = self.fingerprint(one.number)
-        usual, beside = self._paths(one.number)
-        path = beside if fingerprint_in(usual, KIND) not in (None, fingerprint) else usual
-        with keep_finished(path, KIND, fingerprint, {"number": one.number}) as new:
-            new.write_tensors(FILE, one.to_tensors(""))
+        own = self._fingerprints(one.number)[ended_by_budget]
+        usual, *beside = self._paths(one.number)
+        path = beside[ended_by_budget] if fingerprint_in(usual, KIND) not in (None, own) else usual
+        keep_finished(path, KIND, own, FILE, one.to_tensors(""), {"number": one.number})
 
-    def _paths(self, number: int) -> tuple[Path, Path]:
+    def _fingerprints(self, number: int) -> tuple[str, str]:
+        """Fingerprints of a repetition that was trained to its end, and of one that the time budget ended."""
+        own = self.fingerprint(number)
+        return own, fingerprint_by_budget(own, self.time_budget)
+
+    def _paths(self, number: int) -> list[Path]:
         """Folders of a finished repetition: its number, or with a fingerprint if another training has taken that."""
         path = self.folder / f"{number:03d}"
-        return path, path.with_name(f"{path.name}-{self.fingerprint(number)[:8]}")
+        return [path, *(path.with_name(f"{path.name}-{own[:8]}") for own in self._fingerprints(number))]
 
     def _read(self, path: Path, number: int) -> Repetition | None:
-        held = find_finished(path, KIND, self.fingerprint(number))
+        held = find_finished(path, KIND, *self._fingerprints(number))
         if held is None:
             return None
         try:

@@ -24,6 +24,7 @@ from labelwise.parallel import run_stream
 from labelwise.progress import progress
 from labelwise.training.averaging import Averaging
 from labelwise.training.callbacks import Best, Callback, History, MetricLogger, check_tensorboard, finite
+from labelwise.training.checkpoint import TIME_BUDGET
 from labelwise.training.checkpoint_manager import CheckpointManager, LoopState
 from labelwise.training.kept_memory import keep_freed_memory
 from labelwise.training.optimisers import clip_adaptively, clip_gradients, make_optimisers
@@ -135,6 +136,7 @@ class _Loop:
         self.manager = CheckpointManager(
             None if context.checkpoints is None else context.checkpoints / stage,
             [LAYOUT, stage, identity, names, ranks.world_size, config.part_of_the_result()],
+            config.time_budget,
             config.checkpoint_every,
             config.restore_best,
             ranks,
@@ -237,7 +239,7 @@ class _Loop:
         if state.epoch == config.epochs or state.step == config.steps:
             self.stop = self.stop or "finished"
         elif config.time_budget is not None and self._seconds() > config.time_budget:
-            self.stop = self.stop or "time budget"
+            self.stop = self.stop or TIME_BUDGET
 
     # --- rounds: from one validation to the next ---
 

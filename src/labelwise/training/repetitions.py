@@ -26,6 +26,7 @@ from labelwise.heads.bucket_loss import Loss
 from labelwise.mapped import counts_of
 from labelwise.networks.bucket_networks import NetworkShape, Repetition, repetition_of, sparse_rows, stacked_networks
 from labelwise.networks.settings import TrainingConfig
+from labelwise.training.checkpoint import TIME_BUDGET
 from labelwise.training.finished_repetitions import FinishedRepetitions
 from labelwise.training.loop import train
 from labelwise.training.repetition_fitting import RepetitionData, RepetitionFitting
@@ -79,14 +80,15 @@ class RepetitionTraining:
             log.info("%d of %d repetitions are already finished", len(done), len(numbers))
         for begin in range(0, len(missing), at_once):
             group = missing[begin : begin + at_once]
-            for one in self._train(group):
+            trained, ended_by_budget = self._train(group)
+            for one in trained:
                 done[one.number] = one
                 if not one.is_finite:
                     log.warning(
                         "repetition %d has diverged: it predicts no labels and is not saved as finished", one.number
                     )
                 elif store is not None:
-                    store.keep(one)
+                    store.keep(one, ended_by_budget)
             if store is not None and self.context.checkpoints is not None:  # no longer needed
                 shutil.rmtree(self.context.checkpoints / _stage(group), ignore_errors=True)
         return [done[number] for number in numbers]
@@ -99,21 +101,26 @@ class RepetitionTraining:
     def _store(self, folder: Path | None) -> FinishedRepetitions | None:
         if folder is None:
             return None
-        return FinishedRepetitions(folder, self.fingerprint, self.sizes, self.tables.n_items, self._own_tables)
+        return FinishedRepetitions(
+            folder, self.fingerprint, self.training.time_budget, self.sizes, self.tables.n_items, self._own_tables
+        )
 
     # --- training ---
 
-    def _train(self, numbers: Sequence[int]) -> list[Repetition]:
-        """Train some repetitions stacked; with repartitioning in rounds, between which labels change buckets."""
+    def _train(self, numbers: Sequence[int]) -> tuple[list[Repetition], bool]:
+        """Train some repetitions stacked; with repartitioning in rounds, between which labels change buckets.
+
+        Returns them, and whether the time budget has ended their training.
+        """
         tables = [self.tables.table(number) for number in numbers]
         hashed = None if self.feature_tables is None else [self.feature_tables.table(number) for number in numbers]
         sizes = self.sizes
         network = SparseMLP(len(numbers), sizes.n_features, sizes.hidden, sizes.n_buckets)
         biases = torch.stack([self._first_biases(table) for table in tables])
         network.initialise([(self.training.seed, number) for number in numbers], biases)
-        rounds, last = self._rounds(), len(sizes.hidden)
+        rounds, last, ended_by_budget = self._rounds(), len(sizes.hidden), False
         for index, training in enumerate(rounds):
-            train(
+            history = train(
                 RepetitionFitting(self.data, training, self.loss, network, list(numbers), tables, hashed),
                 training,
                 context=self.context,
@@ -122,6 +129,7 @@ class RepetitionTraining:
                 stage=_stage(numbers) if len(rounds) == 1 else f"{_stage(numbers)}/round-{index}",
                 identity=self.identity() + fingerprint(*tables),
             )
+            ended_by_budget |= history.stopped == TIME_BUDGET
             if self.repartition is not None and index + 1 < len(rounds):
                 before = tables
                 tables = [
@@ -129,10 +137,11 @@ class RepetitionTraining:
                 ]
                 stay = np.mean([(old == new).mean() for old, new in zip(before, tables, strict=True)])
                 log.info("round %d: %.0f %% of the labels changed buckets", index + 1, 100 * (1 - stay))
-        return [
+        trained = [
             repetition_of(network, index, number, tables[index] if self._own_tables else None)
             for index, number in enumerate(numbers)
         ]
+        return trained, ended_by_budget
 
     def _rounds(self) -> list[TrainingConfig]:
         """A short training before each repartition and the full one after the last, each with its own seed."""

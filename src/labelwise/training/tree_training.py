@@ -7,7 +7,7 @@ ranks highest are saved as well, so that a resumed run does not rank all documen
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from labelwise.encoders.base import Inputs
 from labelwise.finished import find_finished, fingerprint, keep_finished
 from labelwise.fit_context import FitContext
 from labelwise.networks.attention_tree import AttentionTree, parents_of
+from labelwise.networks.level_factory import LevelFactory
 from labelwise.networks.levels import Level, Parents, best_nodes
 from labelwise.networks.settings import TrainingConfig
 from labelwise.topk import TopK
@@ -45,8 +46,8 @@ class TreeTraining:
 
     Parameters
     ----------
-    make
-        From a number of nodes and a seed to a new network, whose encoder is initialised.
+    levels
+        Builds the networks.
     beam
         Nodes kept per document and level.
     training
@@ -55,7 +56,7 @@ class TreeTraining:
         Where to keep checkpoints, under which name prefix, and a fingerprint of all else that affects the result.
     """
 
-    make: Callable[[int, int], Level]
+    levels: LevelFactory
     beam: int
     training: TrainingConfig
     context: FitContext
@@ -92,7 +93,7 @@ class TreeTraining:
         return AttentionTree(tree, levels, self.beam), histories
 
     def _new_level(self, size: int, seed: int, targets: Any, above: Level | None) -> Level:
-        level = self.make(size, seed)
+        level = self.levels.new(size, seed)
         if above is None:
             level.initialise(targets, seed)
         else:
@@ -126,9 +127,34 @@ class TreeTraining:
         if {"ids", "scores"} <= arrays.keys():
             return TopK(arrays["ids"], arrays["scores"])
         top = best_nodes(level, inputs, count, above, "ranking")
-        with keep_finished(path, RANKING_KIND, own) as new:
-            new.write_tensors(RANKING_FILE, {"ids": top.ids, "scores": top.scores})
+        keep_finished(path, RANKING_KIND, own, RANKING_FILE, {"ids": top.ids, "scores": top.scores})
         return top
+
+
+def train_trees(
+    trees: Sequence[LabelTree],
+    seeds: Sequence[int],
+    levels: LevelFactory,
+    beam: int,
+    training: TrainingConfig,
+    data: tuple[TreeData, TreeData | None],
+    context: FitContext,
+    identity: str,
+) -> tuple[list[AttentionTree], list[list[History]]]:
+    """Train the networks of several trees, each with its own seed; `data` is to train on and to validate with.
+
+    Trees share the time budget. The other parameters are those of `TreeTraining`.
+    """
+    trained: list[AttentionTree] = []
+    histories: list[list[History]] = []
+    for number, (tree, seed) in enumerate(zip(trees, seeds, strict=True)):
+        spent = sum(history.seconds for of_tree in histories for history in of_tree)
+        own = with_time_left(training.model_copy(update={"seed": seed}), spent, len(trees) - number)
+        name = f"tree{number}-" if len(trees) > 1 else ""
+        one, of_levels = TreeTraining(levels, beam, own, context, name, identity).run(tree, *data)
+        trained.append(one)
+        histories.append(of_levels)
+    return trained, histories
 
 
 def with_time_left(training: TrainingConfig, spent: float, left: int) -> TrainingConfig:
