@@ -6,6 +6,7 @@ it, because a report that silently leaves out figures would be worse than none.
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -238,31 +239,63 @@ def read_metrics(path: Path, notes: list[str] | None = None, damaged: str = "ref
     """
     if not path.is_file():
         return ()
-    entries: list[dict[str, Any]] = []
-    lines = [(number, line) for number, line in read_lines(path) if line.strip()]
-    for number, line in lines:
+    try:
+        content = path.read_bytes()  # once: lines may be added meanwhile
+    except OSError as error:
+        if damaged == "skip":
+            return ()
+        raise DataError(f"cannot be read: {error.strerror}", path) from None
+    *lines, last = content.removeprefix(codecs.BOM_UTF8).split(b"\n")
+    entries = [_entry(line, path, number, damaged) for number, line in enumerate(lines, start=1) if line.strip()]
+    if last.strip():
         try:
-            entry = parsed(line, path, number)
-            if not isinstance(entry, dict):
-                raise DataError(f"damaged: a mapping is needed, not a {type(entry).__name__}", path, number)
+            entries.append(_entry(last, path, len(lines) + 1, "refuse"))
         except DataError:
-            if number == lines[-1][0] and not path.read_bytes().endswith(b"\n"):
-                if notes is not None:
-                    notes.append(
-                        f"The last line of {METRICS} is cut and was left out; the run stopped while writing it."
-                    )
-                break
-            if damaged == "skip":
-                continue
-            raise
-        entries.append(entry)
-    return tuple(entries)
+            if notes is not None:
+                notes.append(f"The last line of {METRICS} is cut and was left out; the run stopped while writing it.")
+    return tuple(entry for entry in entries if entry is not None)
+
+
+def _entry(line: bytes, path: Path, number: int, damaged: str) -> dict[str, Any] | None:
+    """A line of metrics.jsonl; None if it is damaged and to be skipped."""
+    try:
+        entry = parsed(line.decode(), path, number)
+        if not isinstance(entry, dict):
+            raise DataError(f"damaged: a mapping is needed, not a {type(entry).__name__}", path, number)
+    except UnicodeDecodeError as error:
+        if damaged == "skip":
+            return None
+        raise DataError(f"damaged: not UTF-8: {error.reason}", path, number) from None
+    except DataError:
+        if damaged == "skip":
+            return None
+        raise
+    return entry
+
+
+def read_state(folder: Path) -> dict[str, Any] | None:
+    """What state.json of a folder says, with keys that are not known here; None if there is none."""
+    path = folder / STATE
+    if not path.exists():
+        return None
+    state = parsed(read_text(path), path)
+    if not isinstance(state, dict):
+        raise DataError("damaged: a mapping is needed", path)
+    return state
 
 
 def is_run_folder(folder: Path) -> bool:
     """Whether a state.json of ours is in a folder."""
+    return _state_or_nothing(folder).get("format") == FORMAT
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a finished run is in a folder."""
+    return _state_or_nothing(folder).get("status") == FINISHED
+
+
+def _state_or_nothing(folder: Path) -> dict[str, Any]:
     try:
-        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(state, dict) and state.get("format") == FORMAT
+        return read_state(folder) or {}
+    except DataError:
+        return {}

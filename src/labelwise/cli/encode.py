@@ -31,9 +31,9 @@ def encode_command(
     from labelwise.config import ConfigSource, validated
     from labelwise.encoders.config import EncoderConfig
     from labelwise.errors import ConfigError
+    from labelwise.runs.documents import Request
     from labelwise.runs.encode import encode_file, plain_encoder, trained_encoder
     from labelwise.runs.open_model import model_folder, read_options
-    from labelwise.runs.predict import Request
     from labelwise.store import MANIFEST
 
     source = ConfigSource({}, "encode").override(overrides or [])

@@ -36,8 +36,9 @@ def predict_command(
     How a data file is read is set with --set, e.g. --set text_column=title; a run remembers how its own data was read.
     """
     from labelwise.config import ConfigSource
+    from labelwise.runs.documents import Request
     from labelwise.runs.open_model import chosen_threshold, open_model, read_options
-    from labelwise.runs.predict import Request, predict_file
+    from labelwise.runs.predict import predict_file
 
     source = ConfigSource({}, "predict").override(overrides or [])
     options = read_options(model, documents, source.values, source)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from labelwise.cli.terminal import echo
-from labelwise.formatting import percent, printable
-from labelwise.run_schema import MODEL, REPORT, RESULTS
+from labelwise.formatting import number, percent, printable
+from labelwise.run_schema import MODEL, REPORT, RESULTS, Results, read_json
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
@@ -40,7 +39,7 @@ def _print_plain(title: str, columns: Sequence[str], cells: Sequence[Sequence[st
         echo("  ".join(padded).rstrip())
 
 
-def show_evaluation(title: str, evaluation: dict[str, Any], baseline: dict[str, float] | None = None) -> None:
+def show_evaluation(title: str, evaluation: dict[str, Any], baseline: Mapping[str, float | None] | None = None) -> None:
     """Scores with their intervals, and a baseline's beside them."""
     intervals = evaluation.get("intervals", {})
     columns = [
@@ -53,7 +52,7 @@ def show_evaluation(title: str, evaluation: dict[str, Any], baseline: dict[str, 
     for name, value in evaluation["values"].items():
         row = [name, percent(value)]
         if intervals:
-            low, high = intervals.get(name, (None, None))
+            low, high = intervals.get(name) or (None, None)
             row.append("" if low is None else f"{percent(low)} - {percent(high)}")
         if baseline:
             row.append(percent(baseline.get(name)))
@@ -61,7 +60,7 @@ def show_evaluation(title: str, evaluation: dict[str, Any], baseline: dict[str, 
     print_table(title, columns, rows)
     used = evaluation.get("propensity")
     if used:
-        echo(f"PSP with A {used['A']:g}, B {used['B']:g}, N {used['N']:,} training documents")
+        echo(f"PSP with A {used['A']:g}, B {used['B']:g}, N {used['N']:,.0f} training documents")
 
 
 def show_calibration(title: str, report: dict[str, Any]) -> None:
@@ -95,13 +94,13 @@ def _threshold_line(report: dict[str, Any]) -> str:
 
 def show_results(run: Path) -> None:
     """What a run came to."""
-    results = run / RESULTS
-    if results.exists():
-        found = json.loads(results.read_text(encoding="utf-8"))
-        baseline = (found.get("baseline") or {}).get("values")
-        show_evaluation(f"{run}: {found['n_documents']:,} test documents", found["evaluation"], baseline)
-        if found.get("calibration"):
-            echo(_threshold_line(found["calibration"]))
+    if (run / RESULTS).exists():
+        results = read_json(run / RESULTS, Results)
+        baseline = None if results.baseline is None else results.baseline.values
+        title = f"{run}: {number(results.n_documents)} test documents"
+        show_evaluation(title, results.evaluation.model_dump(), baseline)
+        if results.calibration is not None:
+            echo(_threshold_line(results.calibration.model_dump()))
     echo(f"model: {run / MODEL}")
     if (run / REPORT).exists():
         echo(f"report: {run / REPORT}")

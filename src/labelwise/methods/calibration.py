@@ -90,8 +90,8 @@ class Calibration:
 
     def __post_init__(self) -> None:
         with np.errstate(over="ignore"):
-            slopes = np.diff(self.probabilities) / np.diff(self.scores)
-        object.__setattr__(self, "_slopes", np.append(slopes, 0.0))
+            per_segment = np.diff(self.probabilities) / np.diff(self.scores)
+        object.__setattr__(self, "_slopes", np.append(per_segment, 0.0))
 
     @classmethod
     def fit(cls, scores: np.ndarray, right: np.ndarray) -> Calibration:
@@ -163,7 +163,7 @@ class Calibration:
             and expected.shape == (3,)
             and np.isfinite(scores).all()
             and np.abs(scores).max() < 1e100
-            and (np.diff(scores) > 1e-100).all()  # or a slope would be infinite
+            and (np.diff(scores) > 1e-100).all()  # or a segment would be vertical
             and (np.diff(probabilities) > 0).all()
             and probabilities[0] >= MIN_PROBABILITY
             and probabilities[-1] <= 1

@@ -25,8 +25,8 @@ from labelwise.data.stream import warn_replaced
 from labelwise.errors import ConfigError, DataError
 from labelwise.finished import fingerprint
 from labelwise.progress import progress
+from labelwise.runs.documents import Request, decoded, is_text, opened
 from labelwise.runs.load_data import read_part
-from labelwise.runs.predict import Request, decoded, is_text, opened
 from labelwise.store import MANIFEST
 from labelwise.strings import Strings
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from labelwise.atomic import clean_up, is_left_over, replacing
 from labelwise.config import ConfigSource
-from labelwise.errors import ConfigError, LabelwiseError, ModelFormatError
+from labelwise.errors import ConfigError, LabelwiseError
 from labelwise.file_lock import LOCK, locked
 from labelwise.result_fields import RESULT, UNFINISHED, differing
 from labelwise.run_schema import (
@@ -39,6 +39,7 @@ from labelwise.run_schema import (
     WRITTEN_FOLDERS,
     is_run_folder,
     read_metrics,
+    read_state,
 )
 from labelwise.runs.config import RunConfig, deciding_values
 from labelwise.runs.machine import describe_machine
@@ -61,15 +62,10 @@ class RunFolder:
     @property
     def state(self) -> dict[str, Any]:
         """What state.json says; an error when it is not there or damaged."""
-        try:
-            state = json.loads((self / STATE).read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        state = read_state(self.path)
+        if state is None:
             problem = f"not a run folder, {STATE} is missing" if self.path.exists() else "there is no such run folder"
-            raise ConfigError(f"{self.path}: {problem}") from None
-        except (OSError, ValueError) as error:
-            raise ModelFormatError(f"{self / STATE}: damaged: {error}") from None
-        if not isinstance(state, dict):
-            raise ModelFormatError(f"{self / STATE}: damaged: a mapping is needed")
+            raise ConfigError(f"{self.path}: {problem}")
         return state
 
     @property

@@ -2,69 +2,33 @@
 
 from __future__ import annotations
 
-import io
 import math
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from labelwise.atomic import replacing
 from labelwise.data.dataset import Dataset
-from labelwise.data.options import ReadOptions
-from labelwise.data.stream import decoded_line, open_stream, warn_replaced
+from labelwise.data.stream import warn_replaced
 from labelwise.errors import ConfigError, DataError
 from labelwise.formatting import CONTROL, json_text
 from labelwise.methods.base import Method
 from labelwise.methods.label_filter import LabelFilter
 from labelwise.progress import progress
+from labelwise.runs.documents import PIECE, Request, decoded, is_text, opened
 from labelwise.runs.label_files import read_label_list, read_label_weights
 from labelwise.runs.load_data import read_part
 from labelwise.strings import Strings
 from labelwise.topk import NOTHING, TopK
 
 BATCH = 1024
-PIECE = 1 << 20
 WRITERS = ("jsonl", "tsv", "npz")
-DATA_SUFFIXES = (
-    ".csv",
-    ".tsv",
-    ".jsonl",
-    ".json",
-    ".ft",
-    ".fasttext",
-    ".vw",
-    ".vowpal",
-    ".xc",
-    ".svm",
-    ".npz",
-    ".tfrecords",
-)
 LINES = ("texts", "paths")
 """Kinds of documents that a line can hold."""
 
 Batch = tuple[list[str], Strings | Dataset]
-
-
-@dataclass(frozen=True)
-class Request:
-    """What to predict for and how much of it to tell."""
-
-    documents: str
-    """A file, a folder, the name of a known data set, or `-` for standard input."""
-    format: str = "auto"
-    """`text` for one text (or path, if the model reads files) per line, a data format, or `auto`: a data format if the
-    name says so, text otherwise."""
-    split: str = "test"
-    options: ReadOptions = field(default_factory=ReadOptions)
-    k: int = 10
-    threshold: float | None = None
-    labels: str | None = None
-    """File of the only labels to choose from, one a line."""
-    label_weights: str | None = None
-    """File of label<TAB>factor lines: what scores are multiplied by."""
 
 
 def predict_file(model: Method, request: Request, output: str, to: str | None, force: bool) -> None:
@@ -90,19 +54,6 @@ def predict_file(model: Method, request: Request, output: str, to: str | None, f
                 file.flush()
 
 
-def is_text(request: Request) -> bool:
-    """Whether the documents are plain text, one a line."""
-    if request.documents == "-":
-        if request.format not in ("auto", "text"):
-            raise ConfigError("standard input is read as texts, one a line; other formats need a file")
-        return True
-    if request.format != "auto":
-        return request.format == "text"
-    path = Path(request.documents)
-    name = path.with_suffix("") if path.suffix in (".gz", ".xz", ".bz2") else path
-    return path.is_file() and name.suffix not in DATA_SUFFIXES
-
-
 def _text_batches(request: Request, model: Method) -> Iterator[Batch]:
     if model.input_ not in LINES and model.learns:
         raise DataError(f"the model was trained on {model.input_}: give a data file and name its --format")
@@ -118,15 +69,6 @@ def _text_batches(request: Request, model: Method) -> Iterator[Batch]:
     warn_replaced(name, replaced, request.options.encoding)
 
 
-def opened(documents: str) -> Any:
-    """The bytes of a file, unpacked, or of standard input."""
-    if documents == "-":
-        if sys.stdin is None:
-            raise DataError("standard input is closed: give a file", "stdin")
-        return nullcontext(sys.stdin.buffer)
-    return io.BufferedReader(open_stream(documents), PIECE)
-
-
 def _line_batches(stream: Any) -> Iterator[list[bytes]]:
     """Lines as they come: whoever types gets an answer a line, whoever pipes gets large batches."""
     rest = b""
@@ -136,15 +78,6 @@ def _line_batches(stream: Any) -> Iterator[list[bytes]]:
             yield lines[begin : begin + BATCH]
     if rest:
         yield [rest]
-
-
-def decoded(lines: Iterable[bytes], name: str, first: int, options: ReadOptions) -> tuple[list[str], int]:
-    """Lines as texts, the first one's number being `first`; and in how many of them bytes had to be replaced."""
-    found = [
-        decoded_line(line.removesuffix(b"\r"), name, number, options.encoding, options.on_bad_bytes)
-        for number, line in enumerate(lines, first)
-    ]
-    return [text for text, _ in found], sum(replaced for _, replaced in found)
 
 
 def _data_batches(request: Request) -> Iterator[Batch]:

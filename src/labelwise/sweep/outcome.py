@@ -57,7 +57,7 @@ def read_outcome(trial: Trial, metric: str) -> Outcome:
     spent = [entry["seconds"] for entry in fits if "done" in entry]
     seconds = sum(spent) if spent else fits[-1].get("time") if fits else None
     valid = _json(trial.folder / VALID).get("values", {}).get(metric)
-    if valid is not None and _json(trial.folder / files.STATE).get("status") == files.FINISHED:
+    if valid is not None and files.is_finished(trial.folder):
         test = _json(trial.folder / files.RESULTS).get("evaluation", {}).get("values", {}).get(metric)
         return Outcome(FINISHED, valid, test, seconds, verdict)
     noted = _json(trial.beside(NOTE))
