@@ -53,10 +53,10 @@ def test_stats(corpus):
 
 
 def test_stats_as_json(corpus):
-    told = json.loads(run("stats", corpus, "--json").output)
-    assert told["parts"]["train"]["documents"] == 4
-    assert told["overall"]["labels_used"] == 4
-    assert told["frequency_curve"] == {"rank": [1, 2, 3, 4], "count": [4, 3, 2, 1]}
+    printed = json.loads(run("stats", corpus, "--json").output)
+    assert printed["parts"]["train"]["documents"] == 4
+    assert printed["overall"]["labels_used"] == 4
+    assert printed["frequency_curve"] == {"rank": [1, 2, 3, 4], "count": [4, 3, 2, 1]}
 
 
 def test_stats_of_one_file_with_options(tmp_path):

@@ -23,18 +23,18 @@ def test_a_folder_of_neither_kind_names_what_is_inside(tmp_path):
         (tmp_path / name / content).mkdir(parents=True)
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "state.json").write_text("{}")
-    told = said("report", tmp_path)
-    assert "neither the folder of a run (with state.json) nor of a study (with trials/); it contains a, c, d" in told
+    printed = said("report", tmp_path)
+    assert "neither the folder of a run (with state.json) nor of a study (with trials/); it contains a, c, d" in printed
     assert "give the folder of a run or of a study" in said("report", tmp_path / "nowhere")
 
 
 def test_help_has_examples_that_fit():
     for command, example in (("sweep", "parallel=2"), ("encode", "encoder.max_length=512"), ("train", "model.beam=20")):
-        told = said(command, "--help", code=0)
-        assert example in told
-        assert ("model.beam=20" in told) is (command == "train")
-    told = " ".join(said("report", "--help", code=0).split())
-    assert "to its own plots/, where older ones are replaced" in told
+        printed = said(command, "--help", code=0)
+        assert example in printed
+        assert ("model.beam=20" in printed) is (command == "train")
+    printed = " ".join(said("report", "--help", code=0).split())
+    assert "to its own plots/, where older ones are replaced" in printed
 
 
 def test_what_help_says_of_charts_is_so(tmp_path):

@@ -41,18 +41,18 @@ def run(corpus, tmp_path_factory):
 
 def test_a_run_with_a_valid_part_ends_with_probabilities(run, corpus):
     results = json.loads((run / "results.json").read_text())
-    told = results["calibration"]
+    reported = results["calibration"]
     model = lw.load(run / "model")
     valid, test = (lw.read(corpus, split=split) for split in ("valid", "test"))
-    assert told["n_documents"] == len(valid) == 120
-    assert model.threshold_ == told["threshold"]
-    assert told == json.loads((run / "calibration.json").read_text())
-    expected = lw.evaluate(model.predict(test, k=10), test, metrics=["micro-F1"], threshold=told["threshold"])
+    assert reported["n_documents"] == len(valid) == 120
+    assert model.threshold_ == reported["threshold"]
+    assert reported == json.loads((run / "calibration.json").read_text())
+    expected = lw.evaluate(model.predict(test, k=10), test, metrics=["micro-F1"], threshold=reported["threshold"])
     assert results["evaluation"]["values"]["micro-F1"] == pytest.approx(expected["micro-F1"])
     assert results["timings"]["calibrate"] > 0
     said = labelwise("evaluate", run, corpus, "--set", "bootstrap=0", "--set", "metrics=[micro-F1]").out
     assert f"{100 * expected['micro-F1']:.2f}" in said
-    assert f"calibrated threshold of the model, {told['threshold']:.4g}" in said
+    assert f"calibrated threshold of the model, {reported['threshold']:.4g}" in said
     other = labelwise(
         "evaluate", run, corpus, "--set", "bootstrap=0", "--set", "metrics=[micro-F1]", "--set", "threshold=0.99"
     ).out

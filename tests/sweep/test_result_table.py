@@ -37,19 +37,19 @@ def test_seconds_are_a_mean_like_the_metric(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "told"),
+    ("verdicts", "reported"),
     [
         (("collapsed", "collapsed"), "failed to learn: collapsed"),
         (("healthy", "diverged"), "failed to learn: 1 healthy, 1 diverged"),
         (("healthy", "healthy"), None),
     ],
 )
-def test_a_best_setting_that_has_not_learned_is_told(tmp_path, capsys, verdicts, told):
+def test_a_best_setting_that_has_not_learned_is_reported(tmp_path, capsys, verdicts, reported):
     best = [outcome(0.2, verdict=verdict) for verdict in verdicts]
     worse = [outcome(0.1, verdict="collapsed")] * 2
     study, results, rows = table(tmp_path, worse, best)
     _show(study, results, rows)
     said = capsys.readouterr().out
-    assert ("failed to learn" in said) is (told is not None)
-    assert told is None or f"{told}. Its score" in said
-    assert told is None or rows[0]["trials"][0] in said
+    assert ("failed to learn" in said) is (reported is not None)
+    assert reported is None or f"{reported}. Its score" in said
+    assert reported is None or rows[0]["trials"][0] in said

@@ -86,7 +86,7 @@ def table_lines(rows: list[Row], width: int) -> Iterator[str]:
         before = 4
     for name, default, about in rows:
         first = f"{name:<{longest}}  {default:<{second}}  "
-        meaning = wrap(about, width - before)
+        meaning = wrap(about, width - before, break_on_hyphens=False)
         if len(first) == before and meaning:  # a long default is not cut, so that it can be copied
             first += meaning.pop(0)
         yield first.rstrip()
