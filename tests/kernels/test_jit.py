@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import labelwise
-from labelwise.kernels.jit import is_writable
+from labelwise.kernels.jit import inner, is_writable, jit
 
 CALLEE = "from labelwise.kernels.jit import jit\n\n@jit\ndef number():\n    return {}\n"
 CALLER = """
@@ -98,6 +98,20 @@ def test_functions_inside_kernels_have_no_file_of_their_own(package):
     assert run(package, **cache)[:2] == (9, 0)
     assert [path.name.split(".")[0] for path in (package / "cache").rglob("*.nbc")] == ["caller"]
     assert run(package, **cache)[:2] == (9, 1)
+
+
+def test_functions_inside_kernels_cannot_be_called_from_python():
+    @inner
+    def number(x):
+        return x + 1
+
+    @jit
+    def asked(x):
+        return 2 * number(x)
+
+    assert asked(3) == 8
+    with pytest.raises(TypeError, match=r"number.*only kernels can call it"):
+        number(3)
 
 
 def test_copies_of_the_sources_share_the_cache(package, tmp_path):

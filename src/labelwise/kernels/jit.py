@@ -30,6 +30,7 @@ from llvmlite.binding import parse_assembly
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
+from numba.core.registry import CPUDispatcher
 from numba.core.serialize import dumps
 
 from labelwise.atomic import replacing
@@ -52,14 +53,24 @@ def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
 
 def inner(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """`jit` for functions that only kernels call; from Python they cannot be called.
+    """`jit` for functions that only kernels call; a call from Python raises TypeError.
 
     They are compiled as a part of each kernel, without separate machine code or cached files, in half the time.
     """
     if function is None:
         return partial(inner, **options)
     wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return numba.njit(nogil=True, **wrappers, pipeline_class=_InnerCompiler, **options)(function)
+    dispatcher = numba.njit(nogil=True, **wrappers, pipeline_class=_InnerCompiler, **options)(function)
+    if isinstance(dispatcher, CPUDispatcher):  # a plain function under NUMBA_DISABLE_JIT
+        dispatcher.__class__ = _InnerDispatcher
+    return dispatcher
+
+
+class _InnerDispatcher(CPUDispatcher):
+    """A function for Numba as any other, without the entry point that a call from Python needs."""
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError(f"{self.py_func.__qualname__} is `inner`: only kernels can call it")
 
 
 class _InnerLibrary(JITCodeLibrary):

@@ -49,7 +49,8 @@ class TreeSearch:
         self._levels = levels
         self._runs = _runs(levels)
         self._widest_level = max(level.n_children for level in levels)
-        self._names = np.ascontiguousarray(label_order, np.int32)
+        self._names = np.ascontiguousarray(label_order, np.int32).view()
+        self._names.flags.writeable = False  # as that of a loaded model, so that the kernel is compiled once for both
 
     def __reduce__(self) -> tuple:
         return TreeSearch, self._arguments  # addresses are valid in this process only

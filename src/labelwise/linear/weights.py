@@ -130,7 +130,9 @@ class ChunkedWeights:
         from labelwise.kernels.tree.chunk_directory import directory_shape, fill_directory
 
         n_chunks = len(self.chunk_offsets) - 1
-        chunks = self.chunk_offsets, self.features
+        chunks = self.chunk_offsets.view(), self.features.view()
+        for array in chunks:
+            array.flags.writeable = False  # as those of a loaded model, so that kernels are compiled once for both
         word_offsets, range_offsets = np.empty(n_chunks + 1, np.int64), np.empty(n_chunks + 1, np.int64)
         shifts = np.empty(n_chunks, np.int64)
         directory_shape(*chunks, self.n_features, word_offsets, shifts, range_offsets)
