@@ -172,3 +172,15 @@ def test_ignore_means_ignore(monkeypatch):
     lw.LinearFlat(memory="ignore").fit(data)
     monkeypatch.setattr("labelwise.linear.memory_estimate.free_memory", lambda: None)
     lw.LinearFlat().fit(data)
+
+
+def test_what_trees_share_is_computed_once(monkeypatch):
+    from labelwise.codes.tree import LabelTree
+    from labelwise.linear import train_tree
+
+    calls = []
+    norms, aggregate = train_tree.squared_norms, LabelTree.aggregate
+    monkeypatch.setattr(train_tree, "squared_norms", lambda rows: calls.append("norms") or norms(rows))
+    monkeypatch.setattr(LabelTree, "aggregate", lambda tree, labels: calls.append("targets") or aggregate(tree, labels))
+    lw.LinearTree(trees=3, leaf_size=4, branching=2).fit(planted("features", n_documents=60, n_labels=20))
+    assert sorted(calls) == ["norms", "targets", "targets", "targets"]

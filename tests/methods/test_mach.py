@@ -73,8 +73,8 @@ def test_processes_that_know_nothing_of_each_other(tmp_path, data):
     command = [sys.executable, "-m", "labelwise.cli.main", "train", str(config), "--repetition"]
     at_the_same_time = [subprocess.Popen([*command, number], stderr=subprocess.PIPE) for number in ("2", "0")]
     for process in at_the_same_time:
-        _, told = process.communicate(timeout=120)
-        assert process.returncode == 0, told.decode()
+        _, messages = process.communicate(timeout=120)
+        assert process.returncode == 0, messages.decode()
     assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == ["000", "002"]
     done = labelwise("train", config)
     assert "2 of 4 repetitions are already finished" in done.err

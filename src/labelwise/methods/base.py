@@ -26,7 +26,7 @@ from labelwise.methods.label_filter import LabelFilter
 from labelwise.methods.model_folder import STATE_FILE, SavedModel, read_model, write_calibration, write_model
 from labelwise.registry import method_class, methods_that
 from labelwise.strings import Strings
-from labelwise.topk import NOTHING, TopK
+from labelwise.topk import NO_LABEL, TopK
 
 if TYPE_CHECKING:
     from labelwise.codes.label_path import LabelPath
@@ -187,7 +187,7 @@ class Method:
         missing = int(k) - top.k
         ids, scores = top.ids, top.scores
         if missing:
-            ids = np.pad(ids, ((0, 0), (0, missing)), constant_values=NOTHING)
+            ids = np.pad(ids, ((0, 0), (0, missing)), constant_values=NO_LABEL)
             scores = np.pad(scores, ((0, 0), (0, missing)), constant_values=-np.inf)
         return TopK(ids, scores, self.label_names_)
 
@@ -366,7 +366,7 @@ def _check_scores(top: TopK, folder: Path, filtered: bool) -> None:
     """Refuse scores that are not finite, and unfiltered predictions without any label, which NaN weights cause."""
     if np.isfinite(top.scores).all():
         return
-    empty = top.ids == NOTHING
+    empty = top.ids == NO_LABEL
     wrong = ~(np.isfinite(top.scores) | empty)
     if not filtered:
         wrong[:, :1] |= empty[:, :1]

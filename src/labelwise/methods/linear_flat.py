@@ -58,8 +58,8 @@ class LinearFlat(LinearMethod):
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
         if self.config.relevance:
             check_relevance(data)
-        self.tfidf_, self.linear_ = Tfidf(self.config.tfidf) if kind == "texts" else None, LinearTrees()
-        features = self.linear_.order_features(*training_features(data, self.tfidf_))
+        self.tfidf_ = Tfidf(self.config.tfidf) if kind == "texts" else None
+        features = training_features(data, self.tfidf_)
         settings = training_settings(self.config, self.search_settings)
-        with finished_work(self, context.checkpoints, features, data.labels, {}) as shards:
-            self.linear_.train(features, data.labels, [LabelTree.flat(data.n_labels)], settings, shards)
+        with finished_work(self, context.checkpoints, features.rows, data.labels, {}) as shards:
+            self.linear_ = LinearTrees.train(features, data.labels, [LabelTree.flat(data.n_labels)], settings, shards)

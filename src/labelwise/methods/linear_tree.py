@@ -105,17 +105,19 @@ class LinearTree(LinearMethod):
         if "user" in config.negatives:
             own_negatives = read_negatives(config.user_negatives, data)
             given |= csr_to_tensors("negatives", own_negatives)
-        self.tfidf_, self.linear_ = Tfidf(config.tfidf) if kind == "texts" else None, LinearTrees()
-        features = self.linear_.order_features(*training_features(data, self.tfidf_))
+        self.tfidf_ = Tfidf(config.tfidf) if kind == "texts" else None
+        features = training_features(data, self.tfidf_)
         negatives = "matcher" if "matcher" in config.negatives else "teacher"
         settings = training_settings(config, self.search_settings, negatives=negatives)
-        with finished_work(self, context.checkpoints, features, data.labels, given) as shards:
+        with finished_work(self, context.checkpoints, features.rows, data.labels, given) as shards:
             if own_tree is not None:
                 trees = [own_tree]
             else:
-                describing = features.sparse if kind == "texts" else data.features  # dense ones describe labels whole
+                describing = (
+                    features.rows.sparse if kind == "texts" else data.features
+                )  # dense ones describe labels whole
                 trees = _clustered(describing, data.labels, config, settings.seeds(config.trees), shards)
-            self.linear_.train(features, data.labels, trees, settings, shards, own_negatives)
+            self.linear_ = LinearTrees.train(features, data.labels, trees, settings, shards, own_negatives)
 
 
 def _clustered(

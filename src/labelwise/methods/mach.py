@@ -30,7 +30,7 @@ from labelwise.codes.repartition import RepartitionConfig
 from labelwise.config import Config as BaseConfig
 from labelwise.data.csr import pick_rows
 from labelwise.data.dataset import Dataset
-from labelwise.errors import ConfigError, ModelFormatError, require_imports
+from labelwise.errors import ConfigError, ModelFormatError, import_required
 from labelwise.features.rows import as_csr
 from labelwise.features.tfidf import Tfidf, TfidfConfig
 from labelwise.fit_context import FitContext
@@ -40,8 +40,8 @@ from labelwise.methods.label_filter import LabelFilter
 from labelwise.methods.linear_base import LINEAR_TFIDF
 from labelwise.networks.settings import Count, OptimiserConfig, Positive, ScheduleConfig, TrainingConfig
 from labelwise.result_fields import PART, Decides, deciding_json
-from labelwise.store import stored
-from labelwise.topk import TopK, in_order
+from labelwise.store import get_tensor
+from labelwise.topk import TopK, sorted_by_score
 
 if TYPE_CHECKING:
     from labelwise.networks.bucket_networks import BucketNetworks, NetworkShape, Repetition, ScoreForm
@@ -167,7 +167,7 @@ class Mach(Method):
 
     def check_needs(self) -> None:
         """Raise without torch, or with several ranks: they would average gradients of independent repetitions."""
-        require_imports(self.name, "nn", "torch", "accelerate")
+        import_required(self.name, "nn", "torch", "accelerate")
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ConfigError(
                 "mach trains in one process, without torchrun; use train --repetition for one process per repetition"
@@ -323,7 +323,7 @@ class Mach(Method):
         if not parts:
             return TopK(np.empty((0, k), np.int32), np.empty((0, k), np.float32))
         top = TopK.concatenate(parts)
-        return top if weights is not None else in_order(top.ids, self._as_probabilities(top.scores))
+        return top if weights is not None else sorted_by_score(top.ids, self._as_probabilities(top.scores))
 
     def _scores(self, features: Any) -> np.ndarray:
         """Bucket scores [repetitions, buckets, documents], in the form to be combined."""
@@ -352,12 +352,12 @@ class Mach(Method):
         return state
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
-        require_imports(self.name, "nn", "torch")
+        import_required(self.name, "nn", "torch")
         from labelwise.networks.bucket_networks import Repetition
 
         self.tfidf_ = Tfidf.of_model(self.config.tfidf, tensors, path) if self.input_ == "texts" else None
         n_features = self._n_features
-        numbers = stored(tensors, "repetitions", path)
+        numbers = get_tensor(tensors, "repetitions", path)
         if (
             numbers.ndim != 1
             or numbers.dtype != np.int64

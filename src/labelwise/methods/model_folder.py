@@ -54,7 +54,7 @@ def write_model(method: str, model: SavedModel, path: str | Path, force: bool) -
 
 def write_calibration(calibration: Calibration, path: str | Path) -> None:
     """Write only a calibration, into the folder of a model."""
-    with store.changed_folder(path, "model", {"calibrated": True}) as folder:
+    with store.update_folder(path, "model", {"calibrated": True}) as folder:
         folder.write_tensors(CALIBRATION_FILE, calibration.to_tensors())
 
 
