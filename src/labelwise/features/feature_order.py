@@ -18,7 +18,7 @@ from labelwise.checks import in_range
 from labelwise.errors import DataError, ModelFormatError
 from labelwise.features.rows import NO_COLUMNS, FeatureRows, as_csr, blocks_of
 from labelwise.parallel import ranges, run_all, threads
-from labelwise.store import stored
+from labelwise.store import get_tensor
 
 MIN_PARALLEL = 64  # documents up to which one thread is faster than several
 MAX_FEATURES = 1 << 30
@@ -117,7 +117,7 @@ class FeatureOrder:
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, np.ndarray], n_features: int, path: Path) -> FeatureOrder:
         """Restore ``original`` and check that it is a permutation: kernels index with it unchecked."""
-        original = stored(tensors, "feature_order", path)
+        original = get_tensor(tensors, "feature_order", path)
         sound = original.dtype == np.int32 and original.shape == (n_features,) and in_range(original, n_features)
         if sound:
             seen = np.zeros(n_features, bool)

@@ -26,7 +26,7 @@ from labelwise.linear.settings import SearchSettings, TrainingSettings
 from labelwise.linear.shards import ChunkShards
 from labelwise.linear.train_tree import TrainingExamples, train_tree
 from labelwise.linear.weights import ChunkedWeights
-from labelwise.store import stored
+from labelwise.store import get_tensor
 from labelwise.topk import TopK
 
 WIDE_BEAM, MAX_ALLOWED = 100, 1000
@@ -137,7 +137,7 @@ class LinearTrees:
     @classmethod
     def restored(cls, tensors: Mapping[str, np.ndarray], n_features: int, n_labels: int, path: Path) -> LinearTrees:
         """Restore what `state` returned; everything that kernels rely on is checked."""
-        count = stored(tensors, "trees", path)
+        count = get_tensor(tensors, "trees", path)
         if count.shape != (1,) or count.dtype != np.int64 or not 1 <= count[0] <= 10_000:
             raise ModelFormatError(f"{path}: the number of trees is damaged")
         restored = cls(FeatureOrder.from_tensors(tensors, n_features, path))

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from labelwise.errors import DataError, ModelFormatError
-from labelwise.store import stored
-from labelwise.topk import NOTHING, TopK
+from labelwise.store import get_tensor
+from labelwise.topk import NO_LABEL, TopK
 
 MIN_PROBABILITY = 1e-30
 """Lower bound of the points' probabilities, which leaves enough smaller numbers for a whole row."""
@@ -125,7 +125,7 @@ class Calibration:
 
     def apply(self, top: TopK) -> TopK:
         """Replace the scores of predictions by probabilities; the order stays the same."""
-        scores, empty = top.scores, top.ids == NOTHING
+        scores, empty = top.scores, top.ids == NO_LABEL
         gaps = bool(empty.any())
         if gaps:
             scores = np.where(empty, self.scores[0], scores)
@@ -152,7 +152,7 @@ class Calibration:
     def from_tensors(cls, tensors: Mapping[str, np.ndarray], path: Path) -> Calibration:
         """Rebuild from `to_tensors`, checked so that predictions stay sorted and finite for any file."""
         scores, probabilities, threshold, expected = (
-            stored(tensors, name, path) for name in ("scores", "probabilities", "threshold", "expected")
+            get_tensor(tensors, name, path) for name in ("scores", "probabilities", "threshold", "expected")
         )
         sound = (
             all(array.dtype == np.float64 for array in (scores, probabilities, threshold, expected))

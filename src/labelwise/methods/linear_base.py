@@ -26,7 +26,7 @@ from labelwise.linear.trees import LinearTrees
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
 from labelwise.methods.label_filter import LabelFilter
-from labelwise.result_fields import PART, deciding
+from labelwise.result_fields import PART, deciding_fields
 from labelwise.topk import TopK
 
 PostProcessor = Literal[tuple(POST_PROCESSORS)]  # type: ignore[valid-type]
@@ -111,7 +111,7 @@ def finished_work(
     """
     if folder is None:
         return nullcontext()
-    parameters = deciding(method.config, PART)
+    parameters = deciding_fields(method.config, PART)
     arrays = {
         f"{name}.{part}": array
         for name, rows in (("features", features), ("labels", FeatureRows.of(labels)))

@@ -29,7 +29,7 @@ from labelwise.codes.buckets import BucketTables, Hash, checked_table, read_look
 from labelwise.codes.repartition import RepartitionConfig
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
-from labelwise.errors import ConfigError, ModelFormatError, require_imports
+from labelwise.errors import ConfigError, ModelFormatError, import_required
 from labelwise.features.rows import as_csr
 from labelwise.features.tfidf import LINEAR_TFIDF, Tfidf, TfidfConfig
 from labelwise.fit_context import FitContext
@@ -38,7 +38,7 @@ from labelwise.methods.inputs import Documents
 from labelwise.methods.label_filter import LabelFilter
 from labelwise.networks.settings import Count, OptimiserConfig, Positive, ScheduleConfig, TrainingConfig
 from labelwise.result_fields import PART, Decides, deciding_json
-from labelwise.store import stored
+from labelwise.store import get_tensor
 from labelwise.topk import TopK
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class Mach(Method):
 
     def check_needs(self) -> None:
         """Raise without torch, or with several ranks: they would average gradients of independent repetitions."""
-        require_imports(self.name, "nn", "torch", "accelerate")
+        import_required(self.name, "nn", "torch", "accelerate")
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ConfigError(
                 "mach trains in one process, without torchrun; use train --repetition for one process per repetition"
@@ -318,12 +318,12 @@ class Mach(Method):
         return state
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
-        require_imports(self.name, "nn", "torch")
+        import_required(self.name, "nn", "torch")
         from labelwise.networks.bucket_networks import Repetition
 
         self.tfidf_ = Tfidf.of_model(self.config.tfidf, tensors, path) if self.input_ == "texts" else None
         n_features = self._n_features
-        numbers = stored(tensors, "repetitions", path)
+        numbers = get_tensor(tensors, "repetitions", path)
         if (
             numbers.ndim != 1
             or numbers.dtype != np.int64

@@ -10,7 +10,7 @@ import numpy as np
 from labelwise.codes.bucket_search import Aggregation, BucketSearch, Score
 from labelwise.data.csr import pick_rows
 from labelwise.networks.bucket_networks import BucketNetworks, ScoreForm
-from labelwise.topk import TopK, in_order
+from labelwise.topk import TopK, sorted_by_score
 
 AGGREGATIONS: dict[Score, Aggregation] = {"least": "least", "median": "median"}
 """How bucket scores are combined, if not by their mean."""
@@ -87,7 +87,7 @@ class BucketDecoder:
         if not parts:
             return TopK(np.empty((0, k), np.int32), np.empty((0, k), np.float32))
         top = TopK.concatenate(parts)
-        return top if weights is not None else in_order(top.ids, converted(top.scores))
+        return top if weights is not None else sorted_by_score(top.ids, converted(top.scores))
 
     def scores(self, features: Any, decoding: Decoding) -> np.ndarray:
         """Bucket scores [repetitions, buckets, documents], in the form to be combined."""

@@ -1,4 +1,4 @@
-"""Documents that are given to a command: a file of texts, one per line, standard input, or a data set."""
+"""Input documents of a command: a file of texts, one per line, standard input, or a data set."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PIECE = 1 << 20
 
 @dataclass(frozen=True)
 class Request:
-    """What to predict for and how much of it to tell."""
+    """Which documents to predict for, and which predictions to output."""
 
     documents: str
     """A file, a folder, the name of a known data set, or `-` for standard input."""
@@ -34,16 +34,16 @@ class Request:
     k: int = 10
     threshold: float | None = None
     labels: str | None = None
-    """File of the only labels to choose from, one a line."""
+    """File of allowed labels, one per line."""
     label_weights: str | None = None
-    """File of label<TAB>factor lines: what scores are multiplied by."""
+    """File of label<TAB>factor lines; scores are multiplied by the factors."""
 
 
 def is_text(request: Request) -> bool:
-    """Whether the documents are plain text, one a line."""
+    """Whether the documents are plain text, one per line."""
     if request.documents == "-":
         if request.format not in ("auto", "text"):
-            raise ConfigError("standard input is read as texts, one a line; other formats need a file")
+            raise ConfigError("standard input is read as texts, one per line; other formats need a file")
         return True
     if request.format != "auto":
         return request.format == "text"
@@ -52,13 +52,13 @@ def is_text(request: Request) -> bool:
 
 
 def _data_extensions() -> set[str]:
-    """Extensions that say which data format a file has; .txt may be anything."""
+    """Extensions of data formats, without .txt, which may be anything."""
     formats = [format_named(name) for name in FORMATS]
     return {extension for one in formats for extension in (one.extension, *one.other_extensions)} - {"", ".txt"}
 
 
-def opened(documents: str) -> Any:
-    """The bytes of a file, unpacked, or of standard input."""
+def open_documents(documents: str) -> Any:
+    """Open a file (decompressed) or standard input, in binary mode."""
     if documents == "-":
         if sys.stdin is None:
             raise DataError("standard input is closed: give a file", "stdin")
@@ -66,10 +66,10 @@ def opened(documents: str) -> Any:
     return io.BufferedReader(open_stream(documents), PIECE)
 
 
-def decoded(lines: Iterable[bytes], name: str, first: int, options: ReadOptions) -> tuple[list[str], int]:
-    """Lines as texts, the first one's number being `first`; and in how many of them bytes had to be replaced."""
-    found = [
+def decode_lines(lines: Iterable[bytes], name: str, first: int, options: ReadOptions) -> tuple[list[str], int]:
+    """Decode lines, numbered from `first`; also returns in how many lines invalid bytes were replaced."""
+    lines_and_flags = [
         decoded_line(line.removesuffix(b"\r"), name, number, options.encoding, options.on_bad_bytes)
         for number, line in enumerate(lines, first)
     ]
-    return [text for text, _ in found], sum(replaced for _, replaced in found)
+    return [text for text, _ in lines_and_flags], sum(replaced for _, replaced in lines_and_flags)

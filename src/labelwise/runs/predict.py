@@ -1,4 +1,4 @@
-"""Predict from a file or standard input to JSONL, TSV or npz, batch by batch: the input may be endless."""
+"""Predict from a file or standard input to JSONL, TSV or npz, batch by batch: the input may be an endless stream."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from labelwise.formatting import CONTROL, json_text
 from labelwise.methods.base import Method
 from labelwise.methods.label_filter import LabelFilter
 from labelwise.progress import progress
-from labelwise.runs.documents import PIECE, Request, decoded, is_text, opened
+from labelwise.runs.documents import PIECE, Request, decode_lines, is_text, open_documents
 from labelwise.runs.label_files import read_label_list, read_label_weights
 from labelwise.runs.load_data import read_part
 from labelwise.strings import Strings
-from labelwise.topk import NOTHING, TopK
+from labelwise.topk import NO_LABEL, TopK
 
 BATCH = 1024
 WRITERS = ("jsonl", "tsv", "npz")
 LINES = ("texts", "paths")
-"""Kinds of documents that a line can hold."""
+"""Input types that can be given one per line."""
 
 Batch = tuple[list[str], Strings | Dataset]
 
 
 def predict_file(model: Method, request: Request, output: str, to: str | None, force: bool) -> None:
     """Predict for every document and write the result; `-` stands for standard output."""
-    kind = to or (Path(output).suffix.lstrip(".") if output != "-" else "jsonl")
+    file_format = to or (Path(output).suffix.lstrip(".") if output != "-" else "jsonl")
     if request.threshold is not None and math.isnan(request.threshold):
         raise ConfigError("threshold: a number is needed, got nan")
-    if kind not in WRITERS:
+    if file_format not in WRITERS:
         raise ConfigError(
-            f"{output}: cannot write predictions as '{kind}'; give a name that ends in .jsonl, .tsv or .npz"
+            f"{output}: cannot write predictions as '{file_format}'; give a name that ends in .jsonl, .tsv or .npz"
         )
-    if kind == "npz" and output == "-":
+    if file_format == "npz" and output == "-":
         raise ConfigError("npz is written to a file: give one with -o")
     batches = _text_batches(request, model) if is_text(request) else _data_batches(request)
-    tops = _predicted(model, batches, request.k, request.threshold, _label_filter(model, request))
-    with _target(output, force, binary=kind == "npz") as file:
-        if kind == "npz":
+    tops = _predict_batches(model, batches, request.k, request.threshold, _label_filter(model, request))
+    with _open_output(output, force, binary=file_format == "npz") as file:
+        if file_format == "npz":
             _write_npz(file, tops, len(model.label_names_))
         else:
-            write = _write_jsonl if kind == "jsonl" else _write_tsv
+            write = _write_jsonl if file_format == "jsonl" else _write_tsv
             for ids, top in tops:
                 write(file, ids, top, model.label_texts_)
                 file.flush()
@@ -56,21 +56,21 @@ def predict_file(model: Method, request: Request, output: str, to: str | None, f
 
 def _text_batches(request: Request, model: Method) -> Iterator[Batch]:
     if model.input_ not in LINES and model.learns:
-        raise DataError(f"the model was trained on {model.input_}: give a data file and name its --format")
+        raise DataError(f"the model was trained on {model.input_}: give a data file and its --format")
     name = "stdin" if request.documents == "-" else request.documents
     count = replaced = 0
-    with opened(request.documents) as stream, progress("predicting") as step:
+    with open_documents(request.documents) as stream, progress("predicting") as step:
         for lines in _line_batches(stream):
-            texts, touched = decoded(lines, name, count + 1, request.options)
-            replaced += touched
-            yield [str(count + place) for place in range(len(texts))], Strings.of(texts)
+            texts, changed = decode_lines(lines, name, count + 1, request.options)
+            replaced += changed
+            yield [str(count + row) for row in range(len(texts))], Strings.of(texts)
             step(len(texts))
             count += len(texts)
     warn_replaced(name, replaced, request.options.encoding)
 
 
 def _line_batches(stream: Any) -> Iterator[list[bytes]]:
-    """Lines as they come: whoever types gets an answer a line, whoever pipes gets large batches."""
+    """Lines as they arrive: one answer per line for typed input, large batches for piped input."""
     rest = b""
     while piece := stream.read1(PIECE):
         *lines, rest = (rest + piece).split(b"\n")
@@ -91,13 +91,13 @@ def _data_batches(request: Request) -> Iterator[Batch]:
 
 
 def _label_filter(model: Method, request: Request) -> LabelFilter | None:
-    """What the request's files say about labels, checked before anything is written."""
+    """The label filter of the request's files, checked before anything is written."""
     labels = read_label_list(request.labels, model.label_names_) if request.labels is not None else None
     weights = read_label_weights(request.label_weights) if request.label_weights is not None else None
     return model.label_filter(labels, weights)
 
 
-def _predicted(
+def _predict_batches(
     model: Method, batches: Iterable[Batch], k: int, threshold: float | None, chosen: LabelFilter | None
 ) -> Iterator[tuple[list[str], TopK]]:
     for ids, batch in batches:
@@ -113,7 +113,7 @@ def _write_jsonl(file: IO[str], ids: list[str], top: TopK, label_texts: Strings 
                 **({"text": label_texts[number]} if label_texts is not None else {}),
                 "score": score,
             }
-            for (label, score), number in zip(row, numbers[numbers != NOTHING].tolist(), strict=True)
+            for (label, score), number in zip(row, numbers[numbers != NO_LABEL].tolist(), strict=True)
         ]
         file.write(json_text({"id": name, "labels": labels}) + "\n")
 
@@ -122,10 +122,10 @@ def _write_tsv(file: IO[str], ids: list[str], top: TopK, label_texts: Strings | 
     del label_texts
     for name, row in zip(ids, top, strict=True):
         for label, score in row:
-            file.write(f"{_field(name)}\t{_field(label)}\t{score:.6g}\n")
+            file.write(f"{_tsv_field(name)}\t{_tsv_field(label)}\t{score:.6g}\n")
 
 
-def _field(text: str) -> str:
+def _tsv_field(text: str) -> str:
     return CONTROL.sub(" ", text.replace("\t", " ").replace("\n", " "))
 
 
@@ -139,8 +139,8 @@ def _write_npz(file: IO[bytes], tops: Iterable[tuple[list[str], TopK]], n_labels
 
 
 @contextmanager
-def _target(output: str, force: bool, binary: bool) -> Iterator[IO]:
-    """Standard output, or a file that appears under its name only when it is whole."""
+def _open_output(output: str, force: bool, binary: bool) -> Iterator[IO]:
+    """Standard output, or a file that gets its name only when it is complete."""
     if output == "-":
         if sys.stdout is None:
             raise DataError("standard output is closed: give a file with -o", "stdout")
