@@ -27,6 +27,8 @@ from labelwise.topk import NO_LABEL, TopK, sorted_by_score
 
 Aggregation = Literal["mean", "least", "median"]
 """How a label's scores in all tables are combined."""
+Score = Literal["logits", "mean", "least", "median", "unbiased"]
+"""How bucket scores become a label's score: what is combined, and how."""
 AGGREGATIONS: dict[Aggregation, int] = {"mean": SUM, "least": LEAST, "median": MEDIAN}
 FIRST_LABELS, GROWTH, FLAG_GROWTH = 256, 4096, 32
 """Labels whose scores are all computed, and by which factor their number grows before bytes are recomputed: rarely for

@@ -82,6 +82,10 @@ class TfidfConfig(Config):
         return self
 
 
+LINEAR_TFIDF = TfidfConfig(sublinear=True)
+"""Default TF-IDF of linear methods and mach."""
+
+
 @dataclass(frozen=True)
 class _Lookup:
     """The arrays of a `TermTable` with which a kernel looks up the columns of terms."""

@@ -15,7 +15,7 @@ from labelwise.data.dataset import Dataset
 from labelwise.errors import DataError
 from labelwise.features.feature_order import FeatureOrder, OrderedFeatures
 from labelwise.features.rows import FeatureRows
-from labelwise.features.tfidf import Tfidf, TfidfConfig
+from labelwise.features.tfidf import Tfidf
 from labelwise.finished import fingerprint
 from labelwise.linear.beam import POST_PROCESSORS
 from labelwise.linear.memory_estimate import Memory as Memory
@@ -31,10 +31,6 @@ from labelwise.topk import TopK
 
 PostProcessor = Literal[tuple(POST_PROCESSORS)]  # type: ignore[valid-type]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
-
-
-LINEAR_TFIDF = TfidfConfig(sublinear=True)
-"""Default TF-IDF of linear methods and mach."""
 
 
 class LinearMethod(Method):

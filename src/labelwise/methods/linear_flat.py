@@ -14,12 +14,11 @@ from __future__ import annotations
 from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
-from labelwise.features.tfidf import Tfidf, TfidfConfig
+from labelwise.features.tfidf import LINEAR_TFIDF, Tfidf, TfidfConfig
 from labelwise.fit_context import FitContext
 from labelwise.linear.level_trainer import SolverConfig
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.linear_base import (
-    LINEAR_TFIDF,
     LinearMethod,
     Memory,
     PostProcessor,

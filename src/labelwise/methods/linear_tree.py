@@ -22,7 +22,7 @@ from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.features.label_features import pifa
-from labelwise.features.tfidf import Tfidf, TfidfConfig
+from labelwise.features.tfidf import LINEAR_TFIDF, Tfidf, TfidfConfig
 from labelwise.fit_context import FitContext
 from labelwise.linear.level_trainer import SolverConfig
 from labelwise.linear.memory_estimate import bytes_of, check_memory, clustering_need
@@ -30,7 +30,6 @@ from labelwise.linear.shards import ChunkShards
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.given_negatives import read_negatives
 from labelwise.methods.linear_base import (
-    LINEAR_TFIDF,
     LinearMethod,
     Memory,
     PostProcessor,

@@ -184,7 +184,7 @@ class TextEncoder(Method):
             fitting, training, context=context, head=head, callbacks=callbacks, stage=stage, identity=identity
         )
 
-    def _tokens(self, data: Dataset) -> Tokens:
+    def _tokens(self, data: Dataset | Documents) -> Tokens:
         return self.network_.encoder.tokenizer.encode(data.texts or Strings.of(()), self.config.encoder)
 
     def _encoded(self, part: EncoderData) -> EncoderData:
@@ -201,8 +201,7 @@ class TextEncoder(Method):
         from labelwise.device import torch_threads
 
         with torch_threads():
-            tokens = self.network_.encoder.tokenizer.encode(data.texts or Strings.of(()), self.config.encoder)
-            return self.network_.best(tokens, k, "predicting")
+            return self.network_.best(self._tokens(data), k, "predicting")
 
     def _encode(self, data: Documents) -> np.ndarray:
         from labelwise.device import torch_threads
