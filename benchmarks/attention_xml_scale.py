@@ -34,7 +34,7 @@ def measured(labels: int, width: int, beam: int, steps: int) -> dict[str, float]
     import torch
     from scipy import sparse
 
-    from labelwise.codes.candidates import nodes_to_learn_from
+    from labelwise.codes.candidates import training_nodes
     from labelwise.encoders.recurrent import RecurrentEncoder
     from labelwise.encoders.word_config import RecurrentConfig
     from labelwise.encoders.words import WordTokens
@@ -43,9 +43,9 @@ def measured(labels: int, width: int, beam: int, steps: int) -> dict[str, float]
     from labelwise.heads.label_outputs import SharedOutput
     from labelwise.methods.word_networks import WordTraining
     from labelwise.networks.levels import AttentionLevel, Parents
+    from labelwise.training.callbacks import Callback
     from labelwise.training.level_fitting import LevelData, LevelFitting
     from labelwise.training.loop import train
-    from labelwise.training.watching import Watcher
 
     random = np.random.default_rng(0)
     tokens = WordTokens(
@@ -63,10 +63,10 @@ def measured(labels: int, width: int, beam: int, steps: int) -> dict[str, float]
     )
     ranked = (ranked[:, :beam] + random.integers(0, clusters // (2 * beam), (DOCUMENTS, 1))).astype(np.int32)
     offsets = np.minimum(np.arange(clusters + 1) * CLUSTER, labels)
-    nodes = nodes_to_learn_from(above, ranked, beam)
+    nodes = training_nodes(above, ranked, beam)
     parents = Parents(nodes, np.empty((DOCUMENTS, 0), np.float32), offsets)
     encoder = RecurrentEncoder(torch.randn(WORDS, WORD_WIDTH), True, RecurrentConfig(width=width))
-    head = LabelAttention(width, labels, SharedOutput(width, [width])).start(0, np.full(labels, 0.01))
+    head = LabelAttention(width, labels, SharedOutput(width, [width])).initialise(0, np.full(labels, 0.01))
     config = WordTraining(
         epochs=None, steps=WARM_UP + steps, validate_every=None, early_stopping=None, averaging={"kind": "none"}
     )
@@ -74,11 +74,11 @@ def measured(labels: int, width: int, beam: int, steps: int) -> dict[str, float]
     before = _memory()
     times: list[tuple[float, float]] = []
 
-    class Clock(Watcher):
+    class Clock(Callback):
         def after_step(self, step: int, loss: torch.Tensor) -> None:
             times.append((time.perf_counter(), time.process_time()))
 
-    train(fitting, config, context=FitContext(), rows=["head.weight"], watchers=[Clock()])
+    train(fitting, config, context=FitContext(), rows=["head.weight"], callbacks=[Clock()])
     wall, cpu = np.diff(np.array(times[WARM_UP - 1 :]), axis=0).T
     table = labels * width * 4 / 1e6
     return {

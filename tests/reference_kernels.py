@@ -1,4 +1,4 @@
-"""Plain twins of the kernels: slow, obvious, and used by the tests only."""
+"""Reference implementations of the kernels: slow, simple, and used by the tests only."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def leading_fields(
 
 
 def find_byte(data: bytes, ranges: list[tuple[int, int]], byte: int, count: int) -> list[list[int]]:
-    """The first `count` places of a byte in each range, filled up with -1."""
+    """The first `count` positions of a byte in each range, padded with -1."""
     rows = []
     for start, end in ranges:
-        found = [place for place in range(start, end) if data[place] == byte][:count]
+        found = [index for index in range(start, end) if data[index] == byte][:count]
         rows.append(found + [-1] * (count - len(found)))
     return rows
 
 
 def intern_tokens(tokens: list[bytes]) -> tuple[list[int], list[bytes]]:
-    """A number for each token in the order of first appearance, and the different tokens."""
+    """A number for each token in the order of first appearance, and the distinct tokens."""
     names: dict[bytes, int] = {}
     return [names.setdefault(token, len(names)) for token in tokens], list(names)
 
@@ -60,14 +60,14 @@ def find_hits(ids: list[list[int]], truth: list[set[int]]) -> tuple[list[list[in
     return hits, [sum(label != -1 for label in row) for row in ids]
 
 
-def best_weights(truth: list[set[int]], weights: list[float], places: int) -> list[list[float]]:
-    """The largest weights among each document's own labels, filled up with zeros."""
-    rows = [sorted((weights[label] for label in labels), reverse=True)[:places] for labels in truth]
-    return [row + [0.0] * (places - len(row)) for row in rows]
+def best_weights(truth: list[set[int]], weights: list[float], n_ranks: int) -> list[list[float]]:
+    """The largest weights among each document's own labels, padded with zeros."""
+    rows = [sorted((weights[label] for label in labels), reverse=True)[:n_ranks] for labels in truth]
+    return [row + [0.0] * (n_ranks - len(row)) for row in rows]
 
 
 def tie_range(scores: list[float], hits: list[int], cut: int) -> tuple[int, int]:
-    """Fewest and most hits in the first `cut` places of one document: misses first, and hits first, among equals."""
+    """Minimum and maximum hits in the top `cut` of one document: misses first, and hits first, among equals."""
     pairs = list(zip(scores, hits, strict=True))
     worst = sorted(pairs, key=lambda pair: (-pair[0], pair[1]))
     best = sorted(pairs, key=lambda pair: (-pair[0], -pair[1]))
@@ -77,23 +77,23 @@ def tie_range(scores: list[float], hits: list[int], cut: int) -> tuple[int, int]
 def count_labels(
     ids: list[list[int]], hits: list[list[int]], lengths: list[int], n_labels: int
 ) -> tuple[list[int], list[int]]:
-    """How often each label is among the first `length` predictions of a document, and how often rightly."""
+    """How often each label is among the first `length` predictions of a document, and how often correctly."""
     counted = [
         (label, hit)
         for row, marks, length in zip(ids, hits, lengths, strict=True)
         for label, hit in zip(row[:length], marks[:length], strict=True)
     ]
-    predicted = [sum(label == wanted for label, _ in counted) for wanted in range(n_labels)]
-    return predicted, [sum(hit for label, hit in counted if label == wanted) for wanted in range(n_labels)]
+    predicted = [sum(label == target for label, _ in counted) for target in range(n_labels)]
+    return predicted, [sum(hit for label, hit in counted if label == target) for target in range(n_labels)]
 
 
-def first_places(ids: list[list[int]], hits: list[list[int]], depth: int) -> dict[int, int]:
-    """The best place at which each label is a hit; labels without a hit are left out."""
+def first_ranks(ids: list[list[int]], hits: list[list[int]], depth: int) -> dict[int, int]:
+    """The best rank at which each label is a hit; labels without a hit are left out."""
     best: dict[int, int] = {}
     for row, marks in zip(ids, hits, strict=True):
-        for place, (label, hit) in enumerate(zip(row[:depth], marks[:depth], strict=True)):
+        for index, (label, hit) in enumerate(zip(row[:depth], marks[:depth], strict=True)):
             if hit:
-                best[label] = min(place, best.get(label, place))
+                best[label] = min(index, best.get(label, index))
     return best
 
 
@@ -120,7 +120,7 @@ def shortest_decimal(value: np.float32) -> str:
     return next(text for text in texts if float32_of(text.encode()) == value)
 
 
-def added_up(pairs: list[tuple[int, np.float32]]) -> tuple[list[int], list[float]] | None:
+def summed(pairs: list[tuple[int, np.float32]]) -> tuple[list[int], list[float]] | None:
     """Ascending columns with the sums of their values, without zeros; None if a sum does not fit."""
     sums: dict[int, np.float32] = {}
     with np.errstate(over="ignore", invalid="ignore"):
@@ -148,7 +148,7 @@ def xc_row(line: bytes, n_features: int, n_labels: int) -> SparseRow | None:
         if not colon or not re.fullmatch(rb"\d+", column) or value is None or int(column) >= n_features:
             return None
         pairs.append((int(column), value))
-    features = added_up(pairs)
+    features = summed(pairs)
     return None if features is None else (labels, *features)
 
 
@@ -178,7 +178,7 @@ def vowpal_row(line: bytes, hash_bits: int | None) -> SparseRow | None:
             if pair is None:
                 return None
             pairs.append(pair)
-    features = added_up(pairs)
+    features = summed(pairs)
     return None if features is None else (labels, *features)
 
 
@@ -201,8 +201,8 @@ def _vowpal_feature(
 def murmur3(key: bytes, seed: int) -> int:
     """The 32-bit MurmurHash3, x86 variant."""
     state = seed
-    for place in range(0, len(key), 4):
-        piece = key[place : place + 4]
+    for index in range(0, len(key), 4):
+        piece = key[index : index + 4]
         word = int.from_bytes(piece, "little") * 0xCC9E2D51 % 2**32
         word = (word << 15 | word >> 17) % 2**32
         state ^= word * 0x1B873593 % 2**32
@@ -218,49 +218,51 @@ def murmur3(key: bytes, seed: int) -> int:
 
 
 def sum_documents(weights: np.ndarray, documents: np.ndarray, keep: int) -> np.ndarray:
-    """Weights [labels, documents] times documents, only the `keep` largest of each row, rows at unit length."""
+    """Weights [labels, documents] times documents, only the `keep` largest of each row, rows of unit norm."""
     sums = weights @ documents
     for row in sums:
         row[sorted(range(len(row)), key=lambda column: (-abs(row[column]), column))[keep:]] = 0
-    lengths = np.linalg.norm(sums, axis=1, keepdims=True)
-    return np.divide(sums, lengths, out=np.zeros_like(sums), where=lengths > 0)
+    norms = np.linalg.norm(sums, axis=1, keepdims=True)
+    return np.divide(sums, norms, out=np.zeros_like(sums), where=norms > 0)
 
 
-def halve_down(rows: np.ndarray, members: list[int], layers: int, draws: np.ndarray, node: int, most: int) -> list[int]:
-    """Members in the order of the leaves after `layers` halvings of at most `most` rounds."""
+def halve_recursively(
+    rows: np.ndarray, members: list[int], layers: int, draws: np.ndarray, node: int, max_iterations: int
+) -> list[int]:
+    """Members in the order of the leaves after `layers` halvings of at most `max_iterations` iterations."""
     if layers == 0 or len(members) < 2:
         return members
-    left = halve(rows[members], draws[node], most)
+    left = halve(rows[members], draws[node], max_iterations)
     lefts, rights = ([m for m, is_left in zip(members, left, strict=True) if is_left == side] for side in (True, False))
     return [
-        *halve_down(rows, lefts, layers - 1, draws, 2 * node + 1, most),
-        *halve_down(rows, rights, layers - 1, draws, 2 * node + 2, most),
+        *halve_recursively(rows, lefts, layers - 1, draws, 2 * node + 1, max_iterations),
+        *halve_recursively(rows, rights, layers - 1, draws, 2 * node + 2, max_iterations),
     ]
 
 
-def halve(rows: np.ndarray, draws: np.ndarray, most: int) -> np.ndarray:
+def halve(rows: np.ndarray, draws: np.ndarray, max_iterations: int) -> np.ndarray:
     """Whether each row goes to the left half."""
     count = len(rows)
     one = draws[0] % count
     scores = rows @ (rows[one] - rows[(one + 1 + draws[1] % (count - 1)) % count])
     left = np.zeros(count, bool)
-    for _ in range(most):
+    for _ in range(max_iterations):
         lower = np.isin(np.arange(count), np.argsort(scores, kind="stable")[: count // 2])
         if (lower == left).all():
             break
         left = lower
-        to_left, to_right = one_over_length(rows[left].sum(0)), one_over_length(rows[~left].sum(0))
+        to_left, to_right = inverse_norm(rows[left].sum(0)), inverse_norm(rows[~left].sum(0))
         scores = rows @ rows.sum(0) * to_right - rows @ rows[left].sum(0) * (to_right + to_left)
     return left
 
 
-def one_over_length(vector: np.ndarray) -> float:
-    """0 for the zero vector."""
+def inverse_norm(vector: np.ndarray) -> float:
+    """1 / norm; 0 for the zero vector."""
     return 1 / float(np.sqrt(vector @ vector)) if vector.any() else 0.0
 
 
-def cluster_rows(rows: np.ndarray, draws: list[float], smallest: int, largest: int, most: int) -> list[int]:
-    """The cluster of each row, by spherical k-means with at most `most` rounds and sizes between two bounds."""
+def cluster_rows(rows: np.ndarray, draws: list[float], smallest: int, largest: int, max_iterations: int) -> list[int]:
+    """The cluster of each row, by spherical k-means with at most `max_iterations` iterations and sizes between two bounds."""
     chosen: list[int] = []
     for draw in draws:
         nearest = [float(max(rows[chosen] @ row)) if chosen else 0.0 for row in rows]
@@ -271,24 +273,24 @@ def cluster_rows(rows: np.ndarray, draws: list[float], smallest: int, largest: i
         chosen.append(above[0])
     similarities = (rows[chosen] @ rows.T).astype(np.float32)
     clusters: list[int] = []
-    for _ in range(most):
+    for _ in range(max_iterations):
         before, clusters = clusters, choose_clusters(similarities, smallest, largest)
         if clusters == before:
             break
         sums = [rows[np.array(clusters) == cluster].sum(0) for cluster in range(len(draws))]
-        similarities = np.array([rows @ total * one_over_length(total) for total in sums], np.float32)
+        similarities = np.array([rows @ total * inverse_norm(total) for total in sums], np.float32)
     return clusters
 
 
 def choose_clusters(similarities: np.ndarray, smallest: int, largest: int) -> list[int]:
-    """The best cluster with room for each row; rows whose best leads the second best by most choose first."""
+    """The best cluster that is not full for each row; rows whose best leads the second best by the largest margin are assigned first."""
     n_clusters, count = similarities.shape
     ranked = np.sort(similarities, axis=0)
     clusters = [-1] * count
     for row in np.argsort(ranked[-2] - ranked[-1], kind="stable").tolist():
         sizes = [clusters.count(cluster) for cluster in range(n_clusters)]
-        wanting = sum(max(0, smallest - size) for size in sizes)
-        may_exceed = clusters.count(-1) > wanting
+        missing = sum(max(0, smallest - size) for size in sizes)
+        may_exceed = clusters.count(-1) > missing
         open_ones = [c for c, size in enumerate(sizes) if size < smallest or (size < largest and may_exceed)]
         clusters[row] = max(open_ones, key=lambda cluster: (similarities[cluster, row], -cluster))
     return clusters
@@ -336,8 +338,8 @@ def tfidf_row(counts: dict[int, int], weights: np.ndarray | None, sublinear: boo
     row = {column: 1 + np.log(n) if sublinear else float(n) for column, n in sorted(counts.items())}
     if weights is not None:
         row = {column: value * weights[column] for column, value in row.items()}
-    length = np.sqrt(sum(value * value for value in row.values()))
-    return {column: value / length if unit else value for column, value in row.items()}
+    norm = np.sqrt(sum(value * value for value in row.values()))
+    return {column: value / norm if unit else value for column, value in row.items()}
 
 
 def search_row(
@@ -354,28 +356,28 @@ def search_row(
     for depth, (weights, bias, offsets) in enumerate(levels):
         leaf = depth == len(levels) - 1
         costs = np.maximum(0, 1 - row @ weights - bias) ** power
-        offered = [
+        candidates = [
             (int(names[child]) if leaf else child, score - float(costs[child]))
             for node, score in kept
             for child in range(offsets[node], offsets[node + 1])
             if allowed[depth][child]
         ]
-        kept = sorted(offered, key=lambda pair: (-pair[1], pair[0]))[: k if leaf else beam]
+        kept = sorted(candidates, key=lambda pair: (-pair[1], pair[0]))[: k if leaf else beam]
     return kept
 
 
 # --- dropout ------------------------------------------------------------------------------------------------------
 
 
-def drop_out(values: list[float], first: int, key: int, other_key: int, least: int, factor: float) -> list[float]:
-    """What `dropout.drop_out` leaves."""
+def drop_out(values: list[float], first: int, key: int, other_key: int, threshold: int, factor: float) -> list[float]:
+    """`dropout.drop_out` in plain Python."""
     kept = []
-    for place, value in enumerate(values, first):
-        mixed = (place * 0x9E3779B9 + key) % 2**32
+    for index, value in enumerate(values, first):
+        mixed = (index * 0x9E3779B9 + key) % 2**32
         mixed = (mixed ^ (mixed >> 16) ^ other_key) * 0x7FEB352D % 2**32
         mixed = (mixed ^ (mixed >> 15)) * 0x846CA68B % 2**32
         mixed ^= mixed >> 16
-        kept.append(value * factor if mixed >= least else 0.0)
+        kept.append(value * factor if mixed >= threshold else 0.0)
     return kept
 
 
@@ -383,12 +385,12 @@ def drop_out(values: list[float], first: int, key: int, other_key: int, least: i
 
 
 def update_rows(weights, first, second, rows, gradient, decay, beta1, beta2, rate, root, eps) -> None:
-    """What `row_adam.update_rows` does, in float64."""
-    for place, row in enumerate(rows):
+    """`row_adam.update_rows` in float64."""
+    for index, row in enumerate(rows):
         for j in range(len(weights[row])):
-            pull = gradient[place][j] + decay * weights[row][j]
-            first[row][j] = beta1 * first[row][j] + (1 - beta1) * pull
-            second[row][j] = beta2 * second[row][j] + (1 - beta2) * pull * pull
+            total = gradient[index][j] + decay * weights[row][j]
+            first[row][j] = beta1 * first[row][j] + (1 - beta1) * total
+            second[row][j] = beta2 * second[row][j] + (1 - beta2) * total * total
             weights[row][j] -= rate * first[row][j] / (second[row][j] ** 0.5 * root + eps)
 
 
@@ -396,7 +398,7 @@ def update_rows(weights, first, second, rows, gradient, decay, beta1, beta2, rat
 
 
 def murmur(key: int, seed: int) -> int:
-    """MurmurHash3 (x86, 32 bits) of one number of four bytes, as a signed number."""
+    """MurmurHash3 (x86, 32 bits) of one number of four bytes, as a signed integer."""
 
     def rotated(number: int, bits: int) -> int:
         return (number << bits | number >> (32 - bits)) & 0xFFFFFFFF
@@ -408,8 +410,8 @@ def murmur(key: int, seed: int) -> int:
     return state - (1 << 32) if state >> 31 else state
 
 
-def bucket_scores(scores: np.ndarray, rows: np.ndarray, way: str) -> np.ndarray:
+def bucket_scores(scores: np.ndarray, rows: np.ndarray, aggregation: str) -> np.ndarray:
     """The score of every label [documents, labels] from those of its buckets [tables, buckets, documents]."""
     values = np.stack([table[buckets] for table, buckets in zip(scores, rows.T, strict=True)]).astype(np.float64)
-    together = {"mean": np.mean, "least": np.min, "median": np.median}[way]
-    return together(values, axis=0).astype(np.float32).T
+    combine = {"mean": np.mean, "least": np.min, "median": np.median}[aggregation]
+    return combine(values, axis=0).astype(np.float32).T

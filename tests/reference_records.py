@@ -1,4 +1,4 @@
-"""Plain twins of the kernels of records: slow, obvious, and used by the tests only."""
+"""Reference implementations of the kernels of records: slow, simple, and used by the tests only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 
-from reference_kernels import added_up
+from reference_kernels import summed
 
 NAMES = (b"labels", b"label_vals", b"input_idxs", b"input_vals")
 
@@ -37,12 +37,12 @@ def fields(message: bytes) -> list[tuple[int, int, bytes]]:
     """Number, wire type and content of each field; ValueError if the message is invalid."""
     found = []
     while message:
-        tag, message = take_varint(message)
+        tag, message = read_varint(message)
         wire, size = tag & 7, {1: 8, 5: 4}.get(tag & 7)
         if wire == 0:
-            size = len(message) - len(take_varint(message)[1])
+            size = len(message) - len(read_varint(message)[1])
         elif wire == 2:
-            size, message = take_varint(message)
+            size, message = read_varint(message)
         if tag < 8 or size is None or size > len(message):
             raise ValueError("broken message")
         found.append((tag >> 3, wire, message[:size]))
@@ -50,31 +50,31 @@ def fields(message: bytes) -> list[tuple[int, int, bytes]]:
     return found
 
 
-def take_varint(data: bytes) -> tuple[int, bytes]:
+def read_varint(data: bytes) -> tuple[int, bytes]:
     """The number at the start, and the rest."""
-    for place, byte in enumerate(data[:10]):
+    for index, byte in enumerate(data[:10]):
         if byte < 128:
-            value = sum((b & 127) << (7 * i) for i, b in enumerate(data[: place + 1])) % 2**64
-            return value, data[place + 1 :]
+            value = sum((b & 127) << (7 * i) for i, b in enumerate(data[: index + 1])) % 2**64
+            return value, data[index + 1 :]
     raise ValueError("a number without an end")
 
 
 def numbers(feature: bytes, kind: int) -> list[float]:
-    """The numbers of a Feature: 2 for floats, 3 for whole numbers; ValueError if it holds others."""
+    """The numbers of a Feature: 2 for floats, 3 for integers; ValueError if it holds others."""
     listed: list[float] = []
     for number, wire, content in fields(feature):
         if (number, wire) != (kind, 2):
-            raise ValueError("other numbers than wanted")
-        for place, inner, packed in fields(content):
+            raise ValueError("numbers of another type")
+        for index, inner, packed in fields(content):
             if kind == 2 and inner == 2 and len(packed) % 4:
                 raise ValueError("floats of another size")
-            if place != 1 or inner not in ((2, 5) if kind == 2 else (0, 2)):
+            if index != 1 or inner not in ((2, 5) if kind == 2 else (0, 2)):
                 continue
             if kind == 2:
                 listed += struct.unpack(f"<{len(packed) // 4}f", packed)
                 continue
             while packed:
-                value, packed = take_varint(packed)
+                value, packed = read_varint(packed)
                 listed.append(value - 2**64 if value >= 2**63 else value)
     return listed
 
@@ -93,12 +93,12 @@ def example_row(message: bytes) -> tuple[list[int], list[float], list[int], list
         rated = numbers(found[b"label_vals"], 2) if b"label_vals" in found else [1.0] * len(labels)
     except ValueError:
         return None
-    sound = all(0 <= column <= 2**31 - 2 for column in (*columns, *labels)) and np.isfinite([*values, *rated]).all()
-    if not sound or len(columns) != len(values) or len(labels) != len(rated):
+    valid = all(0 <= column <= 2**31 - 2 for column in (*columns, *labels)) and np.isfinite([*values, *rated]).all()
+    if not valid or len(columns) != len(values) or len(labels) != len(rated):
         return None
     first = {int(label): rating for label, rating in reversed(list(zip(labels, rated, strict=True)))}
     kept = sorted(label for label, rating in first.items() if rating != 0)
-    row = added_up([(int(column), np.float32(value)) for column, value in zip(columns, values, strict=True)])
+    row = summed([(int(column), np.float32(value)) for column, value in zip(columns, values, strict=True)])
     return None if row is None else (kept, [first[label] for label in kept], *row)
 
 

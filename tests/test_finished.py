@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from labelwise import finished
-from labelwise.finished import find_finished, fingerprint, fingerprint_in, keep_finished
+from labelwise.errors import DataError
+from labelwise.finished import find_finished, fingerprint, fingerprint_in, finished_folder, keep_finished
 
 
 def test_fingerprints_tell_types_shapes_and_order_apart():
@@ -37,7 +38,7 @@ def test_work_is_found_by_its_fingerprint_and_only_whole(tmp_path, caplog):
     assert find_finished(path, "piece", "mine") is None
     assert fingerprint_in(path, "piece") is None
     assert caplog.text == ""
-    with keep_finished(path, "piece", "mine", {"number": 3}) as folder:
+    with finished_folder(path, "piece", "mine", {"number": 3}) as folder:
         folder.write_tensors("values.safetensors", {"values": np.arange(4)})
     held = find_finished(path, "piece", "mine")
     assert held is not None
@@ -45,7 +46,7 @@ def test_work_is_found_by_its_fingerprint_and_only_whole(tmp_path, caplog):
     np.testing.assert_array_equal(held.tensors("values.safetensors")["values"], np.arange(4))
     assert fingerprint_in(path, "piece") == "mine"
     assert find_finished(path, "piece", "another") is None
-    assert "not used: it is of another training" in caplog.text
+    assert "not used: it belongs to another training" in caplog.text
     caplog.clear()
     assert find_finished(path, "ranking", "mine") is None
     assert "not a labelwise ranking" in caplog.text
@@ -55,6 +56,50 @@ def test_work_is_found_by_its_fingerprint_and_only_whole(tmp_path, caplog):
     (path / "values.safetensors").write_bytes(content)
     assert find_finished(path, "piece", "mine") is None
     assert "damaged" in caplog.text
-    with keep_finished(path, "piece", "mine") as folder:
+    with finished_folder(path, "piece", "mine") as folder:
         folder.write_tensors("values.safetensors", {"values": np.arange(2)})
     assert find_finished(path, "piece", "mine") is not None
+
+
+@pytest.mark.parametrize("manifest", ["", "[]", '{"format": "labelwise-other"}', None])
+def test_damaged_work_is_replaced(tmp_path, manifest):
+    path = tmp_path / "piece"
+    assert keep_finished(path, "piece", "mine", "values.safetensors", {"values": np.arange(4)})
+    (path / "manifest.json").unlink() if manifest is None else (path / "manifest.json").write_text(manifest)
+    assert find_finished(path, "piece", "mine") is None
+    assert keep_finished(path, "piece", "mine", "values.safetensors", {"values": np.arange(2)})
+    held = find_finished(path, "piece", "mine")
+    assert held is not None
+    assert len(held.tensors("values.safetensors")["values"]) == 2
+
+
+def test_files_that_are_not_ours_are_never_removed(tmp_path, caplog):
+    path = tmp_path / "000"
+    path.mkdir()
+    (path / "thesis.txt").write_text("years of work")
+    assert not keep_finished(path, "piece", "mine", "values.safetensors", {"values": np.arange(4)})
+    assert "training continues" in caplog.text
+    assert (path / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_full_disk_is_a_warning_for_finished_work_and_an_error_for_checkpoints(tmp_path, caplog, monkeypatch):
+    def full(*_arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(finished.FolderWriter, "write_tensors", full)
+    assert not keep_finished(tmp_path / "piece", "piece", "mine", "values.safetensors", {"values": np.arange(4)})
+    assert "No space left on device" in caplog.text
+    assert "training continues" in caplog.text
+    with (
+        pytest.raises(
+            DataError, match=r"piece: cannot be written: No space left on device; .* start the same training"
+        ),
+        finished_folder(tmp_path / "piece", "piece", "mine") as folder,
+    ):
+        folder.write_tensors("values.safetensors", {"values": np.arange(4)})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_work_that_a_time_budget_ended_has_a_fingerprint_of_its_own():
+    budgets = [None, 1.0, 2.0]
+    assert len({"mine", *(finished.fingerprint_by_budget("mine", budget) for budget in budgets)}) == 4

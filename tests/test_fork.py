@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -17,9 +19,9 @@ SECONDS = 60
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 
 
-def ended_well(pid: int) -> bool:
+def ended_well(pid: int, seconds: float = SECONDS) -> bool:
     """Wait for a child; one that hangs is ended."""
-    end = time.monotonic() + SECONDS
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
@@ -51,3 +53,32 @@ def test_a_forked_child_predicts(name):
             finally:
                 os._exit(2)
         assert ended_well(pid)
+
+
+AFTER_THE_USERS_OWN_WORK = """
+import os
+import torch
+from conformance.planted import planted_texts
+from labelwise.methods.mach import Mach
+from labelwise.parallel import using_threads
+from test_fork import ended_well
+
+data = planted_texts(n_documents=300, n_labels=12)
+with using_threads(1):
+    model = Mach(repetitions=2, buckets=16, hidden=[64], training={"epochs": 1}).fit(data)
+torch.set_num_threads(2)
+x = torch.randn(1000, 1000)
+(x @ x).exp().sum()
+pid = os.fork()
+if pid == 0:
+    with using_threads(2):
+        model.predict(data, k=2)
+    os._exit(0)
+assert ended_well(pid, seconds=20)
+"""
+
+
+def test_a_child_predicts_after_its_parent_has_used_torch_by_itself():
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "2"}
+    command = [sys.executable, "-W", "ignore", "-c", AFTER_THE_USERS_OWN_WORK]
+    subprocess.run(command, check=True, env=environment, timeout=5 * SECONDS)

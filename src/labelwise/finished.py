@@ -1,7 +1,8 @@
-"""Finished work that an interrupted training is resumed with: folders of our store under a fingerprint.
+"""Finished parts of an interrupted training, kept in store folders that are identified by a fingerprint.
 
-The fingerprint is a hash of all that decides the result. What is of another training, or damaged, is ignored and
-logged, and the work is done again.
+The fingerprint is a hash of everything that decides the result. Folders of another training, or damaged ones, are
+ignored with a warning, and the work is done again; so are chunks of linear trees with an older type of hash. If
+finished work cannot be written, a warning is logged and training continues; for unfinished work it is an error.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,20 +18,20 @@ from typing import Any
 
 import numpy as np
 
-from labelwise.errors import LabelwiseError
+from labelwise.errors import DataError, LabelwiseError
 from labelwise.mapped import in_pieces
 from labelwise.store import Folder, FolderWriter, new_folder
 
 log = logging.getLogger("labelwise")
 
 RESULT_VERSION = 1
-"""Raised when a new version of labelwise computes other results from the same settings and data: work of before is then
-ignored. 1 is not hashed, so that work from before there were versions is still used."""
+"""Increased when a new version of labelwise computes other results from the same settings and data: older work is then
+ignored. 1 is not hashed, so that work from before versions existed is still used."""
 KEY = "fingerprint"
 
 
 def fingerprint(*parts: Any) -> str:
-    """A hash of texts, JSON values, arrays and tensors: two trainings with different ones are not the same."""
+    """A hash of texts, JSON values, arrays and tensors; trainings with different fingerprints are different."""
     digest = hashlib.sha256()
     for part in parts if RESULT_VERSION == 1 else (RESULT_VERSION, *parts):
         plain = _plain(part)
@@ -45,7 +47,7 @@ def fingerprint(*parts: Any) -> str:
 
 
 def _plain(part: Any) -> Any:
-    """A tensor as an array of its bytes, for NumPy does not know all types; a single number as such."""
+    """A tensor as an array of its bytes, because NumPy lacks some dtypes; a scalar tensor as a number."""
     if not hasattr(part, "detach"):
         return part
     import torch
@@ -53,14 +55,19 @@ def _plain(part: Any) -> Any:
     return part.detach().cpu().contiguous().view(torch.uint8).numpy() if part.ndim else part.item()
 
 
-def find_finished(path: Path, kind: str, expected: str) -> Folder | None:
-    """Finished work with this fingerprint, every file of it whole; None if it is not there or cannot be used."""
+def fingerprint_by_budget(own: str, time_budget: float | None) -> str:
+    """The fingerprint of work that a time budget ended: it is only used again under the same budget."""
+    return fingerprint(own, "time budget", time_budget)
+
+
+def find_finished(path: Path, kind: str, *expected: str) -> Folder | None:
+    """Finished work with one of these fingerprints, all files verified; None if it is missing or cannot be used."""
     if not path.exists():
         return None
     try:
         folder = Folder(path, kind)
-        if folder.manifest.get(KEY) != expected:
-            log.warning("%s: not used: it is of another training, with other settings, parameters or data", path)
+        if folder.manifest.get(KEY) not in expected:
+            log.warning("%s: not used: it belongs to another training, with other settings, parameters or data", path)
             return None
         for name in folder.manifest["files"]:
             _ = folder.tensors(name) if name.endswith(".safetensors") else folder.read_json(name)
@@ -71,15 +78,52 @@ def find_finished(path: Path, kind: str, expected: str) -> Folder | None:
     return folder
 
 
+def keep_finished(
+    path: Path,
+    kind: str,
+    own: str,
+    file: str,
+    tensors: Mapping[str, np.ndarray],
+    about: Mapping[str, Any] | None = None,
+) -> bool:
+    """Write finished work with this fingerprint, in one file; False, and a warning, if that is not possible.
+
+    The work itself is not lost then: training continues with what is in memory.
+    """
+    try:
+        with finished_folder(path, kind, own, about) as folder:
+            folder.write_tensors(file, tensors)
+    except LabelwiseError as error:
+        log.warning("%s; training continues, but if it is interrupted this part is trained again", error)
+        return False
+    return True
+
+
 @contextmanager
-def keep_finished(path: Path, kind: str, own: str, about: Mapping[str, Any] | None = None) -> Iterator[FolderWriter]:
-    """A folder for finished work with this fingerprint, which appears whole or not at all."""
-    with new_folder(path, kind, {KEY: own, **(about or {})}, force=True) as folder:
-        yield folder
+def finished_folder(path: Path, kind: str, own: str, about: Mapping[str, Any] | None = None) -> Iterator[FolderWriter]:
+    """Write work with this fingerprint to a folder, atomically; a damaged one is replaced."""
+    try:
+        if path.exists() and fingerprint_in(path, kind) is None and _holds_only_ours(path):
+            shutil.rmtree(path)
+        with new_folder(path, kind, {KEY: own, **(about or {})}, force=True) as folder:
+            yield folder
+    except OSError as error:
+        raise DataError(
+            f"cannot be written: {error.strerror or error}; fix that and start the same training again: it resumes "
+            "from what was written before",
+            path,
+        ) from error
+
+
+def _holds_only_ours(path: Path) -> bool:
+    """Whether a folder holds only files of the types that labelwise writes."""
+    if path.is_symlink() or not path.is_dir():
+        return False
+    return all(item.is_file() and item.suffix in (".json", ".safetensors") for item in path.iterdir())
 
 
 def fingerprint_in(path: Path, kind: str) -> str | None:
-    """The fingerprint of the work in a folder; None if there is none of this kind."""
+    """The fingerprint of the work in a folder; None if the folder is missing or of another type."""
     try:
         return Folder(path, kind).manifest.get(KEY)
     except LabelwiseError:

@@ -11,8 +11,8 @@ from common import Stop
 from conformance.planted import planted
 from killing import kill_where_it_holds
 from labelwise.runs import encode as encoding
+from labelwise.runs.documents import Request
 from labelwise.runs.encode import DocumentEncoder, encode_file
-from labelwise.runs.predict import Request
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_mistakes(model, texts, tmp_path):
     assert "trained model" in mistake(model, texts, "-o", out, "--set", "encoder.pooling=mean")
     assert "no such folder" in mistake(model, texts, "-o", tmp_path / "no" / "x.npy")
     lw.Popularity().fit(planted("texts")).save(tmp_path / "popularity")
-    assert "makes no vectors" in mistake(tmp_path / "popularity", texts, "-o", out)
+    assert "has no document vectors" in mistake(tmp_path / "popularity", texts, "-o", out)
     assert "not a folder" in mistake(tmp_path / "nothing", texts, "-o", out)
     assert "pooling" in mistake(tmp_path, texts, "-o", out, "--set", "encoder.poling=first")
     assert not out.exists()

@@ -29,7 +29,7 @@ def test_what_is_proposed_fits(n_labels, memory):
     assert plan.rows <= 500_000
 
 
-def test_weights_are_counted_as_they_are():
+def test_weights_are_those_of_the_networks():
     pytest.importorskip("torch")
     random = np.random.default_rng(0)
     x, y = random.random((20, 30)).astype(np.float32), [[label % 7] for label in range(20)]
@@ -42,7 +42,7 @@ def test_weights_are_counted_as_they_are():
         assert sum(array.size for array in one.tensors.values()) == plan.weights
 
 
-def test_less_memory_makes_do_with_less():
+def test_less_memory_gives_smaller_plans():
     plenty, little = (plan_buckets(10_000_000, 10**6, 500_000, memory) for memory in (64 * GB, GB // 2))
     assert little.weights < plenty.weights
     assert little.config()["feature_hashing"] < 500_000
@@ -62,7 +62,7 @@ def test_less_memory_makes_do_with_less():
         ((10, 1, 1, 10**15, 0.01, None, 10**9), "buckets"),
     ],
 )
-def test_what_cannot_be_planned_is_told(task, message):
+def test_what_cannot_be_planned_is_refused(task, message):
     with pytest.raises(ConfigError, match=message):
         plan_buckets(*task)
 

@@ -1,4 +1,4 @@
-"""From buckets back to labels: the exact search against all scores worked out, and the estimator against its formula."""
+"""From buckets back to labels: the exact search against all scores computed, and the estimator against its formula."""
 
 import tracemalloc
 
@@ -85,8 +85,8 @@ def test_scores_that_are_equal_only_once_rounded(n_documents, offset):
     spread = np.abs(random.normal(size=(19, 2000, n_documents)))
     scores = (offset - abs(offset) * 1e-7 * spread).astype(np.float32)
     sums = np.zeros((n_documents, 40_000))
-    for table, places in zip(scores, tables.side_by_side().T, strict=True):
-        sums += table[places].T
+    for table, buckets in zip(scores, tables.side_by_side().T, strict=True):
+        sums += table[buckets].T
     values = (sums / 19).astype(np.float32)
     expected = np.argsort(-values, axis=1, kind="stable")[:, :5]
     top = BucketSearch(tables).best(scores, 5)
@@ -116,7 +116,7 @@ def test_no_labels_to_choose_from():
 
 
 def test_few_of_many_labels_need_little_memory():
-    """Labels far apart, worked out on the aggregation: what is between them is not."""
+    """Labels far apart, computed on demand: those between them are not."""
     tables = BucketTables(50_000_000, 40, tuple(range(8)), "universal", seed=2)
     labels = np.arange(17, 50_000_000, 500_000)
     scores = np.random.default_rng(10).normal(size=(8, 40, 6)).astype(np.float32)
@@ -153,7 +153,7 @@ def test_weights_of_labels():
 
 
 @pytest.mark.parametrize("n_documents", [2, 40])
-def test_documents_without_sound_scores_get_nothing(n_documents):
+def test_documents_without_finite_scores_get_nothing(n_documents):
     random = np.random.default_rng(2)
     tables = BucketTables(2000, 30, (0, 1, 2))
     scores = random.normal(size=(3, 30, n_documents)).astype(np.float32)
@@ -166,7 +166,7 @@ def test_documents_without_sound_scores_get_nothing(n_documents):
     np.testing.assert_array_equal(top.ids[others], expected.ids)
 
 
-def test_candidates_are_scored_exactly_and_found_where_scores_are_peaked():
+def test_candidates_are_scored_exactly_and_complete_where_scores_are_peaked():
     random = np.random.default_rng(3)
     tables = BucketTables(20_000, 200, tuple(range(8)))
     rows = tables.side_by_side()
@@ -180,8 +180,8 @@ def test_candidates_are_scored_exactly_and_found_where_scores_are_peaked():
     np.testing.assert_array_equal(exact.scores, quick.scores)
 
 
-def test_candidates_when_few_labels_are_met_often():
-    """Buckets with one label each: no label is met twice, and there are places for more labels than are met."""
+def test_candidates_when_few_labels_have_enough_hits():
+    """Buckets with one label each: no label is found twice, and k is larger than the number of labels found."""
     tables = BucketTables(
         12, 12, (0, 1), given={0: np.arange(12, dtype=np.uint16), 1: np.arange(12, dtype=np.uint16)[::-1]}
     )

@@ -13,8 +13,8 @@ import reference_kernels as reference
 from labelwise.codes.buckets import (
     PRIME,
     BucketTables,
+    expected_collisions,
     members,
-    pairs_alike,
     read_lookups,
     repetitions_needed,
     universal_factors,
@@ -76,7 +76,7 @@ def test_balanced_tables_have_equal_buckets():
     assert (table != BucketTables(1003, 10, (0, 1), "balanced").table(0)).mean() > 0.8
 
 
-def test_two_labels_meet_as_often_as_chance_has_it():
+def test_two_labels_share_a_bucket_as_often_as_expected():
     tables = BucketTables(400, 20, tuple(range(30)), "universal", seed=3).side_by_side()
     met = (tables[:, None] == tables[None]).mean(2)[np.triu_indices(400, 1)]
     assert abs(met.mean() - 1 / 20) < 0.003
@@ -113,14 +113,14 @@ def test_files_of_the_original(tmp_path):
 @pytest.mark.parametrize(
     ("array", "message"),
     [
-        (np.arange(49) % 7, "50 whole numbers"),
-        (np.zeros(50), "whole numbers"),
-        (np.full(50, 7), "numbered from 0 to 6"),
-        (np.full(50, -1), "numbered from 0 to 6"),
-        (None, "no table"),
+        (np.arange(49) % 7, "50 integers"),
+        (np.zeros(50), "integers"),
+        (np.full(50, 7), "must be from 0 to 6"),
+        (np.full(50, -1), "must be from 0 to 6"),
+        (None, "cannot read a table"),
     ],
 )
-def test_bad_files_are_told(tmp_path, array, message):
+def test_bad_files_are_reported(tmp_path, array, message):
     if array is not None:
         np.save(tmp_path / "bucket_order_0.npy", array)
     with pytest.raises(DataError, match=message) as error:
@@ -137,18 +137,18 @@ def test_bad_files_are_told(tmp_path, array, message):
         lambda content: content[:90],
     ],
 )
-def test_broken_files_are_told(tmp_path, change):
-    """Headers are Python text, and other files may have the name: whatever is raised there is told."""
+def test_damaged_files_are_reported(tmp_path, change):
+    """Headers are Python text, and other files may have the name: every exception becomes a DataError."""
     path = tmp_path / "bucket_order_0.npy"
     np.save(path, np.arange(50) % 7)
     path.write_bytes(change(path.read_bytes()))
-    with pytest.raises(DataError, match="no table of buckets can be read"):
+    with pytest.raises(DataError, match="cannot read a table of buckets"):
         read_lookups(tmp_path, 50, 7, [0])
 
 
 def test_files_that_could_run_code_are_refused(tmp_path):
     np.save(tmp_path / "bucket_order_0.npy", np.array([{}] * 50), allow_pickle=True)
-    with pytest.raises(DataError, match="no table"):
+    with pytest.raises(DataError, match="cannot read a table"):
         read_lookups(tmp_path, 50, 7, [0])
 
 
@@ -167,13 +167,13 @@ def test_repetitions_for_known_tasks(labels, buckets, bound):
     assert repetitions_needed(labels, buckets, 0.01) in (math.ceil(bound - 0.05), math.ceil(bound + 0.05))
 
 
-def test_pairs_alike_are_counted():
+def test_expected_collisions():
     found = []
     for seed in range(40):
         tables = BucketTables(300, 6, (0, 1), "universal", seed).side_by_side()
         counts = np.unique(tables, axis=0, return_counts=True)[1]
         found.append((counts * (counts - 1) / 2).sum())
-    assert np.mean(found) == pytest.approx(pairs_alike(300, 6, 2), rel=0.1)
+    assert np.mean(found) == pytest.approx(expected_collisions(300, 6, 2), rel=0.1)
 
 
 def test_bad_sizes():

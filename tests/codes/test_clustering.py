@@ -18,7 +18,7 @@ from labelwise.errors import ConfigError, DataError
 
 
 def planted(groups, size, seed=0, width=12, noise=40):
-    """Labels whose features are mostly words of their group; shuffled. The features, and the group of each label."""
+    """Labels whose features are mostly words of their group; shuffled. Returns the features and the group of each label."""
     random = np.random.default_rng(seed)
     of_label = random.permutation(np.repeat(np.arange(groups), size))
     rows = np.zeros((groups * size, groups * width + noise), np.float32)
@@ -47,8 +47,8 @@ def odd_features(draw):
 
 
 @given(odd_features(), st.integers(1, 20), st.integers(0, 5), st.integers(1, 4))
-def test_halving_gives_equal_groups_with_every_label_once(features, leaf_size, seed, most):
-    order, edges = halve(features, leaf_size, seed, most)
+def test_halving_gives_equal_groups_with_every_label_once(features, leaf_size, seed, max_iterations):
+    order, edges = halve(features, leaf_size, seed, max_iterations)
     count = features.shape[0]
     assert sorted(order.tolist()) == list(range(count))
     sizes = np.diff(edges)
@@ -77,8 +77,8 @@ def test_clusters_keep_their_bounds_with_every_label_once(features, branching, l
                 assert sizes.tolist() == [end - begin]
                 continue
             assert len(sizes) == min(branching, -(-(end - begin) // leaf_size))
-            share = (end - begin) / len(sizes)
-            assert sizes.max() <= np.ceil(share * min(slack, max(1, len(sizes) / 2)))
+            equal = (end - begin) / len(sizes)
+            assert sizes.max() <= np.ceil(equal * min(slack, max(1, len(sizes) / 2)))
             assert sizes.max() - sizes.min() <= 1 or slack > 1
         above = edges
     assert np.diff(above).max() <= leaf_size
@@ -109,7 +109,7 @@ def test_slack_lets_clusters_follow_groups_of_unequal_size():
 
 
 def test_halving_beats_chance_by_far():
-    """The similarity within groups that is to be maximised: the lengths of the groups' sums."""
+    """The similarity within groups that is to be maximised: the norms of the groups' sums."""
     features = planted(16, 20, noise=200)[0]
     features /= np.linalg.norm(features, axis=1, keepdims=True)
 
@@ -120,15 +120,15 @@ def test_halving_beats_chance_by_far():
     assert within(order, edges) > 1.5 * within(np.random.default_rng(0).permutation(order), edges)
 
 
-WAYS = {
+METHODS = {
     "halve": lambda features: halve(features, 20, seed=4)[0],
     "cluster": lambda features: cluster(features, 5, 20, seed=4)[0],
     "cluster with slack": lambda features: cluster(features, 5, 20, seed=4, slack=2.0)[0],
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_threads_and_the_way_work_is_shared_do_not_matter(way, monkeypatch):
+@pytest.mark.parametrize("method", METHODS)
+def test_threads_and_the_division_of_work_do_not_matter(method, monkeypatch):
     features = random_rows(500)
     found = []
     for threads, shared in ((1, 10**9), (2, 10**9), (1, 0), (2, 0), (3, 4000)):
@@ -136,12 +136,12 @@ def test_threads_and_the_way_work_is_shared_do_not_matter(way, monkeypatch):
         monkeypatch.setattr(clustering, "SHARED_COMPARISONS", shared)
         monkeypatch.setattr(clustering, "COLUMN_SAMPLE", 100 * threads)
         with parallel.using_threads(threads):
-            found.append(WAYS[way](features).tolist())
+            found.append(METHODS[method](features).tolist())
     assert all(order == found[0] for order in found)
 
 
 def test_a_dense_block_beside_a_sparse_one(monkeypatch):
-    """Columns of both blocks are shared between threads, and together they are the whole row."""
+    """Columns of both blocks are divided among threads, and together they are the whole row."""
     features = planted(4, 25)[0]
     whole = halve(sparse.csr_array(features), 25)[0].tolist()
     split = type("Blocks", (), {"sparse": sparse.csr_array(features[:, :30]), "dense": features[:, 30:]})()
@@ -151,17 +151,17 @@ def test_a_dense_block_beside_a_sparse_one(monkeypatch):
             assert halve(split, 25)[0].tolist() == whole
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_the_seed_decides(way):
+@pytest.mark.parametrize("method", METHODS)
+def test_the_seed_decides(method):
     features = random_rows(200)
-    assert WAYS[way](features).tolist() == WAYS[way](features).tolist()
+    assert METHODS[method](features).tolist() == METHODS[method](features).tolist()
     assert halve(features, 20, seed=0)[0].tolist() != halve(features, 20, seed=1)[0].tolist()
     assert cluster(features, 5, 20, seed=0)[0].tolist() != cluster(features, 5, 20, seed=1)[0].tolist()
 
 
 @pytest.mark.parametrize("kind", [sparse.csr_array, np.asarray])
-def test_rows_are_used_at_unit_length(kind):
-    """Lengths that differ by powers of two change no bit of the unit rows."""
+def test_rows_are_used_with_unit_norm(kind):
+    """Norms that differ by powers of two change no bit of the unit rows."""
     features = planted(4, 25)[0] * np.float32(3)
     scales = np.exp2(np.random.default_rng(0).integers(-20, 20, len(features))).astype(np.float32)
     scaled = features * scales[:, None]
@@ -179,7 +179,7 @@ def test_what_is_refused():
         cluster(features, 1, 5)
     with pytest.raises(ConfigError, match="slack must be 1"):
         cluster(features, 3, 5, slack=0.9)
-    with pytest.raises(DataError, match="no label to group"):
+    with pytest.raises(DataError, match="no labels to cluster"):
         halve(sparse.csr_array((0, 5), dtype=np.float32), 5)
     with pytest.raises(DataError, match="NaN or infinity"):
         halve(np.full((3, 2), np.inf), 1)

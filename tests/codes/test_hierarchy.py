@@ -1,4 +1,4 @@
-"""Hierarchies that users give: by names, by numbers, from a file."""
+"""User hierarchies: by names, by indices, from a file."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_labels_at_inner_nodes_are_leaves_under_their_own_node():
     assert groups(LabelTree.from_parents(parents, names), names, 0) == [["animal", "cat", "dog"], ["ash", "oak"]]
 
 
-def test_names_that_lead_to_no_label_are_left_out():
+def test_names_without_a_label_below_are_left_out():
     parents = {"cat": "animal", "eel": "fish", "fish": "animal", "oak": "plant", "ash": "plant", "dog": "animal"}
     names = ["cat", "dog", "oak", "ash"]
     tree = LabelTree.from_parents(parents, names)
@@ -67,7 +67,7 @@ def test_names_that_lead_to_no_label_are_left_out():
     assert groups(tree, names, 0) == [["ash", "oak"], ["cat", "dog"]]
 
 
-def test_labels_that_the_hierarchy_does_not_know_come_under_one_more_node():
+def test_labels_that_the_hierarchy_does_not_know_are_put_under_one_extra_node():
     names = ["new", "cat", "newer", "dog"]
     tree = LabelTree.from_parents({"cat": "animal", "dog": "animal", "alone": None}, [*names, "alone"])
     assert groups(tree, [*names, "alone"], 0) == [["alone", "new", "newer"], ["cat", "dog"]]
@@ -88,14 +88,14 @@ def test_by_numbers():
 @pytest.mark.parametrize(
     ("parents", "nodes", "words"),
     [
-        ([-1, 2], [0], "parents must be numbers of the 2 nodes"),
-        ([-1, -2], [0], "parents must be numbers of the 2 nodes"),
-        ([-1, 0], [2], "labels' nodes must be numbers of the 2 nodes"),
-        ([-1, 0], [0.5], "vector of whole numbers"),
-        ([[-1]], [0], "vector of whole numbers"),
-        ([1, 0], [0], "circle: 0 < 1 < 0"),
-        ([0], [0], "circle: 0 < 0"),
-        ([-1], [], "needs a label"),
+        ([-1, 2], [0], "parents must be indices of the 2 nodes"),
+        ([-1, -2], [0], "parents must be indices of the 2 nodes"),
+        ([-1, 0], [2], "labels' nodes must be indices of the 2 nodes"),
+        ([-1, 0], [0.5], "vector of integers"),
+        ([[-1]], [0], "vector of integers"),
+        ([1, 0], [0], "cycle: 0 < 1 < 0"),
+        ([0], [0], "cycle: 0 < 0"),
+        ([-1], [], "needs at least one label"),
     ],
 )
 def test_numbers_that_are_refused(parents, nodes, words):
@@ -104,9 +104,9 @@ def test_numbers_that_are_refused(parents, nodes, words):
 
 
 def test_names_that_are_refused():
-    with pytest.raises(DataError, match=r"circle: (a < b < c < a|b < c < a < b|c < a < b < c); every branch"):
+    with pytest.raises(DataError, match=r"cycle: (a < b < c < a|b < c < a < b|c < a < b < c); every branch"):
         LabelTree.from_parents({"x": "a", "a": "b", "b": "c", "c": "a"}, ["x"])
-    with pytest.raises(DataError, match="circle: a < a"):
+    with pytest.raises(DataError, match="cycle: a < a"):
         LabelTree.from_parents({"a": "a"}, ["a"])
     with pytest.raises(DataError, match="none of the 2 labels is in the hierarchy of 2 names; a label is called 'x'"):
         LabelTree.from_parents({"a": "b"}, ["x", "y"])
@@ -116,7 +116,7 @@ def test_names_that_are_refused():
         LabelTree.from_parents({"": "b"}, ["b"])
 
 
-def test_long_circles_are_shortened_in_the_message():
+def test_long_cycles_are_shortened_in_the_message():
     with pytest.raises(DataError) as caught:
         LabelTree.from_parents({f"n{i}": f"n{(i + 1) % 500}" for i in range(500)}, ["n0"])
     assert caught.value.what.count("<") == 8
@@ -132,7 +132,7 @@ def test_deep_hierarchies():
     tree = LabelTree.from_parents(chain(MAX_DEPTH), names)
     assert tree.depth == MAX_DEPTH  # without the level of the one root
     assert groups(tree, names, 0) == [["n0"], sorted(names[1:])]
-    with pytest.raises(DataError, match=f"more than {MAX_DEPTH} nodes above each other"):
+    with pytest.raises(DataError, match=f"at most {MAX_DEPTH} ancestors"):
         LabelTree.from_parents(chain(MAX_DEPTH + 1), names)
 
 
@@ -192,7 +192,7 @@ def test_a_file_is_read(tmp_path):
         ("cat\tanimal\n\tanimal\n", ":2", "is not child<TAB>parent"),
         ("cat\tanimal\ndog\tanimal\n\ncat\tpet\n", ":4", "'cat' is under 'pet' here but under 'animal' in line 1"),
         ("cat\tanimal\ncat\t\n", ":2", "at the top here but under 'animal' in line 1"),
-        ("a\tb\nb\ta\n", "", "goes in a circle"),
+        ("a\tb\nb\ta\n", "", "has a cycle"),
         ("", "", "the file is empty"),
         ("\n \n", "", "the file is empty"),
         (b"caf\xe9\tanimal\n", ":1", "utf-8"),

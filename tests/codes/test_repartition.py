@@ -11,16 +11,16 @@ from labelwise.codes.repartition import RepartitionConfig
 
 
 def by_hand(labels, table, scores, n_buckets, choices, offers):
-    """Most frequent labels first: the least loaded of the buckets that a label's documents like more than others do."""
+    """Most frequent labels first: the least loaded of the buckets that score higher for a label's documents than on average."""
     counts = labels.sum(0).astype(int)
     loads, found = np.zeros(n_buckets, int), table.copy()
     for label in sorted(range(len(table)), key=lambda label: (-counts[label], label)):
-        liked = [table[label]]
+        preferred = [table[label]]
         if counts[label]:
-            lift = scores[:, labels[:, label] > 0].mean(1) - scores.mean(1)
+            centred = scores[:, labels[:, label] > 0].mean(1) - scores.mean(1)
             offered = range(n_buckets) if offers is None else sorted(offers.rows_of(np.array([label]))[0])
-            liked = sorted(offered, key=lambda bucket: -lift[bucket])[:choices]
-        found[label] = min(liked, key=lambda bucket: loads[bucket])
+            preferred = sorted(offered, key=lambda bucket: -centred[bucket])[:choices]
+        found[label] = min(preferred, key=lambda bucket: loads[bucket])
         loads[found[label]] += 1
     return found
 
@@ -34,24 +34,28 @@ def test_labels_move_as_the_rule_says(monkeypatch, offers, choices, at_once):
     labels[:, 5] = 0
     table = random.integers(0, 9, 40).astype(np.uint16)
     scores = random.normal(size=(9, 60)).astype(np.float32)
-    scores[2] += 100  # a bucket that all documents like is nobody's favourite
+    scores[2] += 100  # a bucket with high scores for all documents must not attract labels
     monkeypatch.setattr(repartition, "SUMS_AT_ONCE", at_once)
     monkeypatch.setattr(repartition, "DOCUMENTS_AT_ONCE", 7)
     monkeypatch.setattr(repartition, "LABELS_AT_ONCE", 13)
     offered = RepartitionConfig(offers=offers).offered(40, 9, seed=3, number=1)
-    found = repartition.moved(sparse.csr_array(labels), table, lambda rows: scores[:, rows], 9, choices, offered)
+    found = repartition.repartitioned(
+        sparse.csr_array(labels), table, lambda rows: scores[:, rows], 9, choices, offered
+    )
     assert found.dtype == np.uint16
     assert found[5] == table[5]
     np.testing.assert_array_equal(found, by_hand(labels, table, scores, 9, choices, offered))
 
 
-def test_labels_are_offered_other_buckets_in_every_table():
+def test_labels_are_offered_different_buckets_in_every_table():
     offered = [RepartitionConfig(offers=4).offered(5000, 500, 0, number).rows(0, 5000) for number in range(3)]
     for table in offered:
         assert table.shape == (5000, 4)
         assert np.bincount(table.ravel(), minlength=500).min() > 0
-    alike = [(offered[a][:, :, None] == offered[b][:, None, :]).any((1, 2)).mean() for a, b in ((0, 1), (0, 2), (1, 2))]
-    assert max(alike) < 0.06, "16 pairs of 500 buckets meet in about 3 % of the labels"
+    common = [
+        (offered[a][:, :, None] == offered[b][:, None, :]).any((1, 2)).mean() for a, b in ((0, 1), (0, 2), (1, 2))
+    ]
+    assert max(common) < 0.06, "16 pairs of 500 buckets agree in about 3 % of the labels"
     assert RepartitionConfig(offers=500).offered(5000, 500, 0, 0) is None
 
 
@@ -60,7 +64,7 @@ def peak_of(labels, scores, n_buckets):
     for _ in range(2):
         tracemalloc.start()
         offers = RepartitionConfig().offered(labels.shape[1], n_buckets, 0, 0)
-        repartition.moved(labels, np.zeros(labels.shape[1], np.uint16), scores, n_buckets, 2, offers)
+        repartition.repartitioned(labels, np.zeros(labels.shape[1], np.uint16), scores, n_buckets, 2, offers)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     return peak

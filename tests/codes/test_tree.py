@@ -1,4 +1,4 @@
-"""Label trees: their invariants however they were made, aggregation, and what a damaged file is told."""
+"""Label trees: their invariants however they were made, aggregation, and errors for damaged files."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_invariants(tree):
     assert tree.sizes[-1] == tree.n_labels
     assert list(tree.sizes) == sorted(set(tree.sizes))
     assert sorted(tree.label_order.tolist()) == list(range(tree.n_labels))
-    assert tree.label_order[tree.label_places].tolist() == list(range(tree.n_labels))
+    assert tree.label_order[tree.label_positions].tolist() == list(range(tree.n_labels))
     above = 1
     for level, parents in enumerate(tree.parents):
         assert parents.dtype == np.int32
@@ -68,7 +68,7 @@ def test_invariants(tree):
 @given(trees())
 def test_ancestors_follow_the_parents(tree):
     for label in range(tree.n_labels):
-        node = int(tree.label_places[label])
+        node = int(tree.label_positions[label])
         for level in range(tree.depth - 1, -1, -1):
             assert tree.ancestors(level)[label] == node
             node = tree.parents[level][node]
@@ -139,7 +139,7 @@ def test_what_is_refused():
     for call in (lambda: LabelTree.balanced(random_features(9), branching=1), lambda: LabelTree.kway(None, 1)):
         with pytest.raises(ConfigError, match="branching must be 2"):
             call()
-    with pytest.raises(DataError, match="needs a label"):
+    with pytest.raises(DataError, match="needs at least one label"):
         LabelTree.flat(0)
     with pytest.raises(DataError, match="holds 5 labels, the matrix has 4 columns"):
         LabelTree.flat(5).aggregate(np.eye(4))
@@ -194,7 +194,7 @@ DAMAGE = {
     "an order as a matrix": ("label_order", int32(3, 1, 0, 5, 4, 2)[None]),
     "an order too short": ("label_order", int32(3, 1, 0, 4, 2)),
     "an order too long": ("label_order", int32(3, 1, 0, 5, 4, 2, 6)),
-    "a label twice": ("label_order", int32(3, 1, 0, 5, 4, 3)),
+    "a duplicate label": ("label_order", int32(3, 1, 0, 5, 4, 3)),
     "a label out of range": ("label_order", int32(3, 1, 0, 6, 4, 2)),
     "a huge label": ("label_order", int32(3, 1, 0, 2**31 - 1, 4, 2)),
     "a negative label": ("label_order", int32(3, 1, 0, -1, 4, 2)),

@@ -58,9 +58,9 @@ def test_the_table_tells_what_each_format_holds(name):
 
 def test_the_table_of_options_is_whole():
     rows = re.findall(r"^\| `(\w+)` \| ([\w, ]+) \| .* \| (.*) \|$", PAGE.read_text(encoding="utf-8"), re.M)
-    told = {name: default for name, _, default in rows if name in ReadOptions.model_fields}
-    assert list(told) == list(ReadOptions.model_fields)
+    documented = {name: default for name, _, default in rows if name in ReadOptions.model_fields}
+    assert list(documented) == list(ReadOptions.model_fields)
     for name, field in ReadOptions.model_fields.items():
         if field.default is not None:
             shown = str(field.default).lower() if isinstance(field.default, bool) else field.default
-            assert told[name] == f"`{shown}`"
+            assert documented[name] == f"`{shown}`"

@@ -1,4 +1,4 @@
-"""The front door for reading: formats told apart, folders and their parts, label spaces, and errors that say enough."""
+"""The front door for reading: formats recognised, folders and their parts, label spaces, and errors that say enough."""
 
 from __future__ import annotations
 

@@ -60,9 +60,9 @@ def test_one_data_set(documents):
         ):
             assert share == pytest.approx(sum(count <= most for count in by_count) / len(by_count))
         assert found.top_1_percent == pytest.approx(by_count[0] / sum(by_count))
-    told = found.to_dict()
-    assert "label_counts" not in told
-    assert all(value is None or isinstance(value, str | int | float) for value in told.values())
+    reported = found.to_dict()
+    assert "label_counts" not in reported
+    assert all(value is None or isinstance(value, str | int | float) for value in reported.values())
 
 
 def test_shares_of_occurrences():

@@ -290,7 +290,7 @@ def test_what_is_written_is_what_the_twin_reads(tmp_path):
     data = Dataset(np.array([[0, 1, 0], [2, 0, 0]]), features=np.array([[0, 1.5, 0, 0], [0, 0, 0, 0]]))
     write(data, tmp_path / "a.tfrecords")
     expected = [
-        document([1, 2], [1, 3], [1.5, 0], [1, 0]),  # the counts of labels and features, told by zeros
+        document([1, 2], [1, 3], [1.5, 0], [1, 0]),  # the counts of labels and features, declared by zeros
         document([0], [], [], [2]),
     ]
     assert (tmp_path / "a.tfrecords").read_bytes() == b"".join(map(framed, expected))

@@ -36,7 +36,7 @@ def packed(lengths, seed=0):
     return torch.tensor(np.concatenate(steps)), torch.tensor(lengths), rows
 
 
-def slopes_of(module, states):
+def gradients_of(module, states):
     module.zero_grad()
     weights = torch.sin(torch.arange(states.numel(), dtype=torch.float32)).view_as(states)
     (states * weights).sum().backward()
@@ -58,11 +58,11 @@ def test_values_and_gradients_are_those_of_torch(cell, learned, lengths, threads
         states = module(ids, sizes)
         expected = module.by_torch(ids, sizes)
         torch.testing.assert_close(states.clone(), expected, atol=2e-6, rtol=1e-5)
-        slopes = slopes_of(module, states)
-    wanted = slopes_of(module, module.by_torch(ids, sizes))
-    assert slopes.keys() == wanted.keys()
-    for name, slope in slopes.items():
-        torch.testing.assert_close(slope, wanted[name], atol=1e-5, rtol=1e-4, msg=name)
+        gradients = gradients_of(module, states)
+    wanted = gradients_of(module, module.by_torch(ids, sizes))
+    assert gradients.keys() == wanted.keys()
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, wanted[name], atol=1e-5, rtol=1e-4, msg=name)
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
@@ -110,9 +110,9 @@ def test_two_batches_may_be_on_their_way_at_once():
 
 def test_a_frozen_table_gets_no_gradient():
     module = encoder("lstm", frozen=True)
-    slopes = slopes_of(module, module(*packed([4, 2])[:2]))
-    assert "words" not in slopes
-    assert "layer.weight_ih_l0" in slopes
+    gradients = gradients_of(module, module(*packed([4, 2])[:2]))
+    assert "words" not in gradients
+    assert "layer.weight_ih_l0" in gradients
 
 
 def test_dropout_scales_and_its_gradient_has_the_same_holes():
@@ -122,7 +122,7 @@ def test_dropout_scales_and_its_gradient_has_the_same_holes():
     states = module(ids, sizes)
     kept = torch.cat([states[number, : int(size)] for number, size in enumerate(sizes)])
     assert 0.37 < float((kept == 0).float().mean()) < 0.43
-    table = slopes_of(module, states)["words"]
+    table = gradients_of(module, states)["words"]
     # a finite difference of the same dropout says the same
     step, place = 1e-2, (int(ids[0]), 3)
     values = []

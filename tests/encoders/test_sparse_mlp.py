@@ -31,7 +31,7 @@ def matrix():
 
 def started(count, hidden, outputs=7, n_features=40):
     network = SparseMLP(count, n_features, hidden, outputs)
-    return network.start(
+    return network.initialise(
         [(3, number) for number in range(count)], torch.arange(count * outputs).reshape(count, -1) / 50
     )
 
@@ -101,7 +101,7 @@ def test_as_embedding_bags_do_it(matrix):
 @pytest.mark.parametrize("threads", [1, 3])
 def test_first_weights_depend_on_the_own_seed_alone(threads):
     with using_threads(threads):
-        both, second = started(2, [5]), SparseMLP(1, 40, [5], 7).start([(3, 1)], torch.zeros(1, 7))
+        both, second = started(2, [5]), SparseMLP(1, 40, [5], 7).initialise([(3, 1)], torch.zeros(1, 7))
     assert torch.equal(both.of(1, both.table), second.table)
     assert torch.equal(both.weights[0][1], second.weights[0][0])
     assert not torch.equal(both.of(0, both.table), second.table)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from labelwise.encoders.config import EncoderConfig
-from labelwise.encoders.tokens import BYTES_A_TOKEN, CHUNK, TextTokenizer
+from labelwise.encoders.tokens import BYTES_PER_TOKEN, CHUNK, TextTokenizer
 from labelwise.errors import ConfigError, ModelFormatError
 from labelwise.strings import Strings
 from labelwise.training.batching import length_batches
@@ -52,7 +52,7 @@ def test_the_head_of_a_text_is_what_the_library_gives(texts, tokenizer, length):
 
 def test_a_long_text_is_cut_before_it_is_tokenised_and_gives_the_same(tokenizer):
     long = Strings.of(["a b c " * 2000, "word1 " + " " * 40_000 + "word2 word3", "z" * 9000 + " word4"])
-    assert min(long.ends - long.starts) > 2 * BYTES_A_TOKEN * 40
+    assert min(long.ends - long.starts) > 2 * BYTES_PER_TOKEN * 40
     tokens = tokenizer.encode(long, EncoderConfig(max_length=20))
     rows, _ = rows_of(tokens, np.arange(3))
     for text, row in zip(long, rows, strict=True):
@@ -74,9 +74,9 @@ def test_windows_follow_each_other(texts, tokenizer):
     expected, owners = [], []
     for place, document in enumerate(chosen):
         inner = tokenizer.backend.encode(texts[document]).ids[1:-1][:24]
-        stretches = [inner[begin : begin + 8] for begin in range(0, len(inner), 8)] or [[]]
-        expected += [[2, *stretch, 3] for stretch in stretches]
-        owners += [place] * len(stretches)
+        windows = [inner[begin : begin + 8] for begin in range(0, len(inner), 8)] or [[]]
+        expected += [[2, *window, 3] for window in windows]
+        owners += [place] * len(windows)
     assert rows == expected
     assert batch.documents.tolist() == owners
     assert len(tokens) == len(texts)
@@ -84,7 +84,7 @@ def test_windows_follow_each_other(texts, tokenizer):
 
 def test_batches_of_windows_keep_to_the_number_of_tokens(texts, tokenizer):
     tokens = tokenizer.encode(texts, EncoderConfig(max_length=10, long_texts="windows", windows=3))
-    assert np.diff(tokens.stretches).max() == 3
+    assert np.diff(tokens.windows).max() == 3
     for documents in length_batches(tokens.lengths, None, 60, seed=0, epoch=0):
         assert tokens.batch(documents).ids.size <= 60
 
@@ -115,7 +115,7 @@ def test_too_short_for_the_special_tokens():
     tokenizer = TextTokenizer.trained(["word"], 20)
     names = [("[CLS]", 2), ("[SEP]", 3)]
     tokenizer.backend.post_processor = processors.TemplateProcessing("[CLS] [CLS] $A [SEP] [SEP]", None, names)
-    with pytest.raises(ConfigError, match="no room"):
+    with pytest.raises(ConfigError, match="leaves no token"):
         TextTokenizer(tokenizer.backend, 0).encode(Strings.of(["word"]), EncoderConfig(max_length=4))
 
 

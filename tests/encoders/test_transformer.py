@@ -182,7 +182,7 @@ def test_folders_without_safetensors_or_with_code_are_refused(folder, tmp_path):
     settings = json.loads((folder / "config.json").read_text())
     settings |= {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}}
     (folder / "config.json").write_text(json.dumps(settings))
-    with pytest.raises(ConfigError, match="code of its own"):
+    with pytest.raises(ConfigError, match="needs its own code"):
         open_encoder(config, TEXTS, 0)
     assert not marker.exists()
     (folder / "config.json").unlink()

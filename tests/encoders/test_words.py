@@ -82,7 +82,7 @@ def test_a_stored_vocabulary_comes_back(tmp_path):
     vocabulary, _ = learned()
     assert Vocabulary.restored(vocabulary.state(), vocabulary.config, tmp_path).words == vocabulary.words
     twice = Vocabulary(Strings.of(["a", "a"]), vocabulary.config).state()
-    with pytest.raises(ModelFormatError, match="twice"):
+    with pytest.raises(ModelFormatError, match="duplicate word"):
         Vocabulary.restored(twice, vocabulary.config, tmp_path)
 
 
@@ -189,8 +189,8 @@ def test_random_vectors_depend_on_the_seed_alone():
     [
         ({"vectors": "v.npy"}, "go together"),
         ({"vectors": "v.txt", "vectors_words": "w"}, "go together"),
-        ({"vectors_words": "w"}, "goes with a file"),
-        ({"frozen": True}, "know nothing"),
+        ({"vectors_words": "w"}, "needs a file of vectors"),
+        ({"frozen": True}, "random vectors cannot be frozen"),
         ({"vectors": "v.txt", "width": 5}, "has its own"),
     ],
 )

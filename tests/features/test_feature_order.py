@@ -12,7 +12,7 @@ from labelwise.features.feature_order import FeatureOrder
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 150), st.sampled_from([1, 2, 30, 64, 65, 5000]), st.booleans())
 @settings(max_examples=40)
-def test_the_same_matrix_with_the_commonest_column_first(seed, rows, columns, own):
+def test_the_same_matrix_with_the_most_frequent_column_first(seed, rows, columns, in_place):
     rng = np.random.default_rng(seed)
     X = sparse.random_array((rows, columns), density=0.4, format="csr", rng=rng, dtype=np.float32)
     X.sort_indices()
@@ -20,10 +20,10 @@ def test_the_same_matrix_with_the_commonest_column_first(seed, rows, columns, ow
     order = FeatureOrder.by_frequency(X)
     np.testing.assert_array_equal(order.original, np.argsort(-counts, kind="stable"))
     given = sparse.csr_array(X, copy=True)
-    renumbered = order.applied(given, own=own)
+    renumbered = order.apply(given, in_place=in_place)
     assert renumbered.has_sorted_indices
     np.testing.assert_array_equal(renumbered.toarray(), dense[:, order.original])
-    if not own:
+    if not in_place:
         np.testing.assert_array_equal(given.toarray(), dense)
         bare = order.rows(given)
         np.testing.assert_array_equal(bare.indices, renumbered.indices)

@@ -1,4 +1,4 @@
-"""Label features against the formula in dense float64, and the kernel against its twin."""
+"""Label features against the formula in dense float64, and the kernel against its reference."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class TwoBlocks:
 
 
 def by_formula(features, labels):
-    lengths = np.linalg.norm(labels, axis=1, keepdims=True)
-    sums = (labels / np.where(lengths == 0, 1, lengths)).T @ features
-    lengths = np.linalg.norm(sums, axis=1, keepdims=True)
-    return sums / np.where(lengths == 0, 1, lengths)
+    norms = np.linalg.norm(labels, axis=1, keepdims=True)
+    sums = (labels / np.where(norms == 0, 1, norms)).T @ features
+    norms = np.linalg.norm(sums, axis=1, keepdims=True)
+    return sums / np.where(norms == 0, 1, norms)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_dense_features_follow_the_formula(example):
     np.testing.assert_allclose(found, by_formula(dense, example[1].toarray()), atol=1e-6)
 
 
-def test_two_blocks_share_one_length(example):
+def test_two_blocks_share_one_norm(example):
     features, labels = example
     dense = np.random.default_rng(2).standard_normal((300, 12)).astype(np.float32)
     found = pifa(TwoBlocks(features, dense), labels)
@@ -74,16 +74,18 @@ def test_two_blocks_share_one_length(example):
     assert (only.sparse != pifa(features, labels)).nnz == 0
 
 
-def test_keep_leaves_the_largest_of_each_row_at_unit_length(example):
+def test_keep_leaves_the_largest_of_each_row_at_unit_norm(example):
     features, labels = example
     whole, cut = pifa(features, labels).toarray(), pifa(features, labels, keep=5).toarray()
     for full, kept in zip(whole, cut, strict=True):
-        places = np.flatnonzero(kept)
-        assert len(places) == min(5, np.count_nonzero(full))
-        if len(places):
-            rest = np.delete(np.abs(full), places)
-            assert np.abs(full[places]).min() >= rest.max()
-            np.testing.assert_allclose(kept[places], full[places] / np.linalg.norm(full[places]), rtol=1e-5)
+        kept_columns = np.flatnonzero(kept)
+        assert len(kept_columns) == min(5, np.count_nonzero(full))
+        if len(kept_columns):
+            rest = np.delete(np.abs(full), kept_columns)
+            assert np.abs(full[kept_columns]).min() >= rest.max()
+            np.testing.assert_allclose(
+                kept[kept_columns], full[kept_columns] / np.linalg.norm(full[kept_columns]), rtol=1e-5
+            )
 
 
 def test_keep_more_than_there_is_changes_nothing(example):
@@ -93,7 +95,7 @@ def test_keep_more_than_there_is_changes_nothing(example):
 def test_any_number_of_threads_and_tasks_gives_the_same_bits(example, monkeypatch):
     found = []
     for threads, work in ((1, 10**9), (2, 10**9), (3, 50), (1, 1)):
-        monkeypatch.setattr(label_features, "WORK_A_TASK", work)
+        monkeypatch.setattr(label_features, "MAX_WORK_PER_TASK", work)
         with parallel.using_threads(threads):
             found.append(pifa(*example, keep=20))
     for other in found[1:]:
@@ -113,7 +115,7 @@ def test_any_number_of_threads_and_tasks_gives_the_same_bits(example, monkeypatc
         (np.zeros((4, 3), np.float32), np.eye(4)),
     ],
 )
-def test_nothing_to_add_up_gives_empty_rows(features, labels):
+def test_nothing_to_sum_gives_empty_rows(features, labels):
     found = pifa(features, sparse.csr_array(labels), keep=2)
     assert found.shape == (labels.shape[1], features.shape[1])
     assert not np.any(found.toarray() if sparse.issparse(found) else found)
@@ -133,7 +135,7 @@ def test_what_is_refused(example):
         pifa(features, labels, keep=0)
     with pytest.raises(DataError, match="NaN or infinity"):
         pifa(np.full((300, 2), np.nan), labels)
-    with pytest.raises(DataError, match="add up to infinity"):
+    with pytest.raises(DataError, match=r"sum of the features.*infinite"):
         pifa(np.full((2, 1), 3e38, np.float32), np.ones((2, 1)))
     with pytest.raises(DataError, match="neither"):
         pifa(TwoBlocks(None, None), labels)
@@ -142,8 +144,8 @@ def test_what_is_refused(example):
 
 
 @given(st.data())
-def test_the_kernel_agrees_with_its_twin(data):
-    """Small whole numbers, so that both add up exactly and equal entries are equal in both."""
+def test_the_kernel_agrees_with_its_reference(data):
+    """Small whole numbers, so that both sum exactly and equal entries are equal in both."""
     documents, n_labels = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 5))
     width, dense_width = data.draw(st.sampled_from([(3, 0), (70, 0), (600, 0), (5, 3), (4, 4)]))
     n_columns = width - dense_width
@@ -153,8 +155,8 @@ def test_the_kernel_agrees_with_its_twin(data):
     weights = data.draw(arrays(np.int64, (n_labels, documents), elements=numbers)).astype(np.float32)
     first = data.draw(st.integers(0, n_labels - 1))
     inputs = (*csr_arrays(weights), *csr_arrays(features[:, :n_columns]), features[:, n_columns:])
-    counts, room = np.empty(n_labels - first, np.int64), n_labels * width + 1
-    indices, values = np.empty(room, np.int32), np.empty(room, np.float32)
+    counts, capacity = np.empty(n_labels - first, np.int64), n_labels * width + 1
+    indices, values = np.empty(capacity, np.int32), np.empty(capacity, np.float32)
     dense = np.zeros((n_labels - first, dense_width), np.float32)
     filled = sum_documents(
         *map(label_features.read_only, inputs), first, n_labels, n_columns, keep, counts, indices, values, dense

@@ -119,7 +119,7 @@ def test_as_scikit_learn(texts, others, ngrams, limits, sublinear, idf, norm, lo
 @pytest.mark.parametrize("limits", [(1, 1.0), (3, 0.2), (0.01, 50)])
 def test_as_scikit_learn_on_many_texts(monkeypatch, ngrams, limits):
     monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 5000)
-    monkeypatch.setattr(text_blocks, "ROOM", 2000)
+    monkeypatch.setattr(text_blocks, "CAPACITY", 2000)
     texts = sample(1500)
     with using_threads(3):
         ours, found, theirs, expected = both(texts, TfidfConfig(ngrams=ngrams, min_df=limits[0], max_df=limits[1]))
@@ -130,10 +130,10 @@ def test_as_scikit_learn_on_many_texts(monkeypatch, ngrams, limits):
 
 def test_greek_and_turkish_among_others(monkeypatch):
     monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 300)
-    monkeypatch.setattr(text_blocks, "PYTHON_RUN", 3)
+    monkeypatch.setattr(text_blocks, "PYTHON_BATCH", 3)
     texts = sample(60)
-    for place in (0, 7, 8, 20, 21, 22, 23, 24, 59):
-        texts[place] += " ΟΔΟΣ ΟΔΟΣΑ İzmir IZMIR ırmak"
+    for index in (0, 7, 8, 20, 21, 22, 23, 24, 59):
+        texts[index] += " ΟΔΟΣ ΟΔΟΣΑ İzmir IZMIR ırmak"
     ours, found, theirs, expected = both(texts, TfidfConfig(ngrams=(1, 2)))
     assert "οδος" in ours.vocabulary_.positions
     assert list(ours.vocabulary_) == theirs.get_feature_names_out().tolist()
@@ -177,9 +177,9 @@ def test_threads_and_blocks_do_not_change_a_bit(monkeypatch, ngrams):
     config = TfidfConfig(ngrams=ngrams, min_df=2)
     first = Tfidf(config)
     expected = first.fit_transform(texts)
-    for threads, block, room in ((1, 900, 50), (2, 3000, 1 << 20), (5, 700, 3000)):
+    for threads, block, capacity in ((1, 900, 50), (2, 3000, 1 << 20), (5, 700, 3000)):
         monkeypatch.setattr(text_blocks, "BLOCK_BYTES", block)
-        monkeypatch.setattr(text_blocks, "ROOM", room)
+        monkeypatch.setattr(text_blocks, "CAPACITY", capacity)
         with using_threads(threads):
             model = Tfidf(config)
             for found in (model.fit_transform(texts), model.transform(texts), first.transform(texts)):
@@ -210,18 +210,18 @@ def test_picked_and_repeated_rows():
 
 
 def test_one_very_long_text(monkeypatch):
-    monkeypatch.setattr(text_blocks, "ROOM", 100)
+    monkeypatch.setattr(text_blocks, "CAPACITY", 100)
     text = " ".join(f"w{n * n % 5000}" for n in range(20_000))
     _, found, _, expected = both(["aa", text, "bb"], TfidfConfig(ngrams=(1, 2)))
     assert_equal_rows(found, expected)
 
 
-def test_rows_are_known_to_be_in_order():
+def test_rows_have_canonical_format():
     found = Tfidf().fit_transform(sample(20))
     assert found.has_canonical_format
     assert sparse.csr_array((found.data, found.indices, found.indptr), shape=found.shape).has_canonical_format
-    lengths = np.sqrt(found.multiply(found).sum(axis=1))
-    assert set(np.round(lengths, 5)) == {0.0, 1.0}
+    norms = np.sqrt(found.multiply(found).sum(axis=1))
+    assert set(np.round(norms, 5)) == {0.0, 1.0}
 
 
 # --- hashing --------------------------------------------------------------------------------------------------------
@@ -248,18 +248,18 @@ HASHED = {
 }
 
 
-def test_hashed_columns_stay_where_they_are():
+def test_hashed_columns_do_not_change():
     """Models trained on hashed columns depend on these numbers."""
     model = Tfidf(TfidfConfig(hash_bits=18, idf=False, ngrams=(1, 2)))
     found = {text: sorted(model.transform([text]).indices.tolist()) for text in HASHED}
     assert found == HASHED
     assert model.state() == {}
     assert model.restore({}, Path("model")) is model
-    with pytest.raises(ConfigError, match="no term of its own"):
+    with pytest.raises(ConfigError, match="columns have no terms"):
         model.terms([0])
 
 
-# --- what is kept of a model ----------------------------------------------------------------------------------------
+# --- saved state ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("config", [TfidfConfig(), TfidfConfig(ngrams=(2, 3), idf=False)])
@@ -290,16 +290,16 @@ def damaged(**changes):
         ({"idf": np.ones(5, np.float32)}, "finite weight"),
         ({"idf": np.array([1, 2, np.nan, 1, 1])}, "finite weight"),
         ({"idf": np.ones((5, 1))}, "finite weight"),
-        ({"terms": ["aa", "bb", "aa"]}, "twice"),
-        ({"terms": ["aa", ""]}, "not made of words"),
-        ({"terms": ["aa", "a"]}, "not made of words"),
-        ({"terms": ["aa", "b b"]}, "not made of words"),
-        ({"terms": ["aa-bb"]}, "not made of words"),
-        ({"terms": ["aa\x00bb"]}, "not made of words"),
-        ({"terms": ["aa  bb"]}, "not made of words"),
-        ({"terms": [" aa"]}, "not made of words"),
-        ({"terms": ["aa bb cc"]}, "not made of words"),
-        ({"terms": ["aa " * 1000]}, "not made of words"),
+        ({"terms": ["aa", "bb", "aa"]}, "duplicate term"),
+        ({"terms": ["aa", ""]}, "does not consist of words"),
+        ({"terms": ["aa", "a"]}, "does not consist of words"),
+        ({"terms": ["aa", "b b"]}, "does not consist of words"),
+        ({"terms": ["aa-bb"]}, "does not consist of words"),
+        ({"terms": ["aa\x00bb"]}, "does not consist of words"),
+        ({"terms": ["aa  bb"]}, "does not consist of words"),
+        ({"terms": [" aa"]}, "does not consist of words"),
+        ({"terms": ["aa bb cc"]}, "does not consist of words"),
+        ({"terms": ["aa " * 1000]}, "does not consist of words"),
         (None, "missing"),
     ],
 )
@@ -326,8 +326,8 @@ def test_any_vocabulary_is_refused_or_works(terms):
             model.restore(tensors, Path("model"))
         return
     model.restore(tensors, Path("model"))
-    for place, term in enumerate(terms):
-        assert place in model.transform([term]).indices.tolist()
+    for index, term in enumerate(terms):
+        assert index in model.transform([term]).indices.tolist()
 
 
 def test_copies_and_pickles_work():
@@ -344,15 +344,15 @@ def test_threads_may_share_a_model():
     found = []
     ready = threading.Barrier(6)
 
-    def ask():
+    def transform():
         ready.wait()
         found.append(model.transform(texts))
 
-    askers = [threading.Thread(target=ask) for _ in range(6)]
-    for asker in askers:
-        asker.start()
-    for asker in askers:
-        asker.join()
+    workers = [threading.Thread(target=transform) for _ in range(6)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
     assert len(found) == 6
     assert all((rows != expected).nnz == 0 for rows in found)
 
@@ -391,7 +391,7 @@ def test_documents_without_known_words_are_empty_rows():
 
 
 def test_what_is_not_a_list_of_texts():
-    with pytest.raises(DataError, match="put it into a list"):
+    with pytest.raises(DataError, match=r"pass \[text\]"):
         Tfidf().fit("one text")
     with pytest.raises(DataError, match="item 1 is a int"):
         Tfidf().fit(["one", 2])
@@ -405,12 +405,12 @@ def test_what_is_not_a_list_of_texts():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"min_df": 0}, "min_df: as a whole number must be 1 or more"),
-        ({"max_df": 1.5}, "max_df: as a share must lie between"),
+        ({"min_df": 0}, "min_df: as an integer must be 1 or more"),
+        ({"max_df": 1.5}, "max_df: as a fraction must lie between"),
         ({"min_df": True}, "min_df: must be a count"),
         ({"min_df": "many"}, "min_df: must be a count"),
         ({"max_df": float("nan")}, "max_df: "),
-        ({"ngrams": [2, 1]}, "fewest words 2 are more than the most 1"),
+        ({"ngrams": [2, 1]}, "minimum 2 is larger than the maximum 1"),
         ({"ngrams": [0, 1]}, "ngrams.0"),
         ({"ngrams": [1, 9]}, "ngrams.1"),
         ({"max_features": 0}, "max_features"),
@@ -427,7 +427,7 @@ def test_configs_that_are_refused(values, message):
         validated(TfidfConfig, values)
 
 
-def test_configs_that_are_taken():
+def test_configs_that_are_accepted():
     config = validated(TfidfConfig, {"ngrams": [1, 2], "min_df": 0.5, "max_df": 7})
     assert (config.ngrams, config.min_df, config.max_df) == ((1, 2), 0.5, 7)
     assert isinstance(config.max_df, int)

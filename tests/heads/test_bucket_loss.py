@@ -1,4 +1,4 @@
-"""Losses of buckets: values and slopes against torch's own losses on dense targets."""
+"""Losses of buckets: values and gradients against torch's own losses on dense targets."""
 
 import numpy as np
 import pytest
@@ -27,11 +27,11 @@ def both(kind, rows, expected):
     targets = BucketTargets.of_rows(LABELS, np.array(rows), TABLES, 3)
     value = bucket_loss(scores, targets, kind)
     (2 * value).backward()
-    slopes, scores.grad = scores.grad, None
+    gradients, scores.grad = scores.grad, None
     wanted = expected(scores) / len(rows)
     (2 * wanted).backward()
     torch.testing.assert_close(value, wanted)
-    torch.testing.assert_close(slopes, scores.grad)
+    torch.testing.assert_close(gradients, scores.grad)
 
 
 @pytest.mark.parametrize("rows", [[0, 1, 2, 3], [2], [3, 0]])
@@ -51,7 +51,7 @@ def test_softmax_over_buckets(rows):
 
 def test_targets_stand_once():
     targets = BucketTargets.of_rows(LABELS, np.array([0, 2]), TABLES, 3)
-    assert targets.places.T.tolist() == [
+    assert targets.indices.T.tolist() == [
         [0, 0, 0], [0, 1, 0], [0, 1, 1], [0, 1, 2], [1, 0, 1], [1, 0, 2], [1, 1, 0], [1, 1, 1],
     ]  # fmt: skip
-    assert targets.shares.tolist() == pytest.approx([1, 1 / 3, 1 / 3, 1 / 3, 1 / 2, 1 / 2, 1 / 3, 2 / 3])
+    assert targets.fractions.tolist() == pytest.approx([1, 1 / 3, 1 / 3, 1 / 3, 1 / 2, 1 / 2, 1 / 3, 2 / 3])

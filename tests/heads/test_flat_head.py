@@ -22,7 +22,7 @@ def labels():
 
 def make_head(labels, seed=0, **settings):
     head = FlatHead(WIDTH, labels.shape[1], HeadConfig(**{"dropout": 0.0, **settings}))
-    head.start(np.asarray(labels.sum(0)).ravel(), labels.shape[0], seed)
+    head.initialise(np.asarray(labels.sum(0)).ravel(), labels.shape[0], seed)
     with torch.no_grad():
         head.weight *= 30
     return head
@@ -55,7 +55,7 @@ def test_gradients_of_other_losses_by_differences(labels, name):
     loss = head.loss(vectors.requires_grad_(), targets)
     loss.backward()
     rng = np.random.default_rng(3)
-    for part, slope in ((head.weight, head.weight.grad), (head.bias, head.bias.grad), (vectors, vectors.grad)):
+    for part, gradient in ((head.weight, head.weight.grad), (head.bias, head.bias.grad), (vectors, vectors.grad)):
         direction = torch.from_numpy(rng.normal(size=part.shape))
         with torch.no_grad():
             moved = []
@@ -63,7 +63,7 @@ def test_gradients_of_other_losses_by_differences(labels, name):
                 part += step * direction
                 moved.append(float(head.loss(vectors, targets)))
             part += 1e-3 * direction
-        assert (moved[0] - moved[1]) / 2e-3 == pytest.approx(float((slope * direction).sum()), rel=2e-3)
+        assert (moved[0] - moved[1]) / 2e-3 == pytest.approx(float((gradient * direction).sum()), rel=2e-3)
 
 
 def test_gradients_add_up_over_batches(labels):
@@ -123,10 +123,10 @@ def test_no_gradient_is_worked_out_where_none_is_wanted(labels, mode, monkeypatc
 
 def test_biases_start_at_the_log_odds():
     counts = np.array([0, 3, 40])
-    head = FlatHead(WIDTH, 3, HeadConfig()).start(counts, 100, seed=0)
+    head = FlatHead(WIDTH, 3, HeadConfig()).initialise(counts, 100, seed=0)
     shares = (counts + 0.5) / 101
     np.testing.assert_allclose(head.bias.detach().numpy(), np.log(shares / (1 - shares)), rtol=1e-5)
-    zero = FlatHead(WIDTH, 3, HeadConfig(bias="zero")).start(counts, 100, seed=0)
+    zero = FlatHead(WIDTH, 3, HeadConfig(bias="zero")).initialise(counts, 100, seed=0)
     assert (zero.bias == 0).all()
     torch.testing.assert_close(zero.weight, head.weight)
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from labelwise.heads import label_attention as module
-from labelwise.heads.label_attention import Attended, LabelAttention
+from labelwise.heads.label_attention import AttentionInputs, LabelAttention
 from labelwise.heads.label_outputs import LabelOutput, SharedOutput
 from labelwise.parallel import using_threads
 
@@ -15,7 +15,7 @@ LENGTHS = [9, 7, 7, 3, 1]
 
 def made(output="shared", hidden=(5, 4)):
     layers = SharedOutput(WIDTH, hidden) if output == "shared" else LabelOutput(WIDTH, LABELS)
-    head = LabelAttention(WIDTH, LABELS, layers).start(3, np.full(LABELS, 0.2))
+    head = LabelAttention(WIDTH, LABELS, layers).initialise(3, np.full(LABELS, 0.2))
     with torch.no_grad():
         head.weight.mul_(2)
         for number, part in enumerate(layers.tensors()):
@@ -86,18 +86,18 @@ def test_loss_scores_and_gradients_are_those_of_a_brute_force(
     states, lengths, chosen, wanted = case(candidates)
     one = states.clone().requires_grad_()
     with using_threads(threads):
-        loss = head.loss(Attended(one, lengths, chosen), wanted)
+        loss = head.loss(AttentionInputs(one, lengths, chosen), wanted)
         (3 * loss).backward()
         found = gradients(head, one)
-        scores = head.scores(Attended(states, lengths, chosen))
+        scores = head.scores(AttentionInputs(states, lengths, chosen))
     head.zero_grad()
     exact = head.double()
     other = states.double().requires_grad_()
     expected_scores, expected = brute_force(exact, other, chosen, wanted.double())
     (3 * expected).backward()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
-    for name, slope in gradients(exact, other).items():
-        torch.testing.assert_close(found[name].double(), slope, atol=1e-6, rtol=1e-4, msg=name)
+    for name, gradient in gradients(exact, other).items():
+        torch.testing.assert_close(found[name].double(), gradient, atol=1e-6, rtol=1e-4, msg=name)
     for place, score in expected_scores.items():
         assert float(scores[place]) == pytest.approx(score.item(), rel=1e-4, abs=1e-5)
     assert int(torch.isneginf(scores).sum()) == scores.numel() - len(expected_scores)
@@ -106,13 +106,13 @@ def test_loss_scores_and_gradients_are_those_of_a_brute_force(
 def test_what_stands_after_the_end_of_a_document_means_nothing():
     head = made()
     states, lengths, chosen, wanted = case()
-    before = head.scores(Attended(states, lengths, chosen))
+    before = head.scores(AttentionInputs(states, lengths, chosen))
     changed = states.clone().requires_grad_()
     with torch.no_grad():
         for document, length in enumerate(LENGTHS):
             changed[document, length:] = 100.0
-    torch.testing.assert_close(head.scores(Attended(changed.detach(), lengths, chosen)), before)
-    head.loss(Attended(changed, lengths, chosen), wanted).backward()
+    torch.testing.assert_close(head.scores(AttentionInputs(changed.detach(), lengths, chosen)), before)
+    head.loss(AttentionInputs(changed, lengths, chosen), wanted).backward()
     for document, length in enumerate(LENGTHS):
         assert (changed.grad[document, length:] == 0).all()
         assert (changed.grad[document, :length] != 0).any()
@@ -122,17 +122,17 @@ def test_only_the_rows_of_candidates_have_a_gradient():
     head = made()
     states, lengths, _, _ = case()
     chosen = torch.tensor([[2, 7], [7, 2], [7, -1], [2, 7], [2, 7]])
-    head.loss(Attended(states.requires_grad_(), lengths, chosen), torch.ones(5, 2)).backward()
+    head.loss(AttentionInputs(states.requires_grad_(), lengths, chosen), torch.ones(5, 2)).backward()
     assert head.weight.grad.is_sparse
     assert head.weight.grad._indices().tolist() == [[2, 7]]
 
 
 def test_many_short_documents_take_no_more_memory_than_few_long_ones(monkeypatch):
     monkeypatch.setattr(module, "SCORES_AT_ONCE", 1 << 12)
-    head = LabelAttention(64, LABELS, SharedOutput(64, [16])).start(0, np.full(LABELS, 0.2))
-    head.scores(Attended(torch.randn(1000, 1, 64), torch.ones(1000, dtype=torch.long)))
+    head = LabelAttention(64, LABELS, SharedOutput(64, [16])).initialise(0, np.full(LABELS, 0.2))
+    head.scores(AttentionInputs(torch.randn(1000, 1, 64), torch.ones(1000, dtype=torch.long)))
     held = [len(buffer) for buffers in head.pool._free for buffer in buffers._held.values()]
-    assert 0 < max(held) <= module.VIEWS_A_SCORE << 12
+    assert 0 < max(held) <= module.VIEWS_PER_SCORE << 12
 
 
 def test_weights_of_words_are_shares():
@@ -146,4 +146,4 @@ def test_weights_of_words_are_shares():
 def test_weights_a_label_need_all_labels():
     states, lengths, chosen, _ = case()
     with pytest.raises(TypeError, match="all labels"):
-        made("label").scores(Attended(states, lengths, chosen))
+        made("label").scores(AttentionInputs(states, lengths, chosen))

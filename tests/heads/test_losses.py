@@ -1,4 +1,4 @@
-"""Losses of scores against their textbook formulas, their slopes against autograd."""
+"""Losses of scores against their textbook formulas, their gradients against autograd."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from labelwise.heads.config import LossConfig
-from labelwise.heads.losses import best_constants, constant_loss, label_shares, make_loss
+from labelwise.heads.losses import best_constants, constant_loss, label_priors, make_loss
 
 CONFIGS = [
     LossConfig(name="bce"),
@@ -41,10 +41,10 @@ def test_values_and_slopes(config):
     for target, part in ((1.0, loss.positive), (0.0, loss.negative)):
         scores = torch.linspace(-12, 12, 301, dtype=torch.float64, requires_grad=True)
         expected = textbook(config, scores, torch.full_like(scores, target))
-        (slope,) = torch.autograd.grad(expected.sum(), scores)
+        (gradient,) = torch.autograd.grad(expected.sum(), scores)
         value, found = part(scores.detach())
         torch.testing.assert_close(value, expected.detach(), rtol=1e-6, atol=1e-9)
-        torch.testing.assert_close(found, slope, rtol=1e-5, atol=1e-8)
+        torch.testing.assert_close(found, gradient, rtol=1e-5, atol=1e-8)
 
 
 @pytest.mark.parametrize("config", CONFIGS[:5], ids=lambda c: f"{c.name}-{c.focus}")
@@ -82,6 +82,6 @@ def test_the_floor_of_cross_entropy_is_the_entropy_of_the_marginals():
     loss = make_loss(LossConfig())
     with np.errstate(divide="ignore", invalid="ignore"):
         entropy = -np.nansum(shares * np.log(shares)) - np.sum((1 - shares) * np.log1p(-shares))
-    floor = constant_loss(loss, best_constants(loss, label_shares(counts, 400)), labels, 400)
+    floor = constant_loss(loss, best_constants(loss, label_priors(counts, 400)), labels, 400)
     assert floor == pytest.approx(entropy, rel=5e-3)
     assert constant_loss(loss, np.zeros(4), labels, 400) == pytest.approx(4 * np.log(2))

@@ -1,4 +1,4 @@
-"""The clustering kernels against their plain twins. Values are eighths, so that sums of both sides are exact."""
+"""The clustering kernels against reference implementations. Values are eighths, so that sums of both sides are exact."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def as_blocks(matrix, n_columns):
 
 
 @st.composite
-def matrices(draw, least=1):
+def matrices(draw, min_rows=1):
     """Rows of eighths (empty and equal ones among them), and how many of the columns are sparse."""
-    count, width = draw(st.integers(least, 25)), draw(st.integers(0, 7))
+    count, width = draw(st.integers(min_rows, 25)), draw(st.integers(0, 7))
     values = st.sampled_from([0, 0, 0, 1, 2, 3, 5, 8, -4])
     different = draw(arrays(np.int64, (draw(st.integers(1, count)), width), elements=values))
     picks = draw(arrays(np.int64, count, elements=st.integers(0, len(different) - 1)))
@@ -78,13 +78,13 @@ def test_products_and_sums(case, data):
     assert products[:begin].tolist() == [7] * begin
     assert products[begin:].tolist() == (matrix[members] @ expected)[begin:].tolist()
 
-    lengths = np.empty(len(matrix))
-    rows.row_lengths(blocks[0], blocks[2], blocks[3], lengths)
-    np.testing.assert_allclose(lengths, np.linalg.norm(matrix, axis=1))
+    norms = np.empty(len(matrix))
+    rows.row_norms(blocks[0], blocks[2], blocks[3], norms)
+    np.testing.assert_allclose(norms, np.linalg.norm(matrix, axis=1))
 
 
 @given(matrices(), st.data())
-def test_gathered_rows_hold_only_the_columns_in_use(case, data):
+def test_copied_rows_hold_only_the_columns_in_use(case, data):
     matrix, _ = case
     indptr, indices, values, _ = as_blocks(matrix, matrix.shape[1])
     members = np.array(data.draw(st.lists(st.integers(0, len(matrix) - 1), min_size=1)), np.int64)
@@ -99,13 +99,15 @@ def test_gathered_rows_hold_only_the_columns_in_use(case, data):
 
 
 @given(matrices(), st.integers(0, 4), st.integers(1, 6), st.integers(0, 2), st.integers(0, 2**32))
-def test_halving_gives_the_order_of_the_twin(case, layers, most, node, seed):
+def test_halving_gives_the_order_of_the_reference(case, layers, max_iterations, node, seed):
     matrix, n_columns = case
     draws = np.random.default_rng(seed).integers(0, 2**62, ((node + 1) * 2**layers + 2**layers, 2))
     members = np.arange(len(matrix))
     blocks = as_blocks(matrix, n_columns)
-    balanced_kmeans.halve_down(*blocks, n_columns, layers, draws, node, most, members)
-    assert members.tolist() == reference.halve_down(matrix, list(range(len(matrix))), layers, draws, node, most)
+    balanced_kmeans.halve_recursively(*blocks, n_columns, layers, draws, node, max_iterations, members)
+    assert members.tolist() == reference.halve_recursively(
+        matrix, list(range(len(matrix))), layers, draws, node, max_iterations
+    )
 
 
 def test_scores_are_those_of_the_direction_between_unit_sums():
@@ -121,8 +123,8 @@ def test_scores_are_those_of_the_direction_between_unit_sums():
     np.testing.assert_allclose(scores, matrix @ direction, atol=1e-5)
 
 
-@given(matrices(least=2), st.integers(1, 5), st.data())
-def test_clusters_are_those_of_the_twin(case, most, data):
+@given(matrices(min_rows=2), st.integers(1, 5), st.data())
+def test_clusters_are_those_of_the_reference(case, max_iterations, data):
     matrix, n_columns = case
     count = len(matrix)
     n_clusters = data.draw(st.integers(2, min(count, 5)))
@@ -131,8 +133,8 @@ def test_clusters_are_those_of_the_twin(case, most, data):
     draws = np.array(data.draw(st.lists(st.integers(0, 15), min_size=n_clusters, max_size=n_clusters))) / 16
     clusters = np.empty(count, np.int64)
     blocks = as_blocks(matrix, n_columns)
-    capped_kmeans.cluster_rows(*blocks, n_columns, np.arange(count), draws, smallest, largest, most, clusters)
-    assert clusters.tolist() == reference.cluster_rows(matrix, draws.tolist(), smallest, largest, most)
+    capped_kmeans.cluster_rows(*blocks, n_columns, np.arange(count), draws, smallest, largest, max_iterations, clusters)
+    assert clusters.tolist() == reference.cluster_rows(matrix, draws.tolist(), smallest, largest, max_iterations)
     sizes = np.bincount(clusters, minlength=n_clusters)
     assert sizes.min() >= smallest
     assert sizes.max() <= largest

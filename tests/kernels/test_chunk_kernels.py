@@ -11,7 +11,7 @@ from labelwise.kernels.formats.canonical import is_canonical
 from labelwise.kernels.jit import jit
 from labelwise.kernels.tree import chunk_directory, chunk_rows
 from labelwise.kernels.tree.chunk_directory import directory_shape, fill_directory
-from labelwise.kernels.tree.lanes import LANES, add_stretches, as_float
+from labelwise.kernels.tree.lanes import LANES, add_spans, as_float
 
 look_up = jit(chunk_directory.look_up.py_func)
 seeds = st.integers(0, 2**32 - 1)
@@ -35,11 +35,11 @@ def test_gathered_rows_are_the_rows_without_empty_columns(seed, columns, picked)
     indptr = np.empty(picked + 1, np.int64)
     indices, values = np.empty(total, np.int32), np.empty(total, np.float32)
     count = chunk_rows.gather_rows(X.indptr, X.indices, X.data, rows, numbers, features, indptr, indices, values)
-    wanted = X.toarray()[rows]
-    used = np.flatnonzero(wanted.any(axis=0))
+    expected = X.toarray()[rows]
+    used = np.flatnonzero(expected.any(axis=0))
     np.testing.assert_array_equal(features[:count], used)
     found = sparse.csr_array((values, indices, indptr), shape=(picked, count))
-    np.testing.assert_array_equal(found.toarray(), wanted[:, used])
+    np.testing.assert_array_equal(found.toarray(), expected[:, used])
     assert (numbers == -1).all()
 
 
@@ -53,36 +53,36 @@ def test_targets_of_sixteen_labels_are_a_slice_of_the_label_matrix(seed, weighte
     chunk_rows.lane_targets(
         Y.indptr, Y.indices, Y.data, rows, first, width, signs, costs, weighted, np.float32(2), np.float32(0.5)
     )
-    wanted = Y.toarray()[rows, first : first + width]
-    np.testing.assert_array_equal(signs[:, :width], np.where(wanted > 0, 1, -1))
+    expected = Y.toarray()[rows, first : first + width]
+    np.testing.assert_array_equal(signs[:, :width], np.where(expected > 0, 1, -1))
     if weighted:
-        np.testing.assert_allclose(costs[:, :width], np.where(wanted > 0, 2 * wanted, 0.5), rtol=1e-6)
+        np.testing.assert_allclose(costs[:, :width], np.where(expected > 0, 2 * expected, 0.5), rtol=1e-6)
 
 
 @given(seeds, st.integers(1, 30), st.integers(1, 16), st.floats(0, 1.5), st.integers(1, 30))
 @settings(max_examples=40)
-def test_kept_weights_are_those_above_the_cut_and_among_the_strongest(seed, count, width, threshold, most):
+def test_kept_weights_are_those_above_the_cut_and_among_the_largest(seed, count, width, threshold, max_weights):
     rng = np.random.default_rng(seed)
     weights = rng.normal(size=(count, LANES)).astype(np.float32)
     weights[rng.random(weights.shape) < 0.3] = 0
     cuts = np.full(LANES, threshold, np.float32)
-    if most < count:
-        chunk_rows.strongest(weights, count, width, most, cuts)
+    if max_weights < count:
+        chunk_rows.limit_weights(weights, count, width, max_weights, cuts)
     counts = np.zeros(count, np.int64)
     chunk_rows.count_kept(weights, count, width, cuts, counts)
     total = int(counts.sum())
     kept = np.empty(total, np.int32), np.empty(total, np.uint16), np.empty(total, np.float32)
-    assert chunk_rows.take_kept(weights, count, width, cuts, 5, *kept) == total
-    wanted = np.zeros((count, width), np.float32)
+    assert chunk_rows.write_kept(weights, count, width, cuts, 5, *kept) == total
+    expected = np.zeros((count, width), np.float32)
     for lane in range(width):
         column = weights[:, lane]
-        strongest = np.argsort(-np.abs(column), kind="stable")[:most]
-        chosen = [f for f in strongest if column[f] != 0 and abs(column[f]) >= np.float32(threshold)]
-        wanted[chosen, lane] = column[chosen]
-    found = np.zeros_like(wanted)
+        largest = np.argsort(-np.abs(column), kind="stable")[:max_weights]
+        chosen = [f for f in largest if column[f] != 0 and abs(column[f]) >= np.float32(threshold)]
+        expected[chosen, lane] = column[chosen]
+    found = np.zeros_like(expected)
     found[kept[0], kept[1] - 5] = kept[2]
-    np.testing.assert_array_equal(found, wanted)
-    np.testing.assert_array_equal(counts, (wanted != 0).sum(axis=1))
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(counts, (expected != 0).sum(axis=1))
 
 
 @given(seeds, st.integers(1, 3000), st.lists(st.integers(0, 60), min_size=1, max_size=5))
@@ -100,14 +100,14 @@ def test_the_directory_finds_what_a_search_finds(seed, n_features, sizes):
     shape = word_offsets, shifts, range_offsets
     for c in range(n_chunks):
         fill_directory(offsets, features, *shape, c, c + 1, words, starts)
-    wanted = np.sort(rng.choice(n_features, min(25, n_features), replace=False)).astype(np.int32)
-    values = rng.normal(size=len(wanted)).astype(np.float32)
-    rows, found_values = np.empty(len(wanted) + 1, np.int64), np.empty(len(wanted) + 1, np.float32)
+    queried = np.sort(rng.choice(n_features, min(25, n_features), replace=False)).astype(np.int32)
+    values = rng.normal(size=len(queried)).astype(np.float32)
+    rows, found_values = np.empty(len(queried) + 1, np.int64), np.empty(len(queried) + 1, np.float32)
     tables = word_offsets, words, shifts, range_offsets, starts
     for c, chunk in enumerate(chunks):
-        count = look_up(0, len(wanted), wanted, values, c, offsets[c], features, *tables, 0, rows, found_values)
-        here = np.isin(wanted, chunk)
-        np.testing.assert_array_equal(features[rows[:count]], wanted[here])
+        count = look_up(0, len(queried), queried, values, c, offsets[c], features, *tables, 0, rows, found_values)
+        here = np.isin(queried, chunk)
+        np.testing.assert_array_equal(features[rows[:count]], queried[here])
         assert (rows[:count] >= offsets[c]).all()
         assert (rows[:count] < offsets[c + 1]).all()
         np.testing.assert_array_equal(found_values[:count], values[here])
@@ -116,7 +116,7 @@ def test_the_directory_finds_what_a_search_finds(seed, n_features, sizes):
 
 @njit
 def _stretches(stored, starts, factors, block, sums):
-    add_stretches(stored, starts, factors, len(starts), block, sums)
+    add_spans(stored, starts, factors, len(starts), block, sums)
 
 
 @njit
@@ -135,12 +135,12 @@ def test_stretches_are_added_in_every_precision(dtype, seed):
     starts = rng.integers(0, 400 - 2 * LANES, 9)
     factors = rng.normal(size=9).astype(np.float32)
     sums = rng.normal(size=2 * LANES).astype(np.float32)
-    wanted = sums.astype(np.float64)
-    wanted[LANES:] += sum(
+    expected = sums.astype(np.float64)
+    expected[LANES:] += sum(
         f * stored[s + LANES : s + 2 * LANES].astype(np.float64) for s, f in zip(starts, factors, strict=True)
     )
     _stretches(bits, starts, factors, 1, sums)
-    np.testing.assert_allclose(sums, wanted, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(sums, expected, rtol=1e-4, atol=1e-3)
 
 
 def test_every_finite_half_is_read_exactly():

@@ -1,4 +1,4 @@
-"""CRC-32C against the values of the standard (RFC 3720, appendix B.4) and against its plain twin."""
+"""CRC-32C against the values of the standard (RFC 3720, appendix B.4) and against a reference implementation."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def test_values_of_the_standard(content):
 
 
 @given(st.binary(max_size=100), st.data())
-def test_any_range_is_as_the_twin_says(content, data):
+def test_any_range_is_as_the_reference_does(content, data):
     begin = data.draw(st.integers(0, len(content)))
     end = data.draw(st.integers(begin, len(content)))
     assert crc32c.crc32c(buffer(content), begin, end) == reference_records.crc32c(content[begin:end])

@@ -1,4 +1,4 @@
-"""The field kernels against their plain twins."""
+"""The field kernels against reference implementations."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ def concatenated(pieces: list[bytes]) -> tuple[bytes, list[tuple[int, int]], np.
     return b"\n".join(pieces), list(zip(starts.tolist(), ends.tolist(), strict=True)), starts, ends
 
 
-def cut(data: bytes, starts: np.ndarray, ends: np.ndarray, first: np.ndarray) -> list[list[bytes]]:
+def grouped(data: bytes, starts: np.ndarray, ends: np.ndarray, first: np.ndarray) -> list[list[bytes]]:
     tokens = [data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
     return [tokens[a:b] for a, b in zip(first[:-1].tolist(), first[1:].tolist(), strict=True)]
 
 
 @settings(deadline=None)
 @given(lines, marks)
-def test_split_fields_equals_its_twin(pieces, mark):
+def test_split_fields_equals_its_reference(pieces, mark):
     data, ranges, starts, ends = concatenated(pieces)
     found = fields.split_fields(np.frombuffer(data, np.uint8), starts, ends, mark)
-    assert cut(data, *found) == reference.split_fields(data, ranges, mark)
+    assert grouped(data, *found) == reference.split_fields(data, ranges, mark)
 
 
 @settings(deadline=None)
 @given(lines, st.sampled_from([b"a", b"ab", b"_", "é".encode()]))
-def test_leading_fields_equals_its_twin(pieces, prefix):
+def test_leading_fields_equals_its_reference(pieces, prefix):
     data, ranges, starts, ends = concatenated(pieces)
     word_starts, word_ends, first, rest, scattered = fields.leading_fields(
         np.frombuffer(data, np.uint8), starts, ends, prefix
     )
     leading, rests, more = reference.leading_fields(data, ranges, prefix)
-    assert cut(data, word_starts, word_ends, first) == leading
+    assert grouped(data, word_starts, word_ends, first) == leading
     assert [data[a:b] for a, b in zip(rest.tolist(), ends.tolist(), strict=True)] == rests
     assert scattered.tolist() == more
 
 
 @settings(deadline=None)
 @given(lines, st.sampled_from(b"a \t_"), st.integers(1, 3))
-def test_find_byte_equals_its_twin(pieces, byte, count):
+def test_find_byte_equals_its_reference(pieces, byte, count):
     data, ranges, starts, ends = concatenated(pieces)
     found = fields.find_byte(np.frombuffer(data, np.uint8), starts, ends, byte, count)
     assert found.tolist() == reference.find_byte(data, ranges, byte, count)
@@ -57,7 +57,7 @@ def test_find_byte_equals_its_twin(pieces, byte, count):
 
 @settings(deadline=None)
 @given(st.lists(st.lists(st.binary(max_size=6), max_size=40), max_size=4))
-def test_interner_equals_its_twin_over_several_chunks(chunks):
+def test_interner_equals_its_reference_over_several_chunks(chunks):
     interner = fields.Interner()
     found: list[int] = []
     for chunk in chunks:
@@ -100,7 +100,7 @@ def test_equal_hashes_do_not_make_equal_tokens(monkeypatch):
     assert second.tolist() == [1]
 
 
-def test_arrays_that_can_be_written_and_that_cannot_are_both_taken():
+def test_writable_and_read_only_arrays_are_both_accepted():
     writable = np.array([97, 32, 98], np.uint8)
     frozen = np.frombuffer(b"a b", np.uint8)
     for data in (writable, frozen):

@@ -1,4 +1,4 @@
-"""The kernels of the metrics against their plain twins, and what they refuse."""
+"""The kernels of the metrics against reference implementations, and what they refuse."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run_find_hits(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nd
 
 
 @given(cases())
-def test_hits_are_those_of_the_twin(case):
+def test_hits_are_those_of_the_reference(case):
     found, filled, _, _, problem = run_find_hits(case)
     hits, count = reference.find_hits(case.top.ids.tolist(), case.truth)
     assert problem[0] == kernels.FINE
@@ -33,17 +33,17 @@ def test_hits_are_those_of_the_twin(case):
 
 
 @given(cases(), st.integers(1, 6), st.data())
-def test_best_weights_are_those_of_the_twin(case, places, data):
+def test_best_weights_are_those_of_the_reference(case, n_ranks, data):
     weights = data.draw(st.lists(st.integers(1, 5), min_size=case.n_labels, max_size=case.n_labels))
     truth = case.matrix
-    best = np.full((len(case.truth), places), -1.0)
+    best = np.full((len(case.truth), n_ranks), -1.0)
     kernels.best_weights(truth.indptr.astype(np.int64), truth.indices.astype(np.int32), np.array(weights, float), best)
-    assert best.tolist() == reference.best_weights(case.truth, weights, places)
+    assert best.tolist() == reference.best_weights(case.truth, weights, n_ranks)
 
 
 @given(cases())
 def test_tie_ranges_are_those_of_all_orders(case):
-    """The twin is checked against every order of the predictions as well."""
+    """The reference is checked against every order of the predictions as well."""
     found, filled, _, _, _ = run_find_hits(case)
     cuts = np.arange(1, case.k + 1)
     lowest, highest, cut_off = totals = np.zeros((3, len(cuts)), np.int64)
@@ -68,7 +68,7 @@ def test_tie_ranges_are_those_of_all_orders(case):
 
 
 @given(cases(), st.data())
-def test_label_counts_are_those_of_the_twin(case, data):
+def test_label_counts_are_those_of_the_reference(case, data):
     found, filled, _, _, _ = run_find_hits(case)
     lengths = [data.draw(st.integers(0, int(count))) for count in filled]
     predicted, correct = np.zeros((2, case.n_labels), np.int64)
@@ -78,32 +78,32 @@ def test_label_counts_are_those_of_the_twin(case, data):
 
 
 @given(cases())
-def test_first_places_are_those_of_the_twin(case):
+def test_first_ranks_are_those_of_the_reference(case):
     found, _, _, _, _ = run_find_hits(case)
     best = np.full(case.n_labels, 99, np.int32)
-    kernels.first_places(case.top.ids, found, case.k, best)
-    expected = reference.first_places(case.top.ids.tolist(), found.tolist(), case.k)
-    assert {label: place for label, place in enumerate(best.tolist()) if place != 99} == expected
+    kernels.first_ranks(case.top.ids, found, case.k, best)
+    expected = reference.first_ranks(case.top.ids.tolist(), found.tolist(), case.k)
+    assert {label: rank for label, rank in enumerate(best.tolist()) if rank != 99} == expected
 
 
 @pytest.mark.parametrize(
-    ("ids", "scores", "problem", "place"),
+    ("ids", "scores", "problem", "rank"),
     [
         ([3, 5], [0.5, 0.4], kernels.OUT_OF_RANGE, 1),
         ([-2, 1], [0.5, 0.4], kernels.OUT_OF_RANGE, 0),
-        ([3, 3], [0.5, 0.4], kernels.TWICE, 1),
-        ([3, 1], [np.nan, 0.4], kernels.NOT_A_NUMBER, 0),
+        ([3, 3], [0.5, 0.4], kernels.DUPLICATE, 1),
+        ([3, 1], [np.nan, 0.4], kernels.SCORE_IS_NAN, 0),
         ([3, 1], [0.4, 0.5], kernels.UNSORTED, 1),
-        ([-1, 1], [-np.inf, -np.inf], kernels.AFTER_NOTHING, 1),
+        ([-1, 1], [-np.inf, -np.inf], kernels.AFTER_PADDING, 1),
         ([-1, -1], [np.nan, np.nan], kernels.FINE, 0),
         ([3, 1], [0.5, 0.5], kernels.FINE, 0),
         ([3, 1], [np.inf, -np.inf], kernels.FINE, 0),
     ],
 )
-def test_faulty_predictions_are_named(ids, scores, problem, place):
+def test_faulty_predictions_are_named(ids, scores, problem, rank):
     """The fault is in the second row; the first is fine."""
     rows = np.array([[0, 1], ids], np.int32)
     values = np.array([[0.9, 0.1], scores], np.float32)
     found, filled = np.zeros((2, 2), np.uint8), np.zeros(2, np.int64)
     answer = kernels.find_hits(rows, values, np.array([0, 1, 2]), np.array([1, 3], np.int32), 5, found, filled)
-    assert answer == (problem, 0 if problem == kernels.FINE else 1, place)
+    assert answer == (problem, 0 if problem == kernels.FINE else 1, rank)

@@ -1,13 +1,15 @@
 """Machine code is cached per user: shared by copies of the sources, compiled again when a callee changes."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from labelwise.kernels.jit import can_be_written
+import labelwise
+from labelwise.kernels.jit import inner, is_writable, jit
 
 CALLEE = "from labelwise.kernels.jit import jit\n\n@jit\ndef number():\n    return {}\n"
 CALLER = """
@@ -61,12 +63,55 @@ def test_a_changed_callee_is_compiled_again(package):
     assert run(package, **cache)[:2] == (22, 0)
 
 
+@pytest.mark.parametrize("line", ["from made import number", "from . import number", "from .callee import number"])
+def test_packages_and_relative_imports_are_followed(package, line):
+    (package / "made" / "caller.py").write_text(CALLER.replace("from made.callee import number", line))
+    (package / "made" / "__init__.py").write_text("from made.callee import number\n")
+    cache = {"XDG_CACHE_HOME": str(package / "cache")}
+    assert run(package, **cache)[:2] == (7, 0)
+    assert run(package, **cache)[:2] == (7, 1)
+    (package / "made" / "callee.py").write_text(CALLEE.format(22))
+    assert run(package, **cache)[:2] == (22, 0)
+    (package / "made" / "__init__.py").write_text("from made.callee import number\n\nother = 1\n")
+    assert run(package, **cache)[:2] == (22, 0 if "callee" not in line else 1)
+
+
+@pytest.mark.parametrize("option", [{"NUMBA_BOUNDSCHECK": "1"}, {"NUMBA_OPT": "1"}])
+def test_options_of_numba_have_machine_code_of_their_own(package, option):
+    cache = {"XDG_CACHE_HOME": str(package / "cache")}
+    assert run(package, **cache)[:2] == (7, 0)
+    assert run(package, **cache, **option)[:2] == (7, 0)
+    assert run(package, **cache, **option)[:2] == (7, 1)
+    assert run(package, **cache)[:2] == (7, 1)
+
+
+def test_every_kernel_uses_this_cache():
+    """Numba's own would write beside the sources."""
+    sources = Path(labelwise.__file__).parent.rglob("*.py")
+    numba = {p.name for p in sources if re.search(r"\bnjit\b|cache=True", p.read_text(encoding="utf-8"))}
+    assert numba == {"jit.py"}
+
+
 def test_functions_inside_kernels_have_no_file_of_their_own(package):
     (package / "made" / "callee.py").write_text(CALLEE.format(9).replace("jit\n", "inner\n"))
     cache = {"XDG_CACHE_HOME": str(package / "cache")}
     assert run(package, **cache)[:2] == (9, 0)
     assert [path.name.split(".")[0] for path in (package / "cache").rglob("*.nbc")] == ["caller"]
     assert run(package, **cache)[:2] == (9, 1)
+
+
+def test_functions_inside_kernels_cannot_be_called_from_python():
+    @inner
+    def number(x):
+        return x + 1
+
+    @jit
+    def asked(x):
+        return 2 * number(x)
+
+    assert asked(3) == 8
+    with pytest.raises(TypeError, match=r"number.*only kernels can call it"):
+        number(3)
 
 
 def test_copies_of_the_sources_share_the_cache(package, tmp_path):
@@ -128,10 +173,10 @@ def test_a_full_disk_costs_only_the_cache(package):
     assert Path(package / "cache" / "labelwise" / "kernels").is_file()
 
 
-def test_what_can_be_written(tmp_path):
-    assert can_be_written(tmp_path / "not" / "yet")
+def test_is_writable(tmp_path):
+    assert is_writable(tmp_path / "not" / "yet")
     (tmp_path / "file").write_text("")
-    assert not can_be_written(tmp_path / "file" / "below")
-    assert not can_be_written(tmp_path / "file")
+    assert not is_writable(tmp_path / "file" / "below")
+    assert not is_writable(tmp_path / "file")
     (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
-    assert not can_be_written(tmp_path / "broken" / "below")
+    assert not is_writable(tmp_path / "broken" / "below")

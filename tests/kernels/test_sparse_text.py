@@ -1,4 +1,4 @@
-"""The kernels of sparse text against their plain twins, Python's own numbers and scikit-learn's hash."""
+"""The kernels of sparse text against reference implementations, Python's own numbers and scikit-learn's hash."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import reference_kernels as reference
 from labelwise.data.formats import vowpal, xc
 from labelwise.data.stream import ByteBlock
 from labelwise.errors import DataError
-from labelwise.kernels.formats.number_text import read_number, read_whole, write_number
+from labelwise.kernels.formats.number_text import read_integer, read_number, write_number
 from labelwise.kernels.formats.sparse_text import sort_keys
 from labelwise.kernels.formats.vowpal_text import murmur3
 
@@ -61,20 +61,20 @@ def decimals(draw, most_digits):
 @example("1e-99999999999999999999999999")
 def test_numbers_of_few_digits_are_read_exactly(text):
     with np.errstate(over="ignore"):
-        wanted = np.float32(float(text))
+        expected = np.float32(float(text))
     found = read_float32(text)
     assert found is not None
-    assert found == wanted
-    assert np.signbit(found) == np.signbit(wanted)
+    assert found == expected
+    assert np.signbit(found) == np.signbit(expected)
 
 
 @given(decimals(40))
 @settings(max_examples=300)
 def test_numbers_of_many_digits_are_read_to_one_place(text):
     with np.errstate(over="ignore"):
-        wanted = np.float32(float(text))
+        expected = np.float32(float(text))
     found = read_float32(text)
-    nearby = {wanted, np.nextafter(wanted, np.float32(-np.inf)), np.nextafter(wanted, np.float32(np.inf))}
+    nearby = {expected, np.nextafter(expected, np.float32(-np.inf)), np.nextafter(expected, np.float32(np.inf))}
     assert found in nearby
 
 
@@ -83,10 +83,10 @@ def test_numbers_of_many_digits_are_read_to_one_place(text):
 def test_whole_numbers_end_at_the_first_other_byte(digits, rest):
     if rest[:1].isdigit():
         rest = b":" + rest
-    number, position = read_whole(buffer(digits.encode() + rest + b"\n"), 0)
+    number, position = read_integer(buffer(digits.encode() + rest + b"\n"), 0)
     assert position == len(digits)
-    wanted = int(digits or "0")
-    assert number == wanted or (number >= 2**31 and wanted >= 2**31)
+    expected = int(digits or "0")
+    assert number == expected or (number >= 2**31 and expected >= 2**31)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def xc_lines(draw):
 
 
 def rows_of(found):
-    """A parsed block as the twins give it."""
+    """A parsed block as the reference gives it."""
     features = np.split(found.indices, np.cumsum(found.feature_counts)[:-1])
     values = np.split(found.values, np.cumsum(found.feature_counts)[:-1])
     return [f.tolist() for f in features], [v.tolist() for v in values]
@@ -169,17 +169,20 @@ def rows_of(found):
     st.lists(xc_lines(), min_size=1, max_size=6), st.sampled_from([EVERYTHING, 25]), st.sampled_from([EVERYTHING, 25])
 )
 @settings(max_examples=150)
-def test_xc_lines_against_the_twin(lines, n_features, n_labels):
-    twins = [reference.xc_row(line.removesuffix(b"\r"), n_features, n_labels) for line in lines]
-    if None in twins:
+def test_xc_lines_against_the_reference(lines, n_features, n_labels):
+    references = [reference.xc_row(line.removesuffix(b"\r"), n_features, n_labels) for line in lines]
+    if None in references:
         with pytest.raises(DataError) as caught:
             xc._parse(block_of(lines), PATH, n_features, n_labels)
-        assert caught.value.line == twins.index(None) + 1
+        assert caught.value.line == references.index(None) + 1
         return
     found = xc._parse(block_of(lines), PATH, n_features, n_labels)
     labels = np.split(found.labels, np.cumsum(found.label_counts)[:-1])
-    assert [[b"%d" % label for label in row] for row in labels] == [twin[0] for twin in twins]
-    assert rows_of(found) == ([twin[1] for twin in twins], [twin[2] for twin in twins])
+    assert [[b"%d" % label for label in row] for row in labels] == [reference_row[0] for reference_row in references]
+    assert rows_of(found) == (
+        [reference_row[1] for reference_row in references],
+        [reference_row[2] for reference_row in references],
+    )
 
 
 names = st.one_of(columns.map(str), st.text("abé'-/=", min_size=1, max_size=5))
@@ -207,21 +210,24 @@ def vowpal_lines(draw, feature_names):
 @pytest.mark.parametrize("bits", [None, 4])
 @given(data=st.data())
 @settings(max_examples=120)
-def test_vowpal_lines_against_the_twin(bits, data):
+def test_vowpal_lines_against_the_reference(bits, data):
     feature_names = columns.map(str) if bits is None else names
     lines = data.draw(st.lists(vowpal_lines(feature_names), min_size=1, max_size=4))
     kept = [line.removesuffix(b"\r") for line in lines]
-    twins = [reference.vowpal_row(line, bits) if line.strip(b" \t") else "blank" for line in kept]
-    if None in twins:
+    references = [reference.vowpal_row(line, bits) if line.strip(b" \t") else "blank" for line in kept]
+    if None in references:
         with pytest.raises(DataError) as caught:
             vowpal._parse(block_of(lines), PATH, bits)
-        assert caught.value.line == twins.index(None) + 1
+        assert caught.value.line == references.index(None) + 1
         return
-    twins = [twin for twin in twins if twin != "blank"]
+    references = [reference_row for reference_row in references if reference_row != "blank"]
     found = vowpal._parse(block_of(lines), PATH, bits)
     text = found.block.data.tobytes()
     words = [text[a:b] for a, b in zip(found.label_starts, found.label_ends, strict=True)]
     labels = [words[a:b] for a, b in zip(found.first_label[:-1], found.first_label[1:], strict=True)]
-    assert labels == [twin[0] for twin in twins]
-    if twins:
-        assert rows_of(found) == ([twin[1] for twin in twins], [twin[2] for twin in twins])
+    assert labels == [reference_row[0] for reference_row in references]
+    if references:
+        assert rows_of(found) == (
+            [reference_row[1] for reference_row in references],
+            [reference_row[2] for reference_row in references],
+        )

@@ -13,15 +13,21 @@ from labelwise import pages
 from labelwise.kernels.jit import jit
 from labelwise.kernels.text import term_rows
 from labelwise.kernels.text import words as kernels
-from labelwise.kernels.text.term_rows import MOST_DIGITS, UNKNOWN, look_up, note_columns, write_rows
-from labelwise.kernels.text.term_table import TermTable, read_only
+from labelwise.kernels.text.term_rows import MAX_DIGITS, UNKNOWN, look_up, write_columns, write_rows
+from labelwise.kernels.text.term_table import TermTable, as_bytes
 from labelwise.kernels.text.terms import DONE, NO_PAIRS
 from labelwise.kernels.text.words import CHUNK, MARGIN, NEEDS_PYTHON, folding_table
 from labelwise.strings import Strings
 
-fold, cut, is_one_character, sort_row, merge_equal = (
+fold, split_words, is_one_character, sort_row, merge_equal = (
     jit(function.py_func)
-    for function in (kernels.fold, kernels.cut, kernels.is_one_character, term_rows.sort_row, term_rows.merge_equal)
+    for function in (
+        kernels.fold,
+        kernels.split_words,
+        kernels.is_one_character,
+        term_rows.sort_row,
+        term_rows.merge_equal,
+    )
 )
 HALF = np.uint64(32)
 # letters that grow or shrink in lower case, digits and letters of several scripts, marks, joiners, astral letters
@@ -30,16 +36,16 @@ NASTY = st.text(st.sampled_from(LETTERS) | st.characters(codec="utf-8", exclude_
 TEXTS = st.lists(st.lists(NASTY | st.sampled_from(["the", "of", "x" * 17, "y" * 40, " "]), max_size=40).map("".join))
 
 
-def fold_and_cut(text, lowercase=True, before="ab ", after=" cd" * 30):
-    """The words of a text that stands between others in the buffer."""
-    buffer = read_only(np.frombuffer((before + text + after).encode(), np.uint8))
+def words_in_buffer(text, lowercase=True, before="ab ", after=" cd" * 30):
+    """The words of a text between others in the buffer."""
+    buffer = as_bytes(np.frombuffer((before + text + after).encode(), np.uint8))
     start, size = len(before.encode()), len(text.encode())
     scratch = np.full(2 * size + MARGIN, 7, np.uint8)
     folded = fold(buffer, start, start + size, folding_table(lowercase), int(lowercase), scratch)
     if folded == NEEDS_PYTHON:
         return NEEDS_PYTHON
     edges = np.empty(len(scratch), np.int64)
-    runs = cut(scratch, folded, edges)
+    runs = split_words(scratch, folded, edges)
     bounds = edges[: 2 * runs].reshape(-1, 2).tolist()
     return [
         scratch[begin:end].tobytes().decode()
@@ -53,7 +59,7 @@ def fold_and_cut(text, lowercase=True, before="ab ", after=" cd" * 30):
 
 @given(NASTY | st.lists(NASTY, max_size=12).map(" ".join), st.booleans(), st.sampled_from(["", " cd" * 30]))
 def test_words_are_those_of_the_regular_expression(text, lowercase, after):
-    assert fold_and_cut(text, lowercase, after=after) == reference.words_of(text, lowercase)
+    assert words_in_buffer(text, lowercase, after=after) == reference.words_of(text, lowercase)
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 62, 63, 64, 65, 127, 128, 129, 192])
@@ -67,7 +73,7 @@ def test_words_at_the_edges_of_chunks(size, after):
         "é" * size,
         "a" * size + "é é",
     ):
-        assert fold_and_cut(text, after=after) == reference.words_of(text, True)
+        assert words_in_buffer(text, after=after) == reference.words_of(text, True)
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
@@ -87,19 +93,19 @@ def test_every_character_is_classed_as_python_does(lowercase):
 
 def test_lower_case_that_depends_on_neighbours_is_left_to_python():
     for text in ("ΟΔΟΣ", "x" * 100 + "İ", "aΣ"):
-        assert fold_and_cut(text) == NEEDS_PYTHON
-        assert fold_and_cut(text, lowercase=False) == reference.words_of(text, False)
+        assert words_in_buffer(text) == NEEDS_PYTHON
+        assert words_in_buffer(text, lowercase=False) == reference.words_of(text, False)
 
 
 @given(st.lists(st.binary(max_size=5) | st.just(b" "), max_size=60).map(b"".join), st.booleans())
 def test_bytes_that_are_not_text_do_no_harm(data, at_the_end):
-    """Nobody should hand these over, but then nothing may be read or written out of bounds."""
-    buffer = read_only(np.frombuffer(b"ab " + data + b" cd" + (b"" if at_the_end else b"\xe4" * 70), np.uint8))
+    """Invalid UTF-8 must not lead to reads or writes out of bounds."""
+    buffer = as_bytes(np.frombuffer(b"ab " + data + b" cd" + (b"" if at_the_end else b"\xe4" * 70), np.uint8))
     scratch, edges = np.empty(2 * len(buffer) + MARGIN, np.uint8), np.empty(len(buffer) + MARGIN, np.int64)
     size = fold(buffer, 0, 6 + len(data), folding_table(False), 0, scratch)
     words = scratch[:size].tobytes().replace(b"\0", b" ").decode(errors="replace")
     assert words.startswith("ab ")
-    assert 2 * cut(scratch, size, edges) <= len(buffer)
+    assert 2 * split_words(scratch, size, edges) <= len(buffer)
 
 
 def test_chunk_is_what_the_vector_code_says():
@@ -140,7 +146,7 @@ def test_the_table_grows_in_the_middle_of_a_text():
     assert learned(table, texts, 1) == [Counter(reference.terms_of(t.split(), 1, 2)) for t in texts]
 
 
-def test_words_with_the_same_first_bytes_are_kept_apart():
+def test_words_with_the_same_first_bytes_are_distinct():
     words = [prefix + "q" * n for n in range(2, 40) for prefix in ("", "a" * 16, "a" * 15 + "b")]
     assert learned(TermTable(), [" ".join(words), " ".join(words[5:])], 1) == [Counter(words), Counter(words[5:])]
 
@@ -156,12 +162,12 @@ def test_a_full_array_of_pairs_stops_between_texts():
 
 
 @given(TEXTS, TEXTS, st.sampled_from([1, 2, 3]))
-def test_adopting_a_table_gives_its_terms_one_number(mine, others, max_words):
+def test_merging_a_table_gives_each_term_one_number(mine, others, max_words):
     table, other = TermTable(max_words), TermTable(max_words)
     learned(table, mine, 1)
     learned(other, others, 1)
     before = len(table)
-    numbers = table.adopt(other)
+    numbers = table.merge(other)
     assert table.spell(numbers) == other.spell(np.arange(len(other)))
     assert len(set(numbers.tolist())) == len(other)
     names = list(table.spell(np.arange(len(table))))
@@ -169,10 +175,10 @@ def test_adopting_a_table_gives_its_terms_one_number(mine, others, max_words):
     assert set(numbers[numbers >= before].tolist()) == set(range(before, len(table)))
 
 
-def test_adopting_many_n_grams_makes_room():
+def test_merging_many_n_grams_enlarges_the_table():
     table, other = TermTable(2), TermTable(2)
     learned(other, [" ".join(f"v{n % 300} w{n}" for n in range(20_000))], 1)
-    assert table.spell(table.adopt(other)) == other.spell(np.arange(len(other)))
+    assert table.spell(table.merge(other)) == other.spell(np.arange(len(other)))
 
 
 def test_texts_as_terms():
@@ -181,7 +187,7 @@ def test_texts_as_terms():
     numbers = table.numbers_of(Strings.of(terms))
     assert list(table.spell(numbers)) == terms
     assert table.numbers_of(Strings.of(["", "a", "ha"])).tolist()[:2] == [-1, -1]
-    many = Strings.of(" ".join(f"w{n}x{place}" for n in range(100)) for place in range(9))
+    many = Strings.of(" ".join(f"w{n}x{index}" for n in range(100)) for index in range(9))
     assert (table.numbers_of(many) < 0).all()  # far more words than allowed
     assert len(table.numbers_of(Strings.of([]))) == 0
 
@@ -208,14 +214,14 @@ def test_large_arrays_without_large_pages(monkeypatch):
 def test_rows_are_sorted_by_column_and_stable(case):
     bits, columns = case
     columns = columns * 7
-    keys = np.array([column << 32 | place + 1 for place, column in enumerate(columns)], np.uint64)
+    keys = np.array([column << 32 | index + 1 for index, column in enumerate(columns)], np.uint64)
     scratch = np.append(keys, np.uint64(0))
-    found = sort_row(scratch, len(keys), scratch.copy(), bits, np.empty(MOST_DIGITS, np.int32))
+    found = sort_row(scratch, len(keys), scratch.copy(), bits, np.empty(MAX_DIGITS, np.int32))
     assert found[: len(keys)].tolist() == sorted(keys.tolist(), key=lambda key: key >> 32)
     merged = merge_equal(found, len(keys))
     sums = Counter()
-    for place, column in enumerate(columns):
-        sums[column] += place + 1
+    for index, column in enumerate(columns):
+        sums[column] += index + 1
     assert found[:merged].tolist() == [column << 32 | total for column, total in sorted(sums.items())]
 
 
@@ -223,8 +229,8 @@ ROWS = st.lists(st.dictionaries(st.integers(0, 99), st.integers(1, 1000), max_si
 
 
 @given(ROWS, st.booleans(), st.booleans(), st.booleans())
-def test_rows_from_counts(rows, weighed, sublinear, unit):
-    weights = np.linspace(0.5, 9, 60) if weighed else None
+def test_rows_from_counts(rows, weighted, sublinear, unit):
+    weights = np.linspace(0.5, 9, 60) if weighted else None
     columns = np.where(np.arange(100) % 5 < 3, np.arange(100) // 5 * 3 + np.arange(100) % 5, UNKNOWN).astype(np.int32)
     pairs = np.array([term << 32 | n for row in rows for term, n in row.items()], np.uint64)
     row_ends = np.cumsum([len(row) for row in rows], dtype=np.int64)
@@ -242,11 +248,15 @@ def test_rows_from_counts(rows, weighed, sublinear, unit):
 @given(TEXTS, st.sampled_from([(1, 1), (1, 2), (2, 3)]), st.sampled_from([8, 13, 30]))
 def test_hashed_rows(texts, ngrams, bits):
     strings = Strings.of(texts)
-    room = sum(map(len, texts)) * 3 + 1
-    indices, values, row_ends = np.empty(room, np.int32), np.empty(room, np.float32), np.zeros(len(texts), np.int64)
+    capacity = sum(map(len, texts)) * 3 + 1
+    indices, values, row_ends = (
+        np.empty(capacity, np.int32),
+        np.empty(capacity, np.float32),
+        np.zeros(len(texts), np.int64),
+    )
     none = np.zeros(4, np.uint64)
     status, done, used = look_up(
-        read_only(strings.buffer), strings.starts, strings.ends, folding_table(True), 1, *ngrams, np.uint64(0), none,
+        as_bytes(strings.buffer), strings.starts, strings.ends, folding_table(True), 1, *ngrams, np.uint64(0), none,
         none, np.zeros(1, np.uint8), bits, bits, np.empty(0), False, False, indices, values, 0, row_ends,
     )  # fmt: skip
     assert (status, done, used) == (DONE, len(texts), row_ends[-1] if texts else 0)
@@ -265,18 +275,22 @@ def test_looked_up_rows_hold_known_terms_only(known, texts, max_words):
     learned(table, known, 1)
     names = list(table.spell(np.arange(len(table))))
     columns = np.where(np.arange(len(table)) % 3 > 0, np.arange(len(table))[::-1], UNKNOWN).astype(np.int32)
-    note_columns(table, columns)
+    write_columns(table, columns)
     strings = Strings.of(texts)
-    room = sum(map(len, texts)) * 3 + 1
-    indices, values, row_ends = np.empty(room, np.int32), np.empty(room, np.float32), np.zeros(len(texts), np.int64)
+    capacity = sum(map(len, texts)) * 3 + 1
+    indices, values, row_ends = (
+        np.empty(capacity, np.int32),
+        np.empty(capacity, np.float32),
+        np.zeros(len(texts), np.int64),
+    )
     look_up(
-        read_only(strings.buffer), strings.starts, strings.ends, folding_table(True), 1, 1, max_words, table.seed,
+        as_bytes(strings.buffer), strings.starts, strings.ends, folding_table(True), 1, 1, max_words, table.seed,
         table.words, table.grams, table.arena, 0, 20, np.empty(0), False, False, indices, values, 0, row_ends,
     )  # fmt: skip
-    place = {name: int(column) for name, column in zip(names, columns, strict=True) if column != UNKNOWN}
+    column_of = {name: int(column) for name, column in zip(names, columns, strict=True) if column != UNKNOWN}
     begin = 0
     for text, end in zip(texts, row_ends.tolist(), strict=True):
         terms = reference.terms_of(reference.words_of(text, True), 1, max_words)
-        expected = Counter(place[term] for term in terms if term in place)
+        expected = Counter(column_of[term] for term in terms if term in column_of)
         assert dict(zip(indices[begin:end].tolist(), values[begin:end].tolist(), strict=True)) == expected
         begin = end

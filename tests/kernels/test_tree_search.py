@@ -1,4 +1,4 @@
-"""Searching several levels in one call against the plain twin, and tables of addresses."""
+"""Searching several levels in one call against a reference implementation, and tables of addresses."""
 
 import copy
 import itertools
@@ -22,9 +22,9 @@ N_FEATURES = 300
 def level(rng, offsets):
     """A level whose numbers are quarters, so that sums and powers in float32 are exact, and dense as well."""
     n_children = offsets[-1]
-    share = rng.random((N_FEATURES, 1)) * 0.3  # some features have weights for most children, some for none
+    density = rng.random((N_FEATURES, 1)) * 0.3  # some features have weights for most children, some for none
     weights = np.where(
-        rng.random((N_FEATURES, n_children)) < share, rng.integers(-3, 4, (N_FEATURES, n_children)) / 4, 0
+        rng.random((N_FEATURES, n_children)) < density, rng.integers(-3, 4, (N_FEATURES, n_children)) / 4, 0
     )
     bias = rng.integers(-4, 5, n_children) / 4
     parts = []
@@ -53,7 +53,7 @@ def documents(rng, n):
 @pytest.mark.parametrize("widest", [9, 300])
 @given(seed=st.integers(0, 2**32 - 1), beam=st.integers(1, 12), k=st.integers(1, 9), choose=st.booleans())
 @settings(max_examples=15, deadline=None)
-def test_a_search_gives_what_its_twin_gives(widest, seed, beam, k, choose):
+def test_a_search_gives_what_its_reference_gives(widest, seed, beam, k, choose):
     rng = np.random.default_rng(seed)
     levels, dense = random_tree(rng, widest)
     names = rng.permutation(levels[-1].n_children)
@@ -68,10 +68,10 @@ def test_a_search_gives_what_its_twin_gives(widest, seed, beam, k, choose):
     choice = LabelChoice(allowed[-1]) if choose else None
     together = search.best(X, beam, k, choice)
     for row in range(X.shape[0]):
-        wanted = reference.search_row(X[[row]].toarray()[0], dense, beam, k, 2, allowed, names)
+        expected = reference.search_row(X[[row]].toarray()[0], dense, beam, k, 2, allowed, names)
         alone = search.best(X[row : row + 1], beam, k, choice)
         for ids, scores in ((together.ids[row], together.scores[row]), (alone.ids[0], alone.scores[0])):
-            assert [(i, s) for i, s in zip(ids.tolist(), scores.tolist(), strict=True) if i >= 0] == wanted
+            assert [(i, s) for i, s in zip(ids.tolist(), scores.tolist(), strict=True) if i >= 0] == expected
 
 
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda search: pickle.loads(pickle.dumps(search))])
@@ -80,7 +80,7 @@ def test_a_copy_has_addresses_of_its_own(again):
     levels, _ = random_tree(rng, 9)
     search = TreeSearch(levels, np.arange(levels[-1].n_children))
     X = documents(rng, 1)
-    wanted = search.best(X, 5, 5)
+    expected = search.best(X, 5, 5)
     other = again(search)
     mine, theirs = (
         {number for run in one._runs for number in run.levels[0][:, :24:2].ravel().tolist()} for one in (search, other)
@@ -88,8 +88,8 @@ def test_a_copy_has_addresses_of_its_own(again):
     assert not mine & theirs
     del search, levels
     found = other.best(X, 5, 5)
-    np.testing.assert_array_equal(found.ids, wanted.ids)
-    np.testing.assert_array_equal(found.scores, wanted.scores)
+    np.testing.assert_array_equal(found.ids, expected.ids)
+    np.testing.assert_array_equal(found.scores, expected.scores)
 
 
 @njit
@@ -104,6 +104,6 @@ def test_arrays_are_found_by_their_address():
 
 
 @pytest.mark.parametrize("array", [np.zeros((2, 2)), np.zeros(8)[::2], np.zeros(17, np.uint8)[1:].view(np.float64)])
-def test_arrays_that_have_no_such_address_are_refused(array):
-    with pytest.raises(ValueError, match="aligned vectors"):
+def test_arrays_without_a_usable_address_are_refused(array):
+    with pytest.raises(ValueError, match="aligned, contiguous vectors"):
         address_row([array])

@@ -99,9 +99,9 @@ def test_scores_that_become_equal_are_ordered_by_label():
     ids = np.argsort(rng.random((200, 8)), axis=1).astype(np.int32)
     ids[::3, 5:], logs[::3, 5:] = -1, -np.inf
     before = [set(row.tolist()) for row in ids]
-    wanted = np.where(ids >= 0, np.exp(logs), -np.inf)
+    expected = np.where(ids >= 0, np.exp(logs), -np.inf)
     jit(beam.from_logarithms.py_func)(ids, logs, 0, 200)
-    np.testing.assert_allclose(logs, wanted, rtol=1e-6)
+    np.testing.assert_allclose(logs, expected, rtol=1e-6)
     equal = (logs[:, 1:] == logs[:, :-1]) & (ids[:, 1:] >= 0)
     assert equal.any()
     assert (ids[:, 1:] > ids[:, :-1])[equal].all()

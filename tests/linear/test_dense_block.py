@@ -11,12 +11,13 @@ from conformance.planted import planted
 from labelwise.codes.tree import LabelTree
 from labelwise.data.blocks import Blocks
 from labelwise.errors import DataError
-from labelwise.features.feature_order import MOST_FEATURES, FeatureOrder
-from labelwise.features.rows import Rows, blocks_of
+from labelwise.features.feature_order import MAX_FEATURES, FeatureOrder
+from labelwise.features.rows import FeatureRows, blocks_of
 from labelwise.linear.beam import TreeSearch
 from labelwise.linear.level_trainer import SolverConfig, squared_norms
 from labelwise.linear.memory_estimate import bytes_of, training_need
-from labelwise.linear.train_tree import train_tree
+from labelwise.linear.settings import SearchSettings, TrainingSettings
+from labelwise.linear.train_tree import TrainingExamples, train_tree
 
 
 def problem(seed, n=150, n_sparse=80, n_dense=24, n_labels=40, density=0.15):
@@ -42,7 +43,7 @@ def same(a, b):
 @settings(max_examples=40)
 def test_the_order_keeps_dense_columns_together(seed, n_sparse, n_dense):
     left, dense, _ = problem(seed, 20, n_sparse, n_dense, 5)
-    order, rows = FeatureOrder.learned(Blocks(left, dense))
+    order, rows = FeatureOrder.learn(Blocks(left, dense))
     joined = np.hstack([left.toarray(), dense])
     assert sorted(order.original) == list(range(n_sparse + n_dense))
     occurring = np.count_nonzero(left.toarray().any(axis=0))
@@ -87,15 +88,16 @@ def test_training_gives_the_weights_of_the_csr_path(n_sparse, dtype, negatives):
     left, dense, labels = problem(5, n=600, n_sparse=n_sparse)
     dense = dense.astype(dtype)
     joined = sparse.csr_array(np.hstack([left.toarray(), dense.astype(np.float32)]))
-    _, rows = FeatureOrder.learned(Blocks(left, dense))
+    _, rows = FeatureOrder.learn(Blocks(left, dense))
     assert rows.dense.dtype == dtype
     # the same numbers of features for both
-    order = FeatureOrder(FeatureOrder.learned(Blocks(left, dense))[0].original)
+    order = FeatureOrder(FeatureOrder.learn(Blocks(left, dense))[0].original)
     tree = LabelTree.balanced(np.asarray((labels.T @ joined).todense(), np.float32), leaf_size=6, branching=3, seed=0)
     solver = SolverConfig(tolerance=1e-4, max_passes=3000, threshold=0.05)
-    options = {"negatives": negatives, "beam": 2}
-    found = train_tree(rows, labels, tree, solver, **options)
-    expected = train_tree(order.applied(joined), labels, tree, solver, **options)
+    options = TrainingSettings(solver, SearchSettings(beam=2), negatives)
+    found = train_tree(TrainingExamples(rows, labels), tree, tree.aggregate(labels), options)
+    alone = TrainingExamples(FeatureRows.of(order.apply(joined)), labels)
+    expected = train_tree(alone, tree, tree.aggregate(labels), options)
     for a, b in zip(found, expected, strict=True):
         wide, plain = (as_matrix(level) for level in (a, b))
         differences = np.abs(wide - plain)
@@ -126,7 +128,8 @@ def test_the_search_is_that_of_the_csr_path_to_the_bit(seed, mixed, precision):
     others = rng.permutation(80)
     order = FeatureOrder(np.concatenate([others[:first], columns, others[first:]]).astype(np.int32))
     tree = LabelTree.balanced(np.asarray((labels.T @ joined).todense(), np.float32), leaf_size=6, branching=3, seed=0)
-    levels = train_tree(order.applied(joined), labels, tree, SolverConfig(threshold=0.05))
+    examples = TrainingExamples(FeatureRows.of(order.apply(joined)), labels)
+    levels = train_tree(examples, tree, tree.aggregate(labels), TrainingSettings(SolverConfig(threshold=0.05)))
     search = TreeSearch([level.stored_as(precision) for level in levels], tree.label_order)
     found, expected = order.rows(blocks), order.rows(joined)
     assert found.n_dense == 24
@@ -147,7 +150,7 @@ def test_the_search_is_that_of_the_csr_path_to_the_bit(seed, mixed, precision):
 
 def test_norms_count_both_blocks():
     left, dense, _ = problem(1, n=5000)
-    rows = Rows(left.indptr, left.indices, left.data, (5000, 104), dense, 80)
+    rows = FeatureRows(left.indptr, left.indices, left.data, (5000, 104), dense, 80)
     expected = left.multiply(left).sum(axis=1) + np.square(dense, dtype=np.float64).sum(axis=1)
     np.testing.assert_allclose(squared_norms(rows), expected, rtol=1e-5)
 
@@ -155,11 +158,11 @@ def test_norms_count_both_blocks():
 def test_the_memory_estimate_counts_dense_numbers_at_their_size():
     left, dense, labels = problem(1, n=600)
     tree = LabelTree.flat(labels.shape[1])
-    _, rows = FeatureOrder.learned(Blocks(left, dense))
+    _, rows = FeatureOrder.learn(Blocks(left, dense))
     half = rows._replace(dense=dense.astype(np.float16))
     assert bytes_of(rows, labels) - bytes_of(half, labels) == dense.nbytes // 2
     joined = sparse.csr_array(np.hstack([left.toarray(), dense]))
-    found, expected = (training_need(one, labels, tree, SolverConfig()).total for one in (rows, joined))
+    found, expected = (training_need(one, tree.aggregate(labels), tree, SolverConfig()).total for one in (rows, joined))
     assert found == pytest.approx(expected, rel=0.02)
 
 
@@ -217,11 +220,11 @@ def test_features_that_do_not_occur_cost_little(method):
     same(found, method(**params).fit(data.features, data.labels).predict(data.features, k=5))
 
 
-@pytest.mark.parametrize("width", [MOST_FEATURES + 1, 2**31 - 1])
+@pytest.mark.parametrize("width", [MAX_FEATURES + 1, 2**31 - 1])
 def test_too_many_features_are_refused(width):
     data = planted("features")
     wide = sparse.csr_array((data.features.data, data.features.indices, data.features.indptr), (len(data), width))
-    with pytest.raises(DataError, match=r"too many.*accepts 1,073,741,824; number the features"):
+    with pytest.raises(DataError, match=r"too many.*accepts at most 1,073,741,824; renumber the features"):
         lw.LinearFlat().fit(wide, data.labels)
 
 

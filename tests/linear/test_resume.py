@@ -1,4 +1,4 @@
-"""Training that is killed goes on with what was finished, and ends where an undisturbed one ends."""
+"""A killed training resumes from finished chunks, and gives the same result as an undisturbed one."""
 
 import json
 import os
@@ -23,7 +23,7 @@ SMALL = {"trees": 2, "leaf_size": 10, "branching": 4}
 
 
 def keys_in(checkpoints: Path) -> list[tuple[int, int, int]]:
-    """The chunks in all shards, those that stand in several of them several times."""
+    """The chunks in all shards, repeated if in several of them."""
     found = []
     for path in sorted(checkpoints.glob("chunks-*")):
         found += map(tuple, Folder(path, "chunks").tensors("chunks.safetensors")["keys"].tolist())
@@ -33,7 +33,7 @@ def keys_in(checkpoints: Path) -> list[tuple[int, int, int]]:
 HOLD_AFTER_THREE_CHUNKS = """
 from labelwise.linear import shards as chunk_shards
 from labelwise.linear.level_trainer import LevelTrainer
-chunk_shards.LONGEST_LOSS = 0.0
+chunk_shards.MIN_INTERVAL = 0.0
 trained, plain = [], LevelTrainer._train_chunk
 def three_at_most(self, chunk):
     if len(trained) == 3:
@@ -45,7 +45,7 @@ LevelTrainer._train_chunk = three_at_most
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
-def test_a_killed_run_goes_on_and_predicts_the_same(tmp_path):
+def test_a_killed_run_resumes_and_predicts_the_same(tmp_path):
     data = planted("texts", n_documents=700, n_labels=150)
     lw.write(data, tmp_path / "data.jsonl")
     data = lw.read(tmp_path / "data.jsonl")
@@ -64,14 +64,14 @@ def test_a_killed_run_goes_on_and_predicts_the_same(tmp_path):
     assert len(before[1]) > len(before[0]) > 0
     assert len(set(before[1])) == len(before[1]), "a chunk was trained twice"
     labelwise("train", tmp_path / "run.yml")
-    assert f"after {len(before[1])} chunks" in (run / "log.txt").read_text()
+    assert f"resuming after {len(before[1])} finished chunks" in (run / "log.txt").read_text()
     assert not (run / "checkpoints").exists()
     expected = lw.LinearTree(**SMALL).fit(data).predict(data, k=10)
     same(lw.load(run / "model").predict(data, k=10), expected)
 
 
 class Interrupted(Exception):
-    """What a training that is stopped raises."""
+    """Raised to stop a training."""
 
 
 def count_chunks(monkeypatch, stop_after=None) -> list:
@@ -177,7 +177,7 @@ def test_damaged_shards_are_passed_over(tmp_path, caplog, damage):
 
 
 def test_a_shard_that_lies_is_not_believed(tmp_path, caplog):
-    """The hashes agree, but a feature number points outside: it must not reach a kernel."""
+    """The hashes agree, but a feature index is out of range: it must not reach a kernel."""
     with pytest.raises(Interrupted), ChunkShards(tmp_path, "x") as shards:
         shards.add((0, 0, 0), part_with([0, 99]))
         raise Interrupted
@@ -191,12 +191,12 @@ def test_a_shard_that_lies_is_not_believed(tmp_path, caplog):
 
 
 def test_chunks_are_written_together(tmp_path, monkeypatch):
-    monkeypatch.setattr(chunk_shards, "LONGEST_LOSS", 3600.0)  # or a busy machine would write some earlier
+    monkeypatch.setattr(chunk_shards, "MIN_INTERVAL", 3600.0)  # or a busy machine would write some earlier
     with ChunkShards(tmp_path, "x") as shards:
         for first in range(1000):
             shards.add((0, 0, first), part_with([0]))
         assert list(tmp_path.iterdir()) == []
-        monkeypatch.setattr(chunk_shards, "LARGEST", 10_000)
+        monkeypatch.setattr(chunk_shards, "MAX_BYTES", 10_000)
         shards.add((0, 0, 1000), part_with([0]))
         assert len(keys_in(tmp_path)) == 1001
         assert len(list(tmp_path.iterdir())) == 1
@@ -209,7 +209,7 @@ def test_a_full_disk_does_not_stop_training(tmp_path, monkeypatch, caplog):
     data = planted("features", n_labels=160)
     expected = lw.LinearTree(**SMALL).fit(data).predict(data, k=5)
     monkeypatch.setattr(chunk_shards.store.FolderWriter, "write_tensors", full)
-    monkeypatch.setattr(chunk_shards, "LARGEST", 1)
+    monkeypatch.setattr(chunk_shards, "MAX_BYTES", 1)
     same(lw.LinearTree(**SMALL).fit(data, context=FitContext(tmp_path / "work")).predict(data, k=5), expected)
     assert caplog.text.count("No space left") == 1
     assert list((tmp_path / "work").iterdir()) == []

@@ -57,7 +57,7 @@ def test_a_fit_stopped_in_any_level_goes_on_to_the_same_model(part, step, tmp_pa
     model.fit(data, context=FitContext(tmp_path, lambda **numbers: seen.append((numbers["part"], numbers["step"]))))
     monkeypatch.undo()
     first = min(number for name, number in seen if name == part)
-    assert first > step - 10, "it began anew"
+    assert first > step - 10, "it started over"
     if part == "level1":
         assert all(name == "level1" for name, _ in seen)
     same_predictions(model.predict(data, k=5), whole.predict(data, k=5))
@@ -136,7 +136,7 @@ def test_a_level_learns_true_nodes_and_the_highest_ranked_and_starts_from_the_le
     tree = model.trees_[0]
     for depth in (1, 2):
         above, part = parts[depth - 1], parts[depth]
-        ranked = tree.searched(part.inputs, 5)[depth - 1].ids
+        ranked = tree.search(part.inputs, 5)[depth - 1].ids
         for document, nodes in enumerate(part.parents.nodes):
             true = set(above.targets[[document]].indices.tolist())
             others = [node for node in ranked[document].tolist() if node not in true]
@@ -277,8 +277,8 @@ def test_clusters_are_as_large_as_wished():
     ("settings", "message"),
     [
         ({"levels": [6]}, "2, 4, 8"),
-        ({"levels": [8, 4]}, "more and more"),
-        ({"flat": True, "beam_width": 3}, "beam_width means nothing"),
+        ({"levels": [8, 4]}, "increasing numbers"),
+        ({"flat": True, "beam_width": 3}, "beam_width has no effect"),
         ({"levels": [4], "cluster_size": 16}, "leave out levels or cluster_size"),
         ({"recurrent": {"width": 7}}, "recurrent.width"),
         ({"training": {"optimiser": {"rte": 1}}}, r"training\.optimiser\.rte"),
@@ -328,9 +328,11 @@ def test_several_processes_are_refused(monkeypatch):
 
 def test_levels_and_trees_share_the_time_budget():
     training = made({"time_budget": 100.0}).config.training
-    assert tree_training.with_budget(training, 40.0, 3).time_budget == pytest.approx(20.0)
-    assert tree_training.with_budget(training, 200.0, 1).time_budget > 0, "a level that comes late still takes a step"
-    assert tree_training.with_budget(made().config.training, 40.0, 3).time_budget is None
+    assert tree_training.with_time_left(training, 40.0, 3).time_budget == pytest.approx(20.0)
+    assert tree_training.with_time_left(training, 200.0, 1).time_budget > 0, (
+        "a level that comes late still takes a step"
+    )
+    assert tree_training.with_time_left(made().config.training, 40.0, 3).time_budget is None
     model = made({"epochs": 10_000, "time_budget": 1.0}, trees=2).fit(planted("texts", n_documents=100))
     assert [[history.stopped for history in tree] for tree in model.histories_] == [["time budget"] * 2] * 2
 

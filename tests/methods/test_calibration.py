@@ -13,7 +13,7 @@ from sklearn.isotonic import isotonic_regression
 import labelwise as lw
 from conformance.planted import planted_features, planted_texts
 from labelwise.errors import ConfigError, DataError, LabelwiseError, ModelFormatError, NotFittedError
-from labelwise.methods.calibration import Calibration, pool
+from labelwise.methods.calibration import Calibration, isotonic_blocks
 from labelwise.methods.threshold import calibrate, choose_threshold
 from labelwise.topk import TopK
 
@@ -24,7 +24,7 @@ numbers = st.floats(-5, 5, width=32)
 @settings(max_examples=200)
 def test_blocks_are_those_of_scikit_learn(pairs):
     values, weights = np.array(pairs, np.float64).T
-    starts, block_weights, means = pool(values, weights)
+    starts, block_weights, means = isotonic_blocks(values, weights)
     expected = isotonic_regression(values, sample_weight=weights)
     found = np.repeat(means, np.diff(np.append(starts, len(values))))
     np.testing.assert_allclose(found, expected, atol=1e-9)
@@ -35,12 +35,12 @@ def test_blocks_are_those_of_scikit_learn(pairs):
 def test_blocks_where_whole_passes_do_not_pay():
     """One violator at the end of a long rise pulls in one block a pass."""
     values = np.append(np.arange(3000.0), -1e6)
-    starts, _, means = pool(values, np.ones(len(values)))
+    starts, _, means = isotonic_blocks(values, np.ones(len(values)))
     found = np.repeat(means, np.diff(np.append(starts, len(values))))
     np.testing.assert_allclose(found, isotonic_regression(values), rtol=1e-9)
     rng = np.random.default_rng(0)
     noisy = rng.normal(size=20_000) + np.linspace(0, 3, 20_000)
-    starts, _, means = pool(noisy, np.ones(len(noisy)))
+    starts, _, means = isotonic_blocks(noisy, np.ones(len(noisy)))
     found = np.repeat(means, np.diff(np.append(starts, len(noisy))))
     np.testing.assert_allclose(found, isotonic_regression(noisy), atol=1e-9)
 
@@ -174,7 +174,7 @@ def test_a_wanted_precision_and_one_out_of_reach():
     nothing = replace(data, labels=sparse.csr_array(data.labels.shape, dtype=np.float32))
     calibration, report = calibrate(top, nothing, precision=0.8)
     assert not report.reached
-    assert "out of reach" in str(report)
+    assert "cannot be reached" in str(report)
     assert 0 < calibration.threshold <= 1
 
 

@@ -10,7 +10,7 @@ from scipy import sparse
 import labelwise as lw
 from labelwise.data.blocks import Blocks
 from labelwise.errors import DataError
-from labelwise.methods.inputs import as_dataset, as_inputs
+from labelwise.methods.inputs import as_dataset, as_documents
 from labelwise.strings import Strings
 
 ARRAYS = np.arange(2 * 3 * 4 * 5, dtype=np.uint8).reshape(2, 3, 4, 5)
@@ -32,7 +32,7 @@ MATRIX = np.array([[1.0, 0.0], [0.0, 2.0]], np.float32)
     ],
 )
 def test_strings_are_what_the_model_reads(kind, given, expected):
-    documents = as_inputs(given, kind, None)
+    documents = as_documents(given, kind, None)
     assert list(getattr(documents, kind)) == expected
     assert len(documents) == len(expected)
     assert list(getattr(documents.take([0]), kind)) == expected[:1]
@@ -40,7 +40,7 @@ def test_strings_are_what_the_model_reads(kind, given, expected):
 
 @pytest.mark.parametrize("given", [ARRAYS, list(ARRAYS), tuple(ARRAYS)])
 def test_arrays_keep_their_shape_and_type(given):
-    documents = as_inputs(given, "arrays", None)
+    documents = as_documents(given, "arrays", None)
     np.testing.assert_array_equal(documents.arrays, ARRAYS)
     assert documents.arrays.dtype == np.uint8
     assert len(documents) == 2
@@ -51,7 +51,7 @@ def test_arrays_keep_their_shape_and_type(given):
     "given", [MATRIX, sparse.csr_array(MATRIX), Blocks(sparse.csr_array(MATRIX[:, :1]), MATRIX[:, 1:])]
 )
 def test_matrices_are_features_or_arrays(given):
-    features = as_inputs(given, "features", 2).features
+    features = as_documents(given, "features", 2).features
     dense = (
         features
         if isinstance(features, np.ndarray)
@@ -61,7 +61,7 @@ def test_matrices_are_features_or_arrays(given):
     )
     np.testing.assert_array_equal(dense if isinstance(dense, np.ndarray) else dense.toarray(), MATRIX)
     if isinstance(given, np.ndarray):
-        np.testing.assert_array_equal(as_inputs(given, "arrays", None).arrays, MATRIX)
+        np.testing.assert_array_equal(as_documents(given, "arrays", None).arrays, MATRIX)
 
 
 @pytest.mark.parametrize(
@@ -85,12 +85,12 @@ def test_matrices_are_features_or_arrays(given):
 )
 def test_other_kinds_are_refused(kind, given, message):
     with pytest.raises(DataError, match=message):
-        as_inputs(given, kind, 2 if kind == "features" else None)
+        as_documents(given, kind, 2 if kind == "features" else None)
 
 
 @pytest.mark.parametrize("kind", ["texts", "features", "paths", "arrays"])
 def test_no_documents_are_of_any_kind(kind):
-    assert len(as_inputs([], kind, 2)) == 0
+    assert len(as_documents([], kind, 2)) == 0
 
 
 def test_a_method_decides_what_it_learns_from():

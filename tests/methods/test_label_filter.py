@@ -82,7 +82,7 @@ def test_mistakes_are_told():
         ({"labels": [60]}, "label 60 is not among the 60"),
         ({"labels": "L1"}, "a list of names"),
         ({"labels": []}, "no label may be predicted"),
-        ({"labels": [1.5]}, "by its name or number"),
+        ({"labels": [1.5]}, "by its name or id"),
         ({"labels": np.ones(3, bool)}, "not a vector over the 60"),
         ({"label_weights": {"L1": -1}}, "not below 0"),
         ({"label_weights": {"L1": float("nan")}}, "finite"),
@@ -127,9 +127,9 @@ def test_a_filter_made_before_is_not_checked_again(tmp_path, monkeypatch):
     np.testing.assert_array_equal(found.ids, expected.ids)
     np.testing.assert_array_equal(found.scores, expected.scores)
     assert model.label_filter() is None
-    with pytest.raises(DataError, match="give it alone"):
+    with pytest.raises(DataError, match="pass it alone"):
         model.predict(data, labels=chosen, label_weights=weights)
-    with pytest.raises(DataError, match="of one model"):
+    with pytest.raises(DataError, match="belongs to one model"):
         lw.LinearFlat().fit(["one", "two"], [["x"], ["y"]]).predict("one", labels=chosen)
 
     (tmp_path / "texts.txt").write_text("\n".join(data.texts) + "\n")

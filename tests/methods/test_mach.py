@@ -17,7 +17,7 @@ from labelwise.codes.buckets import BucketTables
 from labelwise.errors import ConfigError, DataError, MissingDependencyError
 from labelwise.fit_context import FitContext
 from labelwise.parallel import using_threads
-from labelwise.store import Folder, new_folder
+from labelwise.store import Folder, FolderWriter, new_folder
 from labelwise.training.repetition_fitting import RepetitionFitting
 
 TRAINING = {"epochs": 6, "batch_size": 32, "optimiser": {"rate": 0.02}}
@@ -73,11 +73,11 @@ def test_processes_that_know_nothing_of_each_other(tmp_path, data):
     command = [sys.executable, "-m", "labelwise.cli.main", "train", str(config), "--repetition"]
     at_the_same_time = [subprocess.Popen([*command, number], stderr=subprocess.PIPE) for number in ("2", "0")]
     for process in at_the_same_time:
-        _, told = process.communicate(timeout=120)
-        assert process.returncode == 0, told.decode()
+        _, messages = process.communicate(timeout=120)
+        assert process.returncode == 0, messages.decode()
     assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == ["000", "002"]
     done = labelwise("train", config)
-    assert "2 of 4 repetitions were finished before" in done.err
+    assert "2 of 4 repetitions are already finished" in done.err
     expected, read = trained_alone(tmp_path)
     found = lw.load(tmp_path / "run" / "model")
     same_repetitions(found.repetitions_, expected.repetitions_)
@@ -103,8 +103,8 @@ def test_a_kill_costs_unfinished_steps_only(tmp_path, data):
     assert (tmp_path / "parts" / "000").is_dir()
     assert not (tmp_path / "parts" / "001").exists()
     done = labelwise("train", config, *checkpoint)
-    assert "1 of 4 repetitions were finished before" in done.err
-    assert "going on" in done.err
+    assert "1 of 4 repetitions are already finished" in done.err
+    assert "resuming after step" in done.err
     expected, _ = trained_alone(tmp_path)
     same_repetitions(lw.load(tmp_path / "run" / "model").repetitions_, expected.repetitions_)
 
@@ -114,7 +114,7 @@ def test_more_repetitions_later_use_those_there_are(tmp_path, data, caplog):
     first = lw.Mach(**{**SMALL, "repetitions": 2}, repetitions_folder=folder).fit(data)
     with caplog.at_level("INFO"):
         more = lw.Mach(**SMALL, repetitions_folder=folder).fit(data)
-    assert "2 of 4 repetitions were finished before" in caplog.text
+    assert "2 of 4 repetitions are already finished" in caplog.text
     same_repetitions(more.repetitions_[:2], first.repetitions_)
 
 
@@ -166,6 +166,40 @@ def test_what_does_not_belong_here_is_trained_anew(tmp_path, data, caplog, chang
     same_repetitions(found.repetitions_, expected.repetitions_)
 
 
+def test_a_damaged_manifest_and_a_full_disk_do_not_end_training(tmp_path, data, caplog, monkeypatch):
+    expected = lw.Mach(**SHORT, repetitions_folder=str(tmp_path)).fit(data)
+    (tmp_path / "000" / "manifest.json").write_text("")
+    again = lw.Mach(**SHORT, repetitions_folder=str(tmp_path)).fit(data)
+    same_repetitions(again.repetitions_, expected.repetitions_)
+    assert Folder(tmp_path / "000", "repetition").manifest["number"] == 0
+
+    def full(*_arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(FolderWriter, "write_tensors", full)
+    again = lw.Mach(**SHORT, repetitions_folder=str(tmp_path / "full")).fit(data)
+    same_repetitions(again.repetitions_, expected.repetitions_)
+    assert "No space left on device" in caplog.text
+
+
+def test_a_repetition_that_the_time_budget_ended_is_used_under_the_same_budget_only(tmp_path, data, caplog):
+    def trained(**training):
+        settings = {**SHORT, "training": {**TRAINING, "epochs": 2, **training}}
+        return lw.Mach(**settings, repetitions_folder=str(tmp_path)).fit(data).repetitions_
+
+    short = trained(time_budget=1e-9)
+    with caplog.at_level("INFO"):
+        same_repetitions(trained(time_budget=1e-9), short)
+    assert caplog.text.count("1 of 1 repetitions") == 1
+    whole = trained(time_budget=1000)
+    assert np.abs(whole[0].tensors["table"] - short[0].tensors["table"]).max() > 0
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        same_repetitions(trained(), whole)  # which no budget has ended
+        same_repetitions(trained(time_budget=500), whole)
+    assert caplog.text.count("1 of 1 repetitions") == 2
+
+
 def test_a_finished_repetition_is_never_lost(tmp_path, data, caplog):
     """Another training in the same folder puts its repetitions beside those that are there."""
 
@@ -177,7 +211,7 @@ def test_a_finished_repetition_is_never_lost(tmp_path, data, caplog):
     assert len(list(tmp_path.iterdir())) == 2
     with caplog.at_level("INFO"):
         again = trained(1), trained(2)
-    assert caplog.text.count("1 of 1 repetitions were finished before") == 2
+    assert caplog.text.count("1 of 1 repetitions are already finished") == 2
     same_repetitions(again[0], first)
     same_repetitions(again[1], second)
 
@@ -213,7 +247,7 @@ def test_a_model_of_what_is_finished(tmp_path, data, model, caplog):
     caplog.clear()
     with caplog.at_level("INFO"):
         loaded = lw.load(tmp_path / "model")
-    assert "2 of 4 repetitions are there and used" in caplog.text
+    assert "2 of 4 repetitions are present and used" in caplog.text
     np.testing.assert_array_equal(loaded.predict(data, k=5).scores, found.predict(data, k=5).scores)
 
 
@@ -228,7 +262,10 @@ def test_more_repetitions_are_better(data, model):
 def test_every_way_to_score_finds_labels(data, model, score):
     top = model.set_params(score=score).predict(data, k=3)
     put_together = {"least": np.min, "median": np.median}.get(score, np.mean)
-    tables, buckets = BucketTables(data.n_labels, 32, range(4)).side_by_side(), model._scores(data.features)
+    tables, buckets = (
+        BucketTables(data.n_labels, 32, range(4)).side_by_side(),
+        model._decoder.scores(data.features, model.decoding),
+    )
     values = put_together([table[places] for table, places in zip(buckets, tables.T, strict=True)], axis=0).T
     found = np.take_along_axis(values, top.ids, 1)
     np.testing.assert_allclose(found, np.sort(values, axis=1)[:, :-4:-1], rtol=1e-5)
@@ -259,7 +296,7 @@ def test_several_labels_with_softmax_are_told(caplog, data, single):
     lw.Mach(**settings).fit(data)
     several = int((np.diff(data.labels.indptr) > 1).sum())
     assert several
-    assert f"softmax is for one label per document; of {several} that have more" in caplog.text
+    assert f"softmax is for one label per document; {several} have more" in caplog.text
 
 
 def test_single_labels_with_softmax(single):
@@ -267,7 +304,7 @@ def test_single_labels_with_softmax(single):
     model = lw.Mach(**settings, loss="softmax").fit(single)
     assert model.config.aggregation == "unbiased"
     assert model.score(single) > lw.Popularity().fit(single).score(single) + 0.4
-    buckets = model._scores(single.features)
+    buckets = model._decoder.scores(single.features, model.decoding)
     np.testing.assert_allclose(buckets.sum(1), 1, rtol=1e-5)
     tables = BucketTables(40, 16, range(4)).side_by_side()
     means = np.mean([table[places] for table, places in zip(buckets, tables.T, strict=True)], axis=0).T
@@ -282,6 +319,13 @@ def test_linear_networks_and_hashed_features(data):
     hashed = lw.Mach(**settings, feature_hashing=64).fit(data)
     assert hashed.repetitions_[0].tensors["table"].shape == (64, 32)
     assert hashed.score(data) > floor + 0.1
+
+
+def test_tables_of_features_are_built_once(data, monkeypatch):
+    hashed = lw.Mach(**SMALL, feature_hashing=64).fit(data)
+    expected = hashed.predict(data, k=5)
+    monkeypatch.setattr(BucketTables, "table", None)
+    np.testing.assert_array_equal(hashed.predict(data, k=5).scores, expected.scores)
 
 
 def test_tables_of_the_original(tmp_path, data, model):
@@ -342,8 +386,8 @@ def test_learned_buckets_resume_to_the_same(tmp_path, data):
         ({"training": {"tokens_per_batch": 100}}, "batch_size"),
         ({"missing": "leave"}, "repetitions_folder"),
         ({"repartition": {}, "training": {"epochs": None, "steps": 5}}, "epochs"),
-        ({"repartition": {"choices": 4}}, "best 4 of 4 buckets"),
-        ({"repartition": {"choices": 8, "offers": 100}, "buckets": 8}, "best 8 of 8 buckets"),
+        ({"repartition": {"choices": 4}}, "4 choices among 4 offered buckets"),
+        ({"repartition": {"choices": 8, "offers": 100}, "buckets": 8}, "8 choices among 8 offered buckets"),
         ({"buckets": 1}, "buckets"),
         ({"hash": "md5"}, "hash"),
     ],
@@ -377,3 +421,16 @@ def test_faults_of_single_repetitions_are_told(tmp_path, data):
     assert "popularity is not made of repetitions" in labelwise("train", config, *other, code=2).err
     with pytest.raises(ConfigError, match="no finished repetition"):
         lw.Mach(**SMALL, repetitions_folder=str(tmp_path / "none"), missing="leave").fit(data)
+
+
+def test_finished_repetitions_are_read_once(tmp_path, data, monkeypatch):
+    from labelwise.training.finished_repetitions import FinishedRepetitions
+
+    settings = {**SMALL, "repetitions": 2, "repetitions_folder": str(tmp_path), "training": {**TRAINING, "epochs": 1}}
+    lw.Mach(**settings).fit(data)
+    numbers, find = [], FinishedRepetitions.find
+    monkeypatch.setattr(
+        FinishedRepetitions, "find", lambda store, number: numbers.append(number) or find(store, number)
+    )
+    assert len(lw.Mach(**settings, missing="leave").fit(data).repetitions_) == 2
+    assert numbers == [0, 1]

@@ -15,7 +15,7 @@ from labelwise.fit_context import FitContext
 from labelwise.networks.settings import TrainingConfig
 from labelwise.parallel import using_threads
 from labelwise.strings import Strings
-from labelwise.training.watching import History
+from labelwise.training.callbacks import History
 
 TINY = {"model": "tiny", "max_length": 32, "pooling": "mean"}
 QUICK = {"epochs": 4, "optimiser": {"rate": 0.01, "head_factor": 3}}
@@ -49,7 +49,7 @@ def test_a_stopped_fit_goes_on_to_the_same_model(tmp_path):
         model.fit(data, context=FitContext(tmp_path, log))
     steps = []
     model.fit(data, context=FitContext(tmp_path, lambda **numbers: steps.append(numbers["step"])))
-    assert min(steps) > 10, "it began anew"
+    assert min(steps) > 10, "it started over"
     same_predictions(model.predict(data, k=5), whole)
 
 
@@ -171,7 +171,7 @@ def test_a_fit_that_was_stopped_in_either_stage_goes_on_to_the_same_model(tmp_pa
         model.fit(data, context=FitContext(tmp_path, log))
     seen = []
     model.fit(data, context=FitContext(tmp_path, lambda **numbers: seen.append((numbers["part"], numbers["step"]))))
-    assert min(step for part, step in seen if part == stage) > 5, "it began anew"
+    assert min(step for part, step in seen if part == stage) > 5, "it started over"
     assert {part for part, _ in seen} == ({"head", "train"} if stage == "head" else {"train"})
     same_predictions(model.predict(data, k=5), whole)
 
@@ -188,7 +188,7 @@ def test_encode_gives_the_vectors_that_predict_uses():
     np.testing.assert_array_equal(top.ids[:, 0], scores.argmax(1))
     np.testing.assert_allclose(top.scores[:, 0], 1 / (1 + np.exp(-scores.max(1))), rtol=1e-4)
     assert model.encode(["one text"]).shape == (1, 32)
-    with pytest.raises(ConfigError, match="makes no vectors"):
+    with pytest.raises(ConfigError, match="has no document vectors"):
         lw.Popularity().fit(data).encode(data)
 
 
@@ -214,9 +214,9 @@ def test_blocks_of_labels_change_nothing_but_memory():
 
 
 def test_scores_that_saturate_are_in_the_order_of_ids():
-    from labelwise.topk import in_order
+    from labelwise.topk import sorted_by_score
 
-    top = in_order(np.array([[5, 2, 9]]), np.array([[1.0, 1.0, 0.5]], np.float32))
+    top = sorted_by_score(np.array([[5, 2, 9]]), np.array([[1.0, 1.0, 0.5]], np.float32))
     assert top.ids.tolist() == [[2, 5, 9]]
 
 

@@ -4,6 +4,7 @@ import pytest
 
 import labelwise as lw
 from labelwise.config import ConfigSource
+from labelwise.encoders.word_config import RecurrentConfig
 from labelwise.networks.settings import AveragingConfig, OptimiserConfig, TrainingConfig
 from labelwise.runs.config import run_config
 
@@ -39,6 +40,17 @@ def test_the_same_through_a_config_file_and_the_command_line():
     assert (training.schedule.kind, training.schedule.warmup) == ("cosine", 0.1)
 
 
+def test_a_config_leaves_the_others_as_a_mapping_does():
+    assert lw.BiGRU(recurrent=RecurrentConfig(width=64)).config == lw.BiGRU(recurrent={"width": 64}).config
+    assert lw.BiGRU(recurrent=RecurrentConfig(width=64)).config.recurrent.cell == "gru"
+    assert lw.BiGRU(recurrent=RecurrentConfig(cell="lstm")).config.recurrent.cell == "lstm"
+    given = TrainingConfig(epochs=2, optimiser=OptimiserConfig(rate=1e-4))
+    expected = resolved(epochs=2, optimiser={"rate": 1e-4})
+    assert (expected.optimiser.rate, expected.optimiser.head_factor) == (1e-4, 100)
+    assert lw.TextEncoder(training=given).config.training == expected
+    assert lw.TextEncoder(training=expected).config.training == expected
+
+
 def test_null_is_a_wish_too():
     assert resolved(optimiser={"rate": None}).optimiser.rate is None
     assert resolved(epochs=None, steps=7).epochs is None
@@ -67,7 +79,3 @@ def test_recurrent_methods_keep_their_schedule_and_averages():
     assert (config.schedule.kind, config.schedule.warmup) == ("constant", 0.1)
     assert config.averaging == AveragingConfig(kind="swa", start=0.3, window=5, every=5)
     assert lw.AttentionXML(training={"averaging": {"kind": "none"}}).config.training.averaging == AveragingConfig()
-
-
-def test_an_object_stands_for_itself():
-    assert lw.TextEncoder(training=TrainingConfig(epochs=2)).config.training == TrainingConfig(epochs=2)

@@ -12,13 +12,16 @@ import yaml
 FLOOR = 0.009
 WORDS = {
     "healthy": ("the loss is 31% of the floor, 60 different first labels", ""),
-    "on the plateau": ("the loss is 101% of the floor, vectors still differ", "Go on: good runs pass here"),
-    "under-trained": ("the loss is 900% of the floor and hardly falling", "Take a rate ten times higher"),
+    "on the plateau": ("the loss is 101% of the floor, vectors still differ", "Continue: good runs pass through it"),
+    "under-trained": ("the loss is 900% of the floor and hardly falling", "Use a rate ten times higher"),
     "collapsed": (
         "the vectors of all documents are one point (mean cosine 1.0000)",
         "It will not recover. Start again",
     ),
-    "diverged": ("the loss is nan, it began at 0.69", "Take a rate ten times lower, a warm-up, or clip gradients"),
+    "diverged": (
+        "the loss is nan, it was 0.69 at the start",
+        "Use a rate ten times lower, a warm-up, or clip gradients",
+    ),
 }
 OPTIMISER = "model.training.optimiser"
 

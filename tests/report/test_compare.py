@@ -121,8 +121,8 @@ def test_different_propensities_and_training_sizes_are_told(three):
     changed(three[0] / "results.json", lambda r: r["evaluation"]["propensity"].update(A=0.6))
     changed(three[0] / "results.json", lambda r: r["data"]["train"].update(documents=100))
     comparison = compare_runs(three)
-    told = "The propensities differ in the constant A (0.55; 0.6), so the PSP figures are not comparable."
-    assert told in comparison.notes
+    reported = "The propensities differ in the constant A (0.55; 0.6), so the PSP figures are not comparable."
+    assert reported in comparison.notes
     assert [note for note in comparison.notes if "trained on different numbers" in note]
     assert best(comparison, "PSP@1") == []
     assert best(comparison, "P@1") == ["attention", "hybrid"]
@@ -131,8 +131,8 @@ def test_different_propensities_and_training_sizes_are_told(three):
 def test_propensities_that_differ_in_the_training_documents_alone(three):
     changed(three[1] / "results.json", lambda r: r["evaluation"]["propensity"].update(N=9527))
     comparison = compare_runs(three)
-    told = "The propensities differ in N, the number of training documents (9,527; 45,000), so the PSP figures"
-    assert [note.startswith(told) for note in comparison.notes] == [True]
+    reported = "The propensities differ in N, the number of training documents (9,527; 45,000), so the PSP figures"
+    assert [note.startswith(reported) for note in comparison.notes] == [True]
     assert best(comparison, "PSP@1") == []
 
 

@@ -59,7 +59,7 @@ def test_a_cut_last_line_of_the_metrics_is_left_out(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "reported"),
     [
         ("results.json", b"{", "not valid JSON"),
         ("results.json", b"[1, 2]", "damaged"),
@@ -94,13 +94,13 @@ def test_a_cut_last_line_of_the_metrics_is_left_out(tmp_path):
         ("config.yml", b"\xff", "not UTF-8"),
     ],
 )
-def test_a_damaged_file_is_an_error_that_names_it(tmp_path, name, content, told):
+def test_a_damaged_file_is_an_error_that_names_it(tmp_path, name, content, reported):
     run = make_run(tmp_path / "run")
     (run / name).write_bytes(content)
     with pytest.raises(LabelwiseError) as caught:
         write_report(run)
     assert name in str(caught.value)
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
     assert {path.name for path in run.iterdir()} == set(FILES)
 
 

@@ -255,12 +255,14 @@ def test_a_large_run_stays_a_small_page(tmp_path):
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize(("ties", "told"), [(0.0004, False), (0.002, True)])
-def test_ties_are_told_where_they_matter(tmp_path, ties, told):
+@pytest.mark.parametrize(("ties", "reported"), [(0.0004, False), (0.002, True)])
+def test_ties_are_reported_where_they_matter(tmp_path, ties, reported):
     text = page_of(make_run(tmp_path / "run", ties=ties)).text
-    assert ("Labels with equal scores can be ranked in any order" in text) == told
-    assert ("P@1 91.45 – 91.85" in text) == told
-    assert ("Lower bounds, because ties extend beyond the last predicted label: P@1 (in 3 documents)." in text) == told
+    assert ("Labels with equal scores can be ranked in any order" in text) == reported
+    assert ("P@1 91.45 – 91.85" in text) == reported
+    assert (
+        "Lower bounds, because ties extend beyond the last predicted label: P@1 (in 3 documents)." in text
+    ) == reported
 
 
 @pytest.mark.usefixtures("quick")

@@ -82,9 +82,9 @@ def test_the_table_tells_verdict_reason_and_remedy(whole):
     for row, verdict in zip(rows, ("diverged", "collapsed", "on the plateau", "healthy", "under-trained"), strict=True):
         reason, remedy = WORDS[verdict]
         assert row[-1] == f"{verdict}: {reason}." + (f" {remedy}." if remedy else "")
-    told = page.inside("summary")
-    assert told.startswith("5 settings, chosen by P@1 on held-out documents. The best is rate 1e-4 with 79.81 %.")
-    assert told.endswith("1 healthy, 1 on the plateau, 1 under-trained, 1 collapsed, 1 diverged.")
+    reported = page.inside("summary")
+    assert reported.startswith("5 settings, chosen by P@1 on held-out documents. The best is rate 1e-4 with 79.81 %.")
+    assert reported.endswith("1 healthy, 1 on the plateau, 1 under-trained, 1 collapsed, 1 diverged.")
     assert "fruit &amp; &lt;vegetable&gt;" in (folder / "report.html").read_text(encoding="utf-8")
 
 
@@ -176,7 +176,7 @@ def test_a_study_that_has_not_ended(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         ({"rows": [{"P@1": 1, "trials": ["nobody"]}]}, "does not name its trials"),
         ({"rows": [{"trials": []}]}, "lacks the metric"),
@@ -185,11 +185,11 @@ def test_a_study_that_has_not_ended(tmp_path):
         ({"trials": {"x": {"value": "much"}}}, "value"),
     ],
 )
-def test_damaged_results_are_told(tmp_path, change, told):
+def test_damaged_results_are_reported(tmp_path, change, reported):
     folder = one_setting(tmp_path, {"model.a": 1}, None)
     whole = json.loads((folder / "results.json").read_text())
     (folder / "results.json").write_text(json.dumps({**whole, **change}))
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=reported):
         read_study_folder(folder)
 
 

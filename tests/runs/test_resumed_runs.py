@@ -82,7 +82,7 @@ TRAINING = "model.training"
     "changes",
     [
         [f"{TRAINING}.time_budget=3600"],
-        [f"{TRAINING}.load_ahead=2"],
+        [f"{TRAINING}.load_ahead=2", f"{TRAINING}.log_every=1"],
         [f"{TRAINING}.checkpoint_every.steps=5"],
         [f"{TRAINING}.checkpoint_every=" + "{seconds: 60}"],
         ["model.repetitions_folder=elsewhere", "inspect.vectors=10"],
@@ -126,7 +126,7 @@ def test_the_config_of_a_run_folder_means_that_folder(place, expected):
                                     "model.score=mean", "evaluate.k=20", "data.limit=100"])  # fmt: skip
 def test_other_settings_are_refused_and_named_by_their_place(place, change):
     refused = labelwise("train", "first.yml", "--set", change, cwd=place, code=2)
-    assert f"another config is here ({change.partition('=')[0]})" in " ".join(refused.err.split())
+    assert f"another config exists ({change.partition('=')[0]})" in " ".join(refused.err.split())
 
 
 def test_another_number_of_threads_is_recorded_and_warned_about(place):
@@ -134,3 +134,14 @@ def test_another_number_of_threads_is_recorded_and_warned_about(place):
     assert "used 1 threads before and uses 2 now" in done.err
     machine = json.loads((place / "runs" / "first" / "machine.json").read_text())
     assert (machine["threads"], machine["threads_before"]) == (2, [1])
+
+
+def test_the_end_of_a_training_that_is_over_cannot_change(place):
+    """The time budget of a model that is trained, but not evaluated yet, is that in its folder."""
+    run = place / "runs" / "first"
+    labelwise("train", "first.yml", cwd=place)
+    (run / "state.json").write_text(json.dumps({**json.loads((run / "state.json").read_text()), "status": "running"}))
+    change = f"{TRAINING}.time_budget=3600"
+    refused = labelwise("train", "first.yml", "--set", change, cwd=place, code=2)
+    assert f"another config exists ({TRAINING}.time_budget)" in " ".join(refused.err.split())
+    labelwise("train", "first.yml", cwd=place)

@@ -60,3 +60,35 @@ def test_metrics_are_read_while_they_are_written(tmp_path, cut):
     notes = []
     assert run_schema.read_metrics(path, notes, damaged="skip") == ({"stage": "fit"}, {"stage": "read"})
     assert len(notes) == cut
+
+
+def test_metrics_that_change_while_they_are_read(tmp_path, monkeypatch):
+    """What was read once is decided on: neither a line that is completed meanwhile nor a file that goes is damage."""
+    path = tmp_path / "metrics.jsonl"
+    plain = type(path).read_bytes
+
+    def read_and_complete(self):
+        content = plain(self)
+        path.write_bytes(b'{"a": 1}\n{"a": 2}\n')
+        return content
+
+    path.write_bytes(b'{"a": 1}\n{"a":')
+    monkeypatch.setattr(type(path), "read_bytes", read_and_complete)
+    notes = []
+    assert run_schema.read_metrics(path, notes) == ({"a": 1},)
+    assert len(notes) == 1
+
+    def remove_and_read(self):
+        self.unlink()
+        return plain(self)
+
+    monkeypatch.setattr(type(path), "read_bytes", remove_and_read)
+    assert run_schema.read_metrics(path, damaged="skip") == ()
+
+
+def test_metrics_with_bytes_that_are_no_text(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"a": 1}\n\xff\xfe\n{"a": 2}\n{"b": "\xc3')
+    assert run_schema.read_metrics(path, damaged="skip") == ({"a": 1}, {"a": 2})
+    with pytest.raises(run_schema.DataError, match=r"metrics\.jsonl:2: damaged: not UTF-8"):
+        run_schema.read_metrics(path)

@@ -4,21 +4,21 @@ from tiny_fitting import TinyFitting, weights_of
 
 from labelwise.fit_context import FitContext
 from labelwise.networks.settings import TrainingConfig
+from labelwise.training.callbacks import Callback
 from labelwise.training.loop import train
-from labelwise.training.watching import Watcher
 
 
 def config(**values):
     return TrainingConfig.model_validate({"epochs": 3, "batch_size": 8, "metric": "valid_loss", **values})
 
 
-def fit(settings, watchers=(), context=None, head=(), **options):
+def fit(settings, callbacks=(), context=None, head=(), **options):
     fitting = TinyFitting(settings, **options)
-    history = train(fitting, settings, context=context or FitContext(), watchers=watchers, head=head)
+    history = train(fitting, settings, context=context or FitContext(), callbacks=callbacks, head=head)
     return fitting, history
 
 
-class Recorder(Watcher):
+class Recorder(Callback):
     def __init__(self):
         self.losses, self.weights, self.rates, self.numbers = [], [], [], []
         self.module = None
@@ -37,5 +37,5 @@ def recorded(settings, **options):
     recorder = Recorder()
     fitting = TinyFitting(settings, **options)
     recorder.module = fitting.module
-    history = train(fitting, settings, context=FitContext(), watchers=[recorder])
+    history = train(fitting, settings, context=FitContext(), callbacks=[recorder])
     return fitting, history, recorder

@@ -47,7 +47,7 @@ def test_an_average_that_never_began_is_told(caplog):
     fit(config(averaging={"kind": "swa", "start": 1}))
     assert "averaging" not in caplog.text
     fit(config(averaging={"kind": "swa", "start": 9}))
-    assert "averaging: training ended before its start" in caplog.text
+    assert "averaging: training ended before averaging started" in caplog.text
 
 
 def test_a_time_budget_brings_the_mean_forward(monkeypatch, caplog):
@@ -64,7 +64,7 @@ def test_a_time_budget_brings_the_mean_forward(monkeypatch, caplog):
     )
     fitting, clock = TinyFitting(settings), Clock()
     clock.module = fitting.module
-    history = train(fitting, settings, context=FitContext(), watchers=[clock])
+    history = train(fitting, settings, context=FitContext(), callbacks=[clock])
     assert history.steps == 10
     assert "averaging" not in caplog.text
     taken = [step for step in range(1, 11) if step % 2 == 0 and (step - 1) / 9.5 >= 0.4]
@@ -79,7 +79,7 @@ def test_a_mean_with_a_window_forgets():
     expected = None
     for number, value in enumerate([8.0, 4.0, 2.0, 6.0], 1):
         weight.data.fill_(value)
-        averaging.take_in()
+        averaging.update()
         share = 1 / min(number, 2)
         expected = value if expected is None else expected + share * (value - expected)
     assert float(averaging.averages[0]) == pytest.approx(expected) == pytest.approx(5.0)

@@ -14,7 +14,7 @@ from labelwise.encoders.attention import attention_entropy
 from labelwise.fit_context import FitContext
 from labelwise.parallel import using_threads
 from labelwise.training.collapse import spread
-from labelwise.training.verdicts import Reading, judge
+from labelwise.training.verdicts import Reading, diagnose
 
 AS_IN_THE_STUDY = {"loss": {"reduction": "mean"}, "bias": "zero", "dropout": 0.5}
 
@@ -195,9 +195,9 @@ def reading(**values):
     ("readings", "name", "words"),
     [
         ([reading(), reading(loss=0.5)], "healthy", "50%"),
-        ([reading(), reading(loss=0.99)], "on the plateau", "Go on"),
+        ([reading(), reading(loss=0.99)], "on the plateau", "Continue"),
         ([reading(), reading(loss=math.nan)], "diverged", "nan"),
-        ([reading(loss=0.5), reading(loss=0.9)], "diverged", "it has been 50%"),
+        ([reading(loss=0.5), reading(loss=0.9)], "diverged", "it was 50%"),
         ([reading(loss=0.5), reading(loss=0.6)], "healthy", "60%"),
         ([reading(), reading(loss=4.0)], "diverged", "lower"),
         ([reading(loss=70.0), reading(loss=5.0)], "under-trained", "and falling"),
@@ -205,8 +205,8 @@ def reading(**values):
         ([reading(loss=70.0), reading(loss=5.0), reading(loss=6.0)], "under-trained", "lower"),
         ([reading(), reading(cosine=0.999995)], "collapsed", "one point"),
         ([reading(), reading(cosine=0.999)], "on the plateau", "0.999"),
-        ([reading(cosine=0.99999), reading(cosine=0.99998)], "under-trained", "as they were at first"),
-        ([reading(cosine=0.99999), reading(cosine=0.99998, commonest=1.0)], "under-trained", "Go on"),
+        ([reading(cosine=0.99999), reading(cosine=0.99998)], "under-trained", "as at the start"),
+        ([reading(cosine=0.99999), reading(cosine=0.99998, commonest=1.0)], "under-trained", "Continue"),
         ([reading(cosine=0.99999), reading(cosine=0.9999999)], "collapsed", "one point"),
         ([reading(cosine=0.99999), reading(), reading(cosine=0.99998)], "collapsed", "one point"),
         ([reading(), reading(update_ratio=1e-6)], "on the plateau", ""),
@@ -216,7 +216,7 @@ def reading(**values):
     ],
 )
 def test_judgement(readings, name, words):
-    verdict = judge(readings)
+    verdict = diagnose(readings)
     assert verdict.name == name
     assert words in str(verdict)
 
@@ -232,4 +232,4 @@ def test_readings_go_through_json_and_back():
 def test_one_point_with_one_label_for_all_is_collapsed_even_below_the_floor():
     start = Reading(loss=40, floor=29.6, cosine=0.5, effective_rank=20, distinct=30, commonest=0.2)
     end = Reading(loss=25.7, floor=29.6, cosine=1.0, effective_rank=1.0, distinct=1, commonest=1.0)
-    assert judge([start, end]).name == "collapsed"
+    assert diagnose([start, end]).name == "collapsed"

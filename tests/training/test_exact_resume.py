@@ -17,8 +17,8 @@ from common import Stop
 from labelwise.finished import fingerprint
 from labelwise.fit_context import FitContext
 from labelwise.networks.settings import TrainingConfig
+from labelwise.training.callbacks import Callback
 from labelwise.training.loop import train
-from labelwise.training.watching import Watcher
 
 HERE = Path(__file__).parent
 OPTIMISERS = {
@@ -39,7 +39,7 @@ VARIANTS = {
 }
 
 
-class StopAfter(Watcher):
+class StopAfter(Callback):
     """Breaks off after some steps of this try, and remembers over interruptions all steps it has seen."""
 
     def __init__(self, steps):
@@ -61,16 +61,16 @@ class StopAfter(Watcher):
 
 def run(config, folder, stop_after=10**9, sparse=False, identity="", seed=0):
     fitting = TinyFitting(config, sparse=sparse, seed=seed)
-    watcher = StopAfter(stop_after)
+    callback = StopAfter(stop_after)
     history = train(
         fitting,
         config,
         context=FitContext(folder),
         head=("head.",),
-        watchers=[watcher],
+        callbacks=[callback],
         identity=identity,
     )
-    return weights_of(fitting.module), history, watcher
+    return weights_of(fitting.module), history, callback
 
 
 def without_time(history):
@@ -96,8 +96,8 @@ def test_every_optimiser_resumes_exactly(optimiser, variant, tmp_path):
     for stop_after in (5, 4, 5):  # at step 5, at 7 (from the checkpoint at 3), and at 11: past a best and an average
         with pytest.raises(Stop):
             run(config, tmp_path, stop_after, sparse)
-    resumed, again, watcher = run(config, tmp_path, sparse=sparse)
-    assert watcher.seen == list(range(1, steps + 1))
+    resumed, again, callback = run(config, tmp_path, sparse=sparse)
+    assert callback.seen == list(range(1, steps + 1))
     assert same_weights(whole, resumed)
     assert without_time(again) == without_time(history)
     assert [path.name for path in (tmp_path / "train").iterdir()] == ["final"]
@@ -153,10 +153,10 @@ def stopped(folder, after=8, **options):
 
 def test_finished_stage_is_not_trained_again(tmp_path):
     whole, history, _ = run(CONFIG, tmp_path)
-    again, same, watcher = run(CONFIG, tmp_path)
+    again, same, callback = run(CONFIG, tmp_path)
     assert same_weights(whole, again)
     assert same == history
-    assert watcher.seen == []
+    assert callback.seen == []
 
 
 def test_last_and_best_are_kept(tmp_path):
@@ -174,10 +174,10 @@ def test_damaged_checkpoint_is_passed_over(file, tmp_path, caplog):
     content[-2] ^= 1
     (last / file).write_bytes(bytes(content))
     with caplog.at_level(logging.WARNING, "labelwise"):
-        weights, _, watcher = run(CONFIG, tmp_path)
+        weights, _, callback = run(CONFIG, tmp_path)
     assert "not used" in caplog.text
     assert file in caplog.text
-    assert watcher.seen[0] == 1
+    assert callback.seen[0] == 1
     assert same_weights(weights, whole)
 
 
@@ -201,9 +201,9 @@ def test_checkpoints_of_another_training_are_not_mixed_in(change, tmp_path, capl
         config = TrainingConfig.model_validate({**CONFIG.model_dump(), "clip": 0.5})
     else:
         fitting.module.words.requires_grad_(False)
-    watcher = StopAfter(10**9)
-    train(fitting, config, context=FitContext(tmp_path), watchers=[watcher], identity=identity, head=("head.",))
-    assert watcher.seen[0] == 1
+    callback = StopAfter(10**9)
+    train(fitting, config, context=FitContext(tmp_path), callbacks=[callback], identity=identity, head=("head.",))
+    assert callback.seen[0] == 1
     assert "other settings, parameters or data" in caplog.text
 
 
@@ -211,8 +211,8 @@ def test_settings_that_change_no_weight_may_change(tmp_path):
     whole, _, _ = run(CONFIG, None)
     stopped(tmp_path)
     other = TrainingConfig.model_validate({**CONFIG.model_dump(), "checkpoint_every": {"steps": 5}, "load_ahead": 2})
-    weights, _, watcher = run(other, tmp_path)
-    assert watcher.seen == list(range(1, 29))
+    weights, _, callback = run(other, tmp_path)
+    assert callback.seen == list(range(1, 29))
     assert same_weights(weights, whole)
 
 
@@ -240,7 +240,7 @@ def test_a_half_precision_model_is_kept_bit_for_bit(tmp_path):
     def half(folder, stop_after):
         fitting = Half(CONFIG)
         fitting.module.bfloat16()
-        train(fitting, CONFIG, context=FitContext(folder), watchers=[StopAfter(stop_after)])
+        train(fitting, CONFIG, context=FitContext(folder), callbacks=[StopAfter(stop_after)])
         return weights_of(fitting.module)
 
     whole = half(None, 10**9)
@@ -249,3 +249,19 @@ def test_a_half_precision_model_is_kept_bit_for_bit(tmp_path):
     resumed = half(tmp_path, 10**9)
     assert resumed["head.weight"].dtype == torch.bfloat16
     assert same_weights(whole, resumed)
+
+
+def test_a_stage_that_the_time_budget_ended_is_used_under_the_same_budget_only(tmp_path):
+    def trained(**settings):
+        config = TrainingConfig(epochs=2, batch_size=16, **settings)
+        fitting = TinyFitting(config)
+        return train(fitting, config, context=FitContext(tmp_path)), weights_of(fitting.module)
+
+    history, weights = trained(time_budget=1e-9)
+    assert history.stopped == "time budget"
+    again, same = trained(time_budget=1e-9)
+    assert (again.seconds, again.steps) == (history.seconds, history.steps)
+    assert same_weights(same, weights)
+    longer, _ = trained(time_budget=1000)
+    assert (longer.stopped, longer.steps > history.steps) == ("finished", True)
+    assert trained()[0].seconds == longer.seconds

@@ -9,11 +9,11 @@ import sys
 import numpy as np
 import pytest
 
-from labelwise.training.kept_memory import chosen_outside, kept_memory
+from labelwise.training.kept_memory import is_set_by_environment, keep_freed_memory
 
 pytestmark = [
     pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are left alone"),
-    pytest.mark.skipif(chosen_outside(), reason="the environment has settings of its own"),
+    pytest.mark.skipif(is_set_by_environment(), reason="the environment has settings of its own"),
 ]
 BLOCK = 48 << 20
 
@@ -29,14 +29,14 @@ def faults_of_steps(count: int) -> int:
 ALONE = """
 import resource
 import numpy as np
-from labelwise.training.kept_memory import kept_memory
+from labelwise.training.kept_memory import keep_freed_memory
 
 def held():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * resource.getpagesize()
 
 before = held()
-with kept_memory():
+with keep_freed_memory():
     np.empty({size}, np.uint8).fill(1)
     kept = held()
 print(kept - before, held() - before)
@@ -45,7 +45,7 @@ print(kept - before, held() - before)
 
 def test_blocks_that_are_freed_are_taken_again_without_new_pages():
     outside = faults_of_steps(20)
-    with kept_memory():
+    with keep_freed_memory():
         faults_of_steps(1)
         inside = faults_of_steps(20)
     assert inside < outside / 5
@@ -69,6 +69,6 @@ def test_settings_of_the_environment_stay():
 
 def test_settings_are_set_back_after_an_error():
     outside = faults_of_steps(10)
-    with pytest.raises(RuntimeError), kept_memory():
+    with pytest.raises(RuntimeError), keep_freed_memory():
         raise RuntimeError
     assert faults_of_steps(10) > outside / 2

@@ -17,8 +17,8 @@ from labelwise.errors import ConfigError, DataError, MissingDependencyError
 from labelwise.fit_context import FitContext
 from labelwise.parallel import using_threads
 from labelwise.training import ranks
+from labelwise.training.callbacks import Callback
 from labelwise.training.loop import train
-from labelwise.training.watching import Watcher
 
 # --- against a loop written out by hand ---
 
@@ -107,7 +107,7 @@ def test_early_stopping_and_the_best_weights(metric, restore, tmp_path):
         fitting.script = [0.1, 0.5, 0.3, float("nan"), 0.5, 0.9]  # the tie at the end is no gain
         recorder = Recorder()
         recorder.module = fitting.module
-        history = train(fitting, settings, context=FitContext(folder), watchers=[recorder])
+        history = train(fitting, settings, context=FitContext(folder), callbacks=[recorder])
         assert history.stopped == "early stopping"
         assert history.epochs == 5
         assert (history.best.step, history.best.metric, abs(history.best.value)) == (12, metric, 0.5)
@@ -131,14 +131,14 @@ def test_validation_leaves_no_trace():
 
 
 def test_time_budget_ends_cleanly():
-    class Slow(Watcher):
+    class Slow(Callback):
         def after_step(self, step, loss):
             clock[0] += 1.0
 
     clock = [0.0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("labelwise.training.loop.time.monotonic", lambda: clock[0])
-        _, history = fit(config(epochs=1000, time_budget=9.5), watchers=[Slow()])
+        _, history = fit(config(epochs=1000, time_budget=9.5), callbacks=[Slow()])
     assert history.stopped == "time budget"
     assert history.steps == 10
     assert history.records[-1]["step"] == 10  # what was not validated yet is
@@ -146,25 +146,25 @@ def test_time_budget_ends_cleanly():
 
 
 def test_watchers_may_end_it_and_add_numbers():
-    class Judge(Watcher):
+    class Judge(Callback):
         def after_validation(self, numbers):
             assert not fitting.module.training
             assert not torch.is_grad_enabled()
             numbers["verdict"] = "collapsed"
             return "collapsed: all vectors are one" if numbers["epoch"] >= 2 else None
 
-    class Impatient(Watcher):
+    class Impatient(Callback):
         def after_step(self, step, loss):
             assert fitting.module.head.weight.grad is not None
             return "enough" if step == 4 else None
 
-    for watcher, steps, reason in ((Judge(), 12, "collapsed: all vectors are one"), (Impatient(), 4, "enough")):
+    for callback, steps, reason in ((Judge(), 12, "collapsed: all vectors are one"), (Impatient(), 4, "enough")):
         lines = []
         fitting = TinyFitting(config(epochs=9))
         context = FitContext(None, lambda **numbers: lines.append(numbers))  # noqa: B023
-        history = train(fitting, fitting.config, context=context, watchers=[watcher])
+        history = train(fitting, fitting.config, context=context, callbacks=[callback])
         assert (history.steps, history.stopped) == (steps, reason)
-        if isinstance(watcher, Judge):
+        if isinstance(callback, Judge):
             assert history.records[-1]["verdict"] == "collapsed"
             assert [line["verdict"] for line in lines if "verdict" in line] == 2 * ["collapsed"]
 
@@ -209,7 +209,7 @@ def test_bf16_is_used_where_it_is_asked_for():
 def test_a_gpu_that_cannot_sum_losses_is_left_alone(monkeypatch):
     found = {}
     monkeypatch.setattr(ranks, "Accelerator", lambda **settings: found.update(settings) or Accelerator(**settings))
-    ranks.Machine("auto")  # on Apple's machines Accelerate would choose their GPU, which knows no float64
+    ranks.Ranks("auto")  # on Apple's machines Accelerate would choose their GPU, which knows no float64
     assert found["cpu"] is not torch.cuda.is_available()
 
 

@@ -10,11 +10,11 @@ from tiny_fitting import TinyFitting, weights_of
 from labelwise.fit_context import FitContext
 from labelwise.networks.settings import TrainingConfig
 from labelwise.parallel import set_threads
+from labelwise.training.callbacks import Callback
 from labelwise.training.loop import train
-from labelwise.training.watching import Watcher
 
 
-class Printer(Watcher):
+class Printer(Callback):
     def after_step(self, step, loss):
         print(step, flush=True)
 
@@ -23,5 +23,5 @@ if __name__ == "__main__":
     set_threads(1)
     config = TrainingConfig.model_validate(json.loads(sys.argv[1]))
     fitting = TinyFitting(config)
-    train(fitting, config, context=FitContext(Path(sys.argv[2])), head=("head.",), watchers=[Printer()])
+    train(fitting, config, context=FitContext(Path(sys.argv[2])), head=("head.",), callbacks=[Printer()])
     np.savez(sys.argv[3], **{name: tensor.numpy() for name, tensor in weights_of(fitting.module).items()})

@@ -1,4 +1,4 @@
-"""Several models' predictions as one: the mean score of each label."""
+"""Average the predictions of several models: the mean score of each label."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from labelwise.topk import TopK
 
 
 def averaged(tops: Sequence[TopK], k: int, product: bool) -> TopK:
-    """The k labels with the best mean score.
+    """The k labels with the highest mean score.
 
-    What a model does not offer counts 0 there if scores are products of probabilities (`product`); otherwise as much
-    as the worst label that the model does offer for the document.
+    A label that a model does not predict counts 0 for that model if scores are products of probabilities (`product`),
+    otherwise as much as the model's lowest prediction for the document.
     """
     from labelwise.kernels.tree.averaging import average
 

@@ -1,9 +1,9 @@
-"""How many buckets, repetitions and hidden units fit a task and a machine, and what they cost in memory.
+"""Propose buckets, repetitions and hidden units for a task and a machine, with their memory cost.
 
-Rules, and where they are from: the published settings of MACH have about 12 x sqrt(labels) buckets (2,000 for 31
-thousand labels, 5,000 for 205 thousand, 10,000 for 670 thousand) and never more than 20,000; R tables of B buckets tell
-all pairs of K labels apart, but for a probability p, if R >= 2 ln(K / sqrt(p)) / ln B; more repetitions only make
-scores less noisy, and published settings stop at 32.
+Rules and their origin: the published settings of MACH have about 12 x sqrt(labels) buckets (2,000 for 31 thousand
+labels, 5,000 for 205 thousand, 10,000 for 670 thousand) and never more than 20,000; R tables of B buckets distinguish
+all pairs of K labels with probability 1 - p if R >= 2 ln(K / sqrt(p)) / ln B; more repetitions only make scores less
+noisy, and published settings stop at 32.
 """
 
 from __future__ import annotations
@@ -12,37 +12,37 @@ import math
 from dataclasses import dataclass, replace
 from itertools import product
 
-from labelwise.codes.buckets import BucketTables, narrow, pairs_alike, repetitions_needed
+from labelwise.codes.buckets import BucketTables, bucket_dtype, expected_collisions, repetitions_needed
 from labelwise.errors import ConfigError
 from labelwise.formatting import size
 
-PER_ROOT, MOST_BUCKETS = 12, 20_000
-USUAL_REPETITIONS, MOST_REPETITIONS = (16, 8), 32
+BUCKETS_PER_ROOT, MAX_BUCKETS = 12, 20_000
+USUAL_REPETITIONS, MAX_REPETITIONS = (16, 8), 32
 USUAL_WIDTH = 256
 WIDTHS = (4096, 2048, 1024, 512, 256, 128, 64, 32)
 FEW_DOCUMENTS, WIDTH_FOR_FEW = 200_000, 512
-"""Below so many documents wider layers learn by heart."""
-HASHED = (1_000_000, 500_000, 200_000, 100_000, 50_000, 20_000, 10_000)
+"""With fewer documents than this, wider layers overfit."""
+HASHED_ROWS = (1_000_000, 500_000, 200_000, 100_000, 50_000, 20_000, 10_000)
 """Rows that features may be hashed into when one per feature is too expensive."""
 BATCH = 256
 MOMENTS = 2
-"""Arrays beside each weight in Adam."""
+"""State arrays of Adam per weight."""
 ORDER_BYTES = 4
-"""Of a label in the list of labels by bucket, from which the search begins."""
+"""Bytes per label in the list of labels by bucket, from which the search begins."""
 NAME_BYTES = 24
-"""Of a label's name in a model, about."""
+"""Approximate bytes of a label's name in a model."""
 
 
 @dataclass(frozen=True)
 class BucketPlan:
-    """A proposal, and what it needs.
+    """Proposed settings and their memory.
 
     Attributes
     ----------
     rows
-        Feature rows of each network: the features themselves, or what they are hashed into.
+        Feature rows of each network: the features themselves, or fewer rows that they are hashed into.
     universal
-        Whether tables are computed when needed, because storing them would take too much.
+        Whether tables are computed on demand, because storing them would take too much memory.
     """
 
     n_labels: int
@@ -55,28 +55,28 @@ class BucketPlan:
 
     @property
     def weights(self) -> int:
-        """Weights of one repetition."""
+        """Number of weights per repetition."""
         return (self.rows + self.buckets) * self.hidden + self.hidden + self.buckets
 
     @property
     def training_bytes(self) -> int:
-        """To train one repetition: weights and moments, gradients of the outputs, scores of a batch, its table."""
+        """Memory to train one repetition: weights, moments, output gradients, scores of a batch, and the table."""
         scores = 4 * BATCH * self.buckets * 4
         gradients = self.buckets * self.hidden * 4
-        lookup = self.n_labels * narrow(self.buckets).itemsize
+        lookup = self.n_labels * bucket_dtype(self.buckets).itemsize
         return self.weights * 4 * (1 + MOMENTS) + gradients + scores + lookup
 
     @property
     def serving_bytes(self) -> int:
-        """All repetitions, their tables, the labels by their first bucket and the labels' names."""
-        each = self.repetitions * narrow(self.buckets).itemsize + ORDER_BYTES
+        """Memory to serve: all repetitions, their tables, the labels by their first bucket and the label names."""
+        each = self.repetitions * bucket_dtype(self.buckets).itemsize + ORDER_BYTES
         tables = 0 if self.universal else self.n_labels * each
         return self.repetitions * self.weights * 4 + tables + self.n_labels * NAME_BYTES
 
     @property
-    def alike(self) -> float:
-        """Pairs of labels that are expected to be indistinguishable."""
-        return pairs_alike(self.n_labels, self.buckets, self.repetitions)
+    def collisions(self) -> float:
+        """Expected number of pairs of labels that cannot be distinguished."""
+        return expected_collisions(self.n_labels, self.buckets, self.repetitions)
 
     def config(self) -> dict[str, object]:
         """The fields of the method's config."""
@@ -111,40 +111,42 @@ def plan_buckets(
     memory
         Bytes.
     confusion
-        Probability that some pair of labels cannot be told apart.
+        Accepted probability that some pair of labels cannot be distinguished.
     repetitions, buckets
-        Fixed by the user, where given.
+        Fixed values; None to choose them.
     """
     for name, value in (("labels", n_labels), ("documents", n_documents), ("features", n_features)):
         if value < 1:
-            raise ConfigError(f"{name}: a number from 1 up is needed, got {value}")
+            raise ConfigError(f"{name}: must be 1 or more, got {value}")
     if not 0 < confusion < 1:
         raise ConfigError(f"confusion is a probability between 0 and 1, got {confusion}")
-    count = buckets or max(2, min(_round(PER_ROOT * n_labels**0.5), MOST_BUCKETS, n_labels))
-    BucketTables(n_labels, count, ())  # tells what no table can hold
+    count = buckets or max(2, min(_round(BUCKETS_PER_ROOT * n_labels**0.5), MAX_BUCKETS, n_labels))
+    BucketTables(n_labels, count, ())  # raises where no table is possible
     least = repetitions_needed(n_labels, count, confusion)
-    wishes = [repetitions] if repetitions else [max(least, wish) for wish in (*USUAL_REPETITIONS, 1)]
+    repetition_choices = [repetitions] if repetitions else [max(least, usual) for usual in (*USUAL_REPETITIONS, 1)]
     widest = WIDTH_FOR_FEW if n_documents < FEW_DOCUMENTS else WIDTHS[0]
     widths = [width for width in WIDTHS if width <= widest]
     usual = [width for width in widths if width >= USUAL_WIDTH]
-    sizes = [n_features, *(size for size in HASHED if size < n_features)]
-    # first what usually learns well; where that does not fit, less of everything
-    for choice in (usual, widths):
-        for wanted, rows, width, universal in product(wishes, sizes, choice, (False, True)):
-            plan = BucketPlan(n_labels, n_features, count, wanted, width, rows, universal)
+    sizes = [n_features, *(size for size in HASHED_ROWS if size < n_features)]
+    # first the settings that usually learn well; where none fits, narrower ones
+    for width_choices in (usual, widths):
+        choices = product(repetition_choices, sizes, width_choices, (False, True))
+        for n_repetitions, rows, width, universal in choices:
+            plan = BucketPlan(n_labels, n_features, count, n_repetitions, width, rows, universal)
             if max(plan.training_bytes, plan.serving_bytes) <= memory:
                 return plan if repetitions else _with_more(plan, memory)
-    small = BucketPlan(n_labels, n_features, count, wishes[-1], WIDTHS[-1], sizes[-1], universal=True)
+    fewest = repetition_choices[-1]
+    small = BucketPlan(n_labels, n_features, count, fewest, WIDTHS[-1], sizes[-1], universal=True)
     raise ConfigError(
-        f"{size(memory)} are not enough for {n_labels:,} labels: the smallest setting with {wishes[-1]} repetitions "
+        f"{size(memory)} are not enough for {n_labels:,} labels: the smallest setting with {fewest} repetitions "
         f"of {count:,} buckets needs {size(small.training_bytes)} to train and {size(small.serving_bytes)} to serve"
     )
 
 
 def _with_more(plan: BucketPlan, memory: int) -> BucketPlan:
-    """As many more repetitions as fit: they make scores less noisy."""
+    """The plan with as many more repetitions as fit: they make scores less noisy."""
     best = plan
-    while best.repetitions < MOST_REPETITIONS:
+    while best.repetitions < MAX_REPETITIONS:
         more = replace(best, repetitions=best.repetitions + 1)
         if more.serving_bytes > memory:
             break
@@ -153,6 +155,6 @@ def _with_more(plan: BucketPlan, memory: int) -> BucketPlan:
 
 
 def _round(number: float) -> int:
-    """To one of 1, 2, 5, 10, 20 ...: the nearest on a logarithmic scale."""
+    """The nearest of 1, 2, 5, 10, 20 ... on a logarithmic scale."""
     steps = [factor * 10**power for power in range(12) for factor in (1, 2, 5)]
     return min(steps, key=lambda step: abs(math.log(step / max(number, 1))))

@@ -1,8 +1,8 @@
-"""Buckets: R independent tables, each of which puts every label into one of B buckets.
+"""Buckets: R independent tables, each of which assigns every label to one of B buckets.
 
-Two labels are told apart by a single table in which they lie in different buckets, so that R tables of B buckets stand
-for many more labels than R x B. Tables come from a hash (nothing to store), from a shuffled cut into equal parts, or
-from outside; what is not computed on the fly is held in 16 bits where B allows.
+Two labels are distinguished by a single table in which they are in different buckets, so R tables of B buckets encode
+many more labels than R x B. Tables come from a hash (nothing to store), from a random partition into equal parts, or
+from outside; stored tables take 16 bits per label where B allows.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from labelwise.parallel import ranges, run_all, threads
 
 Hash = Literal["murmur", "universal", "balanced"]
 PRIME = (1 << 31) - 1
-"""Of the 2-universal hash; there can be no more labels than this."""
-MOST_BUCKETS = 1 << 24
+"""The modulus of the 2-universal hash; also the maximum number of labels."""
+MAX_BUCKETS = 1 << 24
 
 
 @dataclass(frozen=True, eq=False)
 class BucketTables:
-    """Some of the tables of a code, by number.
+    """Some repetitions of a code, by number.
 
     Parameters
     ----------
     n_items
-        Labels (or features) that are put into buckets.
+        Number of labels (or features).
     n_buckets
-        Buckets of each table.
+        Number of buckets per table.
     numbers
-        Which repetitions these are; a table depends on its number alone, not on which others there are.
+        Numbers of the repetitions; a table depends on its own number only.
     hash
         ``murmur``: MurmurHash3 with the number as its seed, bit for bit the tables of the original MACH.
-        ``universal``: ((a x + b) mod p) mod B. ``balanced``: a shuffle cut into equal parts.
+        ``universal``: ((a x + b) mod p) mod B. ``balanced``: a random partition into equal parts.
     seed
-        Decides universal and balanced tables.
+        Seed of universal and balanced tables.
     given
-        Tables from elsewhere, by number; they take the place of the hash's.
+        Tables from elsewhere, by number; they replace those of the hash.
     """
 
     n_items: int
@@ -59,17 +59,17 @@ class BucketTables:
 
     def __post_init__(self) -> None:
         if not 1 <= self.n_items <= PRIME:
-            raise ConfigError(f"buckets are for 1 to {PRIME:,} labels, got {self.n_items:,}")
-        if not 1 <= self.n_buckets <= MOST_BUCKETS:
-            raise ConfigError(f"buckets: from 1 to {MOST_BUCKETS:,}, got {self.n_buckets:,}")
+            raise ConfigError(f"buckets are possible for 1 to {PRIME:,} labels, got {self.n_items:,}")
+        if not 1 <= self.n_buckets <= MAX_BUCKETS:
+            raise ConfigError(f"buckets: must be from 1 to {MAX_BUCKETS:,}, got {self.n_buckets:,}")
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     @property
     def dtype(self) -> np.dtype:
-        """The smallest type that holds a bucket's number."""
-        return narrow(self.n_buckets)
+        """The smallest type that holds a bucket's index."""
+        return bucket_dtype(self.n_buckets)
 
     def of(self, numbers: Sequence[int]) -> BucketTables:
         """Other repetitions of the same code."""
@@ -85,26 +85,28 @@ class BucketTables:
             table[order] = np.arange(self.n_items) % self.n_buckets
             return table
         table = np.empty(self.n_items, self.dtype)
-        run_all(lambda part: self._hashed(number, part[0], table[part[0] : part[1]]), ranges(self.n_items, threads()))
+        run_all(
+            lambda part: self._write_hashes(number, part[0], table[part[0] : part[1]]), ranges(self.n_items, threads())
+        )
         return table
 
     def rows(self, begin: int, end: int) -> np.ndarray:
-        """The buckets of some labels in all repetitions, [labels, repetitions]; hashes only, nothing is stored."""
+        """The buckets of the labels begin to end - 1, [labels, repetitions]; for hashes only, which need no storage."""
         if self.hash == "balanced" or self.given:
-            raise ValueError("only hashes are computed label by label")
-        found = np.empty((end - begin, len(self)), self.dtype)
+            raise ValueError("only hashes can be computed for single labels")
+        rows = np.empty((end - begin, len(self)), self.dtype)
         if self.hash == "universal":
             kernel: Any = universal_rows
-            kernel(begin, *self._factors, PRIME, self.n_buckets, found)
+            kernel(begin, *self._factors, PRIME, self.n_buckets, rows)
         else:
             for column, number in enumerate(self.numbers):
-                self._hashed(number, begin, found[:, column])
-        return found
+                self._write_hashes(number, begin, rows[:, column])
+        return rows
 
     def rows_of(self, items: np.ndarray) -> np.ndarray:
-        """The same for labels anywhere, by the universal hash."""
+        """The buckets of any labels [labels, repetitions]; for the universal hash only."""
         if self.hash != "universal" or self.given:
-            raise ValueError("only the universal hash is computed for single labels")
+            raise ValueError("only the universal hash can be computed for labels in any order")
         factors, shifts = self._factors
         mixed = (items.astype(np.int64)[:, None] * factors + shifts) % PRIME
         return (mixed % self.n_buckets).astype(self.dtype)
@@ -116,13 +118,13 @@ class BucketTables:
         return np.array([a for a, _ in pairs], np.int64), np.array([b for _, b in pairs], np.int64)
 
     def side_by_side(self) -> np.ndarray:
-        """All tables as [labels, repetitions]: the buckets of one label lie together."""
-        whole = np.empty((self.n_items, len(self)), self.dtype)
+        """All tables as [labels, repetitions]: the buckets of one label are consecutive in memory."""
+        tables = np.empty((self.n_items, len(self)), self.dtype)
         for column, number in enumerate(self.numbers):
-            whole[:, column] = self.table(number)
-        return whole
+            tables[:, column] = self.table(number)
+        return tables
 
-    def _hashed(self, number: int, first: int, out: np.ndarray) -> None:
+    def _write_hashes(self, number: int, first: int, out: np.ndarray) -> None:
         if self.hash == "murmur":
             kernel: Any = murmur_buckets
             kernel(first, len(out), number, self.n_buckets, out)
@@ -131,10 +133,10 @@ class BucketTables:
         universal: Any = universal_rows
         universal(first, np.array([a]), np.array([b]), PRIME, self.n_buckets, out[:, None])
 
-    # --- the original's files ---
+    # --- files of the original MACH ---
 
     def write_lookups(self, folder: str | Path) -> None:
-        """Write the tables as the original MACH does: bucket_order, class_order and counts of each, int64 .npy."""
+        """Write the tables in the format of the original MACH: bucket_order, class_order and counts as int64 .npy."""
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
         for number in self.numbers:
@@ -145,23 +147,23 @@ class BucketTables:
 
 
 def read_lookups(folder: str | Path, n_items: int, n_buckets: int, numbers: Sequence[int]) -> dict[int, np.ndarray]:
-    """Tables that the original MACH has written, checked."""
+    """Read and check tables written by the original MACH."""
     return {number: _read_lookup(Path(folder), number, n_items, n_buckets) for number in numbers}
 
 
 def _read_lookup(folder: Path, number: int, n_items: int, n_buckets: int) -> np.ndarray:
     path = folder / f"bucket_order_{number}.npy"
     try:
-        table = np.lib.format.open_memmap(path, mode="r")  # arrays alone: neither archives nor objects
+        table = np.lib.format.open_memmap(path, mode="r")  # only plain arrays: neither archives nor objects
     except (
         OSError,
         ValueError,
         OverflowError,
         SyntaxError,
         tokenize.TokenError,
-    ) as error:  # of headers that are broken
+    ) as error:  # damaged headers raise any of these
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise DataError(f"no table of buckets can be read: {why}", path) from None
+        raise DataError(f"cannot read a table of buckets: {why}", path) from None
     try:
         return checked_table(table, n_items, n_buckets, str(path))
     except ModelFormatError as error:
@@ -169,42 +171,42 @@ def _read_lookup(folder: Path, number: int, n_items: int, n_buckets: int) -> np.
 
 
 def checked_table(table: np.ndarray, n_items: int, n_buckets: int, where: str) -> np.ndarray:
-    """A table from outside in our type; every bucket must be one."""
+    """A table from outside as `bucket_dtype`, checked: every entry must be a bucket's index."""
     if table.ndim != 1 or table.dtype.kind not in "iu" or len(table) != n_items:
         raise ModelFormatError(
-            f"{where}: a table of {n_items:,} whole numbers is needed, found {table.dtype} {table.shape}"
+            f"{where}: expected a table of {n_items:,} integers, got {table.dtype} of shape {table.shape}"
         )
     if not in_range(table, n_buckets):
-        raise ModelFormatError(f"{where}: buckets are numbered from 0 to {n_buckets - 1:,}, found others")
-    return np.ascontiguousarray(table, narrow(n_buckets))
+        raise ModelFormatError(f"{where}: buckets must be from 0 to {n_buckets - 1:,}, got others")
+    return np.ascontiguousarray(table, bucket_dtype(n_buckets))
 
 
-def narrow(n_buckets: int) -> np.dtype:
-    """The smallest type that numbers so many buckets."""
+def bucket_dtype(n_buckets: int) -> np.dtype:
+    """The smallest type that holds indices of so many buckets."""
     return np.dtype(np.uint16 if n_buckets <= 1 << 16 else np.uint32)
 
 
 def universal_factors(seed: int, number: int) -> tuple[int, int]:
-    """a and b of a 2-universal hash."""
+    """The random a and b of a 2-universal hash."""
     random = np.random.default_rng([seed, number])
     return int(random.integers(1, PRIME)), int(random.integers(0, PRIME))
 
 
 def members(table: np.ndarray, n_buckets: int) -> tuple[np.ndarray, np.ndarray]:
-    """The labels of each bucket: labels by bucket and then by number, and where each bucket begins."""
+    """The labels of each bucket: labels sorted by bucket and then by id, and the offsets of the buckets."""
     order = np.argsort(table, kind="stable")
     offsets = np.zeros(n_buckets + 1, np.int64)
     np.cumsum(np.bincount(table, minlength=n_buckets), out=offsets[1:])
     return order, offsets
 
 
-def pairs_alike(n_labels: int, n_buckets: int, repetitions: int) -> float:
-    """Pairs of labels that are expected to share their bucket in every table: no prediction can tell them apart."""
+def expected_collisions(n_labels: int, n_buckets: int, repetitions: int) -> float:
+    """Expected number of pairs of labels that share their bucket in every table, so always get equal scores."""
     return math.exp(math.log(n_labels) + math.log(max(n_labels - 1, 1e-300) / 2) - repetitions * math.log(n_buckets))
 
 
 def repetitions_needed(n_labels: int, n_buckets: int, probability: float) -> int:
-    """Repetitions with which, but for this probability, all pairs of labels can be told apart."""
+    """Repetitions so that the probability that some pair of labels collides in all of them is at most `probability`."""
     if n_buckets < 2:
-        raise ConfigError("one bucket tells nothing apart; at least 2 are needed")
+        raise ConfigError("one bucket cannot distinguish labels; at least 2 are needed")
     return max(1, math.ceil(2 * math.log(n_labels / math.sqrt(probability)) / math.log(n_buckets)))

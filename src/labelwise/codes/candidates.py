@@ -1,7 +1,7 @@
-"""Which nodes of a level a document looks at: the children of a few nodes above. Does not import torch.
+"""The candidate nodes of a document in a level: the children of a few nodes of the level above. Does not import torch.
 
-To learn from, a document has the nodes above its true labels, and beside them those that the level above ranks highest:
-the mistakes it is likely to make. To predict, it has only the latter.
+For training these are the ancestors of the true labels and the nodes that the level above ranks highest, which give
+hard negatives; for prediction only the latter.
 """
 
 from __future__ import annotations
@@ -10,50 +10,51 @@ from typing import Any
 
 import numpy as np
 
-from labelwise.topk import NOTHING
+from labelwise.topk import NO_LABEL
 
-AT_ONCE = 1 << 16
-"""Documents handled at a time."""
+BATCH_DOCUMENTS = 1 << 16
+"""Documents processed at a time."""
 
 
-def nodes_to_learn_from(true: Any, ranked: np.ndarray, count: int) -> np.ndarray:
-    """For each document `count` nodes: its true ones, then the highest ranked of the others.
+def training_nodes(true: Any, ranked: np.ndarray, count: int) -> np.ndarray:
+    """For each document `count` nodes: its true ones, then the highest ranked others.
 
-    Where there are more true ones, those that are ranked come first.
+    Where there are more than `count` true ones, those that are ranked come first.
 
     Parameters
     ----------
     true
         CSR [documents, nodes], columns sorted.
     ranked
-        Predicted nodes [documents, places], best first, NOTHING after the last.
+        Predicted nodes [documents, ranks], best first, padded with NO_LABEL.
     count
-        Nodes wanted.
+        Nodes per document.
 
     Returns
     -------
-    int32 [documents, count]; NOTHING where there are not enough.
+    int32 [documents, count], padded with NO_LABEL.
     """
-    chosen = np.full((true.shape[0], count), NOTHING, np.int32)
-    for begin in range(0, true.shape[0], AT_ONCE):
-        end = min(begin + AT_ONCE, true.shape[0])
+    chosen = np.full((true.shape[0], count), NO_LABEL, np.int32)
+    for begin in range(0, true.shape[0], BATCH_DOCUMENTS):
+        end = min(begin + BATCH_DOCUMENTS, true.shape[0])
         first, last = true.indptr[begin], true.indptr[end]
-        own_rows = np.repeat(np.arange(end - begin), np.diff(true.indptr[begin : end + 1]))
-        _choose(own_rows, true.indices[first:last], true.shape[1], ranked[begin:end], chosen[begin:end])
+        true_rows = np.repeat(np.arange(end - begin), np.diff(true.indptr[begin : end + 1]))
+        _choose(true_rows, true.indices[first:last], true.shape[1], ranked[begin:end], chosen[begin:end])
     return chosen
 
 
 def _choose(
     true_rows: np.ndarray, true_nodes: np.ndarray, n_nodes: int, ranked: np.ndarray, chosen: np.ndarray
 ) -> None:
-    places = ranked.shape[1]
-    rows = np.repeat(np.arange(len(ranked)), places)
-    nodes, ranks = ranked.ravel(), np.tile(np.arange(places), len(ranked))
-    rows, ranks, nodes = (part[nodes != NOTHING] for part in (rows, ranks, nodes))
+    """Write to `chosen` the nodes of some documents."""
+    n_ranks = ranked.shape[1]
+    rows = np.repeat(np.arange(len(ranked)), n_ranks)
+    nodes, ranks = ranked.ravel(), np.tile(np.arange(n_ranks), len(ranked))
+    rows, ranks, nodes = (part[nodes != NO_LABEL] for part in (rows, ranks, nodes))
     true_keys = true_rows.astype(np.int64) * n_nodes + true_nodes
     keys = rows.astype(np.int64) * n_nodes + nodes
     is_true, was_ranked = _in(keys, true_keys), _in(true_keys, np.sort(keys))
-    # first true and ranked, then only true, then only ranked
+    # true and ranked nodes first, then those only true, then those only ranked
     all_rows = np.concatenate([rows, true_rows[~was_ranked]])
     all_nodes = np.concatenate([nodes, true_nodes[~was_ranked]])
     order = np.lexsort(
@@ -64,37 +65,36 @@ def _choose(
         )
     )
     all_rows, all_nodes = all_rows[order], all_nodes[order]
-    place = np.arange(len(all_rows)) - np.searchsorted(all_rows, np.arange(len(ranked)))[all_rows]
-    kept = place < chosen.shape[1]
-    chosen[all_rows[kept], place[kept]] = all_nodes[kept]
+    column = np.arange(len(all_rows)) - np.searchsorted(all_rows, np.arange(len(ranked)))[all_rows]
+    kept = column < chosen.shape[1]
+    chosen[all_rows[kept], column[kept]] = all_nodes[kept]
 
 
 def _in(values: np.ndarray, among: np.ndarray) -> np.ndarray:
-    """Which values are among sorted others."""
+    """Mask of the values that are in the sorted array `among`."""
     if len(among) == 0:
         return np.zeros(len(values), bool)
-    places = np.minimum(np.searchsorted(among, values), len(among) - 1)
-    return among[places] == values
+    indices = np.minimum(np.searchsorted(among, values), len(among) - 1)
+    return among[indices] == values
 
 
 def children_of(nodes: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """The children of each document's nodes: int64 [documents, nodes x most children], NOTHING where there is none.
+    """The children of each document's nodes: int64 [documents, nodes x maximum children], padded with NO_LABEL.
 
-    The children of node p are ``offsets[p]`` to ``offsets[p + 1]``. Places go node by node, each as many as the node
-    with the most children has.
+    The children of node p are ``offsets[p]`` to ``offsets[p + 1]``; each node is padded to the maximum.
     """
-    most = int(np.diff(offsets).max())
+    max_children = int(np.diff(offsets).max())
     known = np.maximum(nodes, 0)
-    begins, ends = offsets[known], np.where(nodes == NOTHING, 0, offsets[known + 1])
-    grid = begins[..., None] + np.arange(most)
-    return np.where(grid < ends[..., None], grid, NOTHING).reshape(len(nodes), nodes.shape[1] * most)
+    begins, ends = offsets[known], np.where(nodes == NO_LABEL, 0, offsets[known + 1])
+    grid = begins[..., None] + np.arange(max_children)
+    return np.where(grid < ends[..., None], grid, NO_LABEL).reshape(len(nodes), nodes.shape[1] * max_children)
 
 
-def wanted_among(candidates: np.ndarray, true: Any, documents: np.ndarray) -> np.ndarray:
-    """Which candidates [documents, places] are true of the given rows of a CSR matrix, as float32 0 and 1."""
+def candidate_targets(candidates: np.ndarray, true: Any, documents: np.ndarray) -> np.ndarray:
+    """Targets, float32 0 or 1, of candidates [documents, n] given the rows `documents` of the CSR matrix `true`."""
     picked = true[documents]
     rows = np.repeat(np.arange(len(documents)), np.diff(picked.indptr))
     n_nodes = true.shape[1]
     keys = np.arange(len(documents))[:, None] * n_nodes + candidates
-    found = _in(keys.ravel(), rows.astype(np.int64) * n_nodes + picked.indices).reshape(candidates.shape)
-    return (found & (candidates != NOTHING)).astype(np.float32)
+    is_true = _in(keys.ravel(), rows.astype(np.int64) * n_nodes + picked.indices).reshape(candidates.shape)
+    return (is_true & (candidates != NO_LABEL)).astype(np.float32)

@@ -1,9 +1,9 @@
-"""Groups of similar labels: halves of halves (balanced spherical 2-means), or k clusters of k clusters.
+"""Hierarchical clustering of labels: recursive halving (balanced spherical 2-means), or recursive k-means.
 
-Both give the labels in an order in which every group of every layer stands together, and the bounds of the groups.
-The result depends on the seed only: random numbers are drawn before work is given out, and no sum depends on how
-rows or columns were shared between threads. Memory: the rows twice at most, and one dense vector of all features a
-thread (k-way: the similarities of one group's labels to its k centres as well).
+Both return the labels in an order in which every group of every layer is contiguous, and the bounds of the groups.
+The result depends on the seed only: random numbers are drawn before work is distributed, and no sum depends on how
+rows or columns are divided among threads. Memory: the rows twice at most, and one dense vector of all features per
+thread (k-way: also the similarities of one group's labels to its k centres).
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from labelwise.progress import progress
 SHARED_WORK = 500_000
 """Groups with more entries than this are halved by all threads together, smaller ones by one thread each."""
 SHARED_COMPARISONS = 8_000_000
-"""The same for k-way: entries times clusters."""
+"""The same limit for k-way: entries times clusters."""
 COLUMN_SAMPLE = 1_000_000
-"""Entries looked at to cut the columns into ranges of about equal work."""
+"""Entries sampled to divide the columns into ranges of about equal work."""
 
 
 def halve(features: Any, leaf_size: int, seed: int = 0, max_iterations: int = 20) -> tuple[np.ndarray, np.ndarray]:
-    """Split labels in two halves, these again, until no group holds more than `leaf_size` labels.
+    """Split labels into two halves recursively until no group has more than `leaf_size` labels.
 
     Parameters
     ----------
     features
-        [labels, features]: CSR, dense or `Blocks`; rows are used at unit length. Rows may be empty or equal.
+        [labels, features]: CSR, dense or `Blocks`; rows are normalized to unit norm. LabelRows may be empty or equal.
     leaf_size
-        Labels in a group at most.
+        Maximum labels per group.
     seed
-        Decides the pair of labels that each split starts from.
+        Seed of the initial pair of labels of each split.
     max_iterations
-        Rounds a split at most; it ends earlier when no label changes sides.
+        Maximum iterations per split; it ends earlier when no label changes sides.
 
     Returns
     -------
-    The labels' order, group after group, and the bounds of the groups in it. Sizes differ by one at most.
+    The order of the labels, group after group, and the bounds of the groups in it. Sizes differ by one at most.
     """
     rows = _checked_rows(features, leaf_size, max_iterations)
     depth = 0
@@ -67,13 +67,13 @@ def halve(features: Any, leaf_size: int, seed: int = 0, max_iterations: int = 20
         together = halved
 
     def halve_alone(task: tuple[int, int, int, int]) -> None:
-        from labelwise.kernels.cluster.balanced_kmeans import halve_down
+        from labelwise.kernels.cluster.balanced_kmeans import halve_recursively
 
         node, begin, end, layers = task
-        own = rows.take(order[begin:end])
-        places = np.arange(end - begin)
-        halve_down(*own.arrays, own.n_columns, layers, draws, node, max_iterations, places)
-        order[begin:end] = order[begin:end][places]
+        group_rows = rows.take(order[begin:end])
+        group_order = np.arange(end - begin)
+        halve_recursively(*group_rows.arrays, group_rows.n_columns, layers, draws, node, max_iterations, group_order)
+        order[begin:end] = order[begin:end][group_order]
 
     _largest_first(halve_alone, alone, lambda task: rows.work(order[task[1] : task[2]]))
     edges = [0, len(rows)]
@@ -85,23 +85,23 @@ def halve(features: Any, leaf_size: int, seed: int = 0, max_iterations: int = 20
 def cluster(
     features: Any, branching: int, leaf_size: int, seed: int = 0, slack: float = 1.0, max_iterations: int = 20
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Split labels in `branching` clusters, these again, until no group holds more than `leaf_size` labels.
+    """Split labels into `branching` clusters recursively until no group has more than `leaf_size` labels.
 
     Parameters
     ----------
     features, seed, max_iterations
         As for `halve`.
     branching
-        Clusters of a group; fewer where fewer are enough to come down to `leaf_size`.
+        Clusters per group; fewer where fewer are enough to reach `leaf_size`.
     leaf_size
-        Labels at most in a group that is not split further.
+        Maximum labels in a group that is not split further.
     slack
-        A cluster holds at most this many times its equal share: 1 for equal sizes (they differ by one at most), more
+        Maximum size of a cluster as a multiple of the equal size: 1 for equal sizes (they differ by one at most), more
         to let clusters follow the data. Never more than half of the group, so that the tree stays shallow.
 
     Returns
     -------
-    The labels' order, and for each layer from the top the bounds of its groups in it.
+    The order of the labels, and for each layer from the top the bounds of its groups in it.
     """
     rows = _checked_rows(features, leaf_size, max_iterations)
     if branching < 2:
@@ -125,7 +125,7 @@ def cluster(
 
 @dataclass(frozen=True)
 class _Group:
-    """Labels to be clustered: their place in the order, a random number and the sizes allowed for each cluster."""
+    """Labels to cluster: their range in the order, a random number per cluster and the limits of a cluster's size."""
 
     begin: int
     end: int
@@ -134,14 +134,14 @@ class _Group:
     largest: int
 
 
-def _cluster_layer(rows: Rows, order: np.ndarray, groups: list[_Group], max_iterations: int) -> list[np.ndarray]:
-    """Split all groups of a layer, and bring their labels in order; the bounds of each group's clusters."""
+def _cluster_layer(rows: LabelRows, order: np.ndarray, groups: list[_Group], max_iterations: int) -> list[np.ndarray]:
+    """Split all groups of a layer and reorder their labels; returns the bounds of each group's clusters."""
     bounds: dict[int, np.ndarray] = {}
 
     def work(group: _Group) -> int:
         return rows.work(order[group.begin : group.end]) * len(group.draws)
 
-    def split(group: _Group, clusters_of: Callable[[Rows, np.ndarray, _Group, int], np.ndarray]) -> None:
+    def split(group: _Group, clusters_of: Callable[[LabelRows, np.ndarray, _Group, int], np.ndarray]) -> None:
         members = order[group.begin : group.end]
         clusters = clusters_of(rows, members, group, max_iterations)
         order[group.begin : group.end] = members[np.argsort(clusters, kind="stable")]
@@ -166,7 +166,7 @@ def _sizes(rows: int, count: int, slack: float) -> tuple[int, int]:
 
 def _largest_first(work: Callable[[Any], None], tasks: list, size: Callable[[Any], int]) -> None:
     ordered = sorted(tasks, key=size, reverse=True)
-    with progress("grouping labels", len(ordered)) as step:
+    with progress("clustering labels", len(ordered)) as step:
         for _ in parallel.run_stream(work, ordered):
             step(1)
 
@@ -175,8 +175,8 @@ def _largest_first(work: Callable[[Any], None], tasks: list, size: Callable[[Any
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Rows as kernels take them: a CSR block and a dense block side by side; either may have no columns."""
+class LabelRows:
+    """Label features as kernels take them: a CSR block and a dense block; either may have no columns."""
 
     indptr: np.ndarray
     indices: np.ndarray
@@ -190,7 +190,7 @@ class Rows:
 
     @property
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """What every kernel takes first."""
+        """The first arguments of every kernel."""
         return self.indptr, self.indices, self.data, self.dense
 
     @property
@@ -202,32 +202,32 @@ class Rows:
         return len(self.indptr) - 1
 
     def work(self, members: np.ndarray) -> int:
-        """What one pass over some of the rows costs."""
+        """The cost of one pass over some of the rows."""
         return int((self.indptr[members + 1] - self.indptr[members]).sum()) + len(members) * (self.dense.shape[1] + 1)
 
-    def take(self, members: np.ndarray) -> Rows:
-        """A copy of some of the rows with only the columns that occur in them: its centre fits a core's cache."""
+    def take(self, members: np.ndarray) -> LabelRows:
+        """Copy some of the rows with only the columns that occur in them: a centre then fits a core's cache."""
         from labelwise.kernels.cluster.rows import copy_rows
 
         entries = int((self.indptr[members + 1] - self.indptr[members]).sum())
         indptr = np.empty(len(members) + 1, np.int64)
         indices, data = np.empty(entries, np.uint32), np.empty(entries, np.float32)
         used = copy_rows(*self.arrays[:3], self.n_columns, members, indptr, indices, data)
-        return Rows(indptr, indices, data, self.dense[members], used)
+        return LabelRows(indptr, indices, data, self.dense[members], used)
 
     def column_ranges(self) -> list[tuple[int, int]]:
-        """The columns of both blocks in ranges of about equal work, one a thread."""
+        """Ranges of the columns of both blocks with about equal work, one per thread."""
         step = max(1, len(self.indices) // COLUMN_SAMPLE)
         work = np.full(self.width, len(self) / step)
         work[: self.n_columns] = np.bincount(self.indices[::step], minlength=self.n_columns)
         total = np.cumsum(work)
-        shares = np.linspace(0, total[-1], parallel.threads() + 1)[1:-1] if self.width else []
-        return list(pairwise(np.unique([0, *np.searchsorted(total, shares), self.width]).tolist()))
+        targets = np.linspace(0, total[-1], parallel.threads() + 1)[1:-1] if self.width else []
+        return list(pairwise(np.unique([0, *np.searchsorted(total, targets), self.width]).tolist()))
 
 
-def _checked_rows(features: Any, leaf_size: int, max_iterations: int) -> Rows:
-    """Rows at unit length from CSR, dense or `Blocks`."""
-    from labelwise.kernels.cluster.rows import row_lengths
+def _checked_rows(features: Any, leaf_size: int, max_iterations: int) -> LabelRows:
+    """Rows of unit norm from CSR, dense or `Blocks`."""
+    from labelwise.kernels.cluster.rows import row_norms
 
     if leaf_size < 1:
         raise ConfigError(f"leaf_size must be 1 label or more, got {leaf_size}")
@@ -235,24 +235,24 @@ def _checked_rows(features: Any, leaf_size: int, max_iterations: int) -> Rows:
         raise ConfigError(f"max_iterations must be 1 or more, got {max_iterations}")
     csr, dense = two_blocks(features)
     if csr.shape[0] == 0:
-        raise DataError("there is no label to group: the label features have no rows")
+        raise DataError("there are no labels to cluster: the label features have no rows")
     indptr, data = csr.indptr.astype(np.int64), csr.data
-    lengths = np.empty(csr.shape[0])
-    row_lengths(read_only(indptr), read_only(data), read_only(dense), lengths)
-    lengths[lengths == 0] = 1
-    if (np.abs(lengths - 1) > 1e-3).any():
-        data = (data / np.repeat(lengths, np.diff(indptr))).astype(np.float32)
-        dense = (dense / lengths[:, None]).astype(np.float32)
-    return Rows(indptr, unsigned(csr.indices), data, dense, csr.shape[1])
+    norms = np.empty(csr.shape[0])
+    row_norms(read_only(indptr), read_only(data), read_only(dense), norms)
+    norms[norms == 0] = 1
+    if (np.abs(norms - 1) > 1e-3).any():
+        data = (data / np.repeat(norms, np.diff(indptr))).astype(np.float32)
+        dense = (dense / norms[:, None]).astype(np.float32)
+    return LabelRows(indptr, unsigned(csr.indices), data, dense, csr.shape[1])
 
 
 # --- one group ----------------------------------------------------------------------------------------------------
 
 
-def _halve_together(rows: Rows, members: np.ndarray, draws: np.ndarray, max_iterations: int) -> None:
-    """Bring the left half of a large group before the right one: all threads share every step.
+def _halve_together(rows: LabelRows, members: np.ndarray, draws: np.ndarray, max_iterations: int) -> None:
+    """Move the left half of a large group before the right one; all threads work on each step.
 
-    The same steps as in the kernel `halve_down`, to the bit.
+    Bitwise the same as the kernel `halve_recursively`.
     """
     from labelwise.kernels.cluster import balanced_kmeans as kernels
     from labelwise.kernels.cluster.rows import add_to_centre
@@ -263,11 +263,11 @@ def _halve_together(rows: Rows, members: np.ndarray, draws: np.ndarray, max_iter
     signs, left = np.zeros(count, np.int8), np.zeros(count, np.bool_)
 
     def products() -> np.ndarray:
-        """Add the rows by their signs to the centre, then all rows' products with it."""
-        found = np.empty(count, np.float32)
+        """Add the rows with their signs to the centre; returns the dot products of all rows with it."""
+        dots = np.empty(count, np.float32)
         parallel.run_all(lambda part: add_to_centre(*rows.arrays, members, signs, *part, centre), column_ranges)
-        _dot_together(rows, members, centre, found, row_ranges)
-        return found
+        _dot_together(rows, members, centre, dots, row_ranges)
+        return dots
 
     one, other = kernels.first_pair(draws, count)
     signs[one], signs[other] = 1, -1
@@ -276,28 +276,28 @@ def _halve_together(rows: Rows, members: np.ndarray, draws: np.ndarray, max_iter
     with_all = products()
     centre[:] = 0
     spare = np.empty(count)
-    for turn in range(max_iterations):
-        if turn > 0:
+    for iteration in range(max_iterations):
+        if iteration > 0:
             kernels.score_rows(with_all, products(), left, scores)
         if kernels.choose_half(scores, spare, left, signs) == 0:
             break
-    kernels.part_members(members, left, np.empty(count, np.int64))
+    kernels.partition_members(members, left, np.empty(count, np.int64))
 
 
-def _cluster_alone(rows: Rows, members: np.ndarray, group: _Group, max_iterations: int) -> np.ndarray:
+def _cluster_alone(rows: LabelRows, members: np.ndarray, group: _Group, max_iterations: int) -> np.ndarray:
     """The cluster of each of the group's rows."""
     from labelwise.kernels.cluster.capped_kmeans import cluster_rows
 
-    own, clusters = rows.take(members), np.empty(len(members), np.int64)
+    group_rows, clusters = rows.take(members), np.empty(len(members), np.int64)
     cluster_rows(
-        *own.arrays, own.n_columns, np.arange(len(members)),
+        *group_rows.arrays, group_rows.n_columns, np.arange(len(members)),
         group.draws, group.smallest, group.largest, max_iterations, clusters,
     )  # fmt: skip
     return clusters
 
 
-def _cluster_together(rows: Rows, members: np.ndarray, group: _Group, max_iterations: int) -> np.ndarray:
-    """The same for a large group: all threads share its rows, then its centres. The steps of `cluster_rows`."""
+def _cluster_together(rows: LabelRows, members: np.ndarray, group: _Group, max_iterations: int) -> np.ndarray:
+    """`_cluster_alone` for a large group: threads divide its rows, then its centres. The steps of `cluster_rows`."""
     from labelwise.kernels.cluster import capped_kmeans as kernels
     from labelwise.kernels.cluster.rows import add_to_centre
 
@@ -306,11 +306,11 @@ def _cluster_together(rows: Rows, members: np.ndarray, group: _Group, max_iterat
     nearest = np.full(count, -np.inf, np.float32)
     row_ranges = parallel.ranges(count, 4 * parallel.threads())
     for similar, draw in zip(similarities, group.draws, strict=True):
-        chosen = kernels.draw_far(nearest, draw)
+        chosen = kernels.draw_distant(nearest, draw)
         centre = np.zeros(rows.width, np.float32)
         add_to_centre(*rows.arrays, members[chosen : chosen + 1], np.ones(1, np.int8), 0, rows.width, centre)
         _dot_together(rows, members, centre, similar, row_ranges)
-        kernels.lift_nearest(similar, chosen, nearest)
+        kernels.update_nearest(similar, chosen, nearest)
     clusters = np.full(count, -1)
 
     def compare(cluster: int) -> None:
@@ -326,7 +326,7 @@ def _cluster_together(rows: Rows, members: np.ndarray, group: _Group, max_iterat
 
 
 def _dot_together(
-    rows: Rows, members: np.ndarray, centre: np.ndarray, products: np.ndarray, row_ranges: list[tuple[int, int]]
+    rows: LabelRows, members: np.ndarray, centre: np.ndarray, products: np.ndarray, row_ranges: list[tuple[int, int]]
 ) -> None:
     from labelwise.kernels.cluster.rows import dot_with_centre
 

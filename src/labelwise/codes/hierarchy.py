@@ -1,8 +1,8 @@
-"""A hierarchy that a user gives, as levels of equal depth for `LabelTree`.
+"""Convert a user's label hierarchy to levels of equal depth for `LabelTree`.
 
-Every label has a *home*: the node it is a leaf of. That is its parent, or the label's own node when it has children.
-Above its home stand the home's ancestors; below it, down to the deepest home of all, the home stands again in every
-level, so that all labels come to the same depth and labels of one home stay together.
+Every label hangs under a *home* node: its parent, or the label's own node if it has children. The levels above a home
+hold its ancestors; the levels below, down to the deepest home, repeat it, so that all labels have the same depth and
+labels of one home stay together.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from labelwise.errors import DataError
 from labelwise.strings import Strings
 
 MAX_DEPTH = 100
-"""Nodes above each other at most: a tree repeats nodes level by level, and each level is a step of every search."""
+"""Maximum number of ancestors: a tree repeats nodes level by level, and each level is a step of every search."""
 
 Bounds = tuple[np.ndarray, list[np.ndarray]]
-"""The labels' order and, level by level from the top, the bounds of the nodes in it."""
+"""The order of the labels and, level by level from the top, the bounds of the nodes in it."""
 
 
 def bounds_from_names(parents: Mapping[str, str | None], label_names: Sequence[str]) -> Bounds:
@@ -34,13 +34,13 @@ def bounds_from_names(parents: Mapping[str, str | None], label_names: Sequence[s
         )
     depths_of_nodes(parent_ids, list(nodes))
     has_child = np.zeros(len(nodes) + 1, bool)
-    has_child[parent_ids] = True  # -1 marks the extra place
+    has_child[parent_ids] = True  # -1 is the extra last entry
     homes = np.where(has_child[label_nodes], label_nodes, parent_ids[label_nodes])
     return bounds_from_ids(parent_ids, np.where(label_nodes < 0, -1, homes))
 
 
 def bounds_from_ids(parents: Any, homes: Any) -> Bounds:
-    """The same by numbers: the parent of each node or -1, and the home of each label or -1."""
+    """`bounds_from_names` by indices: the parent of each node or -1, and the home of each label or -1."""
     parents = _node_numbers(parents, "parents", len(parents))
     nodes = _node_numbers(homes, "the labels' nodes", len(parents))
     depths = np.append(depths_of_nodes(parents), 0)
@@ -56,7 +56,7 @@ def bounds_from_ids(parents: Any, homes: Any) -> Bounds:
 
 
 def _numbered(parents: Mapping[str, str | None]) -> tuple[dict[str, int], np.ndarray]:
-    """Numbers for all names, and the number of each one's parent or -1."""
+    """The index of each name, and the index of each node's parent or -1."""
     nodes: dict[str, int] = {}
     for child, parent in parents.items():
         if not child:
@@ -72,44 +72,44 @@ def _numbered(parents: Mapping[str, str | None]) -> tuple[dict[str, int], np.nda
 
 
 def _bounds(levels: list[np.ndarray], order: np.ndarray) -> list[np.ndarray]:
-    """Where the node changes along the order, level by level; a bound of a level is one of all below it."""
-    found = []
+    """Where the node changes along the order, level by level; a bound of a level is a bound of all levels below it."""
+    bounds = []
     changes = np.zeros(max(0, len(order) - 1), bool)
     for nodes in levels:
         changes |= np.diff(nodes[order]) != 0
-        found.append(np.concatenate([[0], np.flatnonzero(changes) + 1, [len(order)]]))
-    return found
+        bounds.append(np.concatenate([[0], np.flatnonzero(changes) + 1, [len(order)]]))
+    return bounds
 
 
 def _node_numbers(given: Any, what: str, count: int) -> np.ndarray:
     numbers = np.asarray(given)
     if numbers.ndim != 1 or (numbers.dtype.kind not in "iu" and len(numbers)):
-        raise DataError(f"{what} must be a vector of whole numbers, got {numbers.dtype} of shape {numbers.shape}")
+        raise DataError(f"{what} must be a vector of integers, got {numbers.dtype} of shape {numbers.shape}")
     if len(numbers) and (numbers.min() < -1 or numbers.max() >= count):
-        raise DataError(f"{what} must be numbers of the {count:,} nodes, counted from 0, or -1 for none")
+        raise DataError(f"{what} must be indices of the {count:,} nodes, from 0, or -1 for none")
     return numbers.astype(np.int64)
 
 
 def depths_of_nodes(parents: np.ndarray, names: Sequence[str] | None = None) -> np.ndarray:
-    """Nodes above each node. Circles and endless branches are refused; `names` are for the message."""
+    """The depth of each node. Cycles and depths above MAX_DEPTH raise; `names` are for the message."""
     depths = np.zeros(len(parents), np.int64)
     above = parents.copy()
     while (waiting := np.flatnonzero(above >= 0)).size:
         depths[waiting] += 1
         if depths[waiting[0]] > MAX_DEPTH:
-            circle = _circle(parents, int(waiting[0]))
-            if not circle:
-                raise DataError(f"the hierarchy has more than {MAX_DEPTH} nodes above each other")
-            shown = [str(node) if names is None else names[node] for node in circle]
+            cycle = _cycle(parents, int(waiting[0]))
+            if not cycle:
+                raise DataError(f"the hierarchy is too deep: a node may have at most {MAX_DEPTH} ancestors")
+            shown = [str(node) if names is None else names[node] for node in cycle]
             if len(shown) > 8:
                 shown[4:-4] = ["..."]
-            raise DataError(f"the hierarchy goes in a circle: {' < '.join(shown)}; every branch must end in a root")
+            raise DataError(f"the hierarchy has a cycle: {' < '.join(shown)}; every branch must end in a root")
         above[waiting] = parents[above[waiting]]
     return depths
 
 
-def _circle(parents: np.ndarray, node: int) -> list[int]:
-    """The nodes of the circle above a node, the first one again at the end; nothing when there is none."""
+def _cycle(parents: np.ndarray, node: int) -> list[int]:
+    """The nodes of the cycle above a node, the first one again at the end; empty if there is none."""
     path: dict[int, None] = {}
     while node >= 0 and node not in path:
         path[node] = None
@@ -118,10 +118,10 @@ def _circle(parents: np.ndarray, node: int) -> list[int]:
 
 
 def read_hierarchy(path: str | Path) -> dict[str, str | None]:
-    """From each child to its parent, out of a file of `child<TAB>parent` lines; nothing after the tab makes a root.
+    """Read the parent of each child from a file of `child<TAB>parent` lines; an empty parent makes a root.
 
-    Blank lines are passed over, and blanks around names cut off. A name has one parent: another one in a later line
-    is an error, and so are circles.
+    Blank lines are ignored, and blanks around names stripped. A name has one parent: another one in a later line
+    is an error, and so are cycles.
     """
     from labelwise.data.stream import line_bounds, text_blocks
 
@@ -138,7 +138,7 @@ def read_hierarchy(path: str | Path) -> dict[str, str | None]:
             child, parent = names[0], names[1] or None
             if child in parents and parents[child] != parent:
                 here, before = (f"under '{name}'" if name else "at the top" for name in (parent, parents[child]))
-                what = f"'{child}' is {here} here but {before} in line {lines[child]}; a name can have one place only"
+                what = f"'{child}' is {here} here but {before} in line {lines[child]}; a name can have one parent only"
                 raise DataError(what, path, number)
             parents[child] = parent
             lines.setdefault(child, number)

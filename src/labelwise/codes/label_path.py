@@ -1,4 +1,4 @@
-"""The path to a label through a tree, in numbers: what explanations are made from."""
+"""The path to a label through a tree, as data for explanations."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class PathStep:
     n_labels: int
     """Labels below it."""
     examples: tuple[str, ...]
-    """The most frequent of them, by meaning where it is known."""
+    """The most frequent of them, by their texts where known."""
     margin: float
-    """What the node's classifier says: all its terms and the bias."""
+    """The output of the node's classifier: all its terms and the bias."""
     bias: float
     score: float
     """The margin after the post-processor, of this node alone."""
     total: float
     """The score of the path so far."""
     kept: bool
-    """Whether the beam search came here; at the label itself: whether it was looked at."""
+    """Whether the beam search kept the node; at the label itself: whether it was scored."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class LabelPath:
     values: np.ndarray
     weights: np.ndarray
     given: float
-    """What the tree gives the label: the last step's total, but 0 where scores are products and no beam came by."""
+    """The label's score from the tree: the last step's total, or 0 where scores are products and it was not reached."""
 
     @property
     def reached(self) -> bool:
-        """Whether the beam search looked at the label."""
+        """Whether the beam search scored the label."""
         return self.steps[-1].kept

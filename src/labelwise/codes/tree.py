@@ -1,8 +1,8 @@
-"""LabelTree: labels under nodes, nodes under nodes, level by level from the top.
+"""LabelTree: a tree over labels, stored level by level from the top.
 
-Level 0 hangs under one root; the last level is the labels themselves, in *tree order*. The children of a node are
-neighbours, so a level is one vector of parents that never falls, and a node's children are a range. Every node leads
-to a label. A tree is made by clustering label features, from a hierarchy a user gives, or not at all (`flat`).
+Level 0 holds the children of the root; the last level is the labels themselves, in *tree order*. The children of a node
+are contiguous, so a level is one non-decreasing vector of parents, and a node's children are a range. Every node has a
+label below it. A tree is built by clustering label features, from a user's hierarchy, or without groups (`flat`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scipy import sparse
 from labelwise.checks import are_offsets, are_sizes, in_range
 from labelwise.data.dataset import canonical_csr
 from labelwise.errors import ConfigError, DataError, ModelFormatError
-from labelwise.store import stored
+from labelwise.store import get_tensor
 
 MAX_LEVELS = 128
 
@@ -31,9 +31,9 @@ class LabelTree:
     Parameters
     ----------
     parents
-        For each level from the top, int32: the parent of each node, as a place in the level above (0 at level 0).
+        For each level from the top, int32: the parent of each node, as an index in the level above (0 at level 0).
     label_order
-        int32: the label at each place of the last level.
+        int32: the label at each index of the last level.
     """
 
     parents: tuple[np.ndarray, ...]
@@ -57,56 +57,56 @@ class LabelTree:
 
     @property
     def depth(self) -> int:
-        """Levels, the labels' own included."""
+        """Number of levels, including the labels' own."""
         return len(self.parents)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Nodes of each level."""
+        """Number of nodes per level."""
         return tuple(len(parents) for parents in self.parents)
 
     @property
     def n_labels(self) -> int:
-        """Labels in the tree."""
+        """Number of labels in the tree."""
         return len(self.label_order)
 
     @cached_property
-    def label_places(self) -> np.ndarray:
-        """The place of each label in the last level, int32: the inverse of `label_order`."""
-        places = np.empty(self.n_labels, np.int32)
-        places[self.label_order] = np.arange(self.n_labels, dtype=np.int32)
-        return places
+    def label_positions(self) -> np.ndarray:
+        """The index of each label in the last level, int32: the inverse of `label_order`."""
+        positions = np.empty(self.n_labels, np.int32)
+        positions[self.label_order] = np.arange(self.n_labels, dtype=np.int32)
+        return positions
 
     def children_offsets(self, level: int) -> np.ndarray:
-        """Where the children of each node above begin in a level: node p has ``offsets[p]:offsets[p + 1]``, int64."""
+        """Offsets in a level of the children of each node above: node p has ``offsets[p]:offsets[p + 1]``, int64."""
         above = self.sizes[level - 1] if level else 1
         return np.searchsorted(self.parents[level], np.arange(above + 1))
 
     def ancestors(self, level: int) -> np.ndarray:
-        """For each label (by its id) the node of a level that it hangs under, int32; itself at the last level."""
-        nodes = self.label_places
+        """For each label (by its id) its ancestor in a level, int32; itself at the last level."""
+        nodes = self.label_positions
         for parents in self.parents[:level:-1]:
             nodes = parents[nodes]
         return nodes
 
     def aggregate(self, labels: Any) -> list[sparse.csr_array]:
-        """Documents x nodes for each level: what a document has below a node, its labels' values added up.
+        """A matrix documents x nodes per level: the sum of the values of a document's labels below each node.
 
         With values of 1 these are counts. The last matrix is `labels` with its columns in tree order.
         """
         lowest = canonical_csr(labels, "labels")
         if lowest.shape[1] != self.n_labels:
             raise DataError(f"the tree holds {self.n_labels:,} labels, the matrix has {lowest.shape[1]:,} columns")
-        found = [_with_columns(lowest, self.label_places, self.n_labels)]
-        found[0].sort_indices()
+        levels = [_with_columns(lowest, self.label_positions, self.n_labels)]
+        levels[0].sort_indices()
         for level in range(self.depth - 1, 0, -1):
-            above = _with_columns(found[0], self.parents[level], self.sizes[level - 1])
-            above.has_sorted_indices = True  # parents never fall
+            above = _with_columns(levels[0], self.parents[level], self.sizes[level - 1])
+            above.has_sorted_indices = True  # parents are non-decreasing
             above.sum_duplicates()
-            found.insert(0, above)
-        return found
+            levels.insert(0, above)
+        return levels
 
-    # --- ways to make one ---
+    # --- constructors ---
 
     @classmethod
     def flat(cls, n_labels: int) -> LabelTree:
@@ -124,13 +124,13 @@ class LabelTree:
         label_features
             [labels, features]: CSR, dense or `Blocks`, for example from `pifa`.
         leaf_size
-            Labels under a lowest node at most; up to half of it may stay unused, because groups are halved.
+            Maximum labels per lowest node; groups may be half as large, because they are halved.
         branching
-            Children of the other nodes.
+            Children per node of the other levels.
         seed
-            Decides the first pair of labels of each split.
+            Seed of the initial pair of labels of each split.
         max_iterations
-            Rounds of each split at most.
+            Maximum iterations per split.
         """
         from labelwise.codes.clustering import halve
 
@@ -151,9 +151,9 @@ class LabelTree:
         slack: float = 1.0,
         max_iterations: int = 20,
     ) -> LabelTree:
-        """Every node in `branching` clusters at once by spherical k-means: shallow trees, for a large `branching`.
+        """Split every node into `branching` clusters by spherical k-means: shallow trees, for a large `branching`.
 
-        Parameters are those of `balanced`, and `slack`: a cluster may hold so many times its equal share of labels.
+        Parameters are those of `balanced`, and `slack`: the maximum size of a cluster as a multiple of the equal size.
         """
         from labelwise.codes.clustering import cluster
 
@@ -162,21 +162,21 @@ class LabelTree:
 
     @classmethod
     def from_parents(cls, parents: Mapping[str, str | None], label_names: Sequence[str]) -> LabelTree:
-        """A hierarchy given by names: from each child to its parent (None or '' for a root).
+        """The tree of a hierarchy given by names: the parent of each child (None or '' for a root).
 
         Parameters
         ----------
         parents
-            Names may be labels, or groups of labels only. Several roots and branches of any depth are fine;
+            Names may be labels, or groups of labels only. Several roots and branches of different depth are possible;
             a name has one parent. `read_hierarchy` reads it from a file.
         label_names
             The label space: label j is called ``label_names[j]``.
 
         Notes
         -----
-        Labels that have children become leaves beside them, under the same node. Where branches are less deep than
-        others, nodes with a single child fill the levels. Names that lead to no label are left out. Labels that the
-        hierarchy does not know come under one extra node at the top.
+        Labels that have children become leaves beside them, under the same node. Shallower branches are filled with
+        nodes that have a single child. Names without a label below are left out. Labels missing in the hierarchy
+        are put under one extra node at the top.
         """
         from labelwise.codes.hierarchy import bounds_from_names
 
@@ -184,14 +184,14 @@ class LabelTree:
 
     @classmethod
     def from_bounds(cls, label_order: np.ndarray, levels: Sequence[np.ndarray]) -> LabelTree:
-        """From the labels' order and, level by level from the top, the bounds of the nodes in it.
+        """Build a tree from the order of the labels and, level by level from the top, the bounds of the nodes in it.
 
-        The labels' own level is added, and levels that tell nothing new are left out: those of one node, and those
-        whose nodes are the same as in the level below.
+        The labels' own level is added, and redundant levels are left out: those of one node, and those whose nodes are
+        the same as in the level below.
         """
         count = len(label_order)
         if count == 0:
-            raise DataError("a label tree needs a label")
+            raise DataError("a label tree needs at least one label")
         kept = [np.arange(count + 1)]
         for bounds in reversed(levels):
             if 2 < len(bounds) < len(kept[0]):
@@ -214,18 +214,18 @@ class LabelTree:
 
     @classmethod
     def from_tensors(cls, prefix: str, tensors: Mapping[str, np.ndarray], path: Path) -> LabelTree:
-        """The tree from what `to_tensors` gave, checked in full: a kernel may trust every place afterwards."""
+        """Restore what `to_tensors` returned, checked in full: kernels index with it unchecked."""
         sizes, parents, label_order = (
-            stored(tensors, f"{prefix}.{part}", path) for part in ("sizes", "parents", "label_order")
+            get_tensor(tensors, f"{prefix}.{part}", path) for part in ("sizes", "parents", "label_order")
         )
-        sound = (
+        valid = (
             sizes.ndim == parents.ndim == label_order.ndim == 1
             and sizes.dtype == np.int64
             and 0 < len(sizes) <= MAX_LEVELS
             and (sizes > 0).all()
             and are_sizes(sizes, len(parents))
         )
-        if not sound:
+        if not valid:
             raise ModelFormatError(f"{path}: the levels of {prefix} are damaged")
         levels = tuple(np.split(parents, np.cumsum(sizes)[:-1]))
         fault = _fault(levels, label_order)
@@ -240,24 +240,24 @@ def _check_branching(branching: int) -> None:
 
 
 def _with_columns(matrix: sparse.csr_array, columns: np.ndarray, count: int) -> sparse.csr_array:
-    """The matrix with other column numbers; values and row bounds are copied."""
+    """The matrix with its columns renumbered; values and row offsets are copied."""
     indices = columns[matrix.indices].astype(matrix.indices.dtype, copy=False)
     return sparse.csr_array((matrix.data.copy(), indices, matrix.indptr.copy()), shape=(matrix.shape[0], count))
 
 
 def _fault(parents: Sequence[np.ndarray], label_order: np.ndarray) -> str | None:
-    """What is wrong with a tree's arrays, or None."""
+    """The first fault of a tree's arrays, or None."""
     if not 0 < len(parents) <= MAX_LEVELS:
         return f"it has {len(parents)} levels, 1 to {MAX_LEVELS} are possible"
     above = 1
-    for level, own in enumerate(parents):
-        if own.ndim != 1 or own.dtype != np.int32 or len(own) == 0:
+    for level, level_parents in enumerate(parents):
+        if level_parents.ndim != 1 or level_parents.dtype != np.int32 or len(level_parents) == 0:
             return f"level {level} is not a vector of int32"
-        if not are_offsets(own, above - 1) or (np.diff(own) > 1).any():
+        if not are_offsets(level_parents, above - 1) or (np.diff(level_parents) > 1).any():
             return f"the parents of level {level} do not count from 0 to {above - 1}"
-        above = len(own)
+        above = len(level_parents)
     if label_order.ndim != 1 or label_order.dtype != np.int32 or len(label_order) != above:
         return f"the order of labels is not a vector of {above} int32"
     if not in_range(label_order, above) or (np.bincount(label_order, minlength=above) != 1).any():
-        return "the order of labels does not hold every label once"
+        return "the order of labels is not a permutation of the labels"
     return None

@@ -1,4 +1,4 @@
-"""What a text encoder attends to in single documents, small enough to be drawn: tokens and one map per layer."""
+"""Attention maps of a text encoder for single documents: a few tokens and one map per layer, for drawing."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class AttentionMap:
     """Attention among the tokens of one document, the mean over heads."""
 
     tokens: list[str]
-    """The tokens shown, special ones among them."""
+    """The tokens shown, special ones included."""
     n_tokens: int
     """Tokens the encoder read; those in the middle are left out when there are more than are shown."""
     weights: np.ndarray
-    """[layers, from, to] over the tokens shown. Rows sum to 1 where all tokens are; a model may have no layer of it."""
+    """[layers, from, to] over the tokens shown; rows sum to 1 if all are. Models without attention have no layers."""
     entropy: np.ndarray
-    """For each layer the entropy of attention over ln(tokens), of all tokens and heads; 1 is uniform."""
+    """Per layer the entropy of attention over ln(tokens), the mean over tokens and heads; 1 is uniform."""
 
 
 @torch.inference_mode()
-def attention_maps(encoder: TransformerEncoder, texts: Strings, most: int) -> list[AttentionMap]:
-    """Maps of each text's first stretch with at most so many tokens: its start, and the special tokens at its end."""
+def attention_maps(encoder: TransformerEncoder, texts: Strings, max_tokens: int) -> list[AttentionMap]:
+    """Maps of at most `max_tokens` tokens of each text's first window: its start and the special tokens at its end."""
     encoder.eval()
     tokens = encoder.tokenizer.encode(texts, encoder.config)
     maps = []
@@ -42,26 +42,26 @@ def attention_maps(encoder: TransformerEncoder, texts: Strings, most: int) -> li
             attended = ids.new_zeros(0, 1, 1, length, length)
         entropy = np.array(attention_entropy(attended.double(), mask))
         after = len(tokens.suffix)
-        places = np.arange(length)
-        if length > most:
-            places = np.concatenate([places[: most - after], places[length - after :]])
-        shown = attended[:, 0].double().mean(1).cpu().numpy()[:, places][:, :, places]  # the mean over heads
-        words = encoder.tokenizer.words(ids[0].cpu().numpy()[places].tolist())
+        positions = np.arange(length)
+        if length > max_tokens:
+            positions = np.concatenate([positions[: max_tokens - after], positions[length - after :]])
+        shown = attended[:, 0].double().mean(1).cpu().numpy()[:, positions][:, :, positions]  # the mean over heads
+        words = encoder.tokenizer.words(ids[0].cpu().numpy()[positions].tolist())
         maps.append(AttentionMap(words, length, shown, entropy))
     return maps
 
 
 def attention_of_first(encoder: TransformerEncoder, inputs: Sequence[Tensor]) -> tuple[Tensor | None, Tensor]:
-    """Attention weights of the first stretch of a batch, without padding, and its mask [1, length]."""
+    """Attention weights of the first window of a batch, without padding, and its mask [1, length]."""
     ids, mask = inputs[0][:1], inputs[1][:1]
     length = int(mask.sum())
     return encoder.attentions(ids[:, :length], mask[:, :length]), mask[:, :length]
 
 
 def attention_entropy(weights: Tensor, mask: Tensor) -> tuple[float, ...]:
-    """For each layer the entropy of attention over ln(tokens), the mean of heads and tokens.
+    """Per layer the entropy of attention over ln(tokens), the mean over heads and tokens.
 
-    `weights` is [layers, documents, heads, tokens, tokens]. Documents of one token have no choice and are left out.
+    `weights` is [layers, documents, heads, tokens, tokens]. Documents of one token are left out.
     """
     lengths = mask.sum(1)
     entropy = -(weights * weights.clamp_min(1e-30).log()).sum(-1).mean(2)  # [layers, documents, tokens]

@@ -1,4 +1,4 @@
-"""What networks ask of documents and of encoders, whatever the documents are: texts, images or vectors."""
+"""Protocols of documents and encoders, for texts, images and vectors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class InputBatch(Protocol):
 
     @property
     def rows(self) -> np.ndarray:
-        """Which documents, in the order of the batch."""
+        """Indices of the documents, in the order of the batch."""
         ...
 
     @property
@@ -35,15 +35,15 @@ class Inputs(Protocol):
 
     @property
     def lengths(self) -> np.ndarray:
-        """The size of each document, by which batches are made."""
+        """The length of each document, by which batches are formed."""
         ...
 
     def batch(self, documents: np.ndarray) -> InputBatch:
-        """Some of the documents; a batch may hold them in another order."""
+        """A batch of the given documents; it may hold them in another order."""
         ...
 
     def identity(self) -> tuple[np.ndarray, ...]:
-        """The arrays that tell these documents from others, for fingerprints."""
+        """The arrays that identify these documents, for fingerprints."""
         ...
 
 
@@ -52,12 +52,12 @@ class Encoder(Protocol):
 
     @property
     def width(self) -> int:
-        """Numbers per vector."""
+        """Dimension of the vectors."""
         ...
 
     @property
     def device(self) -> torch.device:
-        """Where its weights are."""
+        """The device of the weights."""
         ...
 
     def __call__(self, *inputs: Tensor) -> Tensor: ...
@@ -67,12 +67,12 @@ class Encoder(Protocol):
         ...
 
     def state(self) -> dict[str, np.ndarray]:
-        """All that a model file keeps."""
+        """The arrays to write to a model file."""
         ...
 
     @classmethod
     def restored(cls, tensors: Mapping[str, np.ndarray], config: Any, path: Path) -> Encoder:
-        """Take back what `state` gave, without copying weights."""
+        """Rebuild the encoder from what `state` returned, without copying weights."""
         ...
 
 
@@ -91,7 +91,7 @@ class VectorBatch:
 
 @dataclass(frozen=True)
 class Vectors:
-    """Documents that are vectors already [documents, width]: of a frozen encoder, or given."""
+    """Documents given as vectors [documents, width], for example those of a frozen encoder."""
 
     values: np.ndarray
 
@@ -100,15 +100,15 @@ class Vectors:
 
     @property
     def lengths(self) -> np.ndarray:
-        """All alike."""
+        """1 for each document."""
         return np.ones(len(self), np.int64)
 
     def batch(self, documents: np.ndarray) -> VectorBatch:
-        """Some of the documents, in the given order."""
+        """The given documents, in that order."""
         return VectorBatch(documents, self.values[documents])
 
     def identity(self) -> tuple[np.ndarray, ...]:
-        """The numbers."""
+        """The vectors."""
         return (self.values,)
 
 

@@ -1,4 +1,4 @@
-"""Buffers that are used again at every step: new memory costs more than arithmetic where page faults are expensive."""
+"""Buffers that are reused at every step: new memory costs more than arithmetic where page faults are expensive."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor
 
 
 class Buffers:
-    """Named float32 buffers on a device, each as large as the largest ever asked for."""
+    """Named float32 buffers on a device, each as large as the largest size requested so far."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._held: dict[str, Tensor] = {}
 
     def get(self, name: str, *shape: int) -> Tensor:
-        """The buffer of that name in that shape; its contents are whatever was left there."""
+        """The buffer of that name in that shape; its contents are undefined."""
         count = math.prod(shape)
         held = self._held.get(name)
         if held is None or len(held) < count:
@@ -26,7 +26,7 @@ class Buffers:
 
 
 class BufferPool:
-    """Sets of buffers that are free. Each computation acquires one and releases it, so that threads never share one."""
+    """A pool of free `Buffers`. Each computation acquires one and releases it, so that threads never share one."""
 
     def __init__(self) -> None:
         self._free: list[Buffers] = []
@@ -44,8 +44,8 @@ class BufferPool:
         self._free.append(buffers)
 
     def clear(self) -> None:
-        """Free all that is not in use."""
+        """Free all buffers that are not in use."""
         self._free.clear()
 
     def __reduce__(self) -> tuple[type[BufferPool], tuple[()]]:
-        return BufferPool, ()  # copies and pickles of a model go without its buffers
+        return BufferPool, ()  # copies and pickles of a model leave out its buffers

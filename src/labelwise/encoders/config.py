@@ -9,33 +9,33 @@ from pydantic import Field, model_validator
 from labelwise.config import Config
 
 TINY = "tiny"
-"""A model name that stands for a small BERT with random weights, for tests and for trying things without weights."""
+"""The name of a small BERT with random weights, for tests and for trials without pretrained weights."""
 
 
 class EncoderConfig(Config):
-    """A text encoder: weights, length of texts and how token vectors become one vector."""
+    """A text encoder: weights, maximum length of texts, and pooling."""
 
     model: str = "distilbert/distilbert-base-uncased"
     """Folder with weights, or a name on the Hugging Face hub; `tiny` is a small BERT with random weights."""
     architecture: dict[str, Any] | None = None
-    """Random weights instead: the settings of any transformers config, `model_type` among them."""
+    """Random weights instead: the settings of any transformers config, including `model_type`."""
     vocabulary: Annotated[int, Field(ge=16)] = 8000
-    """Words the tokenizer knows that is made from the training texts when weights are random."""
+    """Vocabulary size of the tokenizer that is trained on the training texts when weights are random."""
     max_length: Annotated[int, Field(ge=4)] = 128
     """Tokens the encoder reads at once, special ones included."""
     long_texts: Literal["head", "head_tail", "windows"] = "head"
-    """What is read of a longer text: its start, its start and its end, or several stretches (their vectors are
+    """What is read of a longer text: its start, its start and its end, or several windows (their vectors are
     averaged)."""
     windows: Annotated[int, Field(ge=1)] = 4
-    """Stretches of a long text that are read at most, with `long_texts: windows`."""
+    """Maximum number of windows per text, with `long_texts: windows`."""
     pooling: Literal["first", "mean", "last"] = "first"
     """The vector of a text: that of its first token (BERT's [CLS]), the mean, or the last token (XLNet, decoders)."""
     layers: Annotated[int, Field(ge=1)] = 1
-    """Last layers whose pooled vectors are put side by side (LightXML takes 5 of 12)."""
+    """Number of last layers whose pooled vectors are concatenated (LightXML uses 5 of 12)."""
     frozen: bool = False
-    """Train only the head; every text is then encoded once."""
+    """Train only the head; each text is then encoded only once."""
     gradient_checkpointing: bool = False
-    """Compute activations again in the backward pass: about a third slower, much less memory."""
+    """Recompute activations in the backward pass: about a third slower, much less memory."""
 
     @model_validator(mode="after")
     def _check_architecture(self) -> Self:
@@ -47,5 +47,5 @@ class EncoderConfig(Config):
 
     @property
     def starts_random(self) -> bool:
-        """Whether weights are drawn instead of read."""
+        """Whether weights are initialised at random instead of loaded."""
         return self.architecture is not None or self.model == TINY

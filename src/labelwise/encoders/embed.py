@@ -1,4 +1,4 @@
-"""Vectors of many texts: batches of texts of like length, given back in the order of the texts."""
+"""Encode many texts in batches of similar length; vectors are returned in the order of the texts."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from labelwise.encoders.transformer import TransformerEncoder
 
 TOKENS_AT_ONCE = 8192
-"""Tokens, padding counted, that go through the encoder together."""
+"""Tokens per encoder batch, padding included."""
 
 
 @torch.inference_mode()
 def vectors_in_batches(encoder: Encoder, inputs: Inputs, what: str) -> Iterator[tuple[np.ndarray, Tensor]]:
-    """Batches of documents with their vectors [documents, width], in order of length."""
+    """Encode documents in order of length; yields the indices and vectors [documents, width] of each batch."""
     encoder.eval()
     with progress(what, len(inputs)) as step:
         for documents in batches_by_length(inputs.lengths, TOKENS_AT_ONCE):
@@ -33,13 +33,13 @@ def vectors_in_batches(encoder: Encoder, inputs: Inputs, what: str) -> Iterator[
 
 
 def encode_texts(encoder: TransformerEncoder, texts: Strings, what: str = "encoding") -> np.ndarray:
-    """One vector for each text, as float32 [texts, width]."""
+    """One vector per text, float32 [texts, width]."""
     return encode_inputs(encoder, encoder.tokenizer.encode(texts, encoder.config), what)
 
 
 def encode_inputs(encoder: Encoder, inputs: Inputs, what: str) -> np.ndarray:
-    """One vector for each document."""
+    """One vector per document, float32 [documents, width]."""
     vectors = np.empty((len(inputs), encoder.width), np.float32)
-    for documents, found in vectors_in_batches(encoder, inputs, what):
-        vectors[documents] = found.cpu().numpy()
+    for documents, batch in vectors_in_batches(encoder, inputs, what):
+        vectors[documents] = batch.cpu().numpy()
     return vectors

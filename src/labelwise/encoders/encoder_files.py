@@ -1,7 +1,7 @@
-"""What the folder of a pretrained encoder must hold; free of torch, so that it can be asked before anything is loaded.
+"""Checks of a pretrained encoder's folder, without torch, so that they run before anything is loaded.
 
-transformers makes do with what it finds: without the files of a tokenizer it builds one that knows only the special
-tokens, and every word of every text becomes "unknown". So both, files and tokenizer, are checked here.
+transformers accepts incomplete folders: without the files of a tokenizer it builds one that knows only the special
+tokens, and every word becomes "unknown". So both the files and the tokenizer are checked here.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ TOKENIZER_FILES = (
     ("tokenizer.model",),
 )
 """Any of these sets of files makes a tokenizer."""
-LEAST_SHARE = 0.1
-"""A tokenizer that knows less than this share of the tokens the weights have rows for is not theirs."""
+MIN_KNOWN_FRACTION = 0.1
+"""A tokenizer that knows a smaller fraction of the embedding rows than this belongs to another model."""
 
 
-def encoder_place(model: str) -> tuple[str, bool]:
-    """A folder if there is one, else the name for the hub; and whether it is a folder. What cannot go is an error."""
+def encoder_source(model: str) -> tuple[str, bool]:
+    """The folder of a model or its name on the hub, and whether it is a folder. Raises if it can be neither."""
     folder = Path(os.path.expanduser(model))
     if folder.is_dir():
         if not (folder / "config.json").is_file():
@@ -53,9 +53,9 @@ def _check_tokenizer_files(folder: Path) -> None:
 
 
 def check_vocabulary(source: str, vocabulary: Collection[str], special: Collection[str], rows: int) -> None:
-    """Refuse a tokenizer that knows next to nothing of what the weights have rows for."""
+    """Refuse a tokenizer that knows hardly any of the tokens that the weights have embeddings for."""
     words = len(set(vocabulary) - set(special))
-    if words == 0 or words < LEAST_SHARE * rows:
+    if words == 0 or words < MIN_KNOWN_FRACTION * rows:
         raise ConfigError(
             f"encoder.model: the tokenizer of {source} knows {words:,} tokens beside the special ones, the weights "
             f"know {rows:,}; its files are cut off or of another model; copy them from where the weights came from"

@@ -1,7 +1,7 @@
-"""Words to hidden states: a word table, dropout, and a bidirectional LSTM or GRU.
+"""From words to hidden states: a word table, dropout, and a bidirectional LSTM or GRU.
 
-Batches are packed (see `recurrent_passes`): a document's states do not depend on what else is in its batch, and the
-backward direction begins at the document's own last word. On a CPU our own passes compute, elsewhere torch's.
+Batches are packed (see `recurrent_passes`): a document's states do not depend on the other documents of its batch,
+and the backward direction starts at the document's own last word. On a CPU our own passes are used, elsewhere torch's.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from labelwise.encoders.word_config import RecurrentConfig
 
 
 class RecurrentEncoder(nn.Module):
-    """States of the words of documents.
+    """Hidden states of the words of documents.
 
     Parameters
     ----------
     table
-        A vector for each word [words, width]; a table that is learned is copied.
+        A vector per word [words, width]; a table that is trained is copied.
     frozen
-        Whether the table stays as it is; otherwise its gradient is row-sparse and `rows=` of the training names it.
+        Whether the table is not trained; otherwise its gradient is row-sparse, and `train` needs its name in `rows`.
     config
         The recurrent layer.
     seed
-        Of the first weights.
+        Seed of the initial weights.
     """
 
     word_tables = ("words",)
-    """Which parameters are tables of vectors, for `decay_on`."""
+    """Names of the parameters that are embedding tables, for `decay_on`."""
 
     def __init__(self, table: Tensor, frozen: bool, config: RecurrentConfig, seed: int = 0) -> None:
         super().__init__()
         self.config = config
         self.words = nn.Parameter(table if frozen else table.clone(), requires_grad=not frozen)
-        kind: Any = nn.LSTM if config.cell == "lstm" else nn.GRU
+        layer: Any = nn.LSTM if config.cell == "lstm" else nn.GRU
         half = config.width // 2
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.layer: Any = kind(table.shape[1], half, batch_first=True, bidirectional=True)
+            self.layer: Any = layer(table.shape[1], half, batch_first=True, bidirectional=True)
             for name, weight in self.layer.named_parameters():
                 if weight.ndim == 2:
                     nn.init.xavier_uniform_(weight)
@@ -60,13 +60,13 @@ class RecurrentEncoder(nn.Module):
 
     @property
     def width(self) -> int:
-        """Numbers of a state."""
+        """Dimension of a state."""
         return self.config.width
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """States [documents, longest, width] of packed words, zero after the end of a document.
 
-        `lengths` may not rise: the longest document comes first (see `WordTokens.batch`).
+        `lengths` must be descending (see `WordTokens.batch`).
         """
         if self.words.device.type != "cpu":
             return self.by_torch(ids, lengths)
@@ -79,8 +79,8 @@ class RecurrentEncoder(nn.Module):
             self.pool,
             learning,
         )
-        found: Any = RecurrentPass.apply(plan, ids, self.words, self.start, self.start_cell, *self._weights())
-        return found
+        states: Any = RecurrentPass.apply(plan, ids, self.words, self.start, self.start_cell, *self._weights())
+        return states
 
     def by_torch(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """The same with torch's own layers."""

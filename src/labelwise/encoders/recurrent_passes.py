@@ -1,10 +1,10 @@
 """Word table, dropout and a bidirectional LSTM or GRU in one pass over packed tokens, for CPUs.
 
-Torch's own layers pay for padding, or for packing; both directions one after the other; and for new memory at every
-step. Here tokens are packed by steps, documents from the longest to the shortest, so that a document costs its own
-length and begins at its own ends; all input products are one matrix product; the directions run on a thread each; the
-time between two products is one kernel; and all memory is taken from a `Buffers` that the next step uses again.
-The result is torch's to rounding, gradients too.
+Torch's layers pay for padding or packing, run the directions one after the other, and allocate new memory at every
+step. Here tokens are packed by time steps, documents in order of descending length, so that each document costs only
+its own length; the input products of all steps are one matrix product; each direction has its own thread; one kernel
+runs between two matrix products; and all memory comes from `Buffers` that the next step reuses.
+Results and gradients equal torch's up to rounding.
 """
 
 from __future__ import annotations
@@ -23,49 +23,49 @@ from labelwise.encoders.row_gradients import add_row_gradient
 from labelwise.parallel import ranges, run_all, threads
 
 FEW = 1 << 16
-"""Numbers that are not worth a second thread."""
+"""Arrays up to this size use one thread."""
 
 
 @dataclass(frozen=True)
 class Steps:
-    """How packed tokens lie: step t has the tokens number t of the first ``counts[t]`` documents."""
+    """Layout of packed tokens: time step t holds token t of the first ``counts[t]`` documents."""
 
     counts: tuple[int, ...]
     begins: tuple[int, ...]
 
     @classmethod
     def of(cls, lengths: np.ndarray) -> Steps:
-        """From the lengths of documents, which may not rise and are 1 at least."""
+        """From the lengths of documents, descending and at least 1."""
         counts = np.searchsorted(-lengths, -np.arange(int(lengths[0])) if len(lengths) else [], side="left")
         return cls(tuple(counts.tolist()), tuple((np.cumsum(counts) - counts).tolist()))
 
     @property
     def tokens(self) -> int:
-        """Tokens in all."""
+        """Total number of tokens."""
         return self.begins[-1] + self.counts[-1]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is computed: the kind of cell, the steps and the shares that dropout leaves out."""
+    """Settings of one pass: the type of cell, the time steps and the dropout rates."""
 
-    kind: str
+    cell_type: str
     steps: Steps
     drop_words: float
     drop_states: float
     pool: BufferPool
     keep: bool
-    """Whether a backward pass may come."""
+    """Whether to keep what a backward pass needs."""
 
     def order(self, direction: int) -> range:
-        """The steps as a direction walks through them."""
+        """The time steps in the order of a direction."""
         count = len(self.steps.counts)
         return range(count) if direction == 0 else range(count - 1, -1, -1)
 
 
 @dataclass(frozen=True)
 class Weights:
-    """One direction: input weights over columns ``0:x``, recurrent ones over ``h0:`` of the gates."""
+    """Weights of one direction: columns ``:input_end`` of the gates are inputs', ``recurrent_begin:`` recurrent."""
 
     inputs: Tensor
     recurrent: Tensor
@@ -75,10 +75,10 @@ class Weights:
     recurrent_begin: int
 
     @classmethod
-    def of(cls, kind: str, given: tuple[Tensor, ...]) -> Weights:
-        """From torch's four tensors, in the order of columns that the kernels want."""
+    def of(cls, cell_type: str, given: tuple[Tensor, ...]) -> Weights:
+        """From torch's four tensors, with columns in the kernels' order."""
         inputs, recurrent, input_bias, recurrent_bias = given
-        if kind == "lstm":
+        if cell_type == "lstm":
             return cls(inputs, recurrent, input_bias + recurrent_bias, len(inputs), 0)
         width = len(inputs) // 3
         bias = input_bias + recurrent_bias
@@ -88,27 +88,27 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class Dropped:
-    """Entries that dropout leaves out: a share, and two numbers from torch's generator that decide which."""
+class Dropout:
+    """One draw of dropout: the dropped fraction, and two keys from torch's generator that decide which entries."""
 
-    share: float
+    fraction: float
     keys: tuple[int, int]
 
     @classmethod
-    def drawn(cls, share: float) -> Dropped:
-        """New keys; none are drawn when nothing is left out."""
-        one, other = torch.randint(1 << 32, (2,)).tolist() if share else (0, 0)
-        return cls(share, (one, other))
+    def drawn(cls, fraction: float) -> Dropout:
+        """Draw new keys; none are drawn if the fraction is 0."""
+        one, other = torch.randint(1 << 32, (2,)).tolist() if fraction else (0, 0)
+        return cls(fraction, (one, other))
 
     def apply(self, values: Tensor) -> None:
-        """Leave out entries of a contiguous tensor, in place, and make up for them."""
-        if not self.share:
+        """Zero the dropped entries of a contiguous tensor in place and scale the others."""
+        if not self.fraction:
             return
         from labelwise.kernels.networks.dropout import drop_out
 
         flat = values.view(-1).numpy()
         keys = np.uint32(self.keys[0]), np.uint32(self.keys[1])
-        least, factor = np.uint32(self.share * 2**32), np.float32(1 / (1 - self.share))
+        least, factor = np.uint32(self.fraction * 2**32), np.float32(1 / (1 - self.fraction))
         run_all(
             lambda part: drop_out(flat[slice(*part)], np.int64(part[0]), *keys, least, factor),
             ranges(len(flat), threads() if len(flat) > FEW else 1),
@@ -118,8 +118,8 @@ class Dropped:
 class RecurrentPass(torch.autograd.Function):
     """Hidden states [documents, longest, 2 x width], zero after a document's end; dropout is applied to them.
 
-    Arguments: the plan, packed word ids, the word table, the first hidden states and cells (or None), and torch's eight
-    weights of a bidirectional layer.
+    Arguments: the plan, packed word ids, the word table, the initial hidden states and cells (or None), and torch's
+    eight weights of a bidirectional layer.
     """
 
     @staticmethod
@@ -128,18 +128,18 @@ class RecurrentPass(torch.autograd.Function):
     ) -> Tensor:
         buffers = plan.pool.acquire(ids.device)
         steps, width = plan.steps, given[1].shape[1]
-        documents, places, tokens = steps.counts[0], len(steps.counts), steps.tokens
+        documents, longest, tokens = steps.counts[0], len(steps.counts), steps.tokens
         words = torch.index_select(table.detach(), 0, ids, out=buffers.get("words", tokens, table.shape[1]))
-        dropped = Dropped.drawn(plan.drop_words), Dropped.drawn(plan.drop_states)
+        dropped = Dropout.drawn(plan.drop_words), Dropout.drawn(plan.drop_states)
         dropped[0].apply(words)
-        shape = (documents, places, 2 * width)
+        shape = (documents, longest, 2 * width)
         out = buffers.get("out", *shape) if plan.keep else torch.empty(shape)
-        weights = [Weights.of(plan.kind, tuple(w.detach() for w in given[at : at + 4])) for at in (0, 4)]
+        weights = [Weights.of(plan.cell_type, tuple(w.detach() for w in given[at : at + 4])) for at in (0, 4)]
         starts = [None if part is None else part.detach() for part in (hidden, cell)]
         _each_direction(lambda direction: _forward(plan, buffers, weights[direction], words, starts, out, direction))
-        for place in range(1, places):  # documents that end before this place
-            if steps.counts[place] < documents:
-                out[steps.counts[place] :, place] = 0
+        for step in range(1, longest):  # documents that end before this step
+            if steps.counts[step] < documents:
+                out[steps.counts[step] :, step] = 0
         dropped[1].apply(out)
         if plan.keep:
             ctx.plan, ctx.buffers, ctx.weights, ctx.ids, ctx.dropped = plan, buffers, weights, ids, dropped
@@ -160,40 +160,40 @@ class RecurrentPass(torch.autograd.Function):
             ctx.dropped[1].apply(gradients)
         needs_words, needs_start = ctx.needs_input_grad[2], ctx.needs_input_grad[3]
         words = buffers.get("words", steps.tokens, ctx.table.shape[1])
-        found = _each_direction(
+        results = _each_direction(
             lambda direction: _backward(plan, buffers, weights[direction], words, gradients, direction, needs_words)
         )
         if needs_words:
-            total = found[0].words.add_(found[1].words)
+            total = results[0].words.add_(results[1].words)
             ctx.dropped[0].apply(total)
             add_row_gradient(ctx.table, *summed_rows(ctx.ids, total))
         starts: list[Tensor | None] = [None, None]
         if needs_start:
-            starts[0] = torch.stack([part.hidden for part in found])
-            starts[1] = torch.stack([part.cell for part in found]) if ctx.has_cell else None
+            starts[0] = torch.stack([part.hidden for part in results])
+            starts[1] = torch.stack([part.cell for part in results]) if ctx.has_cell else None
         plan.pool.release(buffers)
         ctx.buffers = None
-        return None, None, None, *starts, *(gradient for part in found for gradient in part.weights)
+        return None, None, None, *starts, *(gradient for part in results for gradient in part.weights)
 
 
 def summed_rows(rows: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Each row once, in order, and the sum of its values."""
-    distinct, places = torch.unique(rows, return_inverse=True)
-    return distinct, torch.zeros(len(distinct), values.shape[1]).index_add_(0, places, values)
+    """The distinct rows in ascending order, and the sum of the values of each."""
+    distinct, inverse = torch.unique(rows, return_inverse=True)
+    return distinct, torch.zeros(len(distinct), values.shape[1]).index_add_(0, inverse, values)
 
 
 def _each_direction(work: Any) -> list[Any]:
-    """Both directions, on a thread each where there are two."""
+    """Run both directions, in parallel if there are two threads."""
     if threads() < 2:
         with torch.no_grad():
             return [work(0), work(1)]
-    share, usual = threads() // 2, torch.get_num_threads()
+    per_direction, usual = threads() // 2, torch.get_num_threads()
 
-    def alone(direction: int) -> Any:
-        with limited_threads(share, usual), torch.no_grad():
+    def run_direction(direction: int) -> Any:
+        with limited_threads(per_direction, usual), torch.no_grad():
             return work(direction)
 
-    return run_all(alone, (0, 1))
+    return run_all(run_direction, (0, 1))
 
 
 def _forward(
@@ -207,7 +207,7 @@ def _forward(
 ) -> None:
     from labelwise.kernels.networks.recurrent_cells import gru_forward, lstm_forward
 
-    kernel = lstm_forward if plan.kind == "lstm" else gru_forward
+    kernel = lstm_forward if plan.cell_type == "lstm" else gru_forward
     steps, width = plan.steps, weights.recurrent.shape[1]
     gates, before, cells = _gate_buffers(plan, buffers, width, direction)
     columns = gates[:, : weights.input_end]
@@ -216,7 +216,7 @@ def _forward(
     recurrent, sums = weights.recurrent.T, gates[:, weights.recurrent_begin :]
     arrays = gates.numpy(), cells.numpy(), before.numpy(), out.numpy()
     order = plan.order(direction)
-    begun = 0  # documents that came in at an earlier step
+    begun = 0  # documents that started at an earlier step
     for number, step in enumerate(order):
         begin, count = steps.begins[step], steps.counts[step]
         if count > begun:
@@ -250,7 +250,7 @@ def _backward(
     gates, before, cells = _gate_buffers(plan, buffers, width, direction)
     hidden, carried = (buffers.get(f"{name} {direction}", steps.counts[0], width) for name in ("hidden", "carried"))
     sums = gates[:, weights.recurrent_begin :]
-    lstm = plan.kind == "lstm"
+    lstm = plan.cell_type == "lstm"
     kernel, states, straight = (lstm_backward, cells, 0) if lstm else (gru_backward, before, 1)
     arrays = gates.numpy(), states.numpy(), gradients.numpy(), hidden.numpy(), carried.numpy()
     first_hidden, first_cell = torch.zeros(width), torch.zeros(width)
@@ -267,20 +267,20 @@ def _backward(
     first_hidden += hidden[:after].sum(0)
     first_cell += carried[:after].sum(0)
     inputs = gates[:, : weights.input_end]
-    found_words = words
+    word_gradients = words
     if needs_words:
-        found_words = torch.mm(inputs, weights.inputs, out=buffers.get(f"word gradients {direction}", *words.shape))
+        word_gradients = torch.mm(inputs, weights.inputs, out=buffers.get(f"word gradients {direction}", *words.shape))
     return _Gradients(
-        _weight_gradients(plan.kind, inputs.T @ words, sums.T @ before, gates.sum(0)),
+        _weight_gradients(plan.cell_type, inputs.T @ words, sums.T @ before, gates.sum(0)),
         first_hidden,
         first_cell,
-        found_words,
+        word_gradients,
     )
 
 
-def _weight_gradients(kind: str, inputs: Tensor, recurrent: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
-    """In torch's order."""
-    if kind == "lstm":
+def _weight_gradients(cell_type: str, inputs: Tensor, recurrent: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+    """Gradients of the four tensors in torch's order."""
+    if cell_type == "lstm":
         return inputs, recurrent, bias, bias.clone()
     width = len(inputs) // 3
     new, others, added = bias[:width], bias[width : 3 * width], bias[3 * width :]
@@ -293,9 +293,9 @@ def _weight_gradients(kind: str, inputs: Tensor, recurrent: Tensor, bias: Tensor
 
 
 def _gate_buffers(plan: Plan, buffers: Buffers, width: int, direction: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Gates, hidden states and cells before each step. A GRU has no cells, and its kernels look at none."""
+    """Gates, hidden states and cells before each step. A GRU has no cells, and its kernels read none."""
     tokens = plan.steps.tokens
     gates = buffers.get(f"gates {direction}", tokens, 4 * width)
     before = buffers.get(f"before {direction}", tokens, width)
-    cells = buffers.get(f"cells {direction}", tokens, width) if plan.kind == "lstm" else before
+    cells = buffers.get(f"cells {direction}", tokens, width) if plan.cell_type == "lstm" else before
     return gates, before, cells

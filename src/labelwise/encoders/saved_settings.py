@@ -1,8 +1,8 @@
-"""Settings and tokenizers of saved encoders: how far those of a stranger's folder are believed.
+"""Checks of the settings and tokenizers of saved encoders, which may come from an untrusted folder.
 
-Loading a model must neither reach for the network nor hang nor ask for more memory than its weights take. So only
+Loading a model must not access the network, hang, or allocate much more memory than its weights take. So only
 families of plain text transformers are built, counts are bounded before anything is built, and a tokenizer may not
-make texts much longer than they are.
+make texts much longer.
 """
 
 from __future__ import annotations
@@ -30,24 +30,25 @@ TEXT_FAMILIES = frozenset((
     "roberta-prelayernorm", "roc_bert", "roformer", "seed_oss", "smollm3", "squeezebert", "stablelm", "starcoder2",
     "xlm", "xlm-roberta", "xlm-roberta-xl", "xlnet", "xmod", "yoso",
 ))  # fmt: skip
-"""Families that are built from their settings alone. Others may name a second model, which would be fetched."""
-NO_PART = ("num_labels", "id2label", "label2id", "problem_type", "task_specific_params", "finetuning_task")
-"""Settings of heads that an encoder does not have; a large number of labels would be spelt out one by one."""
-MOST_SETTINGS_BYTES = 1 << 20
-MOST_TOKENIZER_BYTES = 1 << 28
-MOST_COUNT = 1 << 31
-MOST_REPEATED = 512
-"""Layers, groups or blocks at most; nor may there be more than weights (64 always may: layers can share weights)."""
+"""Families that are built from their settings alone. Others may name a second model, which would be downloaded."""
+HEAD_SETTINGS = ("num_labels", "id2label", "label2id", "problem_type", "task_specific_params", "finetuning_task")
+"""Settings of heads that an encoder does not have; a large number of labels would be expanded one by one."""
+MAX_SETTINGS_BYTES = 1 << 20
+MAX_TOKENIZER_BYTES = 1 << 28
+MAX_COUNT = 1 << 31
+MAX_REPEATED = 512
+"""Maximum number of layers, groups or blocks; also at most the number of weights, but 64 are always allowed because
+layers can share weights."""
 REPEATED = ("layer", "group", "block", "stage", "expert")
-MOST_BUFFER_BYTES = 1 << 30
-MOST_GROWTH = 64
-"""How many times longer the replacements of a tokenizer can make a text."""
-MOST_RULES = 200
+MAX_BUFFER_BYTES = 1 << 30
+MAX_GROWTH = 64
+"""How many times longer the replacement rules of a tokenizer may make a text."""
+MAX_RULES = 200
 
 
 def checked_settings(text: np.ndarray, n_weights: int, path: Path) -> dict[str, Any]:
-    """The settings of a saved encoder with so many weights, if they can be built without harm."""
-    if text.dtype != np.uint8 or text.ndim != 1 or len(text) > MOST_SETTINGS_BYTES:
+    """The settings of a saved encoder with `n_weights` weights, if it is safe to build it."""
+    if text.dtype != np.uint8 or text.ndim != 1 or len(text) > MAX_SETTINGS_BYTES:
         raise ModelFormatError(f"{path}: the settings of the encoder are damaged")
     try:
         settings = json.loads(text.tobytes())
@@ -58,11 +59,11 @@ def checked_settings(text: np.ndarray, n_weights: int, path: Path) -> dict[str, 
         raise ModelFormatError(
             f"{path}: the encoder is of the family {str(family)[:80]!r}, which is not a plain text model"
         )
-    settings = {key: value for key, value in settings.items() if key not in NO_PART}
+    settings = {key: value for key, value in settings.items() if key not in HEAD_SETTINGS}
     for name, number in _numbers(settings):
-        most = min(MOST_REPEATED, max(64, n_weights)) if any(word in name for word in REPEATED) else MOST_COUNT
+        most = min(MAX_REPEATED, max(64, n_weights)) if any(word in name for word in REPEATED) else MAX_COUNT
         if isinstance(number, int) and abs(number) > most:
-            raise ModelFormatError(f"{path}: the encoder's setting {name} is {number}; at most {most:,} is believed")
+            raise ModelFormatError(f"{path}: the encoder's setting {name} is {number}; at most {most:,} is accepted")
     if settings.get("chunk_size_feed_forward", 0) not in (0, 1):
         raise ModelFormatError(
             f"{path}: the encoder's setting chunk_size_feed_forward must be 0, or most texts would fail"
@@ -82,7 +83,7 @@ def _numbers(value: Any, name: str = "") -> Iterator[tuple[str, int | float]]:
 
 
 def check_shapes(make: Callable[[], Any], weights: Mapping[str, np.ndarray], path: Path) -> None:
-    """Compare a network that has shapes only with the weights that are there, before one is made in memory."""
+    """Compare the shapes of a network (on the meta device) with the stored weights before it is built in memory."""
     import torch
 
     with torch.device("meta"):
@@ -90,20 +91,20 @@ def check_shapes(make: Callable[[], Any], weights: Mapping[str, np.ndarray], pat
     if getattr(network, "pooler", None) is not None:
         network.pooler = None
     for name, expected in network.state_dict().items():
-        found = weights.get(name)
-        if found is None or found.shape != tuple(expected.shape):
-            raise ModelFormatError(f"{path}: the weight {name} has another shape than the settings say, or is missing")
-    if sum(buffer.nbytes for buffer in network.buffers()) > MOST_BUFFER_BYTES:
-        raise ModelFormatError(f"{path}: the encoder's settings ask for more memory than its weights can need")
+        weight = weights.get(name)
+        if weight is None or weight.shape != tuple(expected.shape):
+            raise ModelFormatError(f"{path}: the weight {name} is missing or its shape differs from the settings")
+    if sum(buffer.nbytes for buffer in network.buffers()) > MAX_BUFFER_BYTES:
+        raise ModelFormatError(f"{path}: the encoder's settings need more memory than its weights can explain")
 
 
 def check_tokenizer(text: np.ndarray, path: Path) -> str:
-    """The JSON of a tokenizer, if none of its rules makes texts much longer."""
-    if text.dtype != np.uint8 or text.ndim != 1 or len(text) > MOST_TOKENIZER_BYTES:
+    """The JSON of a tokenizer, if its rules cannot make texts much longer."""
+    if text.dtype != np.uint8 or text.ndim != 1 or len(text) > MAX_TOKENIZER_BYTES:
         raise ModelFormatError(f"{path}: the tokenizer is damaged")
     try:
-        found = text.tobytes().decode()
-        tokenizer = json.loads(found)
+        json_text = text.tobytes().decode()
+        tokenizer = json.loads(json_text)
         rules = [rule for part in ("normalizer", "pre_tokenizer") for rule in _rules(tokenizer.get(part))]
     except (ValueError, RecursionError, AttributeError) as error:
         raise ModelFormatError(f"{path}: the tokenizer cannot be read: {error}") from None
@@ -113,13 +114,13 @@ def check_tokenizer(text: np.ndarray, path: Path) -> str:
             growth *= max(
                 1.0, len(str(rule.get("content") or rule.get("prepend") or "")) / _shortest(rule.get("pattern"))
             )
-    if growth > MOST_GROWTH or len(rules) > MOST_RULES:
-        raise ModelFormatError(f"{path}: the tokenizer's rules could make a text more than {MOST_GROWTH} times longer")
-    return found
+    if growth > MAX_GROWTH or len(rules) > MAX_RULES:
+        raise ModelFormatError(f"{path}: the tokenizer's rules could make a text more than {MAX_GROWTH} times longer")
+    return json_text
 
 
 def _rules(part: Any) -> Iterator[dict[str, Any]]:
-    """The rules of a normalizer or of what splits texts into words, however deep."""
+    """All rules of a normalizer or pre-tokenizer, nested ones included."""
     if isinstance(part, dict):
         yield part
         for inner in part.values():
@@ -130,17 +131,17 @@ def _rules(part: Any) -> Iterator[dict[str, Any]]:
 
 
 def _shortest(pattern: Any) -> int:
-    """Letters that a pattern replaces at least."""
+    """The minimum number of characters that a pattern matches."""
     plain = pattern.get("String") if isinstance(pattern, dict) else None
     return max(1, len(plain)) if isinstance(plain, str) else 1
 
 
-def guarded(work: Callable[[], Result], what: str) -> Result:
-    """What `work` gives. The panics of Rust libraries are no Exceptions; they become an error of ours as well."""
+def call_guarded(work: Callable[[], Result], what: str) -> Result:
+    """Call `work`, raising its errors as ModelFormatError; also panics of Rust libraries, which are no Exceptions."""
     try:
         return work()
     except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
         raise
     except BaseException as error:
-        said = " ".join(str(error).split())[:200]
-        raise ModelFormatError(f"{what}: {said}") from None
+        message = " ".join(str(error).split())[:200]
+        raise ModelFormatError(f"{what}: {message}") from None

@@ -1,8 +1,8 @@
-"""Networks over sparse rows, several side by side: a table of feature vectors, hidden layers, one output per bucket.
+"""Stacked networks over sparse rows: a table of feature vectors, hidden layers, one output per bucket.
 
-All weights of `count` networks are stacked, so that a layer of all of them is one batched product. They share the
-documents and nothing else: each may read features under numbers of its own (feature hashing), and no sum runs over two
-networks, so that each learns what it would learn alone. There is never a dense matrix of the input.
+All weights of `count` networks are stacked, so that a layer of all of them is one batched product. They share only
+the documents: each may have its own feature ids (feature hashing), and no sum runs over two networks, so that each
+learns what it would learn alone. The input is never a dense matrix.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from labelwise.encoders.row_gradients import add_row_gradient
 from labelwise.kernels.networks.sparse_layer import by_column, weighted_rows
 from labelwise.parallel import ranges, run_all, threads
 
-START_SPREAD = 0.05
-"""Standard deviation of the first weights of the table."""
+INITIAL_STD = 0.05
+"""Standard deviation of the initial weights of the table."""
 
 
 @dataclass(frozen=True)
 class SparseRows:
-    """Rows of a batch for several networks: CSR with columns [networks, entries] of each network's own numbering."""
+    """Rows of a batch for several networks: CSR with columns [networks, entries], in each network's own feature ids."""
 
     indptr: Tensor
     columns: Tensor
@@ -49,13 +49,13 @@ class SparseMLP(nn.Module):
     Parameters
     ----------
     count
-        Networks side by side.
+        Number of stacked networks.
     n_features
         Columns of each network's rows.
     hidden
-        Widths of the hidden layers; none makes the networks linear.
+        Widths of the hidden layers; without any, the networks are linear.
     outputs
-        Scores of each network.
+        Scores per network.
     """
 
     def __init__(self, count: int, n_features: int, hidden: Sequence[int], outputs: int) -> None:
@@ -63,30 +63,30 @@ class SparseMLP(nn.Module):
         widths = [*hidden, outputs]
         self.count, self.n_features = count, n_features
         self.table = nn.Parameter(torch.empty(count * n_features, widths[0]))
-        # flat, as vectors are: weight decay tells biases from matrices by their dimensions
+        # one-dimensional: weight decay distinguishes biases from matrices by their number of dimensions
         self.biases = nn.ParameterList(torch.zeros(count * width) for width in widths)
         self.weights = nn.ParameterList(torch.empty(count, width, before) for before, width in pairwise(widths))
         self.word_tables = ("table",) if hidden else ()
         self._slots: np.ndarray | None = None
 
     @torch.no_grad()
-    def start(self, seeds: Sequence[Sequence[int]], output_biases: Tensor) -> SparseMLP:
-        """Draw first weights, each network's from its own seed, and set where its outputs begin."""
-        for place, seed in enumerate(seeds):
+    def initialise(self, seeds: Sequence[Sequence[int]], output_biases: Tensor) -> SparseMLP:
+        """Draw the initial weights of each network from its own seed, and set its output biases."""
+        for index, seed in enumerate(seeds):
             generator = torch.Generator().manual_seed(int(np.random.SeedSequence(list(seed)).generate_state(1)[0]))
-            self.of(place, self.table).normal_(0, START_SPREAD, generator=generator)
+            self.of(index, self.table).normal_(0, INITIAL_STD, generator=generator)
             for weight in self.weights:
-                weight[place].normal_(0, math.sqrt(2 / weight.shape[2]), generator=generator)
+                weight[index].normal_(0, math.sqrt(2 / weight.shape[2]), generator=generator)
         if len(self.weights):
-            self.weights[-1].mul_(START_SPREAD)  # outputs begin at their biases
+            self.weights[-1].mul_(INITIAL_STD)  # initial outputs are close to their biases
         for bias in self.biases[:-1]:
             bias.zero_()
         self.biases[-1].copy_(output_biases.reshape(-1))
         return self
 
-    def of(self, place: int, table: Tensor) -> Tensor:
-        """The part of the table that belongs to one network."""
-        return table[place * self.n_features : (place + 1) * self.n_features]
+    def of(self, index: int, table: Tensor) -> Tensor:
+        """The rows of the table that belong to one network."""
+        return table[index * self.n_features : (index + 1) * self.n_features]
 
     def bias(self, layer: int) -> Tensor:
         """The biases of a layer, [networks, width]."""
@@ -95,21 +95,21 @@ class SparseMLP(nn.Module):
     def forward(self, rows: SparseRows) -> Tensor:
         """Scores [networks, documents, outputs]."""
         layer = self._first(rows) + self.bias(0)[:, None]
-        for place, weight in enumerate(self.weights, 1):
-            layer = torch.baddbmm(self.bias(place)[:, None], functional.relu(layer), weight.mT)
+        for depth, weight in enumerate(self.weights, 1):
+            layer = torch.baddbmm(self.bias(depth)[:, None], functional.relu(layer), weight.mT)
         return layer
 
     def scores_by_output(self, rows: SparseRows) -> Tensor:
-        """The same as [networks, outputs, documents], which decoding reads."""
+        """Scores [networks, outputs, documents], the order that decoding reads."""
         layer = self._first(rows) + self.bias(0)[:, None]
         if not len(self.weights):
             return layer.mT.contiguous()
-        for place, weight in enumerate(self.weights[:-1], 1):
-            layer = torch.baddbmm(self.bias(place)[:, None], functional.relu(layer), weight.mT)
+        for depth, weight in enumerate(self.weights[:-1], 1):
+            layer = torch.baddbmm(self.bias(depth)[:, None], functional.relu(layer), weight.mT)
         return torch.baddbmm(self.bias(-1)[:, :, None], self.weights[-1], functional.relu(layer).mT)
 
     def _first(self, rows: SparseRows) -> Tensor:
-        """[networks, documents, width] from the table."""
+        """The first layer [networks, documents, width]: weighted sums of table rows."""
         width = self.table.shape[1]
         offsets = torch.arange(self.count, device=rows.columns.device)[:, None] * self.n_features
         columns = (rows.columns + offsets).reshape(-1)
@@ -118,15 +118,15 @@ class SparseMLP(nn.Module):
         values = rows.values.expand(self.count, -1).reshape(-1)
         if self.table.device.type == "cpu":
             indptr = torch.cat([begins.reshape(-1), torch.tensor([self.count * entries])])
-            found: Any = _FirstLayer.apply(self.table, indptr, columns, values, self)
+            sums: Any = _FirstLayer.apply(self.table, indptr, columns, values, self)
         else:
-            found = functional.embedding_bag(
+            sums = functional.embedding_bag(
                 columns, self.table, begins.reshape(-1), mode="sum", sparse=True, per_sample_weights=values
             )
-        return found.reshape(self.count, len(rows), width)
+        return sums.reshape(self.count, len(rows), width)
 
     def slots(self) -> np.ndarray:
-        """One number for each row of the table, for sorting entries by column."""
+        """Working memory of one integer per table row, for sorting entries by column."""
         if self._slots is None or len(self._slots) != len(self.table):
             self._slots = np.full(len(self.table), -1, np.int32)
         return self._slots

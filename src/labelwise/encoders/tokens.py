@@ -1,7 +1,7 @@
-"""Texts as numbers: a fast tokenizer, and the tokens of all texts in one flat buffer.
+"""Texts as token ids: a fast tokenizer, and the tokens of all texts in one flat buffer.
 
 Texts are tokenised once, before training. A token takes 4 bytes and a text 16 more; lists of Python integers would take
-ten times that. Special tokens are not kept: they are put around each stretch when a batch is made.
+ten times that. Special tokens are not stored: they are added to each window when a batch is built.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labelwise.encoders.config import EncoderConfig
-from labelwise.encoders.saved_settings import check_tokenizer, guarded
+from labelwise.encoders.saved_settings import call_guarded, check_tokenizer
 from labelwise.errors import ConfigError, MissingDependencyError, ModelFormatError
 from labelwise.progress import progress
-from labelwise.store import stored
+from labelwise.store import get_tensor
 from labelwise.strings import Strings
 
 if TYPE_CHECKING:
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 
 CHUNK = 1024
 """Texts tokenised at a time."""
-BYTES_A_TOKEN = 8
-"""Bytes of a long text that are tried first for every token wanted of it."""
+BYTES_PER_TOKEN = 8
+"""Bytes of a long text that are tokenised first, per token needed of it."""
 MARGIN = 8
-"""Tokens before a cut that are not trusted: a tokenizer may merge across it."""
+"""Tokens before a cut that are discarded: a tokenizer may merge across the cut."""
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """Some documents, padded to the longest of them: ``ids`` and ``mask`` of shape [stretches, length]."""
+    """Some documents, padded to the longest of them: ``ids`` and ``mask`` of shape [windows, length]."""
 
     rows: np.ndarray
-    """Which documents."""
+    """Indices of the documents."""
     ids: np.ndarray
     mask: np.ndarray
     documents: np.ndarray
-    """The document each stretch belongs to, counted from 0 within the batch."""
+    """The document each window belongs to, counted from 0 within the batch."""
 
     @property
     def arrays(self) -> tuple[np.ndarray, ...]:
@@ -51,44 +51,44 @@ class TokenBatch:
 
 @dataclass(frozen=True)
 class Tokens:
-    """The tokens of many texts. Stretch s is ``ids[starts[s]:starts[s + 1]]``; document d owns the stretches from
-    ``stretches[d]`` to ``stretches[d + 1]``, one unless long texts are read in windows."""
+    """The tokens of many texts. Window s is ``ids[starts[s]:starts[s + 1]]``; document d owns the windows from
+    ``windows[d]`` to ``windows[d + 1]``, one unless long texts are read in windows."""
 
     ids: np.ndarray
     starts: np.ndarray
-    stretches: np.ndarray
+    windows: np.ndarray
     prefix: tuple[int, ...]
     suffix: tuple[int, ...]
     pad: int
 
     def __len__(self) -> int:
-        return len(self.stretches) - 1
+        return len(self.windows) - 1
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each document as it is read, special ones and padding included: what batches are made by.
+        """Tokens of each document as the encoder reads it, special ones and padding included.
 
-        A document in several stretches takes as many rows, each as long as the longest of them.
+        A document of several windows takes as many rows, each as long as its longest window.
         """
         sizes = np.diff(self.starts)
-        longest = np.maximum.reduceat(sizes, self.stretches[:-1]) if len(self) else sizes
-        return (longest + len(self.prefix) + len(self.suffix)) * np.diff(self.stretches)
+        longest = np.maximum.reduceat(sizes, self.windows[:-1]) if len(self) else sizes
+        return (longest + len(self.prefix) + len(self.suffix)) * np.diff(self.windows)
 
     def batch(self, documents: np.ndarray) -> TokenBatch:
         """The given documents as padded arrays."""
-        counts = self.stretches[documents + 1] - self.stretches[documents]
+        counts = self.windows[documents + 1] - self.windows[documents]
         owners = np.repeat(np.arange(len(documents)), counts)
         within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
-        rows = np.repeat(self.stretches[documents], counts) + within
+        rows = np.repeat(self.windows[documents], counts) + within
         begins, ends = self.starts[rows], self.starts[rows + 1]
         before, after = len(self.prefix), len(self.suffix)
         lengths = ends - begins + before + after
         ids = np.full((len(rows), int(lengths.max(initial=0))), self.pad, np.int64)
         ids[:, :before] = self.prefix
         for row, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
-            place = before + end - begin
-            ids[row, before:place] = self.ids[begin:end]
-            ids[row, place : place + after] = self.suffix
+            text_end = before + end - begin
+            ids[row, before:text_end] = self.ids[begin:end]
+            ids[row, text_end : text_end + after] = self.suffix
         return TokenBatch(documents, ids, np.arange(ids.shape[1]) < lengths[:, None], owners)
 
     def identity(self) -> tuple[np.ndarray, ...]:
@@ -97,7 +97,7 @@ class Tokens:
 
 
 class TextTokenizer:
-    """A tokenizer of the `tokenizers` library, what it puts around a text, and the id it pads with."""
+    """A tokenizer of the `tokenizers` library, the special tokens around a text, and the padding id."""
 
     def __init__(self, backend: Tokenizer, pad: int) -> None:
         backend.no_truncation()
@@ -112,9 +112,9 @@ class TextTokenizer:
 
     @classmethod
     def trained(cls, texts: Sequence[str], vocabulary: int) -> TextTokenizer:
-        """A tokenizer that knows the most frequent words of the given texts, for encoders with random weights.
+        """Train a tokenizer of the most frequent words of the given texts, for encoders with random weights.
 
-        Whole words and not pieces of them: the library's trainers for pieces give another numbering at every run.
+        Whole words instead of subwords: the library's subword trainers assign different ids at every run.
         """
         try:
             from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
@@ -132,19 +132,19 @@ class TextTokenizer:
 
     @property
     def size(self) -> int:
-        """One more than the largest id."""
+        """The largest id plus 1."""
         return max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     def words(self, ids: Sequence[int]) -> list[str]:
-        """The tokens behind ids, as text."""
+        """The tokens of some ids, as strings."""
         return [self.backend.id_to_token(int(i)) or "" for i in ids]
 
     def encode(self, texts: Strings, config: EncoderConfig) -> Tokens:
-        """Tokenise texts, keeping of each what the encoder is going to read."""
+        """Tokenise texts, keeping only the tokens that the encoder will read."""
         room = config.max_length - len(self.prefix) - len(self.suffix)
         if room < 1:
-            raise ConfigError(f"encoder.max_length: {config.max_length} leaves no room between the special tokens")
-        wanted = room * (config.windows if config.long_texts == "windows" else 1)
+            raise ConfigError(f"encoder.max_length: {config.max_length} leaves no token between the special ones")
+        count = room * (config.windows if config.long_texts == "windows" else 1)
         parts: list[np.ndarray] = []
         sizes: list[int] = []
         nothing = [] if self.prefix or self.suffix else [self.pad]  # an encoder cannot read a text without any token
@@ -152,29 +152,29 @@ class TextTokenizer:
             for begin in range(0, len(texts), CHUNK):
                 chunk = texts[begin : begin + CHUNK]
                 kept: list[int] = []
-                for ids in self._ids(chunk, None if config.long_texts == "head_tail" else wanted):
-                    ids = _head_and_tail(ids, room) if config.long_texts == "head_tail" else ids[:wanted]
+                for ids in self._ids(chunk, None if config.long_texts == "head_tail" else count):
+                    ids = _head_and_tail(ids, room) if config.long_texts == "head_tail" else ids[:count]
                     ids = ids or nothing
                     kept += ids
                     sizes.append(len(ids))
                 parts.append(np.array(kept, np.int32))
                 step(len(chunk))
         flat = np.concatenate(parts) if parts else np.empty(0, np.int32)
-        starts, stretches = _cut(np.array(sizes, np.int64), room)
-        return Tokens(flat, starts, stretches, self.prefix, self.suffix, self.pad)
+        starts, windows = _cut(np.array(sizes, np.int64), room)
+        return Tokens(flat, starts, windows, self.prefix, self.suffix, self.pad)
 
-    def _ids(self, texts: Strings, wanted: int | None) -> Iterator[list[int]]:
-        """Token ids of each text, at least the first `wanted` of them (all if None)."""
-        limit = None if wanted is None else (wanted + MARGIN) * BYTES_A_TOKEN
-        given = [_start_of(texts, place, limit) for place in range(len(texts))]
-        plain = [text for text, _ in given]
-        found = guarded(
+    def _ids(self, texts: Strings, count: int | None) -> Iterator[list[int]]:
+        """Token ids of each text, at least the first `count` of them (all if None)."""
+        limit = None if count is None else (count + MARGIN) * BYTES_PER_TOKEN
+        starts = [_start_of(texts, index, limit) for index in range(len(texts))]
+        plain = [text for text, _ in starts]
+        encodings = call_guarded(
             lambda: self.backend.encode_batch_fast(plain, add_special_tokens=False), "the model's tokenizer has failed"
         )
-        for place, (_, whole) in enumerate(given):
-            ids = found[place].ids
-            if not whole and wanted is not None and len(ids) < wanted + MARGIN:
-                ids = self.backend.encode(texts[place], add_special_tokens=False).ids
+        for index, (_, whole) in enumerate(starts):
+            ids = encodings[index].ids
+            if not whole and count is not None and len(ids) < count + MARGIN:
+                ids = self.backend.encode(texts[index], add_special_tokens=False).ids
             yield ids
 
     def state(self) -> dict[str, np.ndarray]:
@@ -184,28 +184,30 @@ class TextTokenizer:
 
     @classmethod
     def restored(cls, tensors: Mapping[str, np.ndarray], path: Path) -> TextTokenizer:
-        """Take back what `state` gave; only data is read, nothing is run."""
+        """Rebuild the tokenizer from what `state` returned; only data is read, no code is run."""
         from tokenizers import Tokenizer
 
-        text, pad = stored(tensors, "tokenizer", path), stored(tensors, "pad", path)
+        text, pad = get_tensor(tensors, "tokenizer", path), get_tensor(tensors, "pad", path)
         if pad.dtype != np.int64 or pad.shape != (1,) or pad[0] < 0:
             raise ModelFormatError(f"{path}: the tokenizer is damaged")
         rules = check_tokenizer(text, path)
-        return guarded(lambda: cls(Tokenizer.from_str(rules), int(pad[0])), f"{path}: the tokenizer cannot be read")
+        return call_guarded(
+            lambda: cls(Tokenizer.from_str(rules), int(pad[0])), f"{path}: the tokenizer cannot be read"
+        )
 
 
-def _start_of(texts: Strings, place: int, limit: int | None) -> tuple[str, bool]:
-    """A text, or its start up to a blank near the limit when it is much longer; and whether it is whole."""
-    begin, end = int(texts.starts[place]), int(texts.ends[place])
+def _start_of(texts: Strings, index: int, limit: int | None) -> tuple[str, bool]:
+    """A text, or if it is much longer than the limit its start up to a space; and whether it is whole."""
+    begin, end = int(texts.starts[index]), int(texts.ends[index])
     if limit is None or end - begin <= 2 * limit:
-        return texts[place], True
+        return texts[index], True
     head = texts.buffer[begin : begin + limit].tobytes()
     blank = head.rfind(b" ")
-    return (head[:blank].decode(), False) if blank > 0 else (texts[place], True)
+    return (head[:blank].decode(), False) if blank > 0 else (texts[index], True)
 
 
 def _head_and_tail(ids: list[int], room: int) -> list[int]:
-    """The start and the end of a long text, half of the room each."""
+    """The start and the end of a long text, half of the tokens each."""
     if len(ids) <= room:
         return ids
     tail = room // 2
@@ -213,14 +215,14 @@ def _head_and_tail(ids: list[int], room: int) -> list[int]:
 
 
 def _cut(sizes: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cut documents of these sizes into stretches of at most `room` tokens: starts of stretches, and of documents."""
+    """Cut documents of these sizes into windows of at most `room` tokens: starts of windows, and of documents."""
     counts = np.maximum(-(-sizes // room), 1)
-    stretches = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    within = np.arange(stretches[-1]) - np.repeat(stretches[:-1], counts)
+    windows = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    within = np.arange(windows[-1]) - np.repeat(windows[:-1], counts)
     lengths = np.minimum(np.repeat(sizes, counts) - within * room, room)
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), stretches
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), windows
 
 
 def state_of(prefix: str, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """The arrays whose name begins with the prefix, without it."""
+    """The arrays whose names start with the prefix, by the rest of their names."""
     return {key.removeprefix(prefix): value for key, value in arrays.items() if key.startswith(prefix)}

@@ -1,8 +1,8 @@
 """Any text transformer as an encoder: weights from a folder, a hub name, a saved model, or drawn at random.
 
 Only safetensors are read and no code that comes with weights is ever run. One forward pass gives one vector per
-document: the first, last or mean token vector of the last layer, or of the last few layers side by side; stretches of
-one long document are averaged.
+document: the first, last or mean token vector of the last layer, or of the last few layers concatenated; the windows
+of a long document are averaged.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from labelwise.device import torch_threads
 from labelwise.encoders.arrays import as_array, as_tensor
 from labelwise.encoders.config import EncoderConfig
-from labelwise.encoders.encoder_files import check_vocabulary, encoder_place
-from labelwise.encoders.saved_settings import check_shapes, checked_settings, guarded
+from labelwise.encoders.encoder_files import check_vocabulary, encoder_source
+from labelwise.encoders.saved_settings import call_guarded, check_shapes, checked_settings
 from labelwise.encoders.tokens import TextTokenizer, state_of
 from labelwise.errors import ConfigError, MissingDependencyError, ModelFormatError
-from labelwise.store import stored
+from labelwise.store import get_tensor
 from labelwise.strings import Strings
 
 try:
@@ -40,9 +40,9 @@ TINY_ARCHITECTURE = {
     "initializer_range": 0.1,
 }  # fmt: skip
 SHIFTED_POSITIONS = ("roberta", "camembert", "mpnet", "longformer")
-"""Families that count positions from the padding id on, so that two of them are never used."""
+"""Families that count positions from the padding id, so that two positions are never used."""
 NOT_DATA = ("auto_map", "attn_implementation", "experts_implementation", "quantization_config", "dtype", "torch_dtype")
-"""Settings that name code to fetch or hardware to have; a saved model does without."""
+"""Settings that name code to download or hardware; saved models leave them out."""
 
 
 _EMPTY_WEIGHTS = threading.Lock()
@@ -54,7 +54,7 @@ class TransformerEncoder(nn.Module):
     def __init__(self, backbone: Any, tokenizer: TextTokenizer, config: EncoderConfig) -> None:
         super().__init__()
         if getattr(backbone, "pooler", None) is not None:
-            backbone.pooler = None  # we pool ourselves, and it would be trained for nothing
+            backbone.pooler = None  # we pool ourselves, and it would be trained without use
         self.backbone = backbone
         self.tokenizer = tokenizer
         self.config = config
@@ -65,9 +65,7 @@ class TransformerEncoder(nn.Module):
     def _check(self) -> None:
         settings, config = self.backbone.config, self.config
         if settings.is_encoder_decoder:
-            raise ConfigError(
-                f"encoder.model: {settings.model_type} is an encoder with a decoder; take a plain encoder"
-            )
+            raise ConfigError(f"encoder.model: {settings.model_type} is an encoder with a decoder; use a plain encoder")
         limit = getattr(settings, "max_position_embeddings", None)
         limit = limit if limit and limit > 0 else None  # XLNet says -1
         if limit and any(word in settings.model_type for word in SHIFTED_POSITIONS):
@@ -77,7 +75,7 @@ class TransformerEncoder(nn.Module):
         try:
             known = self.backbone.get_input_embeddings().num_embeddings
         except (AttributeError, NotImplementedError):
-            raise ConfigError(f"encoder.model: {settings.model_type} does not read tokens; take a text model") from None
+            raise ConfigError(f"encoder.model: {settings.model_type} does not read tokens; use a text model") from None
         if max(self.tokenizer.size - 1, self.tokenizer.pad, *self.tokenizer.prefix, *self.tokenizer.suffix) >= known:
             raise ConfigError(
                 f"encoder.model: the tokenizer has {self.tokenizer.size:,} tokens, the weights know {known:,}; "
@@ -90,16 +88,16 @@ class TransformerEncoder(nn.Module):
 
     @property
     def width(self) -> int:
-        """Length of a document's vector."""
+        """Dimension of a document's vector."""
         return int(self.backbone.config.hidden_size) * self.config.layers
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return next(self.backbone.parameters()).device
 
     def forward(self, ids: Tensor, mask: Tensor, documents: Tensor) -> Tensor:
-        """Vectors [documents, width] of padded stretches [stretches, length]."""
+        """Vectors [documents, width] of padded windows [windows, length]."""
         several = self.config.layers > 1
         output = self.backbone(input_ids=ids, attention_mask=mask.long(), output_hidden_states=several)
         states = output.hidden_states[-self.config.layers :] if several else (output.last_hidden_state,)
@@ -120,7 +118,7 @@ class TransformerEncoder(nn.Module):
 
     @torch.no_grad()
     def _try(self) -> None:
-        """Encode one short text: settings may break a model in ways that show only when it computes."""
+        """Encode one short text: wrong settings may fail only in the forward pass."""
         ids = [*self.tokenizer.prefix, *([self.tokenizer.pad] * 5), *self.tokenizer.suffix][: self.config.max_length]
         row = torch.tensor([ids])
         with torch_threads():
@@ -128,17 +126,17 @@ class TransformerEncoder(nn.Module):
 
     @torch.no_grad()
     def attentions(self, ids: Tensor, mask: Tensor) -> Tensor | None:
-        """Attention weights [layers, stretches, heads, length, length]; slow, for looking at a few documents.
+        """Attention weights [layers, windows, heads, length, length]; slow, for a few documents.
 
-        None of a model that mixes tokens in another way (FNet, Mamba).
+        None for models without attention (FNet, Mamba).
         """
         # a copy of the modules over the same weights: other threads may predict with this one
         weights = [*self.backbone.parameters(), *self.backbone.buffers()]
         backbone = copy.deepcopy(self.backbone, {id(weight): weight for weight in weights})
         backbone.set_attn_implementation("eager")
         output = backbone(input_ids=ids, attention_mask=mask.long(), output_attentions=True)
-        found = getattr(output, "attentions", None)
-        return torch.stack(found) if found else None
+        attentions = getattr(output, "attentions", None)
+        return torch.stack(attentions) if attentions else None
 
     # --- files ---
 
@@ -150,10 +148,10 @@ class TransformerEncoder(nn.Module):
 
     @classmethod
     def restored(cls, tensors: Mapping[str, np.ndarray], config: EncoderConfig, path: Path) -> TransformerEncoder:
-        """Take back what `state` gave. Weights stay where they are, mapped from the file."""
+        """Rebuild the encoder from what `state` returned. Weights stay memory-mapped."""
         tokenizer = TextTokenizer.restored(tensors, path)
         weights = state_of("weights.", tensors)
-        settings = checked_settings(stored(tensors, "config", path), len(weights), path)
+        settings = checked_settings(get_tensor(tensors, "config", path), len(weights), path)
         try:
             with _quiet():
                 check_shapes(lambda: _architecture(settings), weights, path)
@@ -161,7 +159,7 @@ class TransformerEncoder(nn.Module):
                     backbone = _architecture(settings)
             model = cls(backbone, tokenizer, config)
             _take_weights(backbone, weights, path)
-            guarded(model.eval()._try, f"{path}: the encoder does not work with its settings")
+            call_guarded(model.eval()._try, f"{path}: the encoder fails with its settings")
         except ModelFormatError:
             raise
         except (ConfigError, ValueError, TypeError, RuntimeError) as error:
@@ -171,19 +169,19 @@ class TransformerEncoder(nn.Module):
 
 def _take_weights(backbone: Any, arrays: Mapping[str, np.ndarray], path: Path) -> None:
     for name, expected in backbone.state_dict().items():
-        found = stored(arrays, name, path)
-        if found.shape != tuple(expected.shape) or found.dtype.kind != as_kind(expected):
-            raise ModelFormatError(f"{path}: the weight {name} has another shape than the settings say")
+        array = get_tensor(arrays, name, path)
+        if array.shape != tuple(expected.shape) or array.dtype.kind != dtype_kind(expected):
+            raise ModelFormatError(f"{path}: the shape of the weight {name} differs from the settings")
     backbone.load_state_dict({key: as_tensor(value) for key, value in arrays.items()}, strict=True, assign=True)
 
 
-def as_kind(tensor: Tensor) -> str:
-    """NumPy's letter for a tensor's kind of numbers."""
+def dtype_kind(tensor: Tensor) -> str:
+    """NumPy's `dtype.kind` of a tensor's numbers."""
     return "f" if tensor.dtype.is_floating_point else "b" if tensor.dtype == torch.bool else "i"
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings without those that could fetch code, or that speak of the place they came from."""
+    """Settings without those that could download code, or that name the folder they came from."""
     return {key: value for key, value in settings.items() if key not in NOT_DATA and not key.startswith("_")}
 
 
@@ -197,7 +195,7 @@ def _architecture(settings: Mapping[str, Any]) -> Any:
 
 @contextmanager
 def _empty_weights() -> Iterator[None]:
-    """Parameters of modules that this thread makes inside have shapes only; buffers, which files may lack, are real."""
+    """Modules that this thread builds have parameters on the meta device; buffers, which files may lack, are real."""
     thread = threading.get_ident()
 
     def register_empty(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
@@ -218,7 +216,7 @@ def _empty_weights() -> Iterator[None]:
 
 
 def open_encoder(config: EncoderConfig, texts: Strings, seed: int) -> TransformerEncoder:
-    """The encoder a config asks for. Random weights come with a tokenizer made from the texts."""
+    """Open the encoder of a config. With random weights, the tokenizer is trained on the texts."""
     if config.starts_random:
         tokenizer = TextTokenizer.trained(texts, config.vocabulary)
         settings = {**(config.architecture or TINY_ARCHITECTURE), "vocab_size": tokenizer.size}
@@ -230,13 +228,13 @@ def open_encoder(config: EncoderConfig, texts: Strings, seed: int) -> Transforme
 
 
 def _pretrained(config: EncoderConfig) -> TransformerEncoder:
-    source, local = encoder_place(config.model)
+    source, local = encoder_source(config.model)
     try:
         with _quiet():
             settings = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
             settings._attn_implementation = None  # torch's own where the model can, never a kernel that files name
             tokenizer: Any = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-            backbone, found = transformers.AutoModel.from_pretrained(
+            backbone, loading = transformers.AutoModel.from_pretrained(
                 source,
                 config=settings,
                 use_safetensors=True,
@@ -248,12 +246,12 @@ def _pretrained(config: EncoderConfig) -> TransformerEncoder:
         raise
     except Exception as error:  # files can break a library in any way: its own errors, safetensors', validators'
         raise ConfigError(f"encoder.model: {_why(source, local, error)}") from None
-    # What a file does not have is drawn at random. Only the pooler may be: we do without it.
-    drawn = sorted(name for name in found["missing_keys"] if not name.startswith("pooler."))
+    # transformers draws missing weights at random. Only the pooler may be missing: it is not used.
+    drawn = sorted(name for name in loading["missing_keys"] if not name.startswith("pooler."))
     if drawn:
         raise ConfigError(
-            f"encoder.model: {source} lacks {len(drawn):,} of the weights that its config.json speaks of, among them "
-            f"{drawn[0]}; config.json and weights must be of the same model"
+            f"encoder.model: {source} lacks {len(drawn):,} of the weights that its config.json describes, for example "
+            f"{drawn[0]}; config.json and weights must come from the same model"
         )
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
@@ -268,12 +266,10 @@ def _pretrained(config: EncoderConfig) -> TransformerEncoder:
 
 
 def _why(source: str, local: bool, error: Exception) -> str:
-    """What went wrong when weights were opened, and what to do about it."""
+    """Why the weights could not be opened, and what to do about it."""
     said = " ".join(str(error).split())
     if "trust_remote_code" in said or "custom code" in said:
-        return (
-            f"{source} comes with code of its own, which labelwise does not run; take a model that transformers knows"
-        )
+        return f"{source} needs its own code, which labelwise does not run; use a model that is part of transformers"
     if type(error).__name__ == "SafetensorError":
         return (
             f"{source}: a file of weights (.safetensors) is cut off or damaged; copy or download it again. "
@@ -283,7 +279,7 @@ def _why(source: str, local: bool, error: Exception) -> str:
         return f"{source} has no weights in safetensors; weights in pickle files (.bin, .pt) are not read"
     if not local:
         return (
-            f"{source} is neither a folder nor could it be had from the Hugging Face hub (no network, or no such "
+            f"{source} is not a folder and could not be downloaded from the Hugging Face hub (no network, or no such "
             f"model); give the folder of a model on disk. The hub said: {said[:200]}"
         )
     return f"{source} cannot be opened: {said[:300]}"
@@ -291,7 +287,7 @@ def _why(source: str, local: bool, error: Exception) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the bars and notices of transformers: ours say what is worth saying."""
+    """Silence the progress bars and log messages of transformers."""
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

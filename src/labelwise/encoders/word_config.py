@@ -1,4 +1,4 @@
-"""How texts become words and words become states; free of torch, so that configs can be checked without it."""
+"""Settings of vocabulary, word vectors and recurrent layer. Does not import torch, so that configs need none."""
 
 from __future__ import annotations
 
@@ -8,45 +8,45 @@ from pydantic import Field, model_validator
 
 from labelwise.config import Config
 
-Share = Annotated[float, Field(ge=0, lt=1)]
-MOST_WIDTH = 1 << 16
-"""Numbers in a layer at most; a bound for the settings of saved models, before they are compared with the weights."""
-Width = Annotated[int, Field(ge=1, le=MOST_WIDTH)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+MAX_WIDTH = 1 << 16
+"""Maximum width of a layer; bounds the settings of saved models before they are compared with the weights."""
+Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
 
 
 class WordsConfig(Config):
-    """The vocabulary, and a vector for each word of it."""
+    """The vocabulary and its word vectors."""
 
     max_length: Annotated[int, Field(ge=1)] = 500
-    """Words of a text that are read, from its start."""
+    """Words read per text, from its start."""
     min_frequency: Annotated[int, Field(ge=1)] = 1
-    """Leave out words in fewer training texts than this."""
+    """Leave out words that occur in fewer training texts."""
     max_size: Annotated[int, Field(ge=1)] = 500_000
-    """Words at most: those in most texts, of equals the first by alphabet."""
+    """Maximum vocabulary size: the words that occur in most texts, ties in alphabetical order."""
     lowercase: bool = True
-    """Take upper and lower case for the same."""
+    """Convert texts to lower case."""
     numbers: bool = False
-    """Read words that are digits only; otherwise they are ignored."""
+    """Include words of digits only; otherwise they are ignored."""
     vectors: str | None = None
-    """File with pretrained vectors: text with a word and its numbers in each line (GloVe, word2vec, fastText; gzip is
-    fine), or a .npy array with `vectors_words`. null draws them at random."""
+    """File with pretrained vectors: text with a word and its numbers per line (GloVe, word2vec, fastText; also
+    gzip), or a .npy array with `vectors_words`. null draws them at random."""
     vectors_words: str | None = None
-    """With a .npy of vectors: the word of each row, one a line."""
+    """With a .npy of vectors: a file with the word of each row, one per line."""
     width: Annotated[int, Field(ge=1)] | None = None
-    """Length of random vectors; null is 300. A file of vectors says it itself."""
+    """Dimension of random vectors; null is 300. A file of vectors has its own."""
     normalise: bool = False
-    """Bring the file's vectors to length 1."""
+    """Scale the file's vectors to norm 1."""
     frozen: bool | None = None
-    """Leave the vectors as they are; null does so when they come from a file."""
+    """Do not train the vectors; null does so when they come from a file."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.vectors is None:
             for field in ("vectors_words", "normalise"):
                 if getattr(self, field):
-                    raise ValueError(f"{field} goes with a file of vectors; there is none")
+                    raise ValueError(f"{field} needs a file of vectors: set vectors")
             if self.frozen:
-                raise ValueError("frozen random vectors know nothing; give a file of vectors")
+                raise ValueError("random vectors cannot be frozen; give a file of vectors")
         elif self.width is not None:
             raise ValueError("width is for random vectors; the file of vectors has its own")
         elif (self.vectors_words is not None) != self.vectors.endswith(".npy"):
@@ -55,7 +55,7 @@ class WordsConfig(Config):
 
     @property
     def is_frozen(self) -> bool:
-        """Whether the vectors stay as they are."""
+        """Whether the vectors are not trained."""
         return self.vectors is not None if self.frozen is None else self.frozen
 
 
@@ -63,12 +63,12 @@ class RecurrentConfig(Config):
     """A bidirectional recurrent layer over the words."""
 
     cell: Literal["lstm", "gru"] = "lstm"
-    """The kind of cell."""
-    width: Annotated[int, Field(ge=2, le=MOST_WIDTH, multiple_of=2)] = 512
-    """Numbers of a state, both directions together."""
-    word_dropout: Share = 0.2
-    """Fraction of the entries of word vectors that is left out in each training step."""
-    dropout: Share = 0.5
-    """The same for the states."""
+    """The type of cell."""
+    width: Annotated[int, Field(ge=2, le=MAX_WIDTH, multiple_of=2)] = 512
+    """Dimension of the hidden state, both directions together."""
+    word_dropout: Fraction = 0.2
+    """Dropout rate of word vectors."""
+    dropout: Fraction = 0.5
+    """Dropout rate of hidden states."""
     learned_start: bool = False
-    """Learn the states that the directions begin with; otherwise they are zero."""
+    """Learn the initial states of both directions; otherwise they are zero."""

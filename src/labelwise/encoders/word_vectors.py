@@ -1,8 +1,8 @@
-"""A vector for each word of a vocabulary: from a file of pretrained ones, or at random. Does not import torch.
+"""Word vectors of a vocabulary: from a file of pretrained vectors, or at random. Does not import torch.
 
-Text files (GloVe, word2vec, fastText) are read line by line and only lines of wanted words are parsed, so memory is
-that of the vocabulary and not of the file. Words that the file does not have get random vectors of the same spread, the
-unknown word the mean of all that were found.
+Text files (GloVe, word2vec, fastText) are read line by line and only lines of words in the vocabulary are parsed, so
+that memory grows with the vocabulary, not the file. Words that are not in the file get random vectors of the same
+standard deviation; the unknown word gets the mean of all vectors read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from labelwise.progress import progress
 log = logging.getLogger("labelwise")
 
 WIDTH = 300
-SPREAD = 0.4
+RANDOM_STD = 0.4
 """Standard deviation of random vectors, about that of GloVe's."""
 SHOWN = 40
 
@@ -33,13 +33,13 @@ def word_table(vocabulary: Vocabulary, seed: int) -> np.ndarray:
     config = vocabulary.config
     random = np.random.default_rng(seed)
     if config.vectors is None:
-        return random.normal(0, SPREAD, (len(vocabulary), config.width or WIDTH)).astype(np.float32)
+        return random.normal(0, RANDOM_STD, (len(vocabulary), config.width or WIDTH)).astype(np.float32)
     path = Path(config.vectors).expanduser()
     rows, vectors = _from_array(path, vocabulary) if path.suffix == ".npy" else _from_text(path, vocabulary)
     if len(rows) == 0:
         raise DataError(
             f"{path}: none of the {len(vocabulary.words):,} words of the training texts has a vector here; "
-            "a line is a word and its numbers"
+            "each line must be a word and its numbers"
         )
     log.info(
         "%s: vectors of %s of %s words (%.1f%%)",
@@ -54,7 +54,7 @@ def word_table(vocabulary: Vocabulary, seed: int) -> np.ndarray:
 
 
 def _from_array(path: Path, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
-    """Places of the words that a .npy and its list of words have, and their vectors."""
+    """Indices of the vocabulary's words that are in a .npy with its list of words, and their vectors."""
     listed = Path(str(vocabulary.config.vectors_words)).expanduser()
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -74,23 +74,23 @@ def _from_array(path: Path, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndar
         words.pop()
     if len(words) != len(array):
         raise DataError(f"{listed}: {len(words):,} words for the {len(array):,} vectors in {path}")
-    places = vocabulary.words.positions
-    found: dict[int, int] = {}
+    positions = vocabulary.words.positions
+    row_of_word: dict[int, int] = {}
     for row, word in enumerate(words):
-        if word in places:
-            found.setdefault(places[word], row)
-    rows = np.array(list(found), np.int64)
-    lines = np.array(list(found.values()), np.int64)
+        if word in positions:
+            row_of_word.setdefault(positions[word], row)
+    rows = np.array(list(row_of_word), np.int64)
+    lines = np.array(list(row_of_word.values()), np.int64)
     vectors = np.array(array[lines], np.float32) if len(lines) else np.empty((0, array.shape[1]), np.float32)
     bad = np.flatnonzero(~np.isfinite(vectors).all(1))
     if len(bad):
-        raise DataError(f"{path}: row {lines[bad[0]]:,} ('{words[lines[bad[0]]]}') holds a number that is not finite")
+        raise DataError(f"{path}: row {lines[bad[0]]:,} ('{words[lines[bad[0]]]}') has a number that is not finite")
     return rows, vectors
 
 
 def _from_text(path: Path, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
     """The same from a text file."""
-    wanted = {word.encode(): place for place, word in enumerate(vocabulary.words)}
+    missing = {word.encode(): index for index, word in enumerate(vocabulary.words)}
     rows: list[int] = []
     vectors: list[np.ndarray] = []
     width = 0
@@ -102,23 +102,23 @@ def _from_text(path: Path, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarr
             if width < 1:
                 raise DataError(f"{path}:{number}: a word and its numbers are needed, got {_shown(line)}")
         first = (line.split(None, 1) or [b""])[0]
-        if first not in wanted:
+        if first not in missing:
             continue
         word, *values = line.strip().rsplit(None, width)
-        place = wanted.get(word)
-        if place is None:
+        index = missing.get(word)
+        if index is None:
             if _is_number(word.split()[1]):
                 raise DataError(f"{path}:{number}: more than the {width} numbers of the lines before: {_shown(line)}")
-            continue  # words with blanks inside, of which the first happens to be a word
-        vectors.append(_parsed(values, width, path, number, line))
-        rows.append(place)
-        del wanted[word]
-        if not wanted:
+            continue  # words with spaces, whose first part happens to be in the vocabulary
+        vectors.append(_parse(values, width, path, number, line))
+        rows.append(index)
+        del missing[word]
+        if not missing:
             break
     return np.array(rows, np.int64), np.array(vectors, np.float32).reshape(len(rows), width)
 
 
-def _parsed(values: list[bytes], width: int, path: Path, number: int, line: bytes) -> np.ndarray:
+def _parse(values: list[bytes], width: int, path: Path, number: int, line: bytes) -> np.ndarray:
     try:
         vector = np.array([float(value) for value in values], np.float32)
     except ValueError:
@@ -139,7 +139,7 @@ def _is_number(text: bytes) -> bool:
 
 
 def _is_header(line: bytes) -> bool:
-    """word2vec and fastText say first how many words there are, and how many numbers each has."""
+    """Whether this is the header of word2vec and fastText: number of words and dimension."""
     parts = line.split()
     return len(parts) == 2 and all(part.isdigit() for part in parts)
 
@@ -148,7 +148,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Numbered lines of a plain or gzip file."""
     try:
         size = path.stat().st_size
-        with _opened(path) as file, progress("reading word vectors", size) as step:
+        with _open(path) as file, progress("reading word vectors", size) as step:
             for number, line in enumerate(file, 1):
                 yield number, line
                 step(len(line))
@@ -160,7 +160,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise DataError(f"{path}: the vectors cannot be read: {error}") from None
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _open(path: Path) -> IO[bytes]:
     return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[bad-return]
 
 

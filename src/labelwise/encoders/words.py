@@ -1,8 +1,8 @@
-"""Texts as words of a vocabulary: ids in one flat buffer, and batches packed by steps. Does not import torch.
+"""Texts as word ids of a vocabulary, in one flat buffer, and batches packed by time steps. Does not import torch.
 
-A word is a run of letters, digits and underscores; words of digits only are ignored unless wanted. Only the words
-that are going to be read count for the vocabulary. Word 0 stands for all that it does not hold; a text without any word
-is read as one such word.
+A word is a run of letters, digits and underscores; words of digits only are ignored unless configured. Only
+words within `max_length` count for the vocabulary. Id 0 is the unknown word; a text without words becomes one unknown
+word.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from labelwise.strings import Strings
 
 WORD = re.compile(r"\w+")
 CHUNK = 1024
-"""Texts between two steps of progress."""
-LETTERS_A_WORD = 12
-"""Letters of a long text that are tried first for every word wanted of it."""
+"""Texts between two updates of the progress bar."""
+LETTERS_PER_WORD = 12
+"""Characters of a long text that are read first, per word needed of it."""
 UNKNOWN = 0
 
 
 @dataclass(frozen=True)
 class WordBatch:
-    """Some documents, the longest first, packed by steps: first all first words, then all second ones, and so on."""
+    """Documents in order of descending length, packed by time steps: all first words, then all second ones, ..."""
 
     rows: np.ndarray
-    """Which documents, in the order of the batch."""
+    """Indices of the documents, in the order of the batch."""
     ids: np.ndarray
     """Word ids [tokens], int64."""
     lengths: np.ndarray
-    """Words of each document, int64; they do not rise."""
+    """Words of each document, int64, descending."""
 
     @property
     def arrays(self) -> tuple[np.ndarray, ...]:
@@ -47,7 +47,7 @@ class WordBatch:
 
 @dataclass(frozen=True)
 class WordTokens:
-    """The words of many texts: text d is ``ids[starts[d]:starts[d + 1]]``, one word at least."""
+    """The words of many texts: text d is ``ids[starts[d]:starts[d + 1]]``, at least one word."""
 
     ids: np.ndarray
     starts: np.ndarray
@@ -61,34 +61,34 @@ class WordTokens:
         return np.diff(self.starts)
 
     def batch(self, documents: np.ndarray) -> WordBatch:
-        """The given documents, in order of falling length."""
+        """The given documents, in order of descending length."""
         begins = self.starts[documents]
         lengths = self.starts[np.asarray(documents) + 1] - begins
         order = np.argsort(-lengths, kind="stable")
         begins, lengths = begins[order], lengths[order]
         steps = np.arange(int(lengths[0]) if len(lengths) else 0)[:, None]
-        places = (begins + steps)[steps < lengths]
-        return WordBatch(np.asarray(documents)[order], self.ids[places].astype(np.int64), lengths)
+        positions = (begins + steps)[steps < lengths]
+        return WordBatch(np.asarray(documents)[order], self.ids[positions].astype(np.int64), lengths)
 
     def identity(self) -> tuple[np.ndarray, ...]:
-        """The words."""
+        """The word ids of all texts."""
         return self.ids, self.starts
 
 
 class Vocabulary:
-    """The words a model knows; word number ``n`` of it has the id ``n + 1``."""
+    """The words a model knows; the word at index ``n`` has the id ``n + 1``."""
 
     def __init__(self, words: Strings, config: WordsConfig) -> None:
         self.words = words
         self.config = config
 
     def __len__(self) -> int:
-        """Ids in use, that of unknown words included."""
+        """Number of ids, including that of unknown words."""
         return len(self.words) + 1
 
     @classmethod
     def learned(cls, texts: Strings, config: WordsConfig) -> tuple[Vocabulary, WordTokens]:
-        """The vocabulary of some texts, and these texts in its words."""
+        """The vocabulary of some texts, and these texts as its word ids."""
         numbers: dict[str, int] = {}
         frequency: list[int] = []
 
@@ -100,25 +100,25 @@ class Vocabulary:
             return ids
 
         ids, starts = _ragged(map(ids_of, _words_of(texts, config)))
-        found = list(numbers)
+        words = list(numbers)
         ranked = sorted(
             (number for number, count in enumerate(frequency) if count >= config.min_frequency),
-            key=lambda number: (-frequency[number], found[number]),
+            key=lambda number: (-frequency[number], words[number]),
         )[: config.max_size]
-        renumbered = np.zeros(len(found) + 1, np.int32)
+        renumbered = np.zeros(len(words) + 1, np.int32)
         renumbered[ranked] = np.arange(1, len(ranked) + 1, dtype=np.int32)
-        vocabulary = cls(Strings.of(found[number] for number in ranked), config)
-        # a text without words holds the number -1, which is unknown: the last place, 0
+        vocabulary = cls(Strings.of(words[number] for number in ranked), config)
+        # a text without words has the number -1: the last entry, 0, which is the unknown word
         return vocabulary, WordTokens(renumbered[ids], starts)
 
     def encode(self, texts: Strings) -> WordTokens:
-        """Texts in words of the vocabulary."""
-        places = self.words.positions
-        ids, starts = _ragged([places.get(word, -1) for word in words] for words in _words_of(texts, self.config))
+        """Texts as word ids of the vocabulary."""
+        positions = self.words.positions
+        ids, starts = _ragged([positions.get(word, -1) for word in words] for words in _words_of(texts, self.config))
         return WordTokens(ids + 1, starts)
 
     def name(self, word: int) -> str:
-        """What a word id stands for."""
+        """The word of an id."""
         return "(unknown)" if word == UNKNOWN else self.words[word - 1]
 
     def state(self) -> dict[str, np.ndarray]:
@@ -127,15 +127,15 @@ class Vocabulary:
 
     @classmethod
     def restored(cls, tensors: Mapping[str, np.ndarray], config: WordsConfig, path: Path) -> Vocabulary:
-        """Take back what `state` gave."""
+        """Rebuild the vocabulary from what `state` returned."""
         words = strings_from_tensors("vocabulary", tensors, path)
         if len(words.positions) != len(words):
-            raise ModelFormatError(f"{path}: vocabulary holds a word twice")
+            raise ModelFormatError(f"{path}: duplicate word in the vocabulary")
         return cls(words, config)
 
 
 def _ragged(rows: Iterable[list[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Lists of ids in one buffer; an empty one becomes [-1]."""
+    """Concatenate lists of ids; an empty list becomes [-1]. Returns the ids and the offsets of the lists."""
     parts, chunk, sizes = [np.empty(0, np.int32)], [], []
     for row in rows:
         kept = row or [-1]
@@ -149,7 +149,7 @@ def _ragged(rows: Iterable[list[int]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _words_of(texts: Strings, config: WordsConfig) -> Iterator[list[str]]:
-    """The words of each text that are read."""
+    """The first words of each text, as many as the config reads."""
     with progress("reading words", len(texts)) as step:
         for number, text in enumerate(texts, 1):
             yield first_words(text, config)
@@ -159,16 +159,16 @@ def _words_of(texts: Strings, config: WordsConfig) -> Iterator[list[str]]:
 
 def first_words(text: str, config: WordsConfig) -> list[str]:
     """The first words of a text, as many as the config reads."""
-    wanted = config.max_length
-    limit = (wanted + 1) * LETTERS_A_WORD
+    count = config.max_length
+    limit = (count + 1) * LETTERS_PER_WORD
     if len(text) > 2 * limit:
-        # the last word may be cut in the middle, so one more than wanted must be there
-        found = _plain(text[:limit], config)
-        if len(found) > wanted:
-            return found[:wanted]
-    return _plain(text, config)[:wanted]
+        # the last word may be cut in the middle, so one more than needed must be there
+        words = _split(text[:limit], config)
+        if len(words) > count:
+            return words[:count]
+    return _split(text, config)[:count]
 
 
-def _plain(text: str, config: WordsConfig) -> list[str]:
+def _split(text: str, config: WordsConfig) -> list[str]:
     words = WORD.findall(text.lower() if config.lowercase else text)
     return words if config.numbers else [word for word in words if not word.isnumeric()]

@@ -1,10 +1,10 @@
-"""PIFA: a label is the sum of the documents that carry it ("positive instance feature aggregation").
+"""PIFA (positive instance feature aggregation): a label's features are the sum of its documents' features.
 
-Rows of the label matrix are brought to unit length first, so that a document with many labels counts less for each;
-then Z = Y^T X with its rows at unit length. Labels without documents, or with empty ones only, get an empty row.
+Rows of the label matrix are normalized to unit norm first, so that a document with many labels counts less for each;
+then Z = Y^T X, rows normalized. Labels without documents, or with empty ones only, get an empty row.
 
 Cost: one pass over the features of all (document, label) pairs; memory for the result and one dense vector of all
-features a thread. `keep` cuts each row to its largest entries: a tree made from 500 a label is as good, and faster.
+features per thread. `keep` cuts each row to its largest entries: a tree built from 500 per label is as good and faster.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ from labelwise import parallel
 from labelwise.data.dataset import canonical_csr, canonical_features
 from labelwise.errors import ConfigError, DataError
 
-WORK_A_TASK = 8_000_000
-"""Features to add up in one task at most: bounds the task's buffers."""
+MAX_WORK_PER_TASK = 8_000_000
+"""Maximum number of features summed in one task: bounds the task's buffers."""
 
 
 def pifa(features: Any, labels: Any, keep: int | None = None) -> Any:
-    """Features of each label from those of its documents.
+    """Aggregate the features of each label's documents into the label's features.
 
     Parameters
     ----------
     features
         [documents, features]: CSR, dense, or both side by side as `Blocks`.
     labels
-        CSR [documents, labels]; stored values weigh a document's labels against each other.
+        CSR [documents, labels]; stored values weight a document's labels relative to each other.
     keep
-        Only the so many largest entries (by size) of each row of a CSR block; None keeps all. Dense blocks stay whole.
+        Number of largest entries (by absolute value) to keep per row of a CSR block; None keeps all. Dense blocks are
+        not cut.
 
     Returns
     -------
-    The same kind as `features` with a row a label, columns sorted, rows of unit length or empty.
+    The same type as `features` with one row per label, columns sorted, rows of unit norm or empty.
     """
     csr, dense = two_blocks(features)
     by_label = _unit_rows(canonical_csr(labels, "labels")).T.tocsr()
@@ -46,7 +47,7 @@ def pifa(features: Any, labels: Any, keep: int | None = None) -> Any:
     if csr.shape[0] != documents:
         raise DataError(f"{csr.shape[0]:,} rows of features for {documents:,} rows of labels")
     if keep is not None and keep < 1:
-        raise ConfigError(f"keep must be 1 or more features a label, or None for all; got {keep}")
+        raise ConfigError(f"keep must be 1 or more features per label, or None for all; got {keep}")
     work = np.concatenate([[0], np.cumsum(np.diff(csr.indptr)[by_label.indices], dtype=np.int64)])[by_label.indptr]
     sums = _Sums(by_label, csr, dense, work, csr.shape[1] if keep is None else min(keep, csr.shape[1]))
     parts = parallel.run_all(sums.of_range, _equal_work(work + dense.shape[1] * by_label.indptr))
@@ -54,7 +55,7 @@ def pifa(features: Any, labels: Any, keep: int | None = None) -> Any:
     new_dense = np.concatenate([part[3] for part in parts]) if parts else np.empty((0, dense.shape[1]), np.float32)
     new_csr = _joined(counts, [part[1:3] for part in parts], (n_labels, csr.shape[1]))
     if not np.isfinite(new_csr.data).all() or not np.isfinite(new_dense).all():
-        raise DataError("the features of a label's documents add up to infinity; scale the features down")
+        raise DataError("the sum of the features of a label's documents is infinite; scale the features down")
     if isinstance(features, np.ndarray):
         return new_dense
     if sparse.issparse(features):
@@ -67,14 +68,14 @@ def pifa(features: Any, labels: Any, keep: int | None = None) -> Any:
 
 
 def two_blocks(features: Any) -> tuple[sparse.csr_array, np.ndarray]:
-    """A CSR and a dense float32 block, both checked, from CSR, dense or `Blocks`; what is not there has no columns."""
+    """A CSR and a dense float32 block, both checked, from CSR, dense or `Blocks`; a missing block has no columns."""
     if hasattr(features, "sparse") and hasattr(features, "dense"):
         csr, dense = features.sparse, features.dense
     else:
         csr, dense = (features, None) if sparse.issparse(features) else (None, features)
     given: list[Any] = [canonical_features(block) for block in (csr, dense) if block is not None]
     if not given:
-        raise DataError("there are no features: neither a sparse nor a dense block")
+        raise DataError("there are no features: neither a sparse nor a dense block is given")
     rows = given[0].shape[0]
     if given[-1].shape[0] != rows:
         raise DataError(f"{rows:,} sparse rows of features, but {given[-1].shape[0]:,} dense ones")
@@ -84,10 +85,10 @@ def two_blocks(features: Any) -> tuple[sparse.csr_array, np.ndarray]:
 
 
 class _Sums:
-    """The kernel's inputs, and the sums of a range of labels from them."""
+    """Holds the kernel's inputs and computes the sums of a range of labels."""
 
     def __init__(
-        self, by_label: sparse.csr_array, csr: sparse.csr_array, dense: np.ndarray, work: np.ndarray, most: int
+        self, by_label: sparse.csr_array, csr: sparse.csr_array, dense: np.ndarray, work: np.ndarray, max_entries: int
     ) -> None:
         self.arrays = (
             read_only(by_label.indptr.astype(np.int64)),
@@ -98,24 +99,26 @@ class _Sums:
             read_only(csr.data),
             read_only(dense),
         )
-        self.work, self.n_columns, self.most = work, csr.shape[1], most
+        self.work, self.n_columns, self.max_entries = work, csr.shape[1], max_entries
 
     def of_range(self, labels: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Entries a label, their columns and values, and the dense rows."""
+        """Entries per label, their columns and values, and the dense rows."""
         from labelwise.kernels.cluster.label_features import sum_documents
 
         first, last = labels
         widths = np.minimum(np.diff(self.work[first : last + 1]), self.n_columns)
-        room = int(np.minimum(widths, self.most).sum() + widths.max(initial=0))
+        capacity = int(np.minimum(widths, self.max_entries).sum() + widths.max(initial=0))
         counts = np.empty(last - first, np.int64)
-        indices, data = np.empty(room, np.int32), np.empty(room, np.float32)
+        indices, data = np.empty(capacity, np.int32), np.empty(capacity, np.float32)
         dense = np.zeros((last - first, self.arrays[-1].shape[1]), np.float32)
-        filled = sum_documents(*self.arrays, first, last, self.n_columns, self.most, counts, indices, data, dense)
+        filled = sum_documents(
+            *self.arrays, first, last, self.n_columns, self.max_entries, counts, indices, data, dense
+        )
         return counts, indices[:filled].copy(), data[:filled].copy(), dense
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
-    """A contiguous view that cannot be written, so that kernels are compiled for one kind of array only."""
+    """A contiguous read-only view, so that kernels are compiled for one array type only."""
     view = np.ascontiguousarray(array)[:]
     view.flags.writeable = False
     return view
@@ -127,32 +130,32 @@ def unsigned(indices: np.ndarray) -> np.ndarray:
 
 
 def _unit_rows(labels: sparse.csr_array) -> Any:
-    """The label matrix with its rows at unit length."""
+    """The label matrix with rows of unit norm."""
     documents = labels.shape[0]
     rows = np.repeat(np.arange(documents), np.diff(labels.indptr))
-    lengths = np.sqrt(np.bincount(rows, np.square(labels.data, dtype=np.float64), documents))
-    values = (labels.data / lengths[rows]).astype(np.float32)
+    norms = np.sqrt(np.bincount(rows, np.square(labels.data, dtype=np.float64), documents))
+    values = (labels.data / norms[rows]).astype(np.float32)
     return sparse.csr_array((values, labels.indices, labels.indptr), shape=labels.shape)
 
 
 def _equal_work(work: np.ndarray) -> list[tuple[int, int]]:
-    """Ranges of labels with about the same work, given its running total; several a thread, none too large."""
-    parts = max(4 * parallel.threads(), int(work[-1]) // WORK_A_TASK)
+    """Ranges of labels with about equal work, given its cumulative sum; several per thread, none too large."""
+    parts = max(4 * parallel.threads(), int(work[-1]) // MAX_WORK_PER_TASK)
     edges = np.unique(np.searchsorted(work, np.linspace(0, work[-1], parts + 1)[1:-1]))
     edges = np.unique(np.concatenate([[0], edges, [len(work) - 1]])).tolist()
     return list(pairwise(edges))
 
 
 def _joined(counts: np.ndarray, parts: list[tuple[np.ndarray, np.ndarray]], shape: tuple[int, int]) -> Any:
-    """One CSR from the rows of all ranges; each range's arrays are let go once they are copied."""
+    """One CSR from the rows of all ranges; each range's arrays are freed once they are copied."""
     indptr = np.concatenate([[0], np.cumsum(counts)])
     if indptr[-1] <= np.iinfo(np.int32).max:
         indptr = indptr.astype(np.int32)  # otherwise scipy makes the columns int64 too
     indices, data = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32)
-    place = 0
+    filled = 0
     while parts:
         part_indices, part_data = parts.pop(0)
-        indices[place : place + len(part_indices)] = part_indices
-        data[place : place + len(part_data)] = part_data
-        place += len(part_indices)
+        indices[filled : filled + len(part_indices)] = part_indices
+        data[filled : filled + len(part_data)] = part_data
+        filled += len(part_indices)
     return sparse.csr_array((data, indices, indptr), shape=shape)

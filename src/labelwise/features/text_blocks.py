@@ -1,7 +1,7 @@
-"""Texts cut into blocks of like size, each worked off by whichever thread is free, rows written to few large arrays.
+"""Process texts in blocks of similar size on all threads, with rows written to few large arrays.
 
-A thread's worker appends the rows of block after block to its arrays and notes which documents went where. Letters
-whose lower case a kernel cannot tell (see `kernels.words`) are dealt with here: Python lower-cases these texts first.
+Each thread's worker appends the rows of block after block to its arrays and records where each document's rows are.
+Texts with letters that a kernel cannot lower-case (see `kernels.text.words`) are lower-cased by Python first.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from labelwise.progress import progress
 from labelwise.strings import Strings
 
 BLOCK_BYTES = 1 << 21
-ROOM = 1 << 21
+CAPACITY = 1 << 21
 """Entries in a worker's arrays: large enough for large memory pages."""
-PYTHON_RUN = 64
-"""Texts that are lower-cased by Python together."""
+PYTHON_BATCH = 64
+"""Texts that Python lower-cases at a time."""
 
 
 @dataclass(frozen=True)
-class Piece:
+class RowRange:
     """Rows of the documents first to last - 1, in arrays[...][begin:end] of a worker."""
 
     worker: int
@@ -38,69 +38,71 @@ class Piece:
 
 
 class Worker:
-    """What one thread works with. Subclasses say which arrays rows go to, and which kernel writes them."""
+    """The state of one thread. Subclasses define the arrays for rows and the kernel that writes them."""
 
     def __init__(self, texts: Strings, lowercase: bool, levels: int, row_ends: np.ndarray) -> None:
         self.texts, self.lowercase, self.levels, self.row_ends = texts, lowercase, levels, row_ends
         self.number = 0
-        self.most = ROOM
+        self.max_entries = CAPACITY
         self.arrays: tuple[np.ndarray, ...] = ()
         self.size = self.used = 0
-        self._pieces: list[Piece] = []
-        self._first = self._begin = 0  # of the piece that is being written
+        self._ranges: list[RowRange] = []
+        self._first = self._begin = 0  # of the range that is being written
 
     def new_arrays(self, size: int) -> tuple[np.ndarray, ...]:
-        """Arrays for so many entries."""
+        """Allocate arrays for `size` entries."""
         raise NotImplementedError
 
     def run_kernel(self, texts: Strings, lowercase: bool, row_ends: np.ndarray) -> tuple[int, int]:
-        """Append rows to the arrays and move `used`; why the kernel stopped, and the texts done."""
+        """Append rows to the arrays and advance `used`; returns the kernel's status and the number of texts done."""
         raise NotImplementedError
 
-    def block(self, first: int, last: int) -> list[Piece]:
-        """Work off the documents first to last - 1; where their rows are."""
+    def process(self, first: int, last: int) -> list[RowRange]:
+        """Write the rows of the documents first to last - 1; returns where they are."""
         self._first, self._begin = first, self.used
         self._advance(self.texts, self.lowercase, first, last, 0)
         self._close(last)
-        pieces, self._pieces = self._pieces, []
-        return pieces
+        ranges, self._ranges = self._ranges, []
+        return ranges
 
     def _advance(self, texts: Strings, lowercase: bool, row: int, stop: int, shift: int) -> None:
-        """Work off texts[row:stop], which are the documents from row + shift on."""
+        """Process texts[row:stop], which are the documents from row + shift on."""
         while row < stop:
             row_ends = self.row_ends[row + shift : stop + shift]
             status, done = self.run_kernel(texts[row:stop], lowercase, row_ends)
             row += done
             if status == NO_PAIRS:
                 self._close(row + shift)
-                self._make_room(texts, row)
+                self._allocate(texts, row)
                 self._begin = 0
             elif status != DONE:
-                until = min(row + PYTHON_RUN, stop)
+                until = min(row + PYTHON_BATCH, stop)
                 lowered = Strings.of(text.lower() for text in texts[row:until])
                 self._advance(lowered, False, 0, len(lowered), row + shift)
                 row = until
 
     def _close(self, row: int) -> None:
-        """End the piece before this document and begin another."""
+        """End the current range before this document and begin another."""
         if row > self._first:
-            self._pieces.append(Piece(self.number, self._first, row, self._begin, self.used, self.arrays))
+            self._ranges.append(RowRange(self.number, self._first, row, self._begin, self.used, self.arrays))
         self._first, self._begin = row, self.used
 
-    def _make_room(self, texts: Strings, row: int) -> None:
-        """New arrays with room for at least this text (a word takes two bytes and a gap, and may grow by half)."""
+    def _allocate(self, texts: Strings, row: int) -> None:
+        """New arrays that hold at least this text (a word takes two bytes and a gap, and may grow by half)."""
         needed = (int(texts.ends[row] - texts.starts[row]) // 2 + 1) * self.levels
-        self.size = max(needed, min(self.most, ROOM))
+        self.size = max(needed, min(self.max_entries, CAPACITY))
         self.arrays, self.used = self.new_arrays(self.size), 0
 
 
 AnyWorker = TypeVar("AnyWorker", bound=Worker)
 
 
-def work_off(texts: Strings, new_worker: Callable[[], AnyWorker], what: str) -> tuple[list[AnyWorker], list[Piece]]:
-    """All blocks of the texts through workers, at most one a thread, with a progress bar called `what`.
+def process_texts(
+    texts: Strings, new_worker: Callable[[], AnyWorker], what: str
+) -> tuple[list[AnyWorker], list[RowRange]]:
+    """Process all blocks of the texts with at most one worker per thread; `what` names the progress bar.
 
-    Gives the workers by number and, in the documents' order, where they put which rows.
+    Returns the workers by number and, in document order, where their rows are.
     """
     sizes = (texts.ends - texts.starts).cumsum()
     total = int(sizes[-1]) if len(sizes) else 0
@@ -109,32 +111,32 @@ def work_off(texts: Strings, new_worker: Callable[[], AnyWorker], what: str) -> 
     idle: list[AnyWorker] = []
     numbers = itertools.count()
 
-    def work(block: tuple[int, int]) -> list[Piece]:
+    def work(block: tuple[int, int]) -> list[RowRange]:
         try:
             worker = idle.pop()
         except IndexError:
             worker = new_worker()
             worker.number = next(numbers)
-            worker.most = (total // 2 + len(texts)) * worker.levels
+            worker.max_entries = (total // 2 + len(texts)) * worker.levels
             workers.append(worker)
         try:
-            return worker.block(*block)
+            return worker.process(*block)
         finally:
             idle.append(worker)
 
-    pieces: list[Piece] = []
+    row_ranges: list[RowRange] = []
     if len(bounds) == 1:
-        pieces = work(bounds[0])
-        return workers, pieces
+        row_ranges = work(bounds[0])
+        return workers, row_ranges
     with progress(what, float(total), "bytes") as step:
-        for (first, last), found in zip(bounds, run_stream(work, bounds), strict=True):
-            pieces += found
+        for (first, last), block_ranges in zip(bounds, run_stream(work, bounds), strict=True):
+            row_ranges += block_ranges
             step(float(sizes[last - 1] - (sizes[first - 1] if first else 0)))
-    return sorted(workers, key=lambda worker: worker.number), pieces
+    return sorted(workers, key=lambda worker: worker.number), row_ranges
 
 
 def _bounds(sizes: np.ndarray, total: int) -> list[tuple[int, int]]:
-    """Documents in runs of about BLOCK_BYTES, by their sizes added up."""
+    """Consecutive documents of about BLOCK_BYTES together, given the cumulative sum of their sizes."""
     if total <= BLOCK_BYTES:
         return [(0, len(sizes))] if len(sizes) else []
     marks = np.arange(BLOCK_BYTES, total, BLOCK_BYTES)

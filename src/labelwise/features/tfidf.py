@@ -1,11 +1,11 @@
-"""TF-IDF over words and n-grams, with scikit-learn's words and formula, many times as fast.
+"""TF-IDF over words and n-grams with scikit-learn's tokenization and formula, many times as fast.
 
 Words are runs of two or more letters, digits or underscores after lower-casing, exactly as the default pattern of
-`TfidfVectorizer` finds them; weights are ``tf * (ln((1 + n) / (1 + df)) + 1)``, rows scaled to length 1. The vocabulary
-is sorted, so columns agree too. The result does not depend on the number of threads, to the bit.
+`TfidfVectorizer` finds them; weights are ``tf * (ln((1 + n) / (1 + df)) + 1)``, rows normalized to unit L2 norm. The
+vocabulary is sorted, so columns agree too. The result is bitwise independent of the number of threads.
 
-Cost of `fit_transform`: one pass over the text, one over the counts. Memory: 8 bytes a non-zero besides the result's 8,
-given back while the result is written, and a table of all terms for each thread.
+Cost of `fit_transform`: one pass over the text, one over the counts. Memory: 8 bytes per non-zero besides the result's
+8, freed while the result is written, and a table of all terms per thread.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from scipy import sparse
 from labelwise import pages
 from labelwise.config import Config
 from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFittedError
-from labelwise.features.rows import Rows
-from labelwise.features.text_blocks import Piece, Worker, work_off
+from labelwise.features.rows import FeatureRows
+from labelwise.features.text_blocks import RowRange, Worker, process_texts
 from labelwise.features.vocabulary import Counting, Counts, Terms, choose, column_order, count, most_frequent
-from labelwise.kernels.text.term_rows import UNKNOWN, count_kept, look_up, note_columns, write_rows
-from labelwise.kernels.text.term_table import TermTable, places, read_only
+from labelwise.kernels.text.term_rows import UNKNOWN, count_kept, look_up, write_columns, write_rows
+from labelwise.kernels.text.term_table import TermTable, as_bytes, as_positions
 from labelwise.kernels.text.words import folding_table
 from labelwise.parallel import run_all
-from labelwise.store import stored, strings_from_tensors, strings_to_tensors
+from labelwise.store import get_tensor, strings_from_tensors, strings_to_tensors
 from labelwise.strings import Strings
 
 
-def _count_or_share(value: Any) -> Any:
-    """A whole number is a count from 1 up, a number with a point a share from 0 to 1: 1 and 1.0 differ."""
+def _count_or_fraction(value: Any) -> Any:
+    """An integer is a count of 1 or more, a float a fraction from 0 to 1: 1 and 1.0 differ."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("must be a count (1, 2, ...) or a share (0.0 to 1.0)")
+        raise ValueError("must be a count (1, 2, ...) or a fraction (0.0 to 1.0)")
     if isinstance(value, int) and value < 1:
-        raise ValueError("as a whole number must be 1 or more documents (a share has a point: 0.5)")
+        raise ValueError("as an integer must be 1 or more documents (a fraction has a decimal point: 0.5)")
     if isinstance(value, float) and not 0 <= value <= 1:
-        raise ValueError("as a share must lie between 0.0 and 1.0 (a count of documents has no point)")
+        raise ValueError("as a fraction must lie between 0.0 and 1.0 (a count of documents has no decimal point)")
     return value
 
 
@@ -49,28 +49,28 @@ class TfidfConfig(Config):
     """Which terms count, and how much."""
 
     ngrams: tuple[Annotated[int, Field(ge=1, le=8)], Annotated[int, Field(ge=1, le=8)]] = (1, 1)
-    """Fewest and most words in a term; [1, 2] takes words and pairs of neighbouring words."""
-    min_df: Annotated[int | float, BeforeValidator(_count_or_share)] = 1
-    """Leave out terms in fewer documents than this: a whole number counts documents, 0.01 is a share of them."""
-    max_df: Annotated[int | float, BeforeValidator(_count_or_share)] = 1.0
-    """Leave out terms in more documents than this: a whole number counts documents, 0.5 is a share of them."""
+    """Minimum and maximum number of words in a term; [1, 2] uses unigrams and bigrams."""
+    min_df: Annotated[int | float, BeforeValidator(_count_or_fraction)] = 1
+    """Ignore terms in fewer documents than this: an integer counts documents, 0.01 is a fraction of them."""
+    max_df: Annotated[int | float, BeforeValidator(_count_or_fraction)] = 1.0
+    """Ignore terms in more documents than this: an integer counts documents, 0.5 is a fraction of them."""
     max_features: Annotated[int, Field(ge=1)] | None = None
-    """Keep only so many terms, those that occur most often; of equals the first by alphabet."""
+    """Keep at most this many terms, those that occur most often; ties in alphabetical order."""
     sublinear: bool = False
     """Count a term that occurs n times as 1 + ln(n)."""
     idf: bool = True
-    """Weigh a term down the more documents have it."""
+    """Weight terms by inverse document frequency."""
     norm: Literal["l2"] | None = "l2"
-    """Scale each document to length 1."""
+    """Normalize each document to unit L2 norm."""
     lowercase: bool = True
-    """Take upper and lower case for the same."""
+    """Convert texts to lower case first."""
     hash_bits: Annotated[int, Field(ge=8, le=30)] | None = None
-    """Instead of a vocabulary hash terms into 2^bits columns: nothing is learned and nothing stored."""
+    """Hash terms into 2^bits columns instead of a vocabulary: nothing is learned and nothing is stored."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.ngrams[0] > self.ngrams[1]:
-            raise ValueError(f"ngrams: the fewest words {self.ngrams[0]} are more than the most {self.ngrams[1]}")
+            raise ValueError(f"ngrams: the minimum {self.ngrams[0]} is larger than the maximum {self.ngrams[1]}")
         if self.hash_bits is not None:
             learned = [
                 name for name in ("min_df", "max_df", "max_features")
@@ -82,9 +82,13 @@ class TfidfConfig(Config):
         return self
 
 
+LINEAR_TFIDF = TfidfConfig(sublinear=True)
+"""Default TF-IDF of linear methods and mach."""
+
+
 @dataclass(frozen=True)
 class _Lookup:
-    """What a kernel needs to know the columns of terms: arrays of a `TermTable`."""
+    """The arrays of a `TermTable` with which a kernel looks up the columns of terms."""
 
     seed: np.uint64
     words: np.ndarray
@@ -94,7 +98,7 @@ class _Lookup:
 
 _building = threading.Lock()
 MODEL_PREFIX = "tfidf."
-_NOTHING = _Lookup(np.uint64(0), *(np.zeros(4, kind) for kind in (np.uint64, np.uint64, np.uint8)))
+_EMPTY = _Lookup(np.uint64(0), *(np.zeros(4, dtype) for dtype in (np.uint64, np.uint64, np.uint8)))
 
 
 class Tfidf:
@@ -143,29 +147,31 @@ class Tfidf:
         return self._write(counts, columns, pruned)
 
     def transform(self, texts: Strings | Iterable[str]) -> sparse.csr_array:
-        """Rows of the texts: float32 [documents, terms]; terms that `fit` has not met are left out."""
+        """Rows of the texts: float32 [documents, terms]; terms that `fit` has not seen are ignored."""
         return _matrix(self.rows(texts))
 
-    def rows(self, texts: Strings | Iterable[str]) -> Rows:
-        """`transform` as bare arrays, for prediction: a matrix takes longer to make than a short text to look at."""
+    def rows(self, texts: Strings | Iterable[str]) -> FeatureRows:
+        """`transform` as plain arrays, for prediction: building a matrix takes longer than reading a short text."""
         documents = _as_strings(texts)
         lookup = self._known_terms()
         row_ends = np.zeros(len(documents) + 1, np.int64)
-        _, pieces = work_off(documents, lambda: _Reader(documents, self, lookup, row_ends[1:]), "weighing words")
-        return _joined(pieces, row_ends, self.n_features)
+        _, row_ranges = process_texts(
+            documents, lambda: _Reader(documents, self, lookup, row_ends[1:]), "computing TF-IDF"
+        )
+        return _joined(row_ranges, row_ends, self.n_features)
 
     def terms(self, columns: Iterable[int] | np.ndarray) -> list[str]:
         """The terms of some columns."""
         if self.config.hash_bits is not None:
-            raise ConfigError("with hash_bits a column has no term of its own")
+            raise ConfigError("with hash_bits columns have no terms: terms are hashed and not stored")
         self._check_fitted()
-        wanted = np.asarray(columns if isinstance(columns, np.ndarray) else list(columns), np.int64)
-        if len(wanted) and not (wanted.min() >= 0 and wanted.max() < len(self.vocabulary_)):
-            raise DataError(f"columns go from 0 to {len(self.vocabulary_) - 1:,}, got {wanted.min()} to {wanted.max()}")
-        return list(self.vocabulary_[wanted])
+        ids = np.asarray(columns if isinstance(columns, np.ndarray) else list(columns), np.int64)
+        if len(ids) and not (ids.min() >= 0 and ids.max() < len(self.vocabulary_)):
+            raise DataError(f"columns go from 0 to {len(self.vocabulary_) - 1:,}, got {ids.min()} to {ids.max()}")
+        return list(self.vocabulary_[ids])
 
     def state(self) -> dict[str, np.ndarray]:
-        """All that was learned, as arrays for a model folder."""
+        """The learned state as arrays for a model folder."""
         if self.config.hash_bits is not None:
             return {}
         self._check_fitted()
@@ -173,28 +179,30 @@ class Tfidf:
         return tensors if self.idf_ is None else {**tensors, "idf": self.idf_}
 
     def restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> Self:
-        """Take back what `state` gave; everything is checked, `path` is named in errors."""
+        """Restore what `state` returned; everything is checked, errors name `path`."""
         if self.config.hash_bits is not None:
             return self
         vocabulary = strings_from_tensors("vocabulary", tensors, path)
         idf = None
         if self.config.idf:
-            idf = np.array(stored(tensors, "idf", path))
+            idf = np.array(get_tensor(tensors, "idf", path))
             if idf.dtype != np.float64 or idf.shape != (len(vocabulary),) or not np.isfinite(idf).all():
                 raise ModelFormatError(f"{path}: idf is not a finite weight for each of {len(vocabulary):,} terms")
         lookup = _build_lookup(vocabulary, self.config.ngrams[1])
         if lookup is None:
-            raise ModelFormatError(f"{path}: vocabulary holds a term twice, or one that is not made of words")
+            raise ModelFormatError(
+                f"{path}: the vocabulary holds a duplicate term, or one that does not consist of words"
+            )
         self.vocabulary_, self.idf_, self._lookup = vocabulary, idf, lookup
         return self
 
     def for_model(self) -> dict[str, np.ndarray]:
-        """The state under the names it has in a model."""
+        """The state under its tensor names in a model folder."""
         return {f"{MODEL_PREFIX}{key}": value for key, value in self.state().items()}
 
     @classmethod
     def of_model(cls, config: TfidfConfig, tensors: Mapping[str, np.ndarray], path: Path) -> Tfidf:
-        """Take back what `for_model` gave."""
+        """Restore what `for_model` returned."""
         own = {k.removeprefix(MODEL_PREFIX): v for k, v in tensors.items() if k.startswith(MODEL_PREFIX)}
         return cls(config).restore(own, path)
 
@@ -225,42 +233,42 @@ class Tfidf:
         return columns
 
     def _write(self, counts: Counts, columns: np.ndarray, pruned: bool) -> sparse.csr_array:
-        """The matrix from the counts, which are given back on the way."""
-        row_ends, pieces = counts.row_ends, counts.pieces
+        """Build the matrix from the counts, which are freed on the way."""
+        row_ends, row_ranges = counts.row_ends, counts.row_ranges
         sizes = np.zeros(len(row_ends) + 1, np.int64)
         columns_of = [columns[numbers] for numbers in counts.numbers]
 
-        def measure(piece: Piece) -> None:
-            sizes_here = sizes[piece.first + 1 : piece.last + 1]
-            ends_here = row_ends[piece.first : piece.last]
-            ends_here -= piece.begin
-            if pruned and piece.arrays:
-                count_kept(piece.arrays[0][piece.begin : piece.end], ends_here, columns_of[piece.worker], sizes_here)
+        def count_entries(rows: RowRange) -> None:
+            sizes_here = sizes[rows.first + 1 : rows.last + 1]
+            ends_here = row_ends[rows.first : rows.last]
+            ends_here -= rows.begin
+            if pruned and rows.arrays:
+                count_kept(rows.arrays[0][rows.begin : rows.end], ends_here, columns_of[rows.worker], sizes_here)
             else:
                 sizes_here[:] = np.diff(ends_here, prepend=0)
 
-        run_all(measure, pieces)
+        run_all(count_entries, row_ranges)
         indptr = np.cumsum(sizes)
         indices, values = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32)
         bits = max(1, (len(self.vocabulary_) - 1).bit_length())
         weights = np.empty(0) if self.idf_ is None else self.idf_
 
         def write(_: int) -> None:
-            piece = pieces.pop()  # a piece's counts are freed once no list holds it
-            if piece.arrays:
+            rows = row_ranges.pop()  # a range's counts are freed once no list holds it
+            if rows.arrays:
                 write_rows(
-                    piece.arrays[0][piece.begin : piece.end], row_ends[piece.first : piece.last],
-                    columns_of[piece.worker], bits, weights, self.config.sublinear, self.config.norm is not None,
-                    indptr[piece.first : piece.last], indices, values,
+                    rows.arrays[0][rows.begin : rows.end], row_ends[rows.first : rows.last],
+                    columns_of[rows.worker], bits, weights, self.config.sublinear, self.config.norm is not None,
+                    indptr[rows.first : rows.last], indices, values,
                 )  # fmt: skip
 
-        run_all(write, range(len(pieces)))
+        run_all(write, range(len(row_ranges)))
         return _matrix(_rows(indptr, indices, values, self.n_features))
 
     def _known_terms(self) -> _Lookup:
-        """The table to look terms up in, made at the first use."""
+        """The lookup table of terms, built on first use."""
         if self.config.hash_bits is not None:
-            return _NOTHING
+            return _EMPTY
         self._check_fitted()
         lookup = self._lookup
         if lookup is None:
@@ -269,7 +277,9 @@ class Tfidf:
                 if lookup is None:
                     lookup = _build_lookup(self.vocabulary_, self.config.ngrams[1])
                     if lookup is None:
-                        raise DataError("the vocabulary was changed: a term stands twice or is not made of words")
+                        raise DataError(
+                            "the vocabulary was changed: a term is a duplicate or does not consist of words"
+                        )
                     self._lookup = lookup
         return lookup
 
@@ -290,11 +300,11 @@ class _Reader(Worker):
 
     def run_kernel(self, texts: Strings, lowercase: bool, row_ends: np.ndarray) -> tuple[int, int]:
         if not self.arrays:
-            self._make_room(texts, 0)
+            self._allocate(texts, 0)
         config, known = self.config, self.lookup
         indices, values = self.arrays
         status, done, self.used = look_up(
-            read_only(texts.buffer), places(texts.starts), places(texts.ends), folding_table(lowercase),
+            as_bytes(texts.buffer), as_positions(texts.starts), as_positions(texts.ends), folding_table(lowercase),
             int(lowercase), *config.ngrams, known.seed, known.words, known.grams, known.arena,
             config.hash_bits or 0, self.bits, self.weights, config.sublinear, config.norm is not None,
             indices, values, self.used, row_ends,
@@ -303,7 +313,7 @@ class _Reader(Worker):
 
 
 def _build_lookup(vocabulary: Strings, max_words: int) -> _Lookup | None:
-    """A table of the vocabulary's terms; None if a term stands twice or is not words joined by blanks."""
+    """The lookup table of the vocabulary; None if a term is a duplicate or not words joined by blanks."""
     table = TermTable(max_words)
     numbers = table.numbers_of(vocabulary)
     if (numbers < 0).any() or table.spell(numbers) != vocabulary:
@@ -312,46 +322,44 @@ def _build_lookup(vocabulary: Strings, max_words: int) -> _Lookup | None:
     columns[numbers] = np.arange(len(numbers))
     if (columns[numbers] != np.arange(len(numbers))).any():
         return None
-    note_columns(table, columns)
+    write_columns(table, columns)
     return _Lookup(table.seed, table.words, table.grams, table.arena)
 
 
 def _as_strings(texts: Strings | Iterable[str]) -> Strings:
     if isinstance(texts, str):
-        raise DataError("a list of texts is needed, got one text; put it into a list")
+        raise DataError("expected a list of texts, got a single str; pass [text]")
     return Strings.of(texts)
 
 
-def _joined(pieces: list[Piece], row_ends: np.ndarray, n_features: int) -> Rows:
-    """One matrix from the rows in all pieces, which are freed on the way. `row_ends` has a 0 in front."""
-    if len(pieces) == 1:
-        indices, values = (array[: row_ends[-1]].copy() for array in pieces[0].arrays)
+def _joined(row_ranges: list[RowRange], row_ends: np.ndarray, n_features: int) -> FeatureRows:
+    """Concatenate the rows of all ranges, which are freed on the way. `row_ends` begins with a 0."""
+    if len(row_ranges) == 1:
+        indices, values = (array[: row_ends[-1]].copy() for array in row_ranges[0].arrays)
         return _rows(row_ends, indices, values, n_features)
     sizes = np.zeros(len(row_ends), np.int64)
-    for piece in pieces:
-        sizes[piece.first + 1 : piece.last + 1] = np.diff(
-            row_ends[piece.first + 1 : piece.last + 1], prepend=piece.begin
-        )
+    for rows in row_ranges:
+        sizes[rows.first + 1 : rows.last + 1] = np.diff(row_ends[rows.first + 1 : rows.last + 1], prepend=rows.begin)
     indptr = np.cumsum(sizes)
     indices, values = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32)
 
     def copy(_: int) -> None:
-        piece = pieces.pop()
-        for source, target in zip(piece.arrays, (indices, values), strict=True):
-            target[indptr[piece.first] : indptr[piece.last]] = source[piece.begin : piece.end]
+        rows = row_ranges.pop()
+        for source, target in zip(rows.arrays, (indices, values), strict=True):
+            target[indptr[rows.first] : indptr[rows.last]] = source[rows.begin : rows.end]
 
-    run_all(copy, range(len(pieces)))
+    run_all(copy, range(len(row_ranges)))
     return _rows(indptr, indices, values, n_features)
 
 
-def _rows(indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, n_features: int) -> Rows:
+def _rows(indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, n_features: int) -> FeatureRows:
     if indptr[-1] < 1 << 31:
         indptr = indptr.astype(np.int32)
-    return Rows(indptr, indices, values, (len(indptr) - 1, n_features))
+    return FeatureRows(indptr, indices, values, (len(indptr) - 1, n_features))
 
 
-def _matrix(rows: Rows) -> sparse.csr_array:
+def _matrix(rows: FeatureRows) -> sparse.csr_array:
     parts: Any = (rows.data, rows.indices, rows.indptr)
     matrix = sparse.csr_array(parts, shape=rows.shape)
-    matrix.has_canonical_format = True  # columns are sorted and unique: nobody need look again
+    matrix.has_canonical_format = True  # columns are sorted and unique: scipy need not check
     return matrix

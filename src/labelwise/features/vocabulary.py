@@ -1,8 +1,8 @@
-"""From counted terms to a vocabulary: count on all threads, leave out what is too rare or too common, put in order.
+"""Build a vocabulary: count terms on all threads, drop those that are too rare or too frequent, sort the rest.
 
-Terms are ordered by their bytes, which is the order of code points. A blank sorts before every letter, so n-grams are
-in order when they are ordered by their first word, then by their second, and so on, with "a" before "a b": the words
-are sorted as text, everything longer as numbers.
+Terms are sorted by their bytes, which is the order of code points. A blank sorts before every letter, so n-grams are
+sorted by their first word, then by their second, and so on, with "a" before "a b": only words are compared as text,
+longer n-grams by the ranks of their words.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from labelwise import pages
 from labelwise.errors import DataError
-from labelwise.features.text_blocks import Piece, Worker, work_off
+from labelwise.features.text_blocks import RowRange, Worker, process_texts
 from labelwise.kernels.text.term_rows import UNKNOWN, tally
 from labelwise.kernels.text.term_table import TermTable
 from labelwise.kernels.text.terms import ARENA
@@ -22,9 +22,9 @@ from labelwise.strings import Strings
 
 @dataclass(frozen=True)
 class Counting:
-    """What to count: words in lower case or as they are, terms of min_words to max_words words.
+    """Which terms to count: lower-cased or not, of min_words to max_words words.
 
-    `keep`: also which document has which terms. `occurrences`: also how often each term occurs.
+    `keep`: keep the term counts of each document. `occurrences`: also count how often each term occurs in all.
     """
 
     lowercase: bool
@@ -36,7 +36,7 @@ class Counting:
 
 @dataclass(frozen=True)
 class Terms:
-    """The terms of a collection: in how many documents each is, and how often it occurs (empty if nobody asked)."""
+    """The terms of a collection, their document frequencies, and their occurrences (empty if not requested)."""
 
     table: TermTable
     frequency: np.ndarray
@@ -45,19 +45,19 @@ class Terms:
 
 @dataclass(frozen=True)
 class Counts:
-    """For each document which terms it has how often: the workers' pieces.
+    """The term counts of each document, in ranges of rows in the workers' arrays.
 
-    ``numbers[piece.worker]`` gives for a number in a piece the term's number; ``row_ends[document]`` is the place after
-    a document's counts.
+    ``numbers[row_range.worker]`` maps a worker's term numbers to those of the common table; ``row_ends[document]`` is
+    the position after a document's counts.
     """
 
-    pieces: list[Piece]
+    row_ranges: list[RowRange]
     numbers: list[np.ndarray]
     row_ends: np.ndarray
 
 
 class _Counter(Worker):
-    """Counts with a table of its own."""
+    """Counts terms in a table per worker."""
 
     def __init__(self, texts: Strings, row_ends: np.ndarray, how: Counting) -> None:
         super().__init__(texts, how.lowercase, how.max_words - how.min_words + 1, row_ends)
@@ -76,37 +76,37 @@ class _Counter(Worker):
         before = self.used
         status, done, self.used = self.table.learn(texts, lowercase, self.how.min_words, pairs, before, row_ends)
         if len(self.frequency) < len(self.table):
-            self.frequency = _longer(self.frequency, 2 * len(self.table))
+            self.frequency = _enlarged(self.frequency, 2 * len(self.table))
             if self.how.occurrences:
-                self.occurrences = _longer(self.occurrences, 2 * len(self.table))
+                self.occurrences = _enlarged(self.occurrences, 2 * len(self.table))
         tally(pairs[before : self.used], self.frequency, self.occurrences)
         return status, done
 
 
-def _longer(array: np.ndarray, size: int) -> np.ndarray:
-    longer = np.zeros(size, array.dtype)
-    longer[: len(array)] = array
-    return longer
+def _enlarged(array: np.ndarray, size: int) -> np.ndarray:
+    enlarged = np.zeros(size, array.dtype)
+    enlarged[: len(array)] = array
+    return enlarged
 
 
 def count(texts: Strings, how: Counting) -> tuple[Terms, Counts]:
     """Count the terms of all documents."""
     row_ends = np.empty(len(texts), np.int64)
-    workers, pieces = work_off(texts, lambda: _Counter(texts, row_ends, how), "counting words")
+    workers, row_ranges = process_texts(texts, lambda: _Counter(texts, row_ends, how), "counting words")
     workers = workers or [_Counter(texts, row_ends, how)]
     table = workers[0].table
-    numbers = [np.arange(len(table)), *(table.adopt(worker.table) for worker in workers[1:])]
+    numbers = [np.arange(len(table)), *(table.merge(worker.table) for worker in workers[1:])]
     frequency = np.zeros(len(table), np.int32)
     occurrences = np.zeros(len(table) if how.occurrences else 0, np.int64)
-    for worker, places in zip(workers, numbers, strict=True):
-        frequency[places] += worker.frequency[: len(places)]
+    for worker, terms in zip(workers, numbers, strict=True):
+        frequency[terms] += worker.frequency[: len(terms)]
         if how.occurrences:
-            occurrences[places] += worker.occurrences[: len(places)]
-    return Terms(table, frequency, occurrences), Counts(pieces if how.keep else [], numbers, row_ends)
+            occurrences[terms] += worker.occurrences[: len(terms)]
+    return Terms(table, frequency, occurrences), Counts(row_ranges if how.keep else [], numbers, row_ends)
 
 
 def column_order(table: TermTable, kept: np.ndarray) -> np.ndarray:
-    """For each term its place among the kept ones in the order of their bytes, or UNKNOWN."""
+    """For each term its rank among the kept ones, sorted by their bytes, or UNKNOWN."""
     keys = table.nodes[: len(table)]
     words = np.flatnonzero(keys < 0)
     ordered = words[_word_order(table, words)]
@@ -114,7 +114,7 @@ def column_order(table: TermTable, kept: np.ndarray) -> np.ndarray:
     rank[ordered] = np.arange(len(ordered))
     parents, last_words = keys >> 32, keys & 0xFFFFFFFF
     levels = _levels(keys, parents, table.max_words)
-    sizes = kept.astype(np.int64)  # of each term with all that continue it
+    sizes = kept.astype(np.int64)  # of each term and all n-grams that begin with it
     for level in reversed(levels):
         sizes += np.bincount(parents[level], sizes[level], len(keys)).astype(np.int64)
     begins = np.zeros(len(keys), np.int64)
@@ -132,7 +132,7 @@ def column_order(table: TermTable, kept: np.ndarray) -> np.ndarray:
 
 
 def _levels(keys: np.ndarray, parents: np.ndarray, max_words: int) -> list[np.ndarray]:
-    """The terms of two words, of three, and so on."""
+    """The terms of two words, those of three, and so on."""
     level_of = (keys < 0).astype(np.int8)
     rest = np.flatnonzero(keys >= 0)
     levels = []
@@ -145,7 +145,7 @@ def _levels(keys: np.ndarray, parents: np.ndarray, max_words: int) -> list[np.nd
 
 
 def _word_order(table: TermTable, words: np.ndarray) -> np.ndarray:
-    """The order of words by their bytes: by the first 16 as two numbers, the few that share them by Python."""
+    """Sort words by their bytes: by the first 16 as two integers; Python sorts the few that agree in those."""
     arena = np.concatenate([table.arena[: table.counts[ARENA]], np.zeros(16, np.uint8)])
     starts = -1 - table.nodes[words]
     ends = np.flatnonzero(arena[:-16] == 0)
@@ -160,7 +160,7 @@ def _word_order(table: TermTable, words: np.ndarray) -> np.ndarray:
     first, second = first[order], second[order]
     equal = np.zeros(len(order) + 1, bool)
     equal[1:-1] = (first[1:] == first[:-1]) & (second[1:] == second[:-1])
-    edges = np.flatnonzero(equal[1:] != equal[:-1])  # where runs of equal beginnings begin, and their last places
+    edges = np.flatnonzero(equal[1:] != equal[:-1])  # first and last indices of runs of equal prefixes
     view = arena.data
     for begin, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         run = order[begin : last + 1].tolist()
@@ -169,7 +169,7 @@ def _word_order(table: TermTable, words: np.ndarray) -> np.ndarray:
 
 
 def choose(frequency: np.ndarray, documents: int, min_df: float, max_df: float) -> np.ndarray:
-    """Which terms are in enough and not too many documents (int: a count, float: a share)."""
+    """Mask of the terms in at least min_df and at most max_df documents (int: a count, float: a fraction)."""
     least, most = (limit if isinstance(limit, int) else limit * documents for limit in (min_df, max_df))
     if not (frequency > 0).any():
         raise DataError(
@@ -185,7 +185,7 @@ def choose(frequency: np.ndarray, documents: int, min_df: float, max_df: float) 
 
 
 def most_frequent(columns: np.ndarray, occurrences: np.ndarray, limit: int) -> np.ndarray:
-    """Keep the columns of the `limit` terms that occur most often, of equals the first in order; renumbered."""
+    """Renumbered columns of the `limit` terms that occur most often, ties in column order; UNKNOWN for the others."""
     terms = np.flatnonzero(columns != UNKNOWN)
     terms = terms[np.argsort(columns[terms])]
     chosen = np.sort(np.argsort(-occurrences[terms], kind="stable")[:limit])

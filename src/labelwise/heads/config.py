@@ -1,4 +1,4 @@
-"""How documents' vectors become label scores; free of torch, so that configs can be checked without it."""
+"""Settings of heads and losses. Does not import torch, so that configs need none."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from labelwise.config import Config
 
 
 class LossConfig(Config):
-    """The loss of one score for each label."""
+    """The loss of one score per label."""
 
     name: Literal["bce", "squared_hinge", "focal", "asymmetric"] = "bce"
     """Binary cross-entropy, squared hinge, focal loss (Lin et al. 2017) or asymmetric loss (Ridnik et al. 2021)."""
     reduction: Literal["sum", "mean"] = "sum"
-    """Sum or mean over labels, always the mean over documents. With the mean, gradients shrink as labels grow in
-    number, until an optimiser's eps or L2 term drowns them."""
+    """Sum or mean over labels; always the mean over documents. With the mean, gradients shrink with the number of
+    labels, until an optimiser's eps or L2 term dominates them."""
     focus: Annotated[float, Field(ge=0)] = 2.0
-    """Focal loss: the power that plays down scores which are right already."""
+    """Focal loss: the focusing parameter (gamma), which reduces the loss of labels that are already right."""
     focus_positive: Annotated[float, Field(ge=0)] = 0.0
-    """Asymmetric loss: the same for labels a document has."""
+    """Asymmetric loss: the focusing parameter for labels a document has."""
     focus_negative: Annotated[float, Field(ge=0)] = 4.0
-    """Asymmetric loss: the same for labels a document does not have."""
+    """Asymmetric loss: the focusing parameter for labels a document does not have."""
     shift: Annotated[float, Field(ge=0, lt=1)] = 0.05
-    """Asymmetric loss: a wrong label whose probability is below this costs nothing."""
+    """Asymmetric loss: probability margin; wrong labels below it have no loss."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -44,11 +44,11 @@ class HeadConfig(Config):
     """One linear output per label."""
 
     loss: LossConfig = LossConfig()
-    """What is minimised."""
+    """The loss to minimise."""
     bias: Literal["prior", "zero"] = "prior"
-    """Where biases start: at the best score for a model that knows only how frequent labels are (for cross-entropy
-    the log-odds of each label), or at 0."""
+    """Initial biases: the constant scores with the lowest loss given the label frequencies (for cross-entropy the
+    log-odds of each label), or 0."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """Fraction of the vector's entries that is left out in each training step."""
+    """Dropout rate of the document's vector."""
     block: Annotated[int, Field(ge=1)] = 8192
-    """Labels handled at a time: memory beside the weights is bounded by batch x block."""
+    """Labels per block: memory beside the weights is bounded by batch x block."""

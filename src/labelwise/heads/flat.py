@@ -1,9 +1,9 @@
 """One linear output per label, for any number of labels: memory beside the weights is bounded by batch x block.
 
-Training: the loss is taken block by block of labels. The gradients of a block's scores are computed at once, added to
-those of vectors and weights, and dropped with the scores, so that documents x labels never exist. This is the whole
-backward pass of the head; autograd only sees its result. Prediction: the best k of each block are merged with the best
-k so far.
+Training: the loss is computed for one block of labels after the other. The gradients of a block's scores are computed
+at once, added to those of vectors and weights, and freed with the scores, so that an array of documents x labels never
+exists. This is the whole backward pass of the head; autograd only gets its result. Prediction: the best k of each
+block are merged with the best k so far.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from labelwise.heads.config import HeadConfig
-from labelwise.heads.losses import ScoreLoss, best_constants, label_shares, make_loss
-from labelwise.topk import NOTHING
+from labelwise.heads.losses import ScoreLoss, best_constants, label_priors, make_loss
+from labelwise.topk import NO_LABEL
 
-START_SPREAD = 0.02
-"""Standard deviation of the first weights."""
+INITIAL_STD = 0.02
+"""Standard deviation of the initial weights."""
 SCORES_AT_ONCE = 1 << 20
-"""Scores that exist at a time in prediction: few enough for a processor's cache."""
+"""Scores computed at a time in prediction: few enough for a processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Targets:
         return cls(torch.from_numpy(documents[order]), torch.from_numpy(picked.indices[order].astype(np.int64)))
 
     def to(self, device: torch.device) -> Targets:
-        """The same on another device."""
+        """Copy to a device."""
         return Targets(self.documents.to(device), self.labels.to(device))
 
 
@@ -58,17 +58,17 @@ class FlatHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(n_labels))
 
     @torch.no_grad()
-    def start(self, counts: np.ndarray, n_documents: int, seed: int) -> FlatHead:
-        """Draw the first weights, and set biases from how often each label occurs."""
-        self.weight.normal_(0, START_SPREAD, generator=torch.Generator().manual_seed(seed))
+    def initialise(self, counts: np.ndarray, n_documents: int, seed: int) -> FlatHead:
+        """Draw the initial weights, and set biases from the label frequencies."""
+        self.weight.normal_(0, INITIAL_STD, generator=torch.Generator().manual_seed(seed))
         if self.config.bias == "prior":
-            constants = best_constants(self.loss_function, label_shares(counts, n_documents))
+            constants = best_constants(self.loss_function, label_priors(counts, n_documents))
             self.bias.copy_(torch.from_numpy(constants))
         return self
 
     @property
     def n_labels(self) -> int:
-        """Labels that get a score."""
+        """Number of labels."""
         return len(self.bias)
 
     def loss(self, vectors: Tensor, targets: Targets) -> Tensor:
@@ -76,58 +76,58 @@ class FlatHead(nn.Module):
         scale = 1.0 / max(len(vectors), 1)
         if self.config.loss.reduction == "mean":
             scale /= self.n_labels
-        # without gradients parameters would still ask for theirs, which is two thirds of the work
+        # without grad mode, parameters would still require gradients, which are two thirds of the work
         weight, bias = (part if torch.is_grad_enabled() else part.detach() for part in (self.weight, self.bias))
-        found: Any = _BlockedLoss.apply(
+        loss: Any = _BlockedLoss.apply(
             self.dropout(vectors), weight, bias, targets, self.loss_function, scale, self.config.block
         )
-        return found
+        return loss
 
     @torch.no_grad()
     def best(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """The k best labels of each document: their ids and scores, best first, equal scores to the lower id.
+        """Ids and scores of the k best labels of each document, best first, ties in order of ids.
 
-        A score that is not a number is no label: a head that has diverged leaves its places empty. Scores are those of
-        the weights' own precision, inside autocast too: bfloat16 makes many of them equal, and then ids would decide.
+        NaN scores are never among the best: a head that has diverged returns empty ids. Scores are computed in the
+        precision of the weights, also inside autocast: in bfloat16 many of them would be tied.
         """
         rows = max(1, SCORES_AT_ONCE // self.config.block)
         with torch.autocast(vectors.device.type, enabled=False):
             vectors = vectors.to(self.weight.dtype)
-            found = [self._best_of_few(vectors[begin : begin + rows], k) for begin in range(0, len(vectors), rows)]
-        if not found:
+            parts = [self._best_of_few(vectors[begin : begin + rows], k) for begin in range(0, len(vectors), rows)]
+        if not parts:
             return torch.empty(0, k, dtype=torch.long, device=vectors.device), vectors.new_empty(0, k)
-        return torch.cat([ids for ids, _ in found]), torch.cat([best for _, best in found])
+        return torch.cat([ids for ids, _ in parts]), torch.cat([best for _, best in parts])
 
     def _best_of_few(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
         best = vectors.new_full((len(vectors), k), -torch.inf)
-        ids = torch.full((len(vectors), k), NOTHING, device=vectors.device)
+        ids = torch.full((len(vectors), k), NO_LABEL, device=vectors.device)
         for begin in range(0, self.n_labels, self.config.block):
             end = min(begin + self.config.block, self.n_labels)
             scores = torch.addmm(self.bias[begin:end], vectors, self.weight[begin:end].T)
-            # most documents find nothing better in most blocks; equal scores stay with the earlier block
+            # most blocks have no better label for most documents; ties keep the label of the earlier block
             better = torch.nonzero(scores.amax(1) > best[:, -1]).squeeze(1)
             if len(better) == 0:
                 continue
-            offered, places = exact_topk(scores[better], min(k, end - begin))
-            merged = torch.cat([best[better], offered], 1)
+            block_best, columns = exact_topk(scores[better], min(k, end - begin))
+            merged = torch.cat([best[better], block_best], 1)
             order = torch.sort(merged, dim=1, descending=True, stable=True).indices[:, :k]
             best[better] = merged.gather(1, order)
-            ids[better] = torch.cat([ids[better], places + begin], 1).gather(1, order)
+            ids[better] = torch.cat([ids[better], columns + begin], 1).gather(1, order)
         return ids, best
 
 
 def exact_topk(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """`torch.topk` with a rule for equal scores: the lower place comes first, and stays in when not all fit."""
-    best, places = scores.topk(k, dim=1)
-    places, by_place = places.sort(dim=1)
-    best, by_score = best.gather(1, by_place).sort(dim=1, descending=True, stable=True)
-    places = places.gather(1, by_score)
-    crowded = torch.nonzero((scores >= best[:, -1:]).sum(1) > k).squeeze(1)
-    if len(crowded):
-        best[crowded], places[crowded] = (
-            part[:, :k] for part in torch.sort(scores[crowded], dim=1, descending=True, stable=True)
+    """`torch.topk` with deterministic ties: the lower index comes first."""
+    best, indices = scores.topk(k, dim=1)
+    indices, by_index = indices.sort(dim=1)
+    best, by_score = best.gather(1, by_index).sort(dim=1, descending=True, stable=True)
+    indices = indices.gather(1, by_score)
+    tied = torch.nonzero((scores >= best[:, -1:]).sum(1) > k).squeeze(1)
+    if len(tied):
+        best[tied], indices[tied] = (
+            part[:, :k] for part in torch.sort(scores[tied], dim=1, descending=True, stable=True)
         )
-    return best, places
+    return best, indices
 
 
 class _BlockedLoss(torch.autograd.Function):
@@ -146,28 +146,28 @@ class _BlockedLoss(torch.autograd.Function):
     ) -> Tensor:
         device = vectors.device.type
         low_precision = torch.is_autocast_enabled(device)
-        kind = torch.get_autocast_dtype(device) if low_precision else weight.dtype
+        dtype = torch.get_autocast_dtype(device) if low_precision else weight.dtype
         wide = torch.float32 if low_precision else weight.dtype
         learning = any(ctx.needs_input_grad[:3])
         with torch.autocast(device, enabled=False):
-            given = vectors.to(kind)
-            scaled = given * scale
+            inputs = vectors.to(dtype)
+            scaled = inputs * scale
             total = torch.zeros((), dtype=torch.float64, device=vectors.device)
             gradient_vectors = torch.zeros_like(vectors, dtype=wide)
             gradient_weight, gradient_bias = (torch.empty_like(part) if learning else part for part in (weight, bias))
             edges = _edges(targets.labels, len(bias), block)
             for begin, end, first, last in edges:
-                part = weight[begin:end].to(kind)
-                scores = torch.addmm(bias[begin:end].to(kind), given, part.T).to(wide)
-                places = targets.documents[first:last], targets.labels[first:last] - begin
-                value_there, gradient_there = loss.positive(scores[places])
+                part = weight[begin:end].to(dtype)
+                scores = torch.addmm(bias[begin:end].to(dtype), inputs, part.T).to(wide)
+                positive = targets.documents[first:last], targets.labels[first:last] - begin
+                positive_values, positive_gradients = loss.positive(scores[positive])
                 values, gradients = loss.negative(scores)
                 del scores
-                values[places], gradients[places] = value_there, gradient_there
+                values[positive], gradients[positive] = positive_values, positive_gradients
                 total += values.sum()
                 del values
                 if learning:
-                    gradients = gradients.to(kind)
+                    gradients = gradients.to(dtype)
                     gradient_vectors += gradients @ part
                     gradient_weight[begin:end] = gradients.T @ scaled
                     gradient_bias[begin:end] = gradients.sum(0, dtype=wide)
@@ -182,16 +182,16 @@ class _BlockedLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # type: ignore[bad-override]
-        gradients, ctx.gradients = ctx.gradients, None  # handed over, not copied
+        gradients, ctx.gradients = ctx.gradients, None  # moved, not copied
         (outer,) = grad_outputs
         if float(outer) != 1.0:
             gradients = tuple(gradient.mul_(outer) for gradient in gradients)
-        wanted = zip(gradients, ctx.needs_input_grad, strict=False)
-        return *(gradient if needed else None for gradient, needed in wanted), None, None, None, None
+        pairs = zip(gradients, ctx.needs_input_grad, strict=False)
+        return *(gradient if needed else None for gradient, needed in pairs), None, None, None, None
 
 
 def _edges(labels: Tensor, n_labels: int, block: int) -> list[tuple[int, int, int, int]]:
-    """Blocks of labels, and where the targets of each begin and end."""
+    """Begin and end of each block of labels, and of its targets."""
     begins = list(range(0, n_labels, block))
     ends = [*begins[1:], n_labels]
     cuts = torch.searchsorted(labels, torch.tensor([*begins, n_labels], device=labels.device)).tolist()

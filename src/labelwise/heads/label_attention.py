@@ -1,13 +1,13 @@
-"""Label-wise attention: every label has its own view of a document, a mean of the words' states under its own weights.
+"""Label-wise attention: every label has its own view of a document, a weighted mean of the words' states.
 
     weights of the words = softmax over the document's own words of (label vector . state)
     view                 = sum of weight x state
     score                = output layers of the view
 
-For a document only the labels of a list are looked at (candidates), or all. Training works on blocks of documents and
-labels: scores of words, softmax, views, output, loss, and the way back through all of them, before the next block
-begins. Memory is bounded by a block on each thread; of labels x words x documents nothing is kept. Words after the end
-of a document have no weight at all, and gradients of label vectors are rows of the candidates only.
+Either all labels are scored for a document, or only a list of candidates. Training works on blocks of documents and
+labels: word scores, softmax, views, outputs, loss, and the backward pass through all of them, before the next block
+begins. Memory is bounded by one block per thread; no array of labels x words x documents is kept. Padding after the
+end of a document has weight 0, and label vectors have gradients only in the rows of the candidates.
 """
 
 from __future__ import annotations
@@ -30,22 +30,21 @@ from labelwise.heads.label_outputs import LabelOutput, SharedOutput
 from labelwise.parallel import run_all, threads
 
 SCORES_AT_ONCE = 1 << 20
-"""Words x labels of a block on a CPU: what its caches hold."""
-SCORES_ON_A_GPU = 1 << 26
-VIEWS_A_SCORE = 8
-"""Numbers of views that a block may have for each of these scores: many short documents have few words, but as many
-views as long ones."""
+"""Words x labels per block on a CPU: as many as fit in its caches."""
+SCORES_AT_ONCE_GPU = 1 << 26
+VIEWS_PER_SCORE = 8
+"""Numbers in views that a block may have per score: short documents have few words, but as many views as long ones."""
 LABELS_AT_ONCE = 2048
-START_SPREAD = 4.0
-"""Length of the first label vectors: with much less all labels see the same at first, and are slow to part."""
+INITIAL_NORM = 4.0
+"""Expected norm of the initial label vectors: with a much smaller one all labels start with nearly equal attention."""
 
 
 @dataclass(frozen=True)
-class Attended:
-    """What is attended to: states [documents, longest, width], the longest document first.
+class AttentionInputs:
+    """States to attend to [documents, longest, width], in order of descending length.
 
-    `lengths` are on the CPU. `candidates` are label numbers [documents, places], -1 where a place is empty; None for
-    all labels.
+    `lengths` are on the CPU. `candidates` are label ids [documents, candidates], -1 where there is none; None for all
+    labels.
     """
 
     states: Tensor
@@ -54,18 +53,18 @@ class Attended:
 
 
 class LabelAttention(nn.Module):
-    """Scores of labels.
+    """Scores labels by label-wise attention.
 
     Parameters
     ----------
     width
-        Length of a state.
+        Dimension of a state.
     n_labels
-        Labels in all.
+        Number of labels.
     output
-        From a view to a score.
+        Layers from a view to a score.
 
-    With candidates the gradient of the label vectors (`weight`) is row-sparse, and `rows=` of the training names it.
+    With candidates the gradient of the label vectors (`weight`) is row-sparse, and `train` needs its name in `rows`.
     """
 
     def __init__(self, width: int, n_labels: int, output: SharedOutput | LabelOutput) -> None:
@@ -75,41 +74,41 @@ class LabelAttention(nn.Module):
         self.pool = BufferPool()
 
     @torch.no_grad()
-    def start(self, seed: int, shares: np.ndarray | None = None) -> LabelAttention:
-        """Draw the first label vectors; with the `shares` of documents that have each label also the output layers."""
+    def initialise(self, seed: int, priors: np.ndarray | None = None) -> LabelAttention:
+        """Draw the initial label vectors, and the output layers if the labels' `priors` are given."""
         generator = torch.Generator().manual_seed(seed)
-        self.weight.normal_(0, START_SPREAD * self.weight.shape[1] ** -0.5, generator=generator)
-        if shares is not None:
-            self.output.start(torch.from_numpy(np.asarray(shares, np.float32)), generator)
+        self.weight.normal_(0, INITIAL_NORM * self.weight.shape[1] ** -0.5, generator=generator)
+        if priors is not None:
+            self.output.initialise(torch.from_numpy(np.asarray(priors, np.float32)), generator)
         return self
 
     @property
     def n_labels(self) -> int:
-        """Labels in all."""
+        """Number of labels."""
         return len(self.weight)
 
-    def loss(self, given: Attended, wanted: Tensor) -> Tensor:
-        """Mean cross-entropy over documents and labels looked at; `wanted` [documents, places] is 1 for true ones."""
-        found: Any = _AttentionLoss.apply(
-            given.states.float(), self.weight, self, given, wanted, *self.output.tensors()
+    def loss(self, inputs: AttentionInputs, targets: Tensor) -> Tensor:
+        """Mean cross-entropy over documents and scored labels; `targets` [documents, candidates] is 1 for true ones."""
+        loss: Any = _AttentionLoss.apply(
+            inputs.states.float(), self.weight, self, inputs, targets, *self.output.tensors()
         )
-        return found
+        return loss
 
     @torch.no_grad()
-    def scores(self, given: Attended) -> Tensor:
-        """Scores before the sigmoid [documents, places]; -inf at empty places."""
-        with torch.autocast(given.states.device.type, enabled=False):
-            return _Work(self, replace(given, states=given.states.float()), None).run().scores
+    def scores(self, inputs: AttentionInputs) -> Tensor:
+        """Scores before the sigmoid [documents, candidates]; -inf where there is no candidate."""
+        with torch.autocast(inputs.states.device.type, enabled=False):
+            return _AttentionPass(self, replace(inputs, states=inputs.states.float()), None).run().scores
 
     @torch.no_grad()
     def weights_of_words(self, states: Tensor, labels: Tensor) -> Tensor:
-        """Weights of the words [labels, words] of one document."""
+        """Attention weights [labels, words] of one document."""
         return torch.softmax(self.weight[labels] @ states.T, -1)
 
 
 @dataclass(frozen=True)
 class _Block:
-    """Documents and labels that are done together, and the longest of the documents."""
+    """Documents and labels of a block, and the length of its longest document."""
 
     documents: slice
     labels: slice
@@ -117,12 +116,12 @@ class _Block:
 
 
 def _blocks(lengths: np.ndarray, n_labels: int, width: int, at_once: int) -> Iterator[list[_Block]]:
-    """For each group of documents the blocks of labels; those of one group share gradients of states."""
+    """The blocks of each group of documents; blocks of one group add to the same state gradients."""
     begin = 0
     while begin < len(lengths):
         words = int(lengths[begin])
         wide = min(n_labels, LABELS_AT_ONCE)
-        end = min(len(lengths), begin + max(1, at_once // (wide * max(words, width // VIEWS_A_SCORE))))
+        end = min(len(lengths), begin + max(1, at_once // (wide * max(words, width // VIEWS_PER_SCORE))))
         yield [
             _Block(slice(begin, end), slice(first, min(first + wide, n_labels)), words)
             for first in range(0, n_labels, wide)
@@ -130,57 +129,57 @@ def _blocks(lengths: np.ndarray, n_labels: int, width: int, at_once: int) -> Ite
         begin = end
 
 
-class _Work:
-    """One batch: scores, and with `wanted` also the loss and all gradients."""
+class _AttentionPass:
+    """One pass over a batch: scores, and with `targets` also the loss and all gradients."""
 
     def __init__(
-        self, head: LabelAttention, given: Attended, wanted: Tensor | None, gradients: Tensor | None = None
+        self, head: LabelAttention, inputs: AttentionInputs, targets: Tensor | None, gradients: Tensor | None = None
     ) -> None:
-        self.head, self.states, self.lengths = head, given.states, given.lengths.numpy()
-        self.wanted, self.state_gradients = wanted, gradients
+        self.head, self.states, self.lengths = head, inputs.states, inputs.lengths.numpy()
+        self.targets, self.state_gradients = targets, gradients
         self.output = type(head.output)
         self.tensors = [part.detach() for part in head.output.tensors()]
         self.table = head.weight.detach()
         self.empty: Tensor | None = None
-        self.places: Tensor | None = None
+        self.row_index: Tensor | None = None
         self.rows: Tensor | None = None
         self.buffers: Buffers | None = None
         count = head.n_labels
-        if given.candidates is not None:
+        if inputs.candidates is not None:
             if self.output is LabelOutput:
-                raise TypeError("weights per label go with all labels, not with candidates")
-            count = given.candidates.shape[1]
-            self.empty = given.candidates < 0
-            # an empty place looks at a label that the document looks at anyway, so that no other row is touched
-            filled = torch.where(self.empty, given.candidates.amax(1, keepdim=True).clamp_min(0), given.candidates)
-            self.rows, self.places = torch.unique(filled, return_inverse=True)
+                raise TypeError("an output with weights per label needs all labels, not candidates")
+            count = inputs.candidates.shape[1]
+            self.empty = inputs.candidates < 0
+            # missing candidates are replaced by one of the document's own, so that no other row gets a gradient
+            filled = torch.where(self.empty, inputs.candidates.amax(1, keepdim=True).clamp_min(0), inputs.candidates)
+            self.rows, self.row_index = torch.unique(filled, return_inverse=True)
             self.buffers = head.pool.acquire(self.states.device)
             rows = self.buffers.get("table", len(self.rows), self.table.shape[1])
             self.table = torch.index_select(self.table, 0, self.rows, out=rows)
         self.count = count
         documents = len(self.lengths)
         self.scores = self.states.new_zeros(documents, count)
-        looked_at = documents * count - (0 if self.empty is None else int(self.empty.sum()))
-        self.scale = 1.0 / max(looked_at, 1)
+        scored = documents * count - (0 if self.empty is None else int(self.empty.sum()))
+        self.scale = 1.0 / max(scored, 1)
         self.total = torch.zeros((), dtype=torch.float64)
         self.sums: list[Tensor] = []
 
-    def run(self) -> _Work:
-        """All blocks, in turns on all threads; sums are added in the order of threads."""
+    def run(self) -> _AttentionPass:
+        """Run all blocks, distributed over threads; sums are added in the order of threads."""
         cpu = self.states.device.type == "cpu"
         parts = threads() if cpu else 1
-        at_once = SCORES_AT_ONCE if cpu else SCORES_ON_A_GPU
+        at_once = SCORES_AT_ONCE if cpu else SCORES_AT_ONCE_GPU
         groups = list(_blocks(self.lengths, self.count, self.states.shape[2], at_once))
-        if self.wanted is None:  # nothing is added up: blocks of labels may go to other threads too
+        if self.targets is None:  # no sums: the blocks of a group may run on different threads
             groups = [[block] for group in groups for block in group]
-        shares = [[*chain.from_iterable(groups[turn::parts])] for turn in range(min(parts, len(groups)))]
+        work = [[*chain.from_iterable(groups[turn::parts])] for turn in range(min(parts, len(groups)))]
         usual = torch.get_num_threads()
-        found = (
-            run_all(lambda share: self._share_alone(share, usual), shares)
+        results = (
+            run_all(lambda blocks: self._run_on_one_thread(blocks, usual), work)
             if cpu
-            else [self._share(share) for share in shares]
+            else [self._run_blocks(blocks) for blocks in work]
         )
-        for number, (total, sums) in enumerate(found):
+        for number, (total, sums) in enumerate(results):
             self.total += total
             self.sums = (
                 sums if number == 0 else [mine.add_(theirs) for mine, theirs in zip(self.sums, sums, strict=True)]
@@ -191,13 +190,13 @@ class _Work:
             self.head.pool.release(self.buffers)
         return self
 
-    def _share_alone(self, blocks: Sequence[_Block], usual: int) -> tuple[Tensor, list[Tensor]]:
-        """A share on a thread of its own, even if it is the only one: few numbers are not worth more."""
+    def _run_on_one_thread(self, blocks: Sequence[_Block], usual: int) -> tuple[Tensor, list[Tensor]]:
+        """Run blocks with one torch thread, even if no other blocks run: blocks are too small for several."""
         with limited_threads(1, usual), torch.no_grad():
-            return self._share(blocks)
+            return self._run_blocks(blocks)
 
-    def _share(self, blocks: Sequence[_Block]) -> tuple[Tensor, list[Tensor]]:
-        learning = self.wanted is not None and self.state_gradients is not None
+    def _run_blocks(self, blocks: Sequence[_Block]) -> tuple[Tensor, list[Tensor]]:
+        learning = self.targets is not None and self.state_gradients is not None
         sums = [torch.zeros_like(part) for part in (self.table, *self.tensors)] if learning else []
         total = torch.zeros((), dtype=torch.float64)
         buffers = self.head.pool.acquire(self.states.device)
@@ -207,7 +206,7 @@ class _Work:
         return total, sums
 
     def _block(self, block: _Block, buffers: Buffers, sums: list[Tensor]) -> float:
-        """Everything of one block: the names are those of the module's header."""
+        """Scores, loss and gradients of one block; names as in the module's docstring."""
         documents, labels = block.documents, block.labels
         states = self.states[documents, : block.words]
         rows = self._rows(block, buffers)
@@ -220,17 +219,17 @@ class _Work:
         views = torch.bmm(weights, states, out=buffers.get("views", *shape, states.shape[2]))
         scores, kept = self.output.block_forward(self.tensors, views, labels, buffers)
         self.scores[documents, labels] = scores
-        if self.wanted is None:
+        if self.targets is None:
             return 0.0
-        wanted = self.wanted[documents, labels]
-        losses = functional.softplus(scores).sub_(scores * wanted)
-        gradients = torch.sigmoid(scores).sub_(wanted).mul_(self.scale)
+        targets = self.targets[documents, labels]
+        losses = functional.softplus(scores).sub_(scores * targets)
+        gradients = torch.sigmoid(scores).sub_(targets).mul_(self.scale)
         if self.empty is not None:
             empty = self.empty[documents, labels]
             losses.masked_fill_(empty, 0)
             gradients.masked_fill_(empty, 0)
         if sums:
-            self._back(
+            self._backward(
                 block,
                 buffers,
                 sums,
@@ -239,7 +238,7 @@ class _Work:
             )
         return float(losses.sum()) * self.scale
 
-    def _back(
+    def _backward(
         self,
         block: _Block,
         buffers: Buffers,
@@ -260,21 +259,21 @@ class _Work:
         gradients = torch.bmm(view_gradients, states.mT, out=buffers.get("weight gradients", *weights.shape))
         torch._softmax_backward_data(gradients, weights, -1, weights.dtype, grad_input=gradients)
         target.baddbmm_(gradients.mT, rows)
-        if self.places is None:
+        if self.row_index is None:
             for own, state in zip(gradients, states, strict=True):
                 sums[0][labels].addmm_(own, state)
         else:
-            found = torch.bmm(gradients, states, out=buffers.get("row gradients", *rows.shape))
-            sums[0].index_add_(0, self.places[documents, labels].reshape(-1), found.flatten(0, 1))
+            row_gradients = torch.bmm(gradients, states, out=buffers.get("row gradients", *rows.shape))
+            sums[0].index_add_(0, self.row_index[documents, labels].reshape(-1), row_gradients.flatten(0, 1))
 
     def _rows(self, block: _Block, buffers: Buffers) -> Tensor:
         """The label vectors of a block [documents, labels, width]."""
         count = block.documents.stop - block.documents.start
-        if self.places is None:
+        if self.row_index is None:
             return self.table[block.labels].expand(count, -1, -1)
-        places = self.places[block.documents, block.labels]
-        rows = buffers.get("rows", places.numel(), self.table.shape[1])
-        return torch.index_select(self.table, 0, places.reshape(-1), out=rows).view(*places.shape, -1)
+        row_index = self.row_index[block.documents, block.labels]
+        rows = buffers.get("rows", row_index.numel(), self.table.shape[1])
+        return torch.index_select(self.table, 0, row_index.reshape(-1), out=rows).view(*row_index.shape, -1)
 
 
 class _AttentionLoss(torch.autograd.Function):
@@ -282,14 +281,22 @@ class _AttentionLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, states: Tensor, weight: Tensor, head: LabelAttention, given: Attended, wanted: Tensor, *output: Tensor
+        ctx: Any,
+        states: Tensor,
+        weight: Tensor,
+        head: LabelAttention,
+        inputs: AttentionInputs,
+        targets: Tensor,
+        *output: Tensor,
     ) -> Tensor:
         states = states.detach()
         learning = any(ctx.needs_input_grad)
         buffers = head.pool.acquire(states.device) if learning else None
         gradients = None if buffers is None else buffers.get("state gradients", *states.shape)
         with torch.autocast(states.device.type, enabled=False):  # all in float32: it is a small part of the work
-            work = _Work(head, Attended(states, given.lengths, given.candidates), wanted, gradients).run()
+            work = _AttentionPass(
+                head, AttentionInputs(states, inputs.lengths, inputs.candidates), targets, gradients
+            ).run()
         ctx.buffers, ctx.gradients, ctx.sums, ctx.rows = buffers, gradients, work.sums, work.rows
         ctx.pool, ctx.weight = head.pool, weight
         return work.total.to(states.device, states.dtype)

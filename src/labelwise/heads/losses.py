@@ -1,8 +1,8 @@
 """Losses of one score per label, each as two functions of the score: for labels a document has, and for the others.
 
-Nearly all labels are of the second kind, so a block of scores is put through `negative` and the few entries of labels
-that a document has are then replaced by `positive`: there is never a dense array of targets. A function gives value and
-gradient together, since training needs both and they share most of their work.
+Nearly all labels are negative, so `negative` is applied to a block of scores and the few positive entries are then
+replaced by `positive`: there is never a dense array of targets. Each function returns value and gradient together,
+since training needs both and they share most of the computation.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from torch.nn import functional
 
 from labelwise.heads.config import LossConfig
 
-Part = Callable[[Tensor], tuple[Tensor, Tensor]]
+ScoreFunction = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
 class ScoreLoss:
     """A loss as value and gradient of a score, for labels a document has (`positive`) and has not (`negative`)."""
 
-    positive: Part
-    negative: Part
+    positive: ScoreFunction
+    negative: ScoreFunction
 
 
 def make_loss(config: LossConfig) -> ScoreLoss:
-    """The loss a config asks for."""
+    """The loss of a config."""
     if config.name == "bce":
         return ScoreLoss(_bce_positive, _bce_negative)
     if config.name == "squared_hinge":
@@ -57,7 +57,7 @@ def _hinge_negative(scores: Tensor) -> tuple[Tensor, Tensor]:
     return gap * gap, 2 * gap
 
 
-def _focal_positive(focus: float) -> Part:
+def _focal_positive(focus: float) -> ScoreFunction:
     def part(scores: Tensor) -> tuple[Tensor, Tensor]:
         cost = functional.softplus(-scores)  # -log p
         missing = torch.sigmoid(-scores)  # 1 - p
@@ -67,7 +67,7 @@ def _focal_positive(focus: float) -> Part:
     return part
 
 
-def _focal_negative(focus: float) -> Part:
+def _focal_negative(focus: float) -> ScoreFunction:
     mirrored = _focal_positive(focus)
 
     def part(scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,7 +77,7 @@ def _focal_negative(focus: float) -> Part:
     return part
 
 
-def _shifted_negative(focus: float, shift: float) -> Part:
+def _shifted_negative(focus: float, shift: float) -> ScoreFunction:
     """Focal on a probability lowered by `shift`: (p - shift)^focus * -log(1 - p + shift)."""
     if shift == 0:
         return _focal_negative(focus)
@@ -87,27 +87,27 @@ def _shifted_negative(focus: float, shift: float) -> Part:
         lowered = (probability - shift).clamp_min(0)
         cost = -torch.log1p(-lowered)
         weight = lowered**focus
-        steepness = weight / (1 - lowered)
+        derivative = weight / (1 - lowered)  # by the probability
         if focus:
-            steepness = steepness + focus * lowered ** (focus - 1) * cost
-        gradient = torch.where(lowered > 0, steepness * probability * (1 - probability), 0.0)
+            derivative = derivative + focus * lowered ** (focus - 1) * cost
+        gradient = torch.where(lowered > 0, derivative * probability * (1 - probability), 0.0)
         return weight * cost, gradient
 
     return part
 
 
-def label_shares(counts: np.ndarray, n_documents: int) -> np.ndarray:
-    """The share of documents with each label, kept off 0 and 1 by half a document."""
+def label_priors(counts: np.ndarray, n_documents: int) -> np.ndarray:
+    """The fraction of documents with each label, smoothed by half a document so that it is never 0 or 1."""
     return (np.asarray(counts, np.float64) + 0.5) / (n_documents + 1.0)
 
 
-def best_constants(loss: ScoreLoss, shares: np.ndarray) -> np.ndarray:
-    """For each label the score that is best for all documents alike, found by bisection of the gradient."""
-    share = torch.from_numpy(np.asarray(shares, np.float64))
-    low, high = torch.full_like(share, -30.0), torch.full_like(share, 30.0)
+def best_constants(loss: ScoreLoss, priors: np.ndarray) -> np.ndarray:
+    """For each label the constant score with the lowest loss, by bisection of the gradient."""
+    prior = torch.from_numpy(np.asarray(priors, np.float64))
+    low, high = torch.full_like(prior, -30.0), torch.full_like(prior, 30.0)
     for _ in range(60):
         middle = (low + high) / 2
-        rising = share * loss.positive(middle)[1] + (1 - share) * loss.negative(middle)[1] > 0
+        rising = prior * loss.positive(middle)[1] + (1 - prior) * loss.negative(middle)[1] > 0
         low, high = torch.where(rising, low, middle), torch.where(rising, middle, high)
     return ((low + high) / 2).numpy()
 
@@ -115,8 +115,8 @@ def best_constants(loss: ScoreLoss, shares: np.ndarray) -> np.ndarray:
 def constant_loss(loss: ScoreLoss, constants: np.ndarray, labels: np.ndarray, n_documents: int) -> float:
     """The loss per document, summed over labels, when every document gets the same scores.
 
-    `labels` are the labels of all documents, one after the other. With `best_constants` this is the floor that no model
-    gets below without looking at the documents; for cross-entropy it is the entropy of the label marginals.
+    `labels` are the concatenated labels of all documents. With `best_constants` this is the lowest loss of a model that
+    ignores the documents; for cross-entropy it is the entropy of the label marginals.
     """
     scores = torch.from_numpy(np.asarray(constants, np.float64))
     absent, present = loss.negative(scores)[0], loss.positive(scores)[0]

@@ -1,9 +1,9 @@
 """`jit`: compile a kernel with Numba and cache the machine code per user, not per copy of the sources.
 
-Numba's own cache lies beside the sources, is keyed by one source file and numbers its entries in an index that two
-processes can overwrite for each other. Here the folder is named by a hash of the kernel's source and of all modules of
-its package that it imports, so that a changed callee is noticed and every clone or environment of a user shares one
-cache; every signature is one file, written atomically. Nothing is written before a kernel is compiled.
+Numba's own cache is beside the sources, depends on one source file only, and has an index that concurrent processes
+can overwrite. Here the folder is named by a hash of the kernel's source and of all modules of its package that it
+imports, so that a changed callee leads to compilation and every clone or environment of a user shares one cache; every
+signature is one file, written atomically. Nothing is written before a kernel is compiled.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from llvmlite.binding import parse_assembly
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
+from numba.core.registry import CPUDispatcher
 from numba.core.serialize import dumps
 
 from labelwise.atomic import replacing
@@ -38,11 +39,11 @@ from labelwise.errors import ConfigError, DataError
 log = logging.getLogger("labelwise")
 VARIABLE = "NUMBA_CACHE_DIR"
 OUTDATED = 30 * 24 * 3600
-"""Seconds after which machine code of other sources of a module is removed."""
+"""Age in seconds after which machine code of other versions of a module is removed."""
 
 
 def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """`numba.njit` without the global lock and with our cache; takes Numba's options."""
+    """`numba.njit` without the global interpreter lock and with our cache; takes Numba's options."""
     if function is None:
         return partial(jit, **options)
     dispatcher = numba.njit(nogil=True, no_cfunc_wrapper=True, **options)(function)
@@ -52,18 +53,28 @@ def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
 
 def inner(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """`jit` for functions that only kernels call; from Python they cannot be called.
+    """`jit` for functions that only kernels call; a call from Python raises TypeError.
 
-    They become a part of each kernel and get no machine code or cached file of their own, which takes half the time.
+    They are compiled as a part of each kernel, without separate machine code or cached files, in half the time.
     """
     if function is None:
         return partial(inner, **options)
     wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return numba.njit(nogil=True, **wrappers, pipeline_class=_InnerCompiler, **options)(function)
+    dispatcher = numba.njit(nogil=True, **wrappers, pipeline_class=_InnerCompiler, **options)(function)
+    if isinstance(dispatcher, CPUDispatcher):  # a plain function under NUMBA_DISABLE_JIT
+        dispatcher.__class__ = _InnerDispatcher
+    return dispatcher
+
+
+class _InnerDispatcher(CPUDispatcher):
+    """A function for Numba as any other, without the entry point that a call from Python needs."""
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError(f"{self.py_func.__qualname__} is `inner`: only kernels can call it")
 
 
 class _InnerLibrary(JITCodeLibrary):
-    """LLVM code that is only linked into that of callers, where it is optimised and translated."""
+    """LLVM code that is linked into its callers, where it is optimised and compiled."""
 
     def _optimize_final_module(self) -> None:
         pass
@@ -71,13 +82,13 @@ class _InnerLibrary(JITCodeLibrary):
     def _finalize_final_module(self) -> None:
         self._finalize_dynamic_globals()
         own = [f'@"{v.name}" = common global i8* null' for v in self._final_module.global_variables if _is_own(v.name)]
-        self._codegen._add_module(parse_assembly("\n".join(own)))  # Numba fills these in; nothing else is needed here
+        self._codegen._add_module(parse_assembly("\n".join(own)))  # Numba sets these; nothing else is needed
         self._codegen._engine.finalize_object()
         self._finalized = True
 
 
 def _is_own(name: str) -> bool:
-    """Whether a global variable is the environment that Numba gives to each function."""
+    """Whether a global variable is the environment of a function, which Numba creates."""
     return name.startswith("_ZN08NumbaEnv")
 
 
@@ -88,7 +99,7 @@ class _InnerCompiler(Compiler):
 
 
 class _Locator:
-    """Tells Numba where the machine code of a function goes."""
+    """Provides Numba with the folder for the machine code of a function."""
 
     def __init__(self, function: Callable[..., Any], path: str) -> None:
         source = Path(path)
@@ -134,13 +145,14 @@ class _Cache(FunctionCache):
 
 
 class _Files:
-    """One file per signature and processor, in place of Numba's index and numbered files."""
+    """One file per signature and processor, instead of Numba's index and numbered files."""
 
     def __init__(self, folder: Path, base: str) -> None:
         self._folder, self._base = folder, base
 
     def _path(self, key: Any) -> Path:
-        digest = hashlib.sha256(f"{numba.__version__} {key!r}".encode()).hexdigest()
+        options = (numba.__version__, numba.config.BOUNDSCHECK, numba.config.OPT)  # type: ignore[missing-attribute]
+        digest = hashlib.sha256(f"{options!r} {key!r}".encode()).hexdigest()
         return self._folder / f"{self._base}.{digest[:24]}.nbc"
 
     def load(self, key: Any) -> Any:
@@ -153,7 +165,7 @@ class _Files:
         with (
             suppress(DataError, OSError),
             replacing(self._path(key), binary=True) as file,
-        ):  # a full disk: compiled again
+        ):  # on a full disk the kernel is compiled again next time
             file.write(dumps(data))
 
     def flush(self) -> None:
@@ -163,7 +175,7 @@ class _Files:
 
 @cache
 def source_hash(path: Path) -> str:
-    """A hash of a module's source and, recursively, of the modules of its package that it imports."""
+    """A hash of a module's source and, recursively, of the modules and packages of its own that it imports."""
     root = path.parent
     while (root.parent / "__init__.py").exists():
         root = root.parent
@@ -174,46 +186,49 @@ def source_hash(path: Path) -> str:
         if source in seen:
             continue
         seen[source] = source.read_bytes()
-        for name in _imports(seen[source]):
-            first, *rest = name.split(".")
-            found = root.joinpath(*rest).with_suffix(".py") if first == root.name and rest else root
-            waiting += [found] if found.is_file() else []
+        package = source.parent.relative_to(root.parent).parts
+        for first, *rest in _imports(seen[source], package):
+            module = root.joinpath(*rest)
+            paths = (module / "__init__.py", *([module.with_name(f"{module.name}.py")] if rest else []))
+            waiting += [path for path in paths if first == root.name and path.is_file()]
     digest = hashlib.sha256()
     for source in sorted(seen):
         digest.update(f"{source.relative_to(root).as_posix()} {len(seen[source])}\n".encode() + seen[source])
     return digest.hexdigest()[:24]
 
 
-def _imports(source: bytes) -> Iterator[str]:
-    """Dotted names that may be modules which a source imports."""
+def _imports(source: bytes, package: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The parts of dotted names that a source in a package imports and that may be modules."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from (tuple(alias.name.split(".")) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) + 1 - node.level] if node.level else ()
+            module = (*above, *(node.module.split(".") if node.module else ()))
+            yield module
+            yield from ((*module, alias.name) for alias in node.names)
 
 
 @cache
 def cache_folder() -> Path:
     """`NUMBA_CACHE_DIR`, else the user's cache folder, else a private temporary folder."""
-    given = os.environ.get(VARIABLE)
-    if given and can_be_written(Path(given)):
-        return Path(given) / "labelwise"
+    variable = os.environ.get(VARIABLE)
+    if variable and is_writable(Path(variable)):
+        return Path(variable) / "labelwise"
     folder = _user_cache() / "labelwise" / "kernels"
-    if can_be_written(folder):
+    if is_writable(folder):
         return folder
     try:
         folder = _private_folder()
     except OSError as error:
         raise ConfigError(
-            f"there is no folder for compiled kernels ({error}); set {VARIABLE} to one that can be written"
+            f"no folder for compiled kernels can be created ({error}); set {VARIABLE} to a writable folder"
         ) from None
-    log.warning("compiled kernels are kept in %s; set %s to a folder that lasts", folder, VARIABLE)
+    log.warning("compiled kernels are stored in %s; set %s to a permanent folder", folder, VARIABLE)
     return folder
 
 
-def can_be_written(path: Path) -> bool:
+def is_writable(path: Path) -> bool:
     """Whether a folder can be written to, or created where it does not exist yet."""
     for folder in (path, *path.absolute().parents):
         try:
@@ -235,20 +250,20 @@ def _user_cache() -> Path:
 
 
 def _private_folder() -> Path:
-    """A folder that only this user can write to, because compiled code is run when it is read back.
+    """A folder that only this user can write to, because cached code is executed.
 
-    It outlives the process where that is possible.
+    It is kept after the process ends where possible.
     """
     user = os.geteuid() if hasattr(os, "geteuid") else None
     if user is not None:
         folder = Path(tempfile.gettempdir()) / f"labelwise-kernels-{user}"
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
-            status = folder.lstat()  # not of a link's target: anybody could have created one here
+            status = folder.lstat()  # lstat: another user could have created a link here
         except OSError:
             status = None
         if status and stat.S_ISDIR(status.st_mode) and status.st_uid == user and not status.st_mode & 0o077:
             return folder
-    made = tempfile.mkdtemp(prefix="labelwise-kernels-")
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
-    return Path(made)
+    temporary = tempfile.mkdtemp(prefix="labelwise-kernels-")
+    atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+    return Path(temporary)

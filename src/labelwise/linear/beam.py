@@ -1,4 +1,4 @@
-"""Beam search: from documents to their best labels through the levels of a tree."""
+"""Beam search for the best labels of documents through the levels of a tree."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from labelwise.errors import ConfigError, did_you_mean
-from labelwise.features.rows import Rows
+from labelwise.features.rows import FeatureRows
 from labelwise.linear.weights import ChunkedWeights
 from labelwise.parallel import ranges, run_all, threads
-from labelwise.topk import NOTHING, TopK
+from labelwise.topk import NO_LABEL, TopK
 
-BLOCK = 2048
-MOST_NODES = 1 << 24  # kept for a block of documents at a time
-FEW = 16  # documents below which a second thread is not worth calling
+BLOCK_DOCUMENTS = 2048
+MAX_BEAM_NODES = 1 << 24  # kept for a block of documents at a time
+MIN_PARALLEL = 16  # documents below which one thread is faster than several
 
 POST_PROCESSORS: dict[str, tuple[int, int, bool]] = {
     **{f"l{p}_hinge": (0, p, True) for p in (1, 2, 3, 4)},
@@ -27,39 +27,40 @@ POST_PROCESSORS: dict[str, tuple[int, int, bool]] = {
     "log_sigmoid": (1, 1, False),
     "none": (2, 1, False),
 }
-"""Name to (kernel's transform, power, whether the sum of logarithms is turned back into a product)."""
+"""Name to (the kernel's transform, power, whether the sum of logarithms is exponentiated to a product)."""
 
 
 @dataclass(frozen=True)
 class LabelChoice:
-    """Labels that may be predicted and what is added to their score, both in tree order; None: all, nothing."""
+    """Mask of the labels that may be predicted and numbers added to their scores, in tree order; None: all, 0."""
 
     allowed: np.ndarray | None = None
     extra: np.ndarray | None = None
 
 
 class TreeSearch:
-    """A tree made ready for searching: what every search needs is laid out once."""
+    """A tree prepared for beam search: the kernel's arguments are built once."""
 
     def __init__(
         self, levels: Sequence[ChunkedWeights], label_order: np.ndarray, post_processor: str = "l3_hinge"
     ) -> None:
-        self._given = levels, label_order, post_processor
+        self._arguments = levels, label_order, post_processor
         self._transform, self._power, self._product = _post_processor(post_processor)
         self._levels = levels
         self._runs = _runs(levels)
         self._widest_level = max(level.n_children for level in levels)
-        self._names = np.ascontiguousarray(label_order, np.int32)
+        self._names = np.ascontiguousarray(label_order, np.int32).view()
+        self._names.flags.writeable = False  # as that of a loaded model, so that the kernel is compiled once for both
 
     def __reduce__(self) -> tuple:
-        return TreeSearch, self._given  # addresses hold in this process alone
+        return TreeSearch, self._arguments  # addresses are valid in this process only
 
     def best(self, features: Any, beam: int, k: int, choice: LabelChoice | None = None) -> TopK:
-        """The best k labels per row of a CSR matrix (float32, sorted int32 indices) or of `Rows`."""
-        features = Rows.of(features)
+        """The best k labels per row of a CSR matrix (float32, sorted int32 indices) or of `FeatureRows`."""
+        features = FeatureRows.of(features)
         n = features.shape[0]
         beam = min(beam, self._widest_level)
-        extra = _nothing(np.float32) if choice is None or choice.extra is None else choice.extra.astype(np.float32)
+        extra = _empty(np.float32) if choice is None or choice.extra is None else choice.extra.astype(np.float32)
         allowed = _allowed(self._levels, choice.allowed if choice else None)
         ids = np.empty((n, k), np.int32)
         scores = np.empty((n, k), np.float32)
@@ -67,7 +68,7 @@ class TreeSearch:
         def work(part: tuple[int, int]) -> None:
             self._search(features, *part, beam, allowed, extra, ids, scores)
 
-        if n < FEW:
+        if n < MIN_PARALLEL:
             work((0, n))
         else:
             run_all(work, ranges(n, threads()))
@@ -75,7 +76,7 @@ class TreeSearch:
 
     def _search(
         self,
-        features: Rows,
+        features: FeatureRows,
         begin: int,
         end: int,
         beam: int,
@@ -87,12 +88,12 @@ class TreeSearch:
         """Fill the rows begin..end of `ids` and `scores`."""
         from labelwise.kernels.tree.tree_search import descend
 
-        position = _nothing(np.int32) if end - begin == 1 else np.full(features.shape[1], NOTHING, np.int32)
-        at_once = min(BLOCK, max(1, MOST_NODES // beam))
-        for first in range(begin, end, at_once):
-            last = min(first + at_once, end)
+        position = _empty(np.int32) if end - begin == 1 else np.full(features.shape[1], NO_LABEL, np.int32)
+        block_size = min(BLOCK_DOCUMENTS, max(1, MAX_BEAM_NODES // beam))
+        for first in range(begin, end, block_size):
+            last = min(first + block_size, end)
             dense = np.ascontiguousarray(features.dense[first:last], np.float32)
-            dense.flags.writeable = False  # so that the kernel is compiled for one kind of array only
+            dense.flags.writeable = False  # so that the kernel is compiled for one array type only
             block = dense, features.first_dense, features.zeros
             nodes, kept = np.empty((last - first, beam), np.int32), np.empty((last - first, beam), np.float32)
             for run in self._runs:
@@ -104,14 +105,14 @@ class TreeSearch:
 
 
 class _Run(NamedTuple):
-    """Neighbouring levels with the same types, as `descend` takes them, and the arrays that its addresses point to."""
+    """Consecutive levels with the same types, as `descend` takes them, and the arrays that its addresses point to."""
 
     levels: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, bool, bool]
     arrays: list[list[np.ndarray]]
 
 
 def _runs(levels: Sequence[ChunkedWeights]) -> list[_Run]:
-    """Levels for the kernel; nearly always one run, because lanes take more bytes only above 256 siblings."""
+    """Levels for the kernel; nearly always one run, because lanes need more bytes only above 256 siblings."""
     from labelwise.kernels.tree.addresses import address_row
 
     children_before = np.cumsum([0, *(level.n_children for level in levels)])
@@ -120,26 +121,26 @@ def _runs(levels: Sequence[ChunkedWeights]) -> list[_Run]:
         depths = list(group)
         arrays = [_arrays(levels[depth]) for depth in depths]
         rows = [
-            [*address_row(own), levels[depth].widest, children_before[depth]]
-            for depth, own in zip(depths, arrays, strict=True)
+            [*address_row(level_arrays), levels[depth].widest, children_before[depth]]
+            for depth, level_arrays in zip(depths, arrays, strict=True)
         ]
         lanes, values = arrays[0][4:6]
-        kinds = np.empty(0, lanes.dtype), np.empty(0, values.dtype), np.empty(0, np.uint64)
-        runs.append(_Run((np.array(rows, np.int64), *kinds, depths[0] == 0, depths[-1] == len(levels) - 1), arrays))
+        typed = np.empty(0, lanes.dtype), np.empty(0, values.dtype), np.empty(0, np.uint64)
+        runs.append(_Run((np.array(rows, np.int64), *typed, depths[0] == 0, depths[-1] == len(levels) - 1), arrays))
     return runs
 
 
 def _arrays(level: ChunkedWeights) -> list[np.ndarray]:
-    """A level's arrays in the kernel's order and types, which it takes on trust; none is copied if it has them."""
-    values = level.values.view(np.uint16) if level.values.dtype == np.float16 else level.values  # halves by their bits
+    """A level's arrays in the kernel's order and types, which it does not check; copied only where types differ."""
+    values = level.values.view(np.uint16) if level.values.dtype == np.float16 else level.values  # float16 as its bits
     word_offsets, words, shifts, range_offsets, starts = level.directory
-    kinds = (
+    arrays = (
         (level.children_offsets, np.int64), (level.chunk_offsets, np.int64), (level.features, np.int32),
         (level.row_offsets, np.int64), (level.lanes, level.lanes.dtype), (values, values.dtype),
         (level.bias, np.float32), (level.scales, np.float32), (word_offsets, np.int64), (words, np.uint64),
         (shifts, np.int64), (range_offsets, np.int64), (starts, np.int32),
     )  # fmt: skip
-    return [np.require(array, dtype, ["C", "A"]) for array, dtype in kinds]
+    return [np.require(array, dtype, ["C", "A"]) for array, dtype in arrays]
 
 
 def beam_search(
@@ -151,7 +152,7 @@ def beam_search(
     post_processor: str = "l3_hinge",
     choice: LabelChoice | None = None,
 ) -> TopK:
-    """One search in a tree that is not kept ready."""
+    """A single search, without keeping the prepared tree."""
     return TreeSearch(levels, label_order, post_processor).best(features, beam, k, choice)
 
 
@@ -162,9 +163,9 @@ def _post_processor(name: str) -> tuple[int, int, bool]:
 
 
 def _allowed(levels: Sequence[ChunkedWeights], allowed: np.ndarray | None) -> np.ndarray:
-    """Which nodes lead to an allowed label, level after level; empty when all do."""
+    """Mask of the nodes with an allowed label below, level after level; empty if all labels are allowed."""
     if allowed is None:
-        return _nothing(np.bool_)
+        return _empty(np.bool_)
     masks = [np.ascontiguousarray(allowed, np.bool_)]
     for level in reversed(levels[1:]):
         starts = level.children_offsets[:-1]
@@ -175,5 +176,5 @@ def _allowed(levels: Sequence[ChunkedWeights], allowed: np.ndarray | None) -> np
 
 
 @lru_cache
-def _nothing(dtype: Any) -> np.ndarray:
+def _empty(dtype: Any) -> np.ndarray:
     return np.empty(0, dtype)

@@ -1,7 +1,7 @@
-"""Why a tree of linear classifiers gives a label its score: the nodes on the way and the weights at its end.
+"""Explain a label's score in a tree of linear classifiers: the nodes on its path and the weights of its classifier.
 
-Works on the stored weights as they are (32, 16 or 8 bits) and costs one walk down the tree a label; whether the beam
-came by is asked of the beam search itself.
+Reads the stored weights (32, 16 or 8 bits) and costs one path through the tree per label; the beam search itself
+reports whether the beam reached a node.
 """
 
 from __future__ import annotations
@@ -13,33 +13,27 @@ import numpy as np
 
 from labelwise.codes.label_path import LabelPath, PathStep
 from labelwise.codes.tree import LabelTree
-from labelwise.linear.beam import POST_PROCESSORS, beam_search
+from labelwise.linear.beam import POST_PROCESSORS, TreeSearch
 from labelwise.linear.weights import ChunkedWeights
 
 
-def explain_labels(
-    row: Any,
-    tree: LabelTree,
-    levels: Sequence[ChunkedWeights],
-    labels: Iterable[int],
-    beam: int,
-    post_processor: str = "l3_hinge",
-) -> list[LabelPath]:
-    """The paths of some labels for one document (a CSR matrix of one row, sorted int32 indices)."""
-    kept = [set(nodes.tolist()) for nodes in _kept_nodes(row, levels, beam, post_processor)]
-    return [_path(row, tree, levels, int(label), kept, post_processor) for label in labels]
+class TreeExplainer:
+    """A tree prepared for explanations: a search for each inner level, which ends there."""
 
+    def __init__(self, tree: LabelTree, levels: Sequence[ChunkedWeights], post_processor: str = "l3_hinge") -> None:
+        self.tree, self.levels, self.post_processor = tree, levels, post_processor
+        self._searches = [
+            TreeSearch(levels[:end], np.arange(levels[end - 1].n_children), post_processor)
+            for end in range(1, len(levels))
+        ]
 
-def _kept_nodes(row: Any, levels: Sequence[ChunkedWeights], beam: int, post_processor: str) -> list[np.ndarray]:
-    """The nodes of each inner level that the beam keeps, found by searches that end at that level."""
-    return [
-        _kept_at(row, levels[:end], min(beam, levels[end - 1].n_children), beam, post_processor)
-        for end in range(1, len(levels))
-    ]
-
-
-def _kept_at(row: Any, levels: Sequence[ChunkedWeights], count: int, beam: int, post_processor: str) -> np.ndarray:
-    return beam_search(row, levels, np.arange(levels[-1].n_children), beam, count, post_processor).ids[0]
+    def explain(self, row: Any, labels: Iterable[int], beam: int) -> list[LabelPath]:
+        """The paths of some labels for one document (a CSR matrix of one row, sorted int32 indices)."""
+        kept = [
+            set(search.best(row, beam, min(beam, level.n_children)).ids[0].tolist())
+            for search, level in zip(self._searches, self.levels[:-1], strict=True)
+        ]
+        return [_path(row, self.tree, self.levels, int(label), kept, self.post_processor) for label in labels]
 
 
 def _path(
@@ -50,12 +44,12 @@ def _path(
     kept: Sequence[set[int]],
     post_processor: str,
 ) -> LabelPath:
-    nodes = [int(tree.label_places[label])]
+    nodes = [int(tree.label_positions[label])]
     for parents in tree.parents[:0:-1]:
         nodes.insert(0, int(parents[nodes[0]]))
     steps: list[PathStep] = []
-    below = [tree.label_order[slice(*_places_below(tree, depth, node))] for depth, node in enumerate(nodes)]
-    weights, sums, there, parent = np.empty(0), 0.0, True, 0
+    below = [tree.label_order[slice(*_labels_below(tree, depth, node))] for depth, node in enumerate(nodes)]
+    weights, sums, reached, parent = np.empty(0), 0.0, True, 0
     product = POST_PROCESSORS[post_processor][2]
     for depth, (level, node) in enumerate(zip(levels, nodes, strict=True)):
         weights = node_weights(level, parent, node, row.indices)
@@ -64,7 +58,7 @@ def _path(
         logarithm, plain = _transformed(margin, post_processor)
         sums = logarithm if plain else sums + logarithm
         leaf = depth == len(levels) - 1
-        there = there and (leaf or node in kept[depth])
+        reached = reached and (leaf or node in kept[depth])
         steps.append(
             PathStep(
                 node,
@@ -74,32 +68,32 @@ def _path(
                 bias,
                 float(np.exp(logarithm)) if product else logarithm,
                 float(np.exp(sums)) if product else sums,
-                there,
+                reached,
             )
         )
         parent = node
     used = weights != 0
-    given = steps[-1].total if there or not product else 0.0
+    given = steps[-1].total if reached or not product else 0.0
     values = row.data[used].astype(np.float64)
     return LabelPath(label, tuple(steps), tuple(below), row.indices[used], values, weights[used], given)
 
 
 def node_weights(level: ChunkedWeights, chunk: int, node: int, features: np.ndarray) -> np.ndarray:
-    """The weights that a node's classifier gives to some features, 0 where it has none; float64."""
+    """The weights of some features in a node's classifier, 0 where it has none; float64."""
     low, high = level.chunk_offsets[chunk : chunk + 2]
     rows = low + np.searchsorted(level.features[low:high], features)
-    found = np.flatnonzero((rows < high) & (np.append(level.features[low:high], -1)[rows - low] == features))
+    present = np.flatnonzero((rows < high) & (np.append(level.features[low:high], -1)[rows - low] == features))
     weights = np.zeros(len(features))
     lane = node - level.children_offsets[chunk]
-    for place in found.tolist():
-        begin, end = level.row_offsets[rows[place] : rows[place] + 2]
+    for index in present.tolist():
+        begin, end = level.row_offsets[rows[index] : rows[index] + 2]
         entry = begin + np.flatnonzero(level.lanes[begin:end] == lane)
-        weights[place] = level.values[entry].astype(np.float64).sum()
+        weights[index] = level.values[entry].astype(np.float64).sum()
     return weights * float(level.scales[node]) if len(level.scales) else weights
 
 
 def _transformed(margin: float, post_processor: str) -> tuple[float, bool]:
-    """What a node adds to the logarithm of a path's score, or the score itself and True."""
+    """A node's term in the logarithm of a path's score, or the score itself and True."""
     if post_processor.endswith("hinge"):
         return -(max(1.0 - margin, 0.0) ** POST_PROCESSORS[post_processor][1]), False
     if post_processor.endswith("sigmoid"):
@@ -107,8 +101,8 @@ def _transformed(margin: float, post_processor: str) -> tuple[float, bool]:
     return margin, True
 
 
-def _places_below(tree: LabelTree, depth: int, node: int) -> tuple[int, int]:
-    """The range of the labels' level below a node."""
+def _labels_below(tree: LabelTree, depth: int, node: int) -> tuple[int, int]:
+    """The range of the last level that is below a node."""
     begin, end = node, node + 1
     for parents in tree.parents[depth + 1 :]:
         begin, end = np.searchsorted(parents, (begin, end)).tolist()

@@ -1,8 +1,8 @@
-"""Training one level of a tree of linear classifiers, chunk by chunk on all threads.
+"""Train one level of a tree of linear classifiers, chunk by chunk on all threads.
 
-A chunk is the children of one node; its examples are the documents of the node, so that a label only has to be told
-apart from its siblings. The largest chunks go first to whichever thread is free. The result does not depend on the
-number of threads: every group of 16 siblings is a problem of its own with a seed of its own.
+A chunk is the children of one node; its examples are the documents of the node, so that a label only has to be
+distinguished from its siblings. The largest chunks are trained first. The result does not depend on the number of
+threads: every group of 16 siblings is a separate problem with a separate seed.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ from pydantic import Field
 
 from labelwise import pages
 from labelwise.config import Config
-from labelwise.features.rows import Rows
+from labelwise.features.rows import FeatureRows
 from labelwise.linear.weights import ChunkPart
 from labelwise.parallel import run_all
 from labelwise.progress import progress
 
 UNCOPIED = 0.05
-"""Share of all entries from which a chunk is not worth a copy of its rows."""
-LANES = 16  # labels the solver handles at a time, as in kernels.lanes
+"""Fraction of all entries from which a chunk uses the data without a copy of its rows."""
+LANES = 16  # labels that the solver trains at a time, as in kernels.tree.lanes
 Positive = Annotated[float, Field(ge=1e-30, le=1e30)]
 
 
 class SolverConfig(Config):
-    """How a linear classifier is trained."""
+    """Training of a linear classifier by dual coordinate descent."""
 
     loss: Literal["squared_hinge", "hinge", "logistic"] = "squared_hinge"
-    """Loss of an example."""
+    """Loss per example."""
     cost_positive: Positive = 1.0
-    """Weight of the loss of positive examples against the penalty on weights (C)."""
+    """Cost of positive examples relative to the regularization of weights (C)."""
     cost_negative: Positive = 1.0
-    """The same for negative examples."""
+    """Cost of negative examples relative to the regularization of weights (C)."""
     bias: Annotated[float, Field(ge=0)] = 1.0
-    """Value of the constant feature every document has; 0 leaves it out."""
+    """Value of the constant feature of every document; 0 for no bias."""
     tolerance: Positive = 0.1
-    """Stop when no dual variable's gradient is further than this from where it should be."""
+    """Stop when no dual variable violates its optimality condition by more than this."""
     max_passes: Annotated[int, Field(ge=1)] = 100
-    """Stop after so many passes all the same."""
+    """Maximum number of passes over the examples."""
     threshold: Annotated[float, Field(ge=0)] = 0.1
-    """Weights smaller than this are dropped."""
+    """Drop weights with an absolute value below this."""
     max_weights: Annotated[int, Field(ge=1)] | None = None
-    """Keep at most so many weights a label, the largest."""
+    """Maximum number of weights per label; the largest are kept."""
 
 
 class Chunk:
-    """The children first..last of one node, and the documents to learn them from (None: all)."""
+    """The children first..last of one node, and the documents to train them on (None: all)."""
 
     __slots__ = ("first", "last", "rows")
 
@@ -61,7 +61,7 @@ class LevelTrainer:
     """Trains the chunks of a level. Targets are CSR with columns in tree order."""
 
     def __init__(
-        self, features: Rows, norms: np.ndarray, targets: Any, solver: SolverConfig, weighted: bool, seed: int
+        self, features: FeatureRows, norms: np.ndarray, targets: Any, solver: SolverConfig, weighted: bool, seed: int
     ) -> None:
         self.features, self.norms, self.targets, self.solver = features, norms, targets, solver
         self.weighted, self.seed = weighted, seed
@@ -74,14 +74,15 @@ class LevelTrainer:
         done: Mapping[int, ChunkPart] | None = None,
         finished: Callable[[int, ChunkPart], None] | None = None,
     ) -> list[ChunkPart]:
-        """The trained chunks in order.
+        """Train the chunks; returns them in order.
 
-        `done` has what an earlier try finished (see `pieces_of`) by its first child; `finished` hears of what is new.
+        `done` has the parts (see `tasks_of`) that an earlier attempt finished, by first child; `finished` is called
+        with each new part.
         """
         parts: dict[int, ChunkPart] = dict(done or {})
-        pieces = [piece for chunk in chunks for piece in pieces_of(chunk)]
+        pieces = [piece for chunk in chunks for piece in tasks_of(chunk)]
         tasks = [(piece, self._work(piece)) for piece in pieces if piece.first not in parts]
-        tasks.sort(key=lambda task: -task[1])  # the largest first, so that no thread is left alone with one at the end
+        tasks.sort(key=lambda task: -task[1])  # the largest first, so that threads finish at about the same time
         lock = threading.Lock()
         with progress(what, sum(size for _, size in tasks)) as step:
 
@@ -95,7 +96,7 @@ class LevelTrainer:
                     finished(piece.first, part)
 
             run_all(work, tasks)
-        return [ChunkPart.side_by_side([parts.pop(piece.first) for piece in pieces_of(chunk)]) for chunk in chunks]
+        return [ChunkPart.side_by_side([parts.pop(piece.first) for piece in tasks_of(chunk)]) for chunk in chunks]
 
     def _work(self, chunk: Chunk) -> float:
         rows = self.features.shape[0] if chunk.rows is None else len(chunk.rows)
@@ -107,13 +108,13 @@ class LevelTrainer:
         solver = self.solver
         rows, starts, ends, indices, values, norms, features, first_dense = self._local(chunk)
         dense = self.features.dense.view()
-        dense = dense.view(np.uint16) if dense.dtype == np.float16 else dense  # halves by their bits
-        dense.flags.writeable = False  # so that the kernel is compiled for one kind of array only
+        dense = dense.view(np.uint16) if dense.dtype == np.float16 else dense  # float16 as its bits
+        dense.flags.writeable = False  # so that the kernel is compiled for one array type only
         count, n = len(features), len(rows)
-        weights = self._room("weights", (count, LANES), np.float32)
-        signs = self._room("signs", (n, LANES), np.int8)
+        weights = self._buffer("weights", (count, LANES), np.float32)
+        signs = self._buffer("signs", (n, LANES), np.int8)
         plain = np.array([[solver.cost_negative, solver.cost_positive]], np.float32)
-        costs = self._room("costs", (n, LANES), np.float32) if self.weighted else plain
+        costs = self._buffer("costs", (n, LANES), np.float32) if self.weighted else plain
         loss = ("squared_hinge", "hinge", "logistic").index(solver.loss)
         kept, biases = [], []
         row_counts = np.zeros(count, np.int32)
@@ -134,20 +135,20 @@ class LevelTrainer:
             )  # fmt: skip
             cuts[:] = solver.threshold
             if solver.max_weights is not None and solver.max_weights < count:
-                chunk_rows.strongest(weights, count, width, solver.max_weights, cuts)
+                chunk_rows.limit_weights(weights, count, width, solver.max_weights, cuts)
             before = int(row_counts.sum())
             chunk_rows.count_kept(weights, count, width, cuts, row_counts)
             here = int(row_counts.sum()) - before
             group = (np.empty(here, np.int32), np.empty(here, lane_type), np.empty(here, np.float32))
-            chunk_rows.take_kept(weights, count, width, cuts, first - chunk.first, *group)
+            chunk_rows.write_kept(weights, count, width, cuts, first - chunk.first, *group)
             kept.append(group)
             biases.append(offsets[:width] * np.float32(solver.bias))
         return _assembled(features, row_counts, kept, np.concatenate(biases))
 
     def _local(self, chunk: Chunk) -> tuple[Any, ...]:
-        """The chunk's rows with its own feature numbers; chunks with much of the data use it as it is, uncopied.
+        """The chunk's rows with features renumbered; chunks with much of the data use it without a copy.
 
-        Dense columns are never copied; they count behind the sparse features.
+        Dense columns are never copied; they are numbered after the sparse features.
         """
         from labelwise.kernels.tree import chunk_rows
 
@@ -159,61 +160,61 @@ class LevelTrainer:
         if total >= UNCOPIED * len(X.indices):
             features = np.arange(n_features, dtype=np.int32)
             return rows, starts, ends, X.indices, X.data, self.norms[rows], features, X.first_dense
-        numbers = self._room("numbers", (n_features,), np.int32, fill=-1)
-        features = self._room("features", (n_features,), np.int32)
+        numbers = self._buffer("numbers", (n_features,), np.int32, fill=-1)
+        features = self._buffer("features", (n_features,), np.int32)
         indptr = np.empty(len(rows) + 1, np.int64)
-        indices = self._room("indices", (total,), np.int32)
-        values = self._room("values", (total,), np.float32)
+        indices = self._buffer("indices", (total,), np.int32)
+        values = self._buffer("values", (total,), np.float32)
         count = chunk_rows.gather_rows(X.indptr, X.indices, X.data, rows, numbers, features, indptr, indices, values)
         columns = np.arange(X.first_dense, X.first_dense + X.n_dense, dtype=np.int32)
         features = np.concatenate([features[:count], columns])
         return rows, indptr[:-1], indptr[1:], indices, values, self.norms[rows], features, count
 
-    def _room(self, name: str, shape: tuple[int, ...], dtype: Any, fill: int | None = None) -> np.ndarray:
-        """Scratch memory of this thread, used again and again: fresh pages are dear."""
+    def _buffer(self, name: str, shape: tuple[int, ...], dtype: Any, fill: int | None = None) -> np.ndarray:
+        """Scratch memory of this thread, reused for all chunks: new pages are expensive."""
         size = int(np.prod(shape))
-        held = getattr(self._scratch, name, None)
-        if held is None or len(held) < size:
-            held = None
-            setattr(self._scratch, name, None)  # gone before the larger one comes
-            held = pages.empty(size, dtype)  # goes back to the system with the level
+        buffer = getattr(self._scratch, name, None)
+        if buffer is None or len(buffer) < size:
+            buffer = None
+            setattr(self._scratch, name, None)  # freed before the larger one is allocated
+            buffer = pages.empty(size, dtype)  # freed with the trainer of the level
             if fill is not None:
-                held[:] = fill
-            setattr(self._scratch, name, held)
-        return held[:size].reshape(shape)
+                buffer[:] = fill
+            setattr(self._scratch, name, buffer)
+        return buffer[:size].reshape(shape)
 
 
-def pieces_of(chunk: Chunk) -> list[Chunk]:
-    """What is trained as one: a chunk, or 16 siblings of one over all documents, which needs no copy of them."""
+def tasks_of(chunk: Chunk) -> list[Chunk]:
+    """The parts trained as one task: the chunk, or 16 siblings each if it uses all documents, which are not copied."""
     if chunk.rows is not None:
         return [chunk]
     return [Chunk(first, min(first + LANES, chunk.last), None) for first in range(chunk.first, chunk.last, LANES)]
 
 
-def squared_norms(features: Rows, block: int = 1 << 12) -> np.ndarray:
-    """The squared norm of each row, float32; some rows at a time, to need little memory."""
-    found = np.zeros(features.shape[0], np.float32)
-    for first in range(0, len(found), block):
+def squared_norms(features: FeatureRows, block: int = 1 << 12) -> np.ndarray:
+    """The squared norm of each row, float32; computed in blocks of rows to save memory."""
+    norms = np.zeros(features.shape[0], np.float32)
+    for first in range(0, len(norms), block):
         bounds = features.indptr[first : first + block + 1]
         data = features.data[bounds[0] : bounds[-1]]
         filled = np.flatnonzero(np.diff(bounds))
         if len(filled):
-            found[first + filled] = np.add.reduceat(data * data, (bounds[:-1] - bounds[0])[filled])
+            norms[first + filled] = np.add.reduceat(data * data, (bounds[:-1] - bounds[0])[filled])
         if features.n_dense:
             dense = features.dense[first : first + block].astype(np.float32)
-            found[first : first + block] += np.square(dense, out=dense).sum(axis=1)
-    return found
+            norms[first : first + block] += np.square(dense, out=dense).sum(axis=1)
+    return norms
 
 
 def _assembled(features: np.ndarray, row_counts: np.ndarray, kept: list, bias: np.ndarray) -> ChunkPart:
-    """The groups' kept weights side by side, feature by feature; features without any are left out."""
-    from labelwise.kernels.tree.chunk_rows import place_kept
+    """Merge the groups' kept weights feature by feature; features without any are left out."""
+    from labelwise.kernels.tree.chunk_rows import merge_kept
 
-    places = np.concatenate([[0], np.cumsum(row_counts)])
-    lanes = np.empty(int(places[-1]), kept[0][1].dtype)
-    values = np.empty(int(places[-1]), np.float32)
-    next_places = places[:-1].copy()
+    offsets = np.concatenate([[0], np.cumsum(row_counts)])
+    lanes = np.empty(int(offsets[-1]), kept[0][1].dtype)
+    values = np.empty(int(offsets[-1]), np.float32)
+    next_entries = offsets[:-1].copy()
     for kept_features, kept_lanes, kept_values in kept:
-        place_kept(kept_features, kept_lanes, kept_values, next_places, lanes, values)
+        merge_kept(kept_features, kept_lanes, kept_values, next_entries, lanes, values)
     used = row_counts > 0
     return ChunkPart(features[used], row_counts[used], lanes, values, bias)

@@ -1,13 +1,14 @@
-"""How much memory training will take, told before it begins: better a sentence now than a killed process at night.
+"""Estimate the memory of training before it begins, and refuse what does not fit.
 
-Everything but the weights kept follows from sizes that are known once the trees are made. How many weights will be
-kept is guessed from a sample of nodes: a feature is kept if the node's documents hold enough of it. Of several trees
-the first stands for all.
+Everything but the kept weights follows from sizes that are known once the trees are built. The number of kept weights
+is estimated from a sample of nodes: a feature is kept if its sum over the node's documents is large enough. Of several
+trees only the first is examined.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -19,7 +20,7 @@ from labelwise.codes.tree import LabelTree
 from labelwise.data.blocks import Blocks
 from labelwise.errors import ConfigError
 from labelwise.features.label_features import two_blocks
-from labelwise.features.rows import Rows
+from labelwise.features.rows import FeatureRows
 from labelwise.formatting import size
 from labelwise.free_memory import free_memory
 from labelwise.linear.level_trainer import LANES, UNCOPIED, SolverConfig
@@ -29,53 +30,53 @@ from labelwise.result_fields import Decides
 log = logging.getLogger("labelwise")
 
 Memory = Annotated[Literal["check", "ignore"] | Annotated[float, Field(gt=0)], Decides.NOTHING]
-"""Whether what does not fit is refused: yes, no, or yes with a limit of one's own in GB."""
+"""Whether training that does not fit is refused: `check`, `ignore`, or a limit in GB."""
 
 SAMPLE = 40
-"""Nodes of a level whose weights are guessed from their documents."""
+"""Nodes per level whose weights are estimated from their documents."""
 SAMPLE_ROWS = 500
-"""Documents of a sampled node at most."""
+"""Maximum documents per sampled node."""
 TYPICAL_DUAL = 0.5
-"""What a positive example is usually multiplied by in a classifier's weights."""
-BY_NEGATIVES = 1.5
-"""Weights kept in all for one that positive examples alone would bring."""
+"""Typical dual variable of a positive example."""
+NEGATIVES_FACTOR = 1.5
+"""Kept weights per weight that positive examples alone would give."""
 ROW_BYTES, COST_BYTES = 16 + 64 + 8 + 8 + 8 + 4, 64
-"""Of a document in the solver: signs, duals, order, number, place and length; costs too if examples are weighed."""
+"""Bytes per document in the solver: signs, duals, order, row, offsets and norm; costs too if examples are weighted."""
 FEATURE_BYTES = 64 + 20
-"""Of a feature in the solver: the weights of 16 siblings; number and counts."""
+"""Bytes per feature in the solver: the weights of 16 siblings; number and counts."""
 STORED = {"float32": 6, "float16": 4, "int8": 3}
-"""Bytes of a weight."""
+"""Bytes per weight."""
 SHARED = 0.5
-"""Features of a chunk with weights, for one weight: siblings share them."""
+"""Features of a chunk with weights, per weight: siblings share features."""
 FILLED = 1.6
-"""Weights stored for one that is kept: rows that are nearly full are filled up with zeros."""
-SLACK, ALWAYS = 1.15, 15_000_000
-"""For what the memory allocator wastes; and for all that is small."""
+"""Stored weights per kept weight: rows with many weights are filled with zeros."""
+OVERHEAD, FIXED = 1.15, 15_000_000
+"""Factor for the overhead of the memory allocator, and bytes for everything small."""
 
 
 @dataclass(frozen=True)
 class MemoryNeed:
-    """Bytes that are held at once when most is held, beside the features and labels."""
+    """Peak bytes of memory beside the features and labels."""
 
     threads: float = 0
-    """What the threads work on."""
+    """Scratch memory of the threads."""
     targets: float = 0
-    """Which documents belong to which nodes."""
+    """The documents of each node."""
     weights: float = 0
-    """What is learned."""
+    """The learned weights."""
     label_features: float = 0
-    """What labels are described by to cluster them."""
+    """The features of labels for clustering."""
 
     @property
     def total(self) -> int:
-        """All together."""
-        return ALWAYS + int(SLACK * (self.threads + self.targets + self.weights + self.label_features))
+        """The sum of all, with overhead."""
+        return FIXED + int(OVERHEAD * (self.threads + self.targets + self.weights + self.label_features))
 
 
 def check_memory(need: MemoryNeed, memory: Memory, held: int = 0, report: bool = True) -> None:
-    """Report what is needed and what is there; refuse what does not fit, unless `memory` says otherwise.
+    """Report the needed and the free memory; raise ConfigError where it does not fit, unless `memory` is `ignore`.
 
-    A limit of one's own is for everything, the `held` bytes of features and labels too.
+    A limit in GB includes the `held` bytes of features and labels.
     """
     free = free_memory()
     if isinstance(memory, float | int):
@@ -87,12 +88,12 @@ def check_memory(need: MemoryNeed, memory: Memory, held: int = 0, report: bool =
     if memory != "ignore" and free is not None and need.total > free:
         raise ConfigError(
             f"training needs about {size(need.total)} of memory, {size(max(0, free))} are free; {_advice(need)}, "
-            "or set memory to ignore to try all the same"
+            "or set memory to ignore to train anyway"
         )
 
 
 def _advice(need: MemoryNeed) -> str:
-    """What to change, by what takes most."""
+    """Advice for the parts that need most."""
     advice = {
         "threads": f"use fewer threads (now {threads()}) or fewer features (tfidf.max_features, a higher tfidf.min_df)",
         "weights": "keep fewer weights (a higher solver.threshold, solver.max_weights), fewer trees or less precision",
@@ -100,13 +101,13 @@ def _advice(need: MemoryNeed) -> str:
         "label_features": "describe labels by fewer features (label_features)",
     }
     ordered = sorted(advice, key=lambda part: -getattr(need, part))
-    worth = [part for part in ordered if getattr(need, part) >= 0.2 * getattr(need, ordered[0])]
-    return "; ".join(advice[part] for part in worth[:2])
+    largest = [part for part in ordered if getattr(need, part) >= 0.2 * getattr(need, ordered[0])]
+    return "; ".join(advice[part] for part in largest[:2])
 
 
 def bytes_of(features: Any, labels: Any) -> int:
-    """Bytes that features (of any kind) and labels hold."""
-    blocks = [features.sparse, features.dense] if isinstance(features, Blocks | Rows) else [features]
+    """Bytes of features (of any type) and labels."""
+    blocks = [features.sparse, features.dense] if isinstance(features, Blocks | FeatureRows) else [features]
     arrays = [block for block in blocks if isinstance(block, np.ndarray)]
     for matrix in [labels, *(block for block in blocks if sparse.issparse(block))]:
         arrays += [matrix.indptr, matrix.indices, matrix.data]
@@ -114,7 +115,7 @@ def bytes_of(features: Any, labels: Any) -> int:
 
 
 def clustering_need(features: Any, labels: Any, keep: int | None) -> MemoryNeed:
-    """For describing labels by their documents and clustering them, before training begins."""
+    """Memory to compute label features and to cluster them, before training."""
     csr, dense = two_blocks(features)
     documents = np.repeat(np.arange(labels.shape[0]), np.diff(labels.indptr))
     entries = np.bincount(labels.indices, np.diff(csr.indptr)[documents], labels.shape[1])
@@ -125,7 +126,7 @@ def clustering_need(features: Any, labels: Any, keep: int | None) -> MemoryNeed:
 
 def training_need(
     features: Any,
-    labels: Any,
+    targets: Sequence[Any],
     tree: LabelTree,
     solver: SolverConfig,
     *,
@@ -134,45 +135,44 @@ def training_need(
     matched: int = 0,
     precision: str = "float32",
 ) -> MemoryNeed:
-    """For training some trees like this one.
+    """Memory to train some trees like this one; `targets` are the labels at each of its levels.
 
-    `matched` is the beam if documents are also sent down by what is learned; `weighted` if examples have costs.
+    `matched` is the beam with `matcher` negatives, else 0; `weighted`: examples have costs.
     """
-    features = Rows.of(features)
+    features = FeatureRows.of(features)
     n, n_features = features.shape[0], features.shape[1] - features.unused
-    targets = tree.aggregate(labels)
     target_bytes = float(sum(12 * target.nnz + 4 * n for target in targets) + 4 * n + 40 * n * matched)
     row_bytes = ROW_BYTES + weighted * COST_BYTES
     levels = []
     for depth, target in enumerate(targets):
         offsets = tree.children_offsets(depth)
         if depth == 0:
-            at_once = min(threads(), -(-int(offsets[-1]) // LANES))
-            work = at_once * float(row_bytes * n + FEATURE_BYTES * n_features)
+            tasks = min(threads(), -(-int(offsets[-1]) // LANES))
+            work = tasks * float(row_bytes * n + FEATURE_BYTES * n_features)
             chunk_features = np.array([float(n_features)])
         else:
             work, chunk_features = _of_chunks(features, targets[depth - 1], row_bytes)
-        levels.append((work, *_kept(features, target, offsets, chunk_features, solver)))
+        levels.append((work, *_weights(features, target, offsets, chunk_features, solver)))
     smaller = STORED[precision] / STORED["float32"]
     before = (trees - 1) * sum(FILLED * weights * smaller + rows for _, weights, rows in levels)
     needs = []
-    for work, weights, rows in levels:  # a level's chunks are there one by one and, at the end, joined
+    for work, weights, rows in levels:  # a level's chunks exist separately and, at the end, concatenated
         needs.append(MemoryNeed(work, target_bytes, before + (1 + FILLED) * weights + 2 * rows))
         before += FILLED * weights + rows
-    if precision == "int8":  # every weight's node is written down to scale it
+    if precision == "int8":  # the node of every weight, to scale it
         needs.append(MemoryNeed(0, 0, before + max(weights for _, weights, _ in levels) * 4 * FILLED))
     return max(needs, key=lambda need: need.total)
 
 
-def _of_chunks(features: Rows, above: Any, row_bytes: int) -> tuple[float, np.ndarray]:
-    """Bytes of the largest chunks, one a thread; and about how many features each chunk has."""
+def _of_chunks(features: FeatureRows, above: Any, row_bytes: int) -> tuple[float, np.ndarray]:
+    """Bytes of the largest chunks, one per thread, and the approximate number of features of each chunk."""
     rows = np.bincount(above.indices, minlength=above.shape[1])
     entries = np.bincount(above.indices, np.repeat(np.diff(features.indptr), np.diff(above.indptr)), above.shape[1])
     largest = int(np.argmax(entries))
     holders = np.repeat(np.arange(above.shape[0]), np.diff(above.indptr))[above.indices == largest]
     step = max(1, len(holders) // SAMPLE_ROWS)
     sampled = features.sparse[holders[::step]]
-    # a vocabulary grows about as the root of the text, so the sample's is scaled to each chunk's size
+    # a vocabulary grows about as the square root of the text, so the sample's is scaled to each chunk's size
     known = np.count_nonzero(np.bincount(sampled.indices, minlength=1)) / np.sqrt(max(sampled.nnz, 1))
     n_features = features.shape[1] - features.unused
     chunk_features = np.minimum(np.minimum(entries, n_features), known * np.sqrt(entries)) + features.n_dense
@@ -180,17 +180,17 @@ def _of_chunks(features: Rows, above: Any, row_bytes: int) -> tuple[float, np.nd
     copies = np.where(uncopied, 0, 8 * entries)
     tables = FEATURE_BYTES * np.where(uncopied, n_features, chunk_features)
     sizes = np.sort(copies + tables + row_bytes * rows)
-    at_once = min(threads(), len(sizes))
-    return float(sizes[-at_once:].sum() + at_once * 8 * n_features), chunk_features
+    tasks = min(threads(), len(sizes))
+    return float(sizes[-tasks:].sum() + tasks * 8 * n_features), chunk_features
 
 
-def _kept(
-    features: Rows, target: Any, offsets: np.ndarray, chunk_features: np.ndarray, solver: SolverConfig
+def _weights(
+    features: FeatureRows, target: Any, offsets: np.ndarray, chunk_features: np.ndarray, solver: SolverConfig
 ) -> tuple[float, float]:
-    """Bytes of a level's weights, and of the lists of features that each chunk has weights for."""
+    """Bytes of a level's weights, and of the lists of features with weights per chunk."""
     each = np.repeat(chunk_features, np.diff(offsets))
     if solver.threshold > 0:
-        each = np.minimum(each, BY_NEGATIVES * _enough(features, target, solver.threshold / TYPICAL_DUAL))
+        each = np.minimum(each, NEGATIVES_FACTOR * _frequent(features, target, solver.threshold / TYPICAL_DUAL))
     if solver.max_weights is not None:
         each = np.minimum(each, solver.max_weights)
     by_chunk = np.add.reduceat(each, offsets[:-1])
@@ -198,23 +198,23 @@ def _kept(
     return STORED["float32"] * float(by_chunk.sum()), 12 * float(rows.sum())
 
 
-def _enough(features: Rows, target: Any, least: float) -> np.ndarray:
-    """Features that each node's documents hold at least so much of; looked up for some nodes, guessed for others.
+def _frequent(features: FeatureRows, target: Any, minimum: float) -> np.ndarray:
+    """Features per node whose sum over its documents reaches `minimum`; counted for some nodes, else interpolated.
 
-    Nodes with about the same number of documents are taken to be alike.
+    Nodes with about the same number of documents are assumed to be similar.
     """
     order = np.argsort(np.bincount(target.indices, minlength=target.shape[1]), kind="stable")
-    places = np.unique(np.linspace(0, len(order) - 1, SAMPLE).astype(np.int64))
-    columns, csr = target[:, order[places]].tocsc(), features.sparse
-    found = np.empty(len(places))
-    for number in range(len(places)):
+    sampled = np.unique(np.linspace(0, len(order) - 1, SAMPLE).astype(np.int64))
+    columns, csr = target[:, order[sampled]].tocsc(), features.sparse
+    counts = np.empty(len(sampled))
+    for number in range(len(sampled)):
         holders = columns.indices[columns.indptr[number] : columns.indptr[number + 1]]
         step = max(1, len(holders) // SAMPLE_ROWS)
         rows = csr[holders[::step]]
-        found[number] = (np.bincount(rows.indices, np.abs(rows.data), 1) * step >= least).sum()
+        counts[number] = (np.bincount(rows.indices, np.abs(rows.data), 1) * step >= minimum).sum()
         if features.n_dense:
             sums = np.abs(features.dense[holders[::step]]).sum(axis=0, dtype=np.float32)
-            found[number] += (sums * step >= least).sum()
+            counts[number] += (sums * step >= minimum).sum()
     each = np.empty(len(order))
-    each[order] = np.interp(np.arange(len(order)), places, found)
+    each[order] = np.interp(np.arange(len(order)), sampled, counts)
     return each

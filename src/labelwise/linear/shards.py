@@ -1,8 +1,8 @@
-"""Finished chunks of a training that is not finished, on disk: whoever is killed goes on from there.
+"""Finished chunks of an unfinished training on disk, from which a killed training resumes.
 
-Chunks are gathered and written together as a *shard*, a small folder of our own store that appears whole or not at
-all. A shard carries the fingerprint of the training (parameters and data); those of another one, or damaged ones, are
-ignored. Writing takes a small share of the time: the next shard waits until its cost has been earned.
+Chunks are collected and written together as a *shard*, a small folder that is written atomically. A shard has the
+fingerprint of the training (parameters and data); those of other trainings, or damaged ones, are ignored. Writing takes
+a small fraction of the time: the interval between shards grows with the time a shard takes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from labelwise import store
-from labelwise.checks import all_finite, are_sizes, in_range, rises
+from labelwise.checks import all_finite, are_sizes, in_range, is_increasing
 from labelwise.codes.tree import LabelTree
 from labelwise.errors import ModelFormatError
 from labelwise.finished import find_finished, keep_finished
@@ -26,41 +26,41 @@ from labelwise.linear.weights import ChunkPart
 
 log = logging.getLogger("labelwise")
 
-LONGEST_LOSS = 1.0
-"""Seconds of work a kill may cost, if writing is cheap."""
-SHARE = 0.01
-"""Share of the time that may be spent on writing."""
-LARGEST = 64 << 20
-"""Bytes gathered at most before they are written."""
+MIN_INTERVAL = 1.0
+"""Seconds between shards, if writing is fast; a kill loses the work of one interval."""
+WRITE_FRACTION = 0.01
+"""Fraction of the time that may be spent on writing."""
+MAX_BYTES = 64 << 20
+"""Maximum bytes collected before they are written."""
 CHUNKS_FILE, TREE_FILE = "chunks.safetensors", "tree.safetensors"
-_ARRAYS = {"features": "i", "row_counts": "i", "lanes": "u", "values": "f", "bias": "f"}  # and the kind of each type
+_ARRAYS = {"features": "i", "row_counts": "i", "lanes": "u", "values": "f", "bias": "f"}  # and the kind of each dtype
 
 Key = tuple[int, int, int]
-"""Number of the tree, level in it, and the chunk's first child."""
+"""Index of the tree, level in it, and the chunk's first child."""
 
 
 class ChunkShards:
-    """The finished chunks and trees of one training. Use it in a `with` block, so that an error loses nothing."""
+    """The finished chunks and trees of one training. Use it in a `with` block, which writes them after an error too."""
 
-    def __init__(self, folder: Path, own: str) -> None:
-        self.folder, self.fingerprint = folder, own
+    def __init__(self, folder: Path, fingerprint: str) -> None:
+        self.folder, self.fingerprint = folder, fingerprint
         self.number = 0
         self._parts: dict[Key, ChunkPart] = {}
         self._trees: dict[int, LabelTree] = {}
         self._waiting: dict[Key, ChunkPart] = {}
         self._bytes = 0
         self._lock, self._writing = threading.Lock(), threading.Lock()
-        self._due = time.monotonic() + LONGEST_LOSS
-        self._broken = False
+        self._due = time.monotonic() + MIN_INTERVAL
+        self._failed = False
 
     def __enter__(self) -> ChunkShards:
         self.folder.mkdir(parents=True, exist_ok=True)
         for path in self.folder.glob(".*.new-*"):
-            shutil.rmtree(path, ignore_errors=True)  # what a kill left half written
+            shutil.rmtree(path, ignore_errors=True)  # left half written by a kill
         for path in sorted(self.folder.iterdir()):
             self._read(path)
         if self._parts or self._trees:
-            log.info("going on after %s chunks finished before", f"{len(self._parts):,}")
+            log.info("resuming after %s finished chunks", f"{len(self._parts):,}")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_details: object) -> None:
@@ -69,31 +69,31 @@ class ChunkShards:
                 self._write()
 
     def tree(self, number: int) -> LabelTree | None:
-        """A tree that was made before."""
+        """A tree that was built before, if any."""
         return self._trees.get(number)
 
     def keep_tree(self, number: int, tree: LabelTree) -> None:
-        """Write a new tree at once: all its chunks hang on it."""
+        """Write a new tree immediately: all its chunks depend on it."""
         self._new_folder("tree", {"tree": number}, TREE_FILE, tree.to_tensors())
 
     def level(self, tree: int, depth: int, widths: Mapping[int, int], n_features: int) -> dict[int, ChunkPart]:
-        """The level's finished chunks by first child; `widths` are the children of each chunk that can be."""
-        found = {}
+        """The level's finished chunks by first child; `widths` has the number of children of each possible chunk."""
+        finished = {}
         for (of_tree, of_level, first), part in self._parts.items():
             if (of_tree, of_level) != (tree, depth):
                 continue
-            if first in widths and _sound(part, widths[first], n_features):
-                found[first] = part
+            if first in widths and _is_valid(part, widths[first], n_features):
+                finished[first] = part
             else:
-                log.warning("%s: a chunk of level %d does not fit and is trained anew", self.folder, depth + 1)
-        return found
+                log.warning("%s: a chunk of level %d does not fit and is trained again", self.folder, depth + 1)
+        return finished
 
     def add(self, key: Key, part: ChunkPart) -> None:
-        """A chunk is finished. Any thread may call it; one of them writes now and then, the others go on."""
+        """Add a finished chunk. Thread-safe; when a shard is due, one thread writes it and the others continue."""
         with self._lock:
             self._waiting[key] = part
             self._bytes += sum(getattr(part, name).nbytes for name in _ARRAYS)
-            due = self._bytes >= LARGEST or time.monotonic() >= self._due
+            due = self._bytes >= MAX_BYTES or time.monotonic() >= self._due
         if due and self._writing.acquire(blocking=False):
             try:
                 self._write()
@@ -108,21 +108,16 @@ class ChunkShards:
         begin = time.monotonic()
         self._new_folder("chunks", {}, CHUNKS_FILE, _to_tensors(parts))
         end = time.monotonic()
-        self._due = end + max(LONGEST_LOSS, (end - begin) / SHARE)
+        self._due = end + max(MIN_INTERVAL, (end - begin) / WRITE_FRACTION)
 
     def _new_folder(self, kind: str, about: Mapping[str, Any], name: str, tensors: Mapping[str, np.ndarray]) -> None:
-        """A shard under the next free number. A full disk ends the saving, not the training."""
-        if self._broken:
+        """Write a shard under the next free number. If one cannot be written, no others are tried."""
+        if self._failed:
             return
         with self._lock:
             path = self.folder / f"{kind}-{self.number:06d}"
             self.number += 1
-        try:
-            with keep_finished(path, kind, self.fingerprint, about) as folder:
-                folder.write_tensors(name, tensors)
-        except OSError as error:
-            self._broken = True
-            log.warning("%s: finished work cannot be kept (%s); training goes on", path, error.strerror or error)
+        self._failed = not keep_finished(path, kind, self.fingerprint, name, tensors, about)
 
     def _read(self, path: Path) -> None:
         kind, _, number = path.name.partition("-")
@@ -142,7 +137,7 @@ class ChunkShards:
 
 
 def _to_tensors(parts: Mapping[Key, ChunkPart]) -> dict[str, np.ndarray]:
-    """All parts end to end, with the sizes of each."""
+    """All parts concatenated, with the sizes of each."""
     tensors = {"keys": np.array(list(parts), np.int64)}
     for name in _ARRAYS:
         arrays = [getattr(part, name) for part in parts.values()]
@@ -152,21 +147,21 @@ def _to_tensors(parts: Mapping[Key, ChunkPart]) -> dict[str, np.ndarray]:
 
 
 def _from_tensors(tensors: Mapping[str, np.ndarray], path: Path) -> dict[Key, ChunkPart]:
-    keys = store.stored(tensors, "keys", path)
-    pieces = []
+    keys = store.get_tensor(tensors, "keys", path)
+    arrays_by_name = []
     for name in _ARRAYS:
-        array, sizes = store.stored(tensors, name, path), store.stored(tensors, f"{name}.sizes", path)
+        array, sizes = store.get_tensor(tensors, name, path), store.get_tensor(tensors, f"{name}.sizes", path)
         if array.ndim != 1 or sizes.shape != (len(keys),) or not are_sizes(sizes, len(array)):
             raise ModelFormatError(f"{path}: the sizes of {name} are damaged")
-        pieces.append(np.split(array, np.cumsum(sizes)[:-1]))
+        arrays_by_name.append(np.split(array, np.cumsum(sizes)[:-1]))
     if keys.ndim != 2 or keys.shape[1] != 3:
         raise ModelFormatError(f"{path}: the keys are damaged")
-    found = zip(keys.tolist(), zip(*pieces, strict=True), strict=True)
-    return {(tree, level, first): ChunkPart(*arrays) for (tree, level, first), arrays in found}
+    parts = zip(keys.tolist(), zip(*arrays_by_name, strict=True), strict=True)
+    return {(tree, level, first): ChunkPart(*arrays) for (tree, level, first), arrays in parts}
 
 
-def _sound(part: ChunkPart, width: int, n_features: int) -> bool:
-    """Whether a part can be what training made: kernels will walk it without looking."""
+def _is_valid(part: ChunkPart, width: int, n_features: int) -> bool:
+    """Whether a part is consistent: kernels read it without checks."""
     return bool(
         all(getattr(part, name).dtype.kind == kind for name, kind in _ARRAYS.items())
         and len(part.features) == len(part.row_counts)
@@ -174,7 +169,7 @@ def _sound(part: ChunkPart, width: int, n_features: int) -> bool:
         and are_sizes(part.row_counts, len(part.lanes))
         and len(part.bias) == width
         and (part.row_counts > 0).all()
-        and rises(part.features)
+        and is_increasing(part.features)
         and in_range(part.features, n_features)
         and in_range(part.lanes, width)
         and all_finite(part.values)

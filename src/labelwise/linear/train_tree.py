@@ -1,117 +1,128 @@
-"""Training a whole label tree: level by level from the top, each node's children against each other.
+"""Train a label tree level by level from the top, each node's children against each other.
 
-What a node's children learn from: with `teacher` the documents that have a label below the node; with `matcher` the
-documents that the levels above send there by mistake as well, so that the level learns what it will really be shown.
+Training documents of a node's children: with `teacher` forcing the documents that have a label below the node; with
+`matcher` also the documents that the levels above predict for the node, which are the ones it will see in a search.
 """
 
 from __future__ import annotations
 
 import logging
-from functools import partial
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from labelwise.codes.tree import LabelTree
-from labelwise.features.rows import Rows
+from labelwise.features.rows import FeatureRows
 from labelwise.linear.beam import beam_search
-from labelwise.linear.level_trainer import Chunk, LevelTrainer, SolverConfig, pieces_of, squared_norms
+from labelwise.linear.level_trainer import Chunk, LevelTrainer, squared_norms, tasks_of
+from labelwise.linear.settings import TrainingSettings
 from labelwise.linear.shards import ChunkShards
 from labelwise.linear.weights import ChunkedWeights, ChunkPart
 
 log = logging.getLogger("labelwise")
 
-Negatives = Literal["teacher", "matcher"]
 
-
-def train_tree(
-    features: Any,
-    labels: Any,
-    tree: LabelTree,
-    solver: SolverConfig,
-    *,
-    negatives: Negatives = "teacher",
-    user_negatives: Any = None,
-    relevance: bool = False,
-    beam: int = 10,
-    post_processor: str = "l3_hinge",
-    seed: int = 0,
-    shards: ChunkShards | None = None,
-    number: int = 0,
-) -> list[ChunkedWeights]:
-    """The weights of every level, top down.
+@dataclass(frozen=True)
+class TrainingExamples:
+    """Documents to train on, the same for all trees.
 
     Parameters
     ----------
     features, labels
-        CSR [documents, features] with sorted indices or `Rows` with the dense columns last, CSR [documents, labels].
+        Renumbered by frequency, with the dense columns last; CSR [documents, labels].
     user_negatives
-        CSR [documents, labels]: further documents to learn a label's siblings from.
-    relevance
-        Weigh a positive example by the label's value (a node's by the sum of those below), rows scaled to sum 1 and
-        then to the number of the document's labels, so that costs keep their size.
-    shards, number
-        Where finished chunks are kept, those of an earlier, stopped try too, and the tree's number among them.
+        CSR [documents, labels]: additional negative documents for the siblings of a label.
     """
-    features = Rows.of(features)
-    norms = squared_norms(features)
-    targets = tree.aggregate(labels)
-    further = tree.aggregate(user_negatives) if user_negatives is not None else None
+
+    features: FeatureRows
+    labels: Any
+    user_negatives: Any = None
+
+    @cached_property
+    def norms(self) -> np.ndarray:
+        """Squared norms of the documents."""
+        return squared_norms(self.features)
+
+
+def train_tree(
+    examples: TrainingExamples,
+    tree: LabelTree,
+    targets: Sequence[Any],
+    settings: TrainingSettings,
+    seed: int = 0,
+    shards: ChunkShards | None = None,
+    number: int = 0,
+) -> list[ChunkedWeights]:
+    """Train the weights of every level, from the top.
+
+    Parameters
+    ----------
+    targets
+        The labels of the examples at each level of the tree, from `LabelTree.aggregate`.
+    settings
+        With `relevance` a positive example is weighted by the label's value (a node's by the sum of those below); rows
+        are scaled so that their values average 1, which keeps the scale of costs.
+    seed
+        The tree's own.
+    shards, number
+        Storage of finished chunks, including those of an earlier, stopped attempt, and the tree's index in it.
+    """
+    features, norms = examples.features, examples.norms
+    further = None if examples.user_negatives is None else tree.aggregate(examples.user_negatives)
     levels: list[ChunkedWeights] = []
     for depth, target in enumerate(targets):
-        if relevance:
+        if settings.relevance:
             target = _scaled(target)
         offsets = tree.children_offsets(depth)
-        chunks = _chunks(offsets, _seen_by(depth, targets, further, levels, features, negatives, beam, post_processor))
-        trainer = LevelTrainer(features, norms, target, solver, relevance, seed)
+        documents = None
+        if depth > 0:
+            more = None if further is None else further[depth - 1]
+            documents = _documents_of(targets[depth - 1], more, levels, features, settings)
+        chunks = _chunks(offsets, documents)
+        trainer = LevelTrainer(features, norms, target, settings.solver, settings.relevance, seed)
         what = f"level {depth + 1} of {len(targets)}"
         if shards is None:
             parts = trainer.train(chunks, what)
         else:
-            widths = {piece.first: piece.last - piece.first for chunk in chunks for piece in pieces_of(chunk)}
+            widths = {piece.first: piece.last - piece.first for chunk in chunks for piece in tasks_of(chunk)}
             done = shards.level(number, depth, widths, features.shape[1])
-            parts = trainer.train(chunks, what, done, partial(_keep, shards, number, depth))
+            parts = trainer.train(chunks, what, done, partial(_add_finished, shards, number, depth))
         levels.append(ChunkedWeights.joined(parts, features.shape[1], offsets).filled())
         log.info("level %d of %d: %s nodes, %s weights", depth + 1, len(targets),
                  f"{levels[-1].n_children:,}", f"{levels[-1].n_weights:,}")  # fmt: skip
     return levels
 
 
-def _keep(shards: ChunkShards, number: int, depth: int, first: int, part: ChunkPart) -> None:
+def _add_finished(shards: ChunkShards, number: int, depth: int, first: int, part: ChunkPart) -> None:
     shards.add((number, depth, first), part)
 
 
-def _seen_by(
-    depth: int,
-    targets: list,
-    further: list | None,
-    levels: list,
-    features: Any,
-    negatives: Negatives,
-    beam: int,
-    post: str,
+def _documents_of(
+    targets: Any, further: Any, levels: Sequence[ChunkedWeights], features: FeatureRows, settings: TrainingSettings
 ) -> Any:
-    """CSC [documents, nodes above]: which documents each node's children learn from; None at the top (all)."""
-    if depth == 0:
-        return None
-    seen = targets[depth - 1]
-    if further is not None:
-        seen = seen + further[depth - 1]
-    if negatives == "matcher":
-        width = levels[-1].n_children
-        top = beam_search(features, levels, np.arange(width), beam, min(beam, width), post)
-        sent = top.to_csr(width)
-        sent.data[:] = 1  # a score of 0 was sent there all the same
-        seen = seen + sent
-    return sparse.csc_array(seen)
+    """CSC [documents, nodes above]: the documents that each node's children are trained on.
+
+    `targets` and `further` are the labels and additional negatives at the level above, the last of `levels`.
+    """
+    documents = targets if further is None else targets + further
+    if settings.negatives == "matcher":
+        width, beam = levels[-1].n_children, settings.search.beam
+        top = beam_search(features, levels, np.arange(width), beam, min(beam, width), settings.search.post_processor)
+        predicted = top.to_csr(width)
+        predicted.data[:] = 1  # predicted with a score of 0 too
+        documents = documents + predicted
+    return sparse.csc_array(documents)
 
 
-def _chunks(offsets: np.ndarray, seen: Any) -> list[Chunk]:
-    if seen is None:
+def _chunks(offsets: np.ndarray, documents: Any) -> list[Chunk]:
+    if documents is None:
         return [Chunk(0, int(offsets[-1]), None)]
     return [
-        Chunk(int(offsets[p]), int(offsets[p + 1]), seen.indices[seen.indptr[p] : seen.indptr[p + 1]])
+        Chunk(int(offsets[p]), int(offsets[p + 1]), documents.indices[documents.indptr[p] : documents.indptr[p + 1]])
         for p in range(len(offsets) - 1)
     ]
 

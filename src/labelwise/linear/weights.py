@@ -1,7 +1,7 @@
 """The weights of one tree level, stored by chunk: the children of one node together, feature by feature.
 
-A query walks its features once a chunk and meets all siblings' weights beside each other. Everything is a flat array,
-so a level is mapped from its file as it is.
+A query reads its features once per chunk and finds all siblings' weights consecutive in memory. Everything is a flat
+array, so a level is memory-mapped from its file.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import numpy as np
 from labelwise.checks import all_finite, are_offsets, in_range
 from labelwise.errors import ModelFormatError
 from labelwise.parallel import ranges, run_all, threads
-from labelwise.store import stored
+from labelwise.store import get_tensor
 
-FILLED = 0.25
-LARGEST_HALF = 65504.0
+MIN_DENSITY = 0.25
+MAX_FLOAT16 = 65504.0
 
 
 @dataclass(frozen=True)
 class ChunkPart:
-    """One chunk as training makes it: rows of (feature; lanes and values), features ascending."""
+    """One chunk as training produces it: rows of (feature; lanes and values), features ascending."""
 
     features: np.ndarray
     row_counts: np.ndarray
@@ -34,7 +34,7 @@ class ChunkPart:
 
     @classmethod
     def side_by_side(cls, parts: Sequence[ChunkPart]) -> ChunkPart:
-        """One chunk from neighbouring groups of its children, each with lanes that count from its own first child."""
+        """One chunk from consecutive groups of its children; the lanes of each group count from its first child."""
         if len(parts) == 1:
             return parts[0]
         firsts = np.cumsum([0, *(len(part.bias) for part in parts)])
@@ -43,15 +43,15 @@ class ChunkPart:
         counts = np.zeros(len(features), np.int64)
         for part, own in zip(parts, rows, strict=True):
             counts[own] += part.row_counts
-        next_places = np.cumsum(counts) - counts
+        next_entries = np.cumsum(counts) - counts
         lanes = np.empty(int(counts.sum()), np.uint16 if firsts[-1] <= 1 << 16 else np.uint32)
         values = np.empty(len(lanes), np.float32)
         for part, own, first in zip(parts, rows, firsts[:-1], strict=True):
-            behind = next_places[own] - (np.cumsum(part.row_counts) - part.row_counts)
-            places = np.repeat(behind, part.row_counts) + np.arange(len(part.lanes))
-            lanes[places] = part.lanes + first  # groups come in order, so lanes rise inside a feature
-            values[places] = part.values
-            next_places[own] += part.row_counts
+            shifts = next_entries[own] - (np.cumsum(part.row_counts) - part.row_counts)
+            entries = np.repeat(shifts, part.row_counts) + np.arange(len(part.lanes))
+            lanes[entries] = part.lanes + first  # groups are in order, so lanes ascend within a feature
+            values[entries] = part.values
+            next_entries[own] += part.row_counts
         return cls(features, counts, lanes, values, np.concatenate([part.bias for part in parts]))
 
 
@@ -60,7 +60,7 @@ class ChunkedWeights:
     """One level: chunk c has the rows ``chunk_offsets[c]:chunk_offsets[c+1]``, row r the entries of its feature.
 
     ``children_offsets[c]:children_offsets[c+1]`` are the chunk's children among the level's nodes; an entry's lane
-    counts from the first of them. Values may be float16 or int8; int8 is to be multiplied by the child's `scales`.
+    counts from the first of them. Values may be float16 or int8; int8 values are multiplied by the child's `scales`.
     """
 
     n_features: int
@@ -75,16 +75,16 @@ class ChunkedWeights:
 
     @classmethod
     def joined(cls, parts: list[ChunkPart], n_features: int, children_offsets: np.ndarray) -> ChunkedWeights:
-        """A level from its chunks. The list is emptied on the way, so that no weight is held twice."""
+        """Concatenate the chunks of a level. Empties the list, so that weights are not held twice."""
         rows, entries = (np.cumsum([0, *(len(getattr(p, name)) for p in parts)]) for name in ("features", "lanes"))
         features, row_offsets = np.empty(rows[-1], np.int32), np.zeros(rows[-1] + 1, np.int64)
         counts = row_offsets[1:]
         lanes, values = np.empty(entries[-1], _lane_type(children_offsets)), np.empty(entries[-1], np.float32)
         biases = []
         parts.reverse()
-        for place in range(len(parts)):
+        for chunk in range(len(parts)):
             part = parts.pop()
-            row, entry = slice(*rows[place : place + 2]), slice(*entries[place : place + 2])
+            row, entry = slice(*rows[chunk : chunk + 2]), slice(*entries[chunk : chunk + 2])
             features[row], counts[row], lanes[entry], values[entry] = (
                 part.features, part.row_counts, part.lanes, part.values,
             )  # fmt: skip
@@ -104,21 +104,21 @@ class ChunkedWeights:
 
     @property
     def n_children(self) -> int:
-        """Nodes of this level."""
+        """Number of nodes of this level."""
         return int(self.children_offsets[-1])
 
     @property
     def n_weights(self) -> int:
-        """Weights kept."""
+        """Number of non-zero weights."""
         return int(np.count_nonzero(self.values))
 
     @property
     def widest(self) -> int:
-        """Children of the largest chunk."""
+        """Number of children of the largest chunk."""
         return int(np.diff(self.children_offsets).max(initial=0))
 
     def entry_children(self) -> np.ndarray:
-        """The node each entry belongs to."""
+        """The node of each entry."""
         rows = np.diff(self.row_offsets)
         chunk_of_row = np.repeat(np.arange(len(self.chunk_offsets) - 1), np.diff(self.chunk_offsets))
         first = np.repeat(self.children_offsets[:-1][chunk_of_row], rows)
@@ -126,11 +126,13 @@ class ChunkedWeights:
 
     @cached_property
     def directory(self) -> tuple[np.ndarray, ...]:
-        """Where each chunk keeps its features: the tables of `kernels.chunk_directory`, made at the first use."""
+        """The index of each chunk's features: the tables of `kernels.tree.chunk_directory`, built on first use."""
         from labelwise.kernels.tree.chunk_directory import directory_shape, fill_directory
 
         n_chunks = len(self.chunk_offsets) - 1
-        chunks = self.chunk_offsets, self.features
+        chunks = self.chunk_offsets.view(), self.features.view()
+        for array in chunks:
+            array.flags.writeable = False  # as those of a loaded model, so that kernels are compiled once for both
         word_offsets, range_offsets = np.empty(n_chunks + 1, np.int64), np.empty(n_chunks + 1, np.int64)
         shifts = np.empty(n_chunks, np.int64)
         directory_shape(*chunks, self.n_features, word_offsets, shifts, range_offsets)
@@ -139,29 +141,29 @@ class ChunkedWeights:
         run_all(lambda part: fill_directory(*chunks, *shape, *part, words, starts), ranges(n_chunks, threads()))
         return word_offsets, words, shifts, range_offsets, starts
 
-    def filled(self, share: float = FILLED) -> ChunkedWeights:
-        """The same weights, with rows that have at least this share of the children made whole by zeros.
+    def filled(self, min_density: float = MIN_DENSITY) -> ChunkedWeights:
+        """The same weights, with zeros added to rows in which at least this fraction of the children have a weight.
 
-        A whole row is added to the children's sums as vectors, which takes less time than a fourth of it one by one;
-        and it is the common features, which nearly all documents have, that nearly all children have weights for.
+        A full row is added to the children's sums with vector instructions, which is faster than a fourth of it one by
+        one; and frequent features, which nearly all documents have, have weights for nearly all children.
         """
         from labelwise.kernels.tree.chunk_rows import fill_rows
 
         widths = np.repeat(np.diff(self.children_offsets), np.diff(self.chunk_offsets))
         counts = np.diff(self.row_offsets)
-        whole = counts >= share * widths
-        offsets = np.concatenate([[0], np.cumsum(np.where(whole, widths, counts))]).astype(np.int64)
+        full = counts >= min_density * widths
+        offsets = np.concatenate([[0], np.cumsum(np.where(full, widths, counts))]).astype(np.int64)
         lanes = np.empty(int(offsets[-1]), self.lanes.dtype)
         values = np.zeros(int(offsets[-1]), np.float32)
-        fill_rows(self.row_offsets, self.lanes, self.values, whole, offsets, lanes, values)
+        fill_rows(self.row_offsets, self.lanes, self.values, full, offsets, lanes, values)
         return replace(self, row_offsets=offsets, lanes=lanes, values=values)
 
     def stored_as(self, precision: str) -> ChunkedWeights:
-        """The same weights as float32, float16 or int8 (one scale a child, so that its largest weight is 127)."""
+        """The same weights as float32, float16 or int8 (one scale per child, so that its largest weight is 127)."""
         if precision == "float32":
             return self
         if precision == "float16":
-            values, scales = np.clip(self.values, -LARGEST_HALF, LARGEST_HALF).astype(np.float16), self.scales
+            values, scales = np.clip(self.values, -MAX_FLOAT16, MAX_FLOAT16).astype(np.float16), self.scales
         else:
             children = self.entry_children()
             largest = np.zeros(self.n_children, np.float32)
@@ -171,33 +173,33 @@ class ChunkedWeights:
         return replace(self, values=values, scales=scales)
 
     def to_tensors(self, prefix: str) -> dict[str, np.ndarray]:
-        """As named arrays."""
+        """The arrays by name."""
         return {f"{prefix}.{name}": getattr(self, name) for name in _ARRAYS}
 
     @classmethod
     def from_tensors(
         cls, prefix: str, tensors: Mapping[str, np.ndarray], n_features: int, children_offsets: np.ndarray, path: Path
     ) -> ChunkedWeights:
-        """Take back `to_tensors`, every index checked: kernels walk these arrays without looking."""
-        found = {name: stored(tensors, f"{prefix}.{name}", path) for name in _ARRAYS}
-        level = cls(n_features, children_offsets=children_offsets.astype(np.int64), **found)
-        if not level._sound():
+        """Restore what `to_tensors` returned, every index checked: kernels read these arrays without checks."""
+        arrays = {name: get_tensor(tensors, f"{prefix}.{name}", path) for name in _ARRAYS}
+        level = cls(n_features, children_offsets=children_offsets.astype(np.int64), **arrays)
+        if not level._is_valid():
             raise ModelFormatError(f"{path}: the weights of {prefix} are damaged")
         return level
 
-    def _sound(self) -> bool:
+    def _is_valid(self) -> bool:
         arrays = [getattr(self, name) for name in _ARRAYS]
-        kinds = (
+        types_match = (
             self.chunk_offsets.dtype == self.row_offsets.dtype == np.int64
             and self.features.dtype == np.int32
             and self.lanes.dtype == _lane_type(self.children_offsets)
             and self.values.dtype in (np.float32, np.float16, np.int8)
             and self.bias.dtype == self.scales.dtype == np.float32
         )
-        if not kinds or any(array.ndim != 1 for array in arrays):
+        if not types_match or any(array.ndim != 1 for array in arrays):
             return False
         n_chunks = len(self.children_offsets) - 1
-        sizes = (
+        sizes_match = (
             len(self.chunk_offsets) == n_chunks + 1
             and len(self.row_offsets) == len(self.features) + 1
             and len(self.lanes) == len(self.values)
@@ -205,7 +207,7 @@ class ChunkedWeights:
             and len(self.scales) == (self.n_children if self.values.dtype == np.int8 else 0)
         )
         if (
-            not sizes
+            not sizes_match
             or not are_offsets(self.chunk_offsets, len(self.features))
             or not are_offsets(self.row_offsets, len(self.lanes))
         ):
@@ -227,6 +229,6 @@ _ARRAYS = ("chunk_offsets", "features", "row_offsets", "lanes", "values", "bias"
 
 
 def _lane_type(children_offsets: np.ndarray) -> type[np.unsignedinteger]:
-    """The smallest type that numbers the children of every chunk."""
+    """The smallest type that holds the lanes of every chunk."""
     widest = int(np.diff(children_offsets).max(initial=0))
     return np.uint8 if widest <= 1 << 8 else np.uint16 if widest <= 1 << 16 else np.uint32

@@ -1,4 +1,4 @@
-"""Why a network with label-wise attention gives a label its score: the words it looks at, and what they add.
+"""Explains scores of networks with label-wise attention: attention weights of words and their contributions.
 
 The output layers are linear wherever their ReLUs do not switch, so at a document the score before the sigmoid is
 exactly ``bias + sum over words of (weight of the word) x (gradient . state of the word)``. A term's value is the
@@ -17,19 +17,19 @@ from labelwise.errors import ConfigError
 from labelwise.heads.label_outputs import LabelOutput
 from labelwise.networks.attention_tree import AttentionTree
 from labelwise.networks.levels import AttentionLevel, Level
-from labelwise.topk import NOTHING
+from labelwise.topk import NO_LABEL
 
 
-def explained(tree: AttentionTree, tokens: WordTokens, labels: np.ndarray) -> list[LabelPath]:
+def explain_labels(tree: AttentionTree, tokens: WordTokens, labels: np.ndarray) -> list[LabelPath]:
     """The paths of some labels (ids) for one document."""
     shape = tree.tree
     nodes = [shape.ancestors(depth)[labels] for depth in range(shape.depth)]
     kept = [np.ones(len(labels), bool)]
-    for depth, top in enumerate(tree.searched(tokens, 1)[:-1]):
-        kept.append(kept[-1] & np.isin(nodes[depth], top.ids[0][top.ids[0] != NOTHING]))
+    for depth, top in enumerate(tree.search(tokens, 1)[:-1]):
+        kept.append(kept[-1] & np.isin(nodes[depth], top.ids[0][top.ids[0] != NO_LABEL]))
     batch = tokens.batch(np.arange(1))
     views = [_view(level, batch.ids, own) for level, own in zip(tree.levels, nodes, strict=True)]
-    words, places = np.unique(batch.ids, return_inverse=True)
+    words, inverse = np.unique(batch.ids, return_inverse=True)
     paths = []
     for number, label in enumerate(labels.tolist()):
         steps, labels_below, total = [], [], 1.0
@@ -38,17 +38,17 @@ def explained(tree: AttentionTree, tokens: WordTokens, labels: np.ndarray) -> li
             score = 1 / (1 + np.exp(-margin))
             total *= score
             below = np.flatnonzero(shape.ancestors(depth) == nodes[depth][number])
-            there = bool(kept[min(depth + 1, len(kept) - 1)][number])
+            reached = bool(kept[min(depth + 1, len(kept) - 1)][number])
             labels_below.append(below)
             bias = float(view.biases[number])
-            steps.append(PathStep(int(nodes[depth][number]), len(below), (), margin, bias, score, total, there))
+            steps.append(PathStep(int(nodes[depth][number]), len(below), (), margin, bias, score, total, reached))
         weights, added = view.weights[number], view.added[number]
-        shares = np.bincount(places, weights, len(words))
-        sums = np.bincount(places, weights * added, len(words))
-        used = shares > 0
+        attention = np.bincount(inverse, weights, len(words))
+        sums = np.bincount(inverse, weights * added, len(words))
+        used = attention > 0
         given = total if steps[-1].kept else 0.0
-        means = sums[used] / shares[used]
-        paths.append(LabelPath(label, tuple(steps), tuple(labels_below), words[used], shares[used], means, given))
+        means = sums[used] / attention[used]
+        paths.append(LabelPath(label, tuple(steps), tuple(labels_below), words[used], attention[used], means, given))
     return paths
 
 

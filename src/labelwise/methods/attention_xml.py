@@ -2,18 +2,20 @@
 
 You et al., NeurIPS 2019. Labels are clustered into a balanced tree by the words of their documents. The first network
 scores clusters; the next starts from its weights and scores the members of the true clusters and of those that the
-first ranks highest, and so on down to the labels. A label's score is the product of the probabilities on its way.
+first ranks highest, and so on down to the labels. A label's score is the product of the probabilities along its path.
 
-Cost: training is documents x words x (recurrent weights + candidates x width), for each level; the number of labels
-shows only in the table of label vectors, of which a step touches the candidates' rows. Memory: that table three times
-(weights, two moments), four with averaging, five while it validates.
-What we do differently: words after a document's end have no weight (LibMultiLabel forgets its mask), tables are updated
-row by row, trees may have any number of levels, every level resumes at the step, a saved model predicts and explains.
+Cost: training is documents x words x (recurrent weights + candidates x width) per level; the number of labels
+matters only for the table of label vectors, of which a step updates the candidates' rows. Memory: that table three
+times (weights, two moments), four with averaging, five during validation.
+What we do differently: words after a document's end have no weight (LibMultiLabel ignores its mask), tables are updated
+row by row, trees may have any number of levels, every level resumes at a step, a saved model predicts and explains.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -23,16 +25,21 @@ from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.encoders.word_config import RecurrentConfig, Width, WordsConfig
-from labelwise.errors import ConfigError
+from labelwise.encoders.words import Vocabulary
+from labelwise.errors import ConfigError, import_required
 from labelwise.features.label_features import pifa
 from labelwise.features.tfidf import Tfidf, TfidfConfig
-from labelwise.methods.word_networks import SEED_STEP, WordNetworkMethod, WordTraining
+from labelwise.fit_context import FitContext
+from labelwise.methods.word_networks import WordNetworkMethod, WordTraining, check_training_process, word_data
 
 if TYPE_CHECKING:
-    from labelwise.encoders.recurrent import RecurrentEncoder
-    from labelwise.networks.levels import Level
+    from torch import Tensor
+
+    from labelwise.networks.level_factory import LevelFactory
 
 Count = Annotated[int, Field(ge=1)]
+SEED_STEP = 1000
+"""Difference between the seeds of two trees."""
 
 
 class AttentionXML(WordNetworkMethod):
@@ -48,21 +55,21 @@ class AttentionXML(WordNetworkMethod):
         recurrent: RecurrentConfig = RecurrentConfig()
         """The recurrent layer."""
         hidden: Annotated[list[Width], Field(max_length=64)] = [256]
-        """Sizes of the layers between a label's view of a document and its score; all labels share them."""
+        """Widths of the layers between a label's view of a document and its score; all labels share them."""
         flat: bool = False
         """No tree: all labels are scored for every document. For a few thousand labels."""
         cluster_size: Annotated[int, Field(ge=2)] = 8
-        """Labels in a cluster at most; clusters are halved until they are that small."""
+        """Maximum number of labels per cluster; clusters are halved until they are that small."""
         levels: Annotated[list[Annotated[int, Field(ge=2)]], Field(min_length=1)] | None = None
         """Instead of `cluster_size`: clusters at each level from the top, powers of 2, for deeper trees."""
         beam_width: Count = 64
-        """Nodes of a level below which a document looks."""
+        """Beam width: nodes per level whose children are scored."""
         trees: Count = 1
-        """Trees (and networks) whose scores are averaged; each clusters from another seed."""
+        """Number of trees (with their networks) whose scores are averaged; each is clustered with another seed."""
         tfidf: TfidfConfig = TfidfConfig()
-        """How documents describe labels when these are clustered."""
+        """TF-IDF of the documents that represent labels in clustering."""
         label_features: Count | None = 500
-        """Features that describe a label when labels are clustered, the largest; null takes all."""
+        """Largest features per label in clustering; null keeps all."""
         training: WordTraining = WordTraining()
         """How each level is trained."""
         valid_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
@@ -76,7 +83,7 @@ class AttentionXML(WordNetworkMethod):
                 if size & (size - 1):
                     raise ValueError(f"clusters are halved, so a level has 2, 4, 8, ... of them; got {size}")
             if levels and any(above >= below for above, below in pairwise(levels)):
-                raise ValueError(f"levels must have more and more clusters from the top down, got {levels}")
+                raise ValueError(f"levels must have increasing numbers of clusters from the top down, got {levels}")
             return levels
 
         @model_validator(mode="after")
@@ -88,33 +95,53 @@ class AttentionXML(WordNetworkMethod):
             }
             for field in ("cluster_size", "levels", "beam_width", "tfidf", "label_features"):
                 if self.flat and field in given:
-                    raise ValueError(f"{field} means nothing without a tree; set flat to false")
+                    raise ValueError(f"{field} has no effect without a tree; set flat to false")
             if self.levels is not None and "cluster_size" in given:
-                raise ValueError("levels say how many clusters there are; leave out levels or cluster_size")
+                raise ValueError("levels already set the number of clusters; leave out levels or cluster_size")
             return self
 
-    @property
-    def _beam(self) -> int:
-        return self.config.beam_width
+    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
+        check_training_process(self.name)
+        from labelwise.device import torch_threads
+        from labelwise.training.tree_training import train_trees
 
-    def _label_trees(self, train: Dataset) -> list[LabelTree]:
         config = self.config
-        if config.flat:
-            return [LabelTree.flat(train.n_labels)] * config.trees
-        if config.levels is not None and config.levels[-1] >= train.n_labels:
-            raise ConfigError(f"levels: {config.levels[-1]:,} clusters are too many for {train.n_labels:,} labels")
-        features = Tfidf(config.tfidf).fit_transform(train.texts or ())
-        described = pifa(features, train.labels, keep=config.label_features)
         seeds = [config.training.seed + SEED_STEP * number for number in range(config.trees)]
-        return [clustered(described, config.cluster_size, config.levels, seed) for seed in seeds]
+        with torch_threads():
+            words = word_data(config, data, valid)
+            trees = label_trees(words.documents, config, seeds)
+            self.vocabulary_ = words.vocabulary
+            self.trees_, self.histories_ = train_trees(
+                trees, seeds, self._levels(words.vectors), config.beam_width, words.training,
+                (words.train, words.valid), context, words.identity,
+            )  # fmt: skip
 
-    def _level(self, encoder: RecurrentEncoder, size: int) -> Level:
-        from labelwise.heads.label_attention import LabelAttention
-        from labelwise.heads.label_outputs import SharedOutput
-        from labelwise.networks.levels import AttentionLevel
+    def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
+        import_required(self.name, "nn", "torch")
+        from labelwise.networks.level_factory import restored_trees, stored_vectors
 
-        output = SharedOutput(encoder.width, self.config.hidden)
-        return AttentionLevel(encoder, LabelAttention(encoder.width, size, output))
+        config = self.config
+        self.vocabulary_ = Vocabulary.restored(tensors, config.words, path)
+        levels = self._levels(stored_vectors(tensors, len(self.vocabulary_), config.words.is_frozen, path))
+        self.trees_ = restored_trees(levels, config.beam_width, tensors, len(self.label_names_), path)
+        self.histories_ = []
+
+    def _levels(self, vectors: Tensor) -> LevelFactory:
+        from labelwise.networks.level_factory import LevelFactory, LevelHead
+
+        config = self.config
+        return LevelFactory(vectors, config.words.is_frozen, config.recurrent, LevelHead("shared", config.hidden))
+
+
+def label_trees(train: Dataset, config: Any, seeds: Sequence[int]) -> list[LabelTree]:
+    """One tree per seed over the labels of the training documents."""
+    if config.flat:
+        return [LabelTree.flat(train.n_labels)] * len(seeds)
+    if config.levels is not None and config.levels[-1] >= train.n_labels:
+        raise ConfigError(f"levels: {config.levels[-1]:,} clusters are too many for {train.n_labels:,} labels")
+    features = Tfidf(config.tfidf).fit_transform(train.texts or ())
+    described = pifa(features, train.labels, keep=config.label_features)
+    return [clustered(described, config.cluster_size, config.levels, seed) for seed in seeds]
 
 
 def clustered(described: Any, cluster_size: int, levels: list[int] | None, seed: int) -> LabelTree:
@@ -125,5 +152,5 @@ def clustered(described: Any, cluster_size: int, levels: list[int] | None, seed:
     size = cluster_size if levels is None else -(-count // levels[-1])
     order, edges = halve(described, size, seed)
     groups = len(edges) - 1
-    wanted = [groups] if levels is None else levels
-    return LabelTree.from_bounds(order, [np.append(edges[: -1 : groups // level], count) for level in wanted])
+    level_sizes = [groups] if levels is None else levels
+    return LabelTree.from_bounds(order, [np.append(edges[: -1 : groups // level], count) for level in level_sizes])

@@ -1,7 +1,7 @@
 """BiGRU baselines: every label scored for every document, with label-wise attention (BiGRU-LWAN) or without.
 
 With attention each label has its own view of the document and its own weights (LibMultiLabel's BiGRULWAN, after
-Mullenbach et al. 2018); without, the mean state of the words goes into one linear output per label.
+Mullenbach et al. 2018); without, the mean hidden state is the input of one linear output per label.
 
 Cost: documents x words x recurrent weights, and with attention documents x words x labels x width, which is what trees
 avoid. Memory is bounded by blocks of documents and labels; the weights of all labels are updated at every step.
@@ -10,19 +10,30 @@ What we do differently: words after a document's end have no weight, and biases 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import numpy as np
 from pydantic import Field
 
+from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
+from labelwise.data.dataset import Dataset
 from labelwise.encoders.word_config import RecurrentConfig, WordsConfig
-from labelwise.methods.word_networks import WordNetworkMethod, WordTraining
+from labelwise.encoders.words import Vocabulary
+from labelwise.errors import import_required
+from labelwise.fit_context import FitContext
+from labelwise.methods.word_networks import WordNetworkMethod, WordTraining, check_training_process, word_data
 from labelwise.networks.settings import OptimiserConfig
 
 if TYPE_CHECKING:
-    from labelwise.encoders.recurrent import RecurrentEncoder
-    from labelwise.networks.levels import Level
+    from torch import Tensor
 
+    from labelwise.networks.level_factory import LevelFactory
+
+BEAM = 1
+"""A flat tree has no inner nodes to choose from."""
 
 TRAINING = WordTraining(batch_size=16, optimiser=OptimiserConfig(name="adam", rate=3e-4))
 """As AttentionXML, with LibMultiLabel's batch size and rate for BiGRU-LWAN."""
@@ -41,21 +52,39 @@ class BiGRU(WordNetworkMethod):
         recurrent: RecurrentConfig = RecurrentConfig(cell="gru")
         """The recurrent layer."""
         attention: Literal["label", "none"] = "label"
-        """Each label looks at the words in its own way, or all share the mean of the words' states."""
+        """Label-wise attention, or the mean of the hidden states for all labels."""
         training: WordTraining = TRAINING
-        """How it is trained."""
+        """Settings of training."""
         valid_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
         """Fraction of the training documents held out to choose the best weights when the data has no valid part; at
         most 1,000 documents."""
 
-    def _level(self, encoder: RecurrentEncoder, size: int) -> Level:
-        from labelwise.heads.config import HeadConfig
-        from labelwise.heads.flat import FlatHead
-        from labelwise.heads.label_attention import LabelAttention
-        from labelwise.heads.label_outputs import LabelOutput
-        from labelwise.networks.levels import AttentionLevel, PooledLevel
+    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
+        check_training_process(self.name)
+        from labelwise.device import torch_threads
+        from labelwise.training.tree_training import train_trees
 
-        if self.config.attention == "none":
-            return PooledLevel(encoder, FlatHead(encoder.width, size, HeadConfig(dropout=0.0)))
-        output = LabelOutput(encoder.width, size)
-        return AttentionLevel(encoder, LabelAttention(encoder.width, size, output))
+        with torch_threads():
+            words = word_data(self.config, data, valid)
+            self.vocabulary_ = words.vocabulary
+            self.trees_, self.histories_ = train_trees(
+                [LabelTree.flat(data.n_labels)], [words.training.seed], self._levels(words.vectors), BEAM,
+                words.training, (words.train, words.valid), context, words.identity,
+            )  # fmt: skip
+
+    def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
+        import_required(self.name, "nn", "torch")
+        from labelwise.networks.level_factory import restored_trees, stored_vectors
+
+        words = self.config.words
+        self.vocabulary_ = Vocabulary.restored(tensors, words, path)
+        levels = self._levels(stored_vectors(tensors, len(self.vocabulary_), words.is_frozen, path))
+        self.trees_ = restored_trees(levels, BEAM, tensors, len(self.label_names_), path)
+        self.histories_ = []
+
+    def _levels(self, vectors: Tensor) -> LevelFactory:
+        from labelwise.networks.level_factory import LevelFactory, LevelHead
+
+        config = self.config
+        head = LevelHead("mean" if config.attention == "none" else "own")
+        return LevelFactory(vectors, config.words.is_frozen, config.recurrent, head)

@@ -1,12 +1,12 @@
 """From scores to probabilities: isotonic regression on held-out predictions, made strictly increasing.
 
-Pool adjacent violators gives the best non-falling step function from score to the share of right labels. A step has no
-slope: labels of one step would all get the same probability and lose their order. So each step is put at the mean
-score of its pairs and the points are joined by straight lines ("centred" isotonic regression, Oron and Flournoy 2017);
-to the lowest and highest score seen the probability moves on by 1 % of what is left to 0 or 1. Where two labels of a
-document differ in score and 32 bits cannot tell their probabilities apart, or both scores lie outside all that was
-seen, the lower one takes the next smaller number. The order of a document's labels is therefore exactly that of the
-scores: labels with equal scores stay equal, all others stay different.
+Pool adjacent violators gives the best non-decreasing step function from score to the fraction of right labels. Labels
+of one step would all get the same probability and lose their order. So each step is placed at the mean score of its
+pairs and the points are interpolated linearly ("centred" isotonic regression, Oron and Flournoy 2017);
+at the lowest and highest score seen the probability is moved by 1 % of the remaining distance to 0 or 1. Where two
+labels of a document differ in score but their probabilities are equal in 32 bits, or both scores lie outside the range
+seen, the lower one gets the next smaller number. The order of a document's labels is therefore exactly that of the
+scores: equal scores stay equal, all others stay different.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from pathlib import Path
 import numpy as np
 
 from labelwise.errors import DataError, ModelFormatError
-from labelwise.store import stored
-from labelwise.topk import NOTHING, TopK
+from labelwise.store import get_tensor
+from labelwise.topk import NO_LABEL, TopK
 
-LEAST = 1e-30
-"""No probability of a point is below it, so that there is room for a whole row of smaller numbers."""
+MIN_PROBABILITY = 1e-30
+"""Lower bound of the points' probabilities, which leaves enough smaller numbers for a whole row."""
 TAIL = 0.01
 PASS_FACTOR = 0.9
 
 
-def pool(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def isotonic_blocks(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The blocks of the weighted isotonic regression of `values` in the given order.
 
     Returns
     -------
     tuple of three arrays
-        Where each block begins, its weight and its mean. The means rise strictly.
+        The start of each block, its weight and its mean. The means are strictly increasing.
 
     Notes
     -----
-    The order in which violators are pooled does not matter, so whole falling runs are pooled at once, pass by pass.
-    When passes stop paying (some inputs allow one pooling a pass), a loop over what is left finishes.
+    The order in which violators are pooled does not matter, so whole decreasing runs are pooled at once, pass by pass.
+    When passes become inefficient (some inputs allow one pooling per pass), a loop over the rest finishes.
     """
     starts = np.arange(len(values))
     sums, weights = values * weights, np.asarray(weights, np.float64)
@@ -50,11 +50,13 @@ def pool(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarra
         few = len(begins) > PASS_FACTOR * len(starts)
         starts, sums, weights = starts[begins], np.add.reduceat(sums, begins), np.add.reduceat(weights, begins)
         if few:
-            return _finished(starts, sums, weights)
+            return _pool_one_by_one(starts, sums, weights)
     return starts, weights, sums / weights
 
 
-def _finished(starts: np.ndarray, sums: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _pool_one_by_one(
+    starts: np.ndarray, sums: np.ndarray, weights: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     blocks: list[tuple[int, float, float]] = []
     for start, total, weight in zip(starts.tolist(), sums.tolist(), weights.tolist(), strict=True):
         begin = start
@@ -73,11 +75,11 @@ class Calibration:
     Parameters
     ----------
     scores, probabilities
-        The points that are joined, both strictly rising, float64.
+        The points of the piecewise linear function, both strictly increasing, float64.
     threshold
-        Labels with this probability or more are worth giving out.
+        Labels with at least this probability are to be assigned.
     expected
-        Precision, recall and micro-F1 to expect of new documents at the threshold.
+        Expected precision, recall and micro-F1 on new documents at the threshold.
     """
 
     scores: np.ndarray
@@ -88,52 +90,54 @@ class Calibration:
 
     def __post_init__(self) -> None:
         with np.errstate(over="ignore"):
-            slopes = np.diff(self.probabilities) / np.diff(self.scores)
-        object.__setattr__(self, "_slopes", np.append(slopes, 0.0))
+            per_segment = np.diff(self.probabilities) / np.diff(self.scores)
+        object.__setattr__(self, "_slopes", np.append(per_segment, 0.0))
 
     @classmethod
     def fit(cls, scores: np.ndarray, right: np.ndarray) -> Calibration:
-        """Learn from predicted labels: their scores, rising, and whether each was right."""
+        """Fit to predicted labels: their scores, ascending, and whether each was right."""
         if len(scores) == 0:
-            raise DataError("there is no predicted label to learn probabilities from")
+            raise DataError("there are no predicted labels to fit probabilities to")
         levels, counts, hits = _distinct(np.asarray(scores, np.float64), right)
-        begins, weights, means = pool(hits / counts, counts)
+        begins, weights, means = isotonic_blocks(hits / counts, counts)
         ends = np.append(begins[1:], len(levels)) - 1
         centres = np.add.reduceat(levels * (counts / np.repeat(weights, ends - begins + 1)), begins)
-        centres = np.clip(centres, levels[begins], levels[ends])  # rounding must not lead out of the block
+        centres = np.clip(centres, levels[begins], levels[ends])  # rounding must not leave the block
         least = 0.5 / len(scores)
-        found = np.clip(means, least, 1 - least)
+        probabilities = np.clip(means, least, 1 - least)
         if levels[0] < centres[0]:
-            centres, found = np.append(levels[0], centres), np.append((1 - TAIL) * found[0], found)
+            centres = np.append(levels[0], centres)
+            probabilities = np.append((1 - TAIL) * probabilities[0], probabilities)
         if levels[-1] > centres[-1]:
-            centres, found = np.append(centres, levels[-1]), np.append(found, found[-1] + TAIL * (1 - found[-1]))
-        return cls(centres, found)
+            centres = np.append(centres, levels[-1])
+            probabilities = np.append(probabilities, probabilities[-1] + TAIL * (1 - probabilities[-1]))
+        return cls(centres, probabilities)
 
     def transform(self, scores: np.ndarray) -> np.ndarray:
         """The probability of each score in float64. It depends on that score alone, to the last bit."""
         given = np.asarray(scores, np.float64)
         low, high = self.scores[0], self.scores[-1]
-        place = self.scores[1:].searchsorted(given, "right")
-        found = self._slopes[place]
-        found *= np.minimum(np.maximum(given, low), high) - self.scores[place]
-        found += self.probabilities[place]
-        return found
+        segment = self.scores[1:].searchsorted(given, "right")
+        probabilities = self._slopes[segment]
+        probabilities *= np.minimum(np.maximum(given, low), high) - self.scores[segment]
+        probabilities += self.probabilities[segment]
+        return probabilities
 
     def apply(self, top: TopK) -> TopK:
-        """Predictions with probabilities for scores, in the same order."""
-        scores, empty = top.scores, top.ids == NOTHING
+        """Replace the scores of predictions by probabilities; the order stays the same."""
+        scores, empty = top.scores, top.ids == NO_LABEL
         gaps = bool(empty.any())
         if gaps:
             scores = np.where(empty, self.scores[0], scores)
-        found = self.transform(scores).astype(np.float32)
+        probabilities = self.transform(scores).astype(np.float32)
         falls = scores[:, 1:] < scores[:, :-1]
-        merged = falls & (found[:, 1:] >= found[:, :-1])
+        merged = falls & (probabilities[:, 1:] >= probabilities[:, :-1])
         if merged.any():
             rows = merged.any(1)
-            found[rows] = _told_apart(found[rows], falls[rows])
+            probabilities[rows] = _separated(probabilities[rows], falls[rows])
         if gaps:
-            found[empty] = -np.inf
-        return TopK(top.ids, found, top.label_names)
+            probabilities[empty] = -np.inf
+        return TopK(top.ids, probabilities, top.label_names)
 
     def to_tensors(self) -> dict[str, np.ndarray]:
         """As named arrays for a model folder."""
@@ -146,9 +150,9 @@ class Calibration:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, np.ndarray], path: Path) -> Calibration:
-        """Take back `to_tensors`, checked: whatever the file says, predictions stay sorted and finite."""
+        """Rebuild from `to_tensors`, checked so that predictions stay sorted and finite for any file."""
         scores, probabilities, threshold, expected = (
-            stored(tensors, name, path) for name in ("scores", "probabilities", "threshold", "expected")
+            get_tensor(tensors, name, path) for name in ("scores", "probabilities", "threshold", "expected")
         )
         sound = (
             all(array.dtype == np.float64 for array in (scores, probabilities, threshold, expected))
@@ -159,9 +163,9 @@ class Calibration:
             and expected.shape == (3,)
             and np.isfinite(scores).all()
             and np.abs(scores).max() < 1e100
-            and (np.diff(scores) > 1e-100).all()  # or a slope would be infinite
+            and (np.diff(scores) > 1e-100).all()  # or a segment would be vertical
             and (np.diff(probabilities) > 0).all()
-            and probabilities[0] >= LEAST
+            and probabilities[0] >= MIN_PROBABILITY
             and probabilities[-1] <= 1
             and 0 <= threshold[0] <= 2
             and ((expected >= 0) & (expected <= 1)).all()
@@ -173,16 +177,16 @@ class Calibration:
 
 
 def _distinct(scores: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Each different score of a rising vector, how often it is there, and how often the label was right."""
+    """The distinct scores of an ascending vector, their counts, and how often the label was right."""
     begins = np.flatnonzero(np.append(True, scores[1:] > scores[:-1]))
     counts = np.diff(np.append(begins, len(scores)))
     return scores[begins], counts, np.add.reduceat(right.astype(np.float64), begins)
 
 
-def _told_apart(found: np.ndarray, falls: np.ndarray) -> np.ndarray:
-    """Rows in which a probability is below the one before wherever the score was, and equal where it was equal."""
-    for place in range(1, found.shape[1]):
-        before = found[:, place - 1]
-        lower = np.minimum(found[:, place], np.nextafter(before, np.float32(0)))
-        found[:, place] = np.where(falls[:, place - 1], lower, before)
-    return found
+def _separated(probabilities: np.ndarray, falls: np.ndarray) -> np.ndarray:
+    """Rows whose probabilities decrease exactly where the scores do (`falls`), and are equal elsewhere."""
+    for rank in range(1, probabilities.shape[1]):
+        before = probabilities[:, rank - 1]
+        lower = np.minimum(probabilities[:, rank], np.nextafter(before, np.float32(0)))
+        probabilities[:, rank] = np.where(falls[:, rank - 1], lower, before)
+    return probabilities

@@ -1,4 +1,4 @@
-"""Explanations in words: from paths of numbers to names of labels, nodes and features."""
+"""Explanations with names: from label paths to names of labels, nodes and features."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy as np
 
 from labelwise.codes.label_path import LabelPath, PathStep
 from labelwise.errors import ConfigError, DataError, did_you_mean
-from labelwise.methods.inputs import as_inputs
-from labelwise.topk import NOTHING, TopK
+from labelwise.methods.inputs import as_documents
+from labelwise.topk import NO_LABEL, TopK
 
 if TYPE_CHECKING:
     from labelwise.methods.base import Method
 
-STAND_INS = 3
+N_EXAMPLES = 3
 
 
 @dataclass(frozen=True)
 class Term:
-    """A word (a feature) of the document and what it adds to the margin: its value times its weight."""
+    """A word (a feature) of the document and its contribution to the margin: value x weight."""
 
     name: str
     value: float
@@ -31,19 +31,19 @@ class Term:
 
 @dataclass(frozen=True)
 class TreePath:
-    """The way to a label in one tree; ``bias + sum of terms' contributions + other == margin``."""
+    """The path to a label in one tree; ``bias + sum of terms' contributions + other == margin``."""
 
     steps: tuple[PathStep, ...]
     margin: float
     bias: float
     terms: tuple[Term, ...]
-    """What speaks most for or against the label in its own classifier, strongest first."""
+    """The terms with the largest absolute contributions in the label's own classifier, largest first."""
     other: float
-    """What all further terms add."""
+    """The sum of all other contributions."""
     score: float
-    """What this tree gives the label if it looks at it."""
+    """The score of the label in this tree, if reached."""
     reached: bool
-    """Whether the beam search came by and looked at it."""
+    """Whether the beam search reached the label."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,11 @@ class Explanation:
 
     label: str
     text: str | None
-    """What the label means, where the model knows."""
+    """The label's text, if the model has one."""
     score: float
-    """As `predict` gives it: a probability when the model is calibrated."""
+    """As in `predict`: a probability if the model is calibrated."""
     predicted: bool
-    """Whether any tree looked at the label."""
+    """Whether the label was reached in any tree."""
     margin: float
     bias: float
     terms: tuple[Term, ...]
@@ -75,39 +75,39 @@ def explanations(
     if terms is not None and terms < 0:
         raise ConfigError(f"terms must be 0 or more, got {terms}")
     model._check_fitted()
-    data = as_inputs(document, model.input_, model.n_features_in_)
+    data = as_documents(document, model.input_, model.n_features_in_)
     if len(data) != 1:
         raise DataError(f"explain takes one document, got {len(data):,}")
     top = model.predict(document, k)
-    ids = top.ids[0][top.ids[0] != NOTHING] if labels is None else _ids(model, labels)
+    ids = top.ids[0][top.ids[0] != NO_LABEL] if labels is None else _ids(model, labels)
     scores = dict(zip(top.ids[0].tolist(), top.scores[0].tolist(), strict=True))
     trees = model._explain(data, ids)
-    found = []
-    for place, label in enumerate(ids.tolist()):
-        paths = [paths[place] for paths in trees]
+    results = []
+    for index, label in enumerate(ids.tolist()):
+        paths = [paths[index] for paths in trees]
         score = scores.get(label)
-        found.append(_explanation(model, paths, _score(model, paths) if score is None else score, terms))
-    return found
+        results.append(_explanation(model, paths, _score(model, paths) if score is None else score, terms))
+    return results
 
 
 def _ids(model: Method, labels: Sequence[str]) -> np.ndarray:
-    places = model.label_names_.positions
+    positions = model.label_names_.positions
     given = [labels] if isinstance(labels, str) else list(labels)
     for label in given:
-        if label not in places:
+        if label not in positions:
             raise DataError(f"the model has no label {label!r}; {_nearest(model, str(label))}")
-    return np.array([places[label] for label in given], np.int64)
+    return np.array([positions[label] for label in given], np.int64)
 
 
 def _nearest(model: Method, label: str) -> str:
-    """A hint: the label with that meaning, or the nearest name (looking through millions would take minutes)."""
+    """A hint: the label with that text, or the nearest among the first names (a search of millions takes minutes)."""
     if model.label_texts_ is not None and label in (meanings := model.label_texts_.positions):
-        return f"the label with that meaning is {model.label_names_[meanings[label]]!r}"
+        return f"the label with that text is {model.label_names_[meanings[label]]!r}"
     return did_you_mean(label, model.label_names_[:100_000])
 
 
 def _score(model: Method, paths: Sequence[LabelPath]) -> float:
-    """The score of a label that is not among the best: the mean of what the trees give."""
+    """The score of a label that is not among the best: the mean over the trees."""
     raw = sum(path.given for path in paths) / len(paths)
     if model.calibration_ is None:
         return raw
@@ -121,11 +121,11 @@ def _explanation(model: Method, paths: Sequence[LabelPath], score: float, terms:
     features = np.concatenate([path.features for path in paths])
     values = np.concatenate([path.values for path in paths])
     weights = np.concatenate([path.weights for path in paths]) / len(paths)
-    distinct, first, places = np.unique(features, return_index=True, return_inverse=True)
-    summed, shown_values = np.bincount(places, weights, minlength=len(distinct)), values[first]
-    if (values != shown_values[places]).any():  # trees that see a word differently: means that give the same products
-        shown_values = np.bincount(places, values, len(distinct)) / np.bincount(places, minlength=len(distinct))
-        summed = np.bincount(places, weights * values, len(distinct)) / shown_values
+    distinct, first, inverse = np.unique(features, return_index=True, return_inverse=True)
+    summed, shown_values = np.bincount(inverse, weights, minlength=len(distinct)), values[first]
+    if (values != shown_values[inverse]).any():  # values that differ between trees: means with the same products
+        shown_values = np.bincount(inverse, values, len(distinct)) / np.bincount(inverse, minlength=len(distinct))
+        summed = np.bincount(inverse, weights * values, len(distinct)) / shown_values
     best, other = _terms(model, distinct, shown_values, summed, terms)
     bias = sum(path.bias for path in shown) / len(shown)
     margin = bias + sum(term.contribution for term in best) + other
@@ -146,7 +146,7 @@ def _tree_path(model: Method, path: LabelPath, terms: int | None) -> TreePath:
 def _terms(
     model: Method, features: np.ndarray, values: np.ndarray, weights: np.ndarray, count: int | None
 ) -> tuple[tuple[Term, ...], float]:
-    """The strongest terms by name, and the sum of the others."""
+    """The terms with the largest absolute contributions, and the sum of the others."""
     contributions = values * weights
     order = np.argsort(-np.abs(contributions), kind="stable")
     chosen = order[:count]
@@ -156,7 +156,7 @@ def _terms(
 
 
 def _examples(model: Method, labels: np.ndarray) -> tuple[str, ...]:
-    """The most frequent of some labels, by meaning where it is known."""
-    frequent = labels[np.argsort(-model.label_counts_[labels], kind="stable")[:STAND_INS]]
+    """The most frequent of some labels, by text where known."""
+    frequent = labels[np.argsort(-model.label_counts_[labels], kind="stable")[:N_EXAMPLES]]
     meanings = model.label_names_ if model.label_texts_ is None else model.label_texts_
     return tuple(meanings[int(label)] for label in frequent)

@@ -1,4 +1,4 @@
-"""Documents that a user wants labels to be told apart from: a sparse matrix, or a data set with wrong labels."""
+"""Negative examples given by the user: a sparse matrix, or a data set with wrong labels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from labelwise.errors import DataError
 
 
 def read_negatives(path: str | Path, data: Dataset) -> Any:
-    """CSR [documents, labels] of ones: which documents each label, and its siblings, are to be learned from as well.
+    """CSR [documents, labels] of ones: the additional training documents of each label and its siblings.
 
     A .npz is a sparse matrix as SciPy saves it, with the documents and labels of `data` in their order. Anything else
     is read as a data set with the same documents; its labels are matched by name.
@@ -45,8 +45,8 @@ def _matrix(path: Path, data: Dataset) -> Any:
 
 
 def _labels(path: Path, data: Dataset) -> Any:
-    found = read(path)
-    aligned = found.align(data.label_names)
+    negatives = read(path)
+    aligned = negatives.align(data.label_names)
     unknown = aligned.n_labels - data.n_labels
     if unknown:
         raise DataError(

@@ -1,7 +1,7 @@
-"""From whatever a user holds to a `Dataset`: texts, features, paths of files, arrays, lists of labels.
+"""Converts what users pass (texts, features, paths of files, arrays, lists of labels) to a `Dataset`.
 
-The kinds a method reads decide what the documents are taken for: strings are texts or paths, a matrix is features or
-arrays. What fits no kind is refused.
+The input types of a method decide how documents are interpreted: strings are texts or paths, a matrix is features or
+arrays. Anything else is an error.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ FORMS = {
     "paths": "a list of paths to files",
     "arrays": "an array whose first axis is the documents",
 }
-"""How documents of each kind are given."""
+"""How documents of each type are given, for messages."""
 
 
 def as_dataset(data: Any, labels: Any, kinds: Sequence[str]) -> Dataset:
-    """Training data from a Dataset, or from labels and documents of one of the kinds."""
+    """Training data from a Dataset, or from labels and documents of one of the types."""
     if isinstance(data, Dataset):
         if labels is not None:
-            raise DataError("the data set has its labels already; do not give labels beside it")
+            raise DataError("the data set already has labels; do not pass labels too")
         return data
     if labels is None:
-        raise DataError("labels are missing: give a Dataset, or fit(documents, labels)")
+        raise DataError("labels are missing: pass a Dataset, or documents and labels: fit(documents, labels)")
     names = None
     if not sparse.issparse(labels) and not isinstance(labels, np.ndarray):
         if isinstance(labels, str):
@@ -59,7 +59,7 @@ def as_dataset(data: Any, labels: Any, kinds: Sequence[str]) -> Dataset:
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """Documents to predict for: a `Dataset` without labels, and without the time it takes to make one."""
+    """Documents to predict for: like a `Dataset` without labels, but faster to build."""
 
     texts: Strings | None = None
     features: Features | None = None
@@ -75,32 +75,32 @@ class Documents:
         return next((len(part) for part in self._parts() if part is not None), 0)
 
     def take(self, rows: Any) -> Documents:
-        """Some of the documents, as `Dataset.take`."""
+        """The documents of some rows, as `Dataset.take`."""
         return Documents(*(None if part is None else pick_rows(part, rows) for part in self._parts()))
 
 
-def as_inputs(documents: Any, kind: str, n_features: int | None) -> Documents:
-    """Documents to predict for, of the kind the model was trained on."""
+def as_documents(documents: Any, kind: str, n_features: int | None) -> Documents:
+    """Documents to predict for, of the type the model was trained on."""
     if isinstance(documents, Dataset):
         value = getattr(documents, kind)
         if value is None and len(documents):
             raise DataError(f"{documents.name}: the model was trained on {kind}, the data has none")
         value = _nothing(kind, n_features) if value is None else value
     elif kind == "features" and is_canonical_csr(documents):
-        value = documents  # also of SciPy's older kind: turning it into the newer takes longer than many a prediction
+        value = documents  # also SciPy's older csr_matrix: converting it takes longer than many predictions
     else:
-        found, value = _documents(documents, (kind,))
-        if found != kind:
-            if value.shape[0] if found == "features" else len(value):
-                raise DataError(f"the model was trained on {kind}, but {found} were given; give {FORMS[kind]}")
+        given, value = _documents(documents, (kind,))
+        if given != kind:
+            if value.shape[0] if given == "features" else len(value):
+                raise DataError(f"the model was trained on {kind}, but {given} were given; give {FORMS[kind]}")
             value = _nothing(kind, n_features)
     if kind == "features":
-        value = _as_wide_as_the_model(value, n_features)
+        value = _with_model_width(value, n_features)
     return Documents(**{kind: value})
 
 
 def _documents(data: Any, kinds: Sequence[str]) -> tuple[str, Any]:
-    """The kind of the documents, one of `kinds` where they allow it, and the documents."""
+    """The type of the documents, one of `kinds` if possible, and the documents."""
     if isinstance(data, str | os.PathLike | Strings):
         return _strings([data] if not isinstance(data, Strings) else data, kinds)
     if sparse.issparse(data) or isinstance(data, Blocks):
@@ -116,7 +116,7 @@ def _documents(data: Any, kinds: Sequence[str]) -> tuple[str, Any]:
 
 
 def _strings(items: Sequence[Any] | Strings, kinds: Sequence[str]) -> tuple[str, Strings]:
-    """Strings are of the first kind that is made of them; path objects are paths."""
+    """Strings have the first type of `kinds` that consists of strings; path objects are paths."""
     if isinstance(items, Strings):
         return _first_of(("texts", "paths"), kinds), items
     if any(isinstance(item, os.PathLike) for item in items):
@@ -125,19 +125,19 @@ def _strings(items: Sequence[Any] | Strings, kinds: Sequence[str]) -> tuple[str,
 
 
 def _numbers(array: np.ndarray, kinds: Sequence[str]) -> tuple[str, Any]:
-    """A matrix is of the first kind that takes one; what has more axes can only be arrays."""
+    """A matrix has the first type of `kinds` that accepts one; arrays with more axes can only be arrays."""
     kind = "arrays" if array.ndim > 2 else _first_of(("features", "arrays"), kinds)
     return kind, canonical_arrays(array) if kind == "arrays" else canonical_features(array)
 
 
 def _stacked(items: Sequence[Any]) -> np.ndarray:
-    """One array of the documents' arrays."""
+    """Stack the arrays of the documents."""
     shape = items[0].shape
     for row, item in enumerate(items):
         if not isinstance(item, np.ndarray) or item.shape != shape or item.dtype.kind not in "biuf":
-            found = f"{item.dtype} of shape {item.shape}" if isinstance(item, np.ndarray) else type(item).__name__
+            given = f"{item.dtype} of shape {item.shape}" if isinstance(item, np.ndarray) else type(item).__name__
             raise DataError(
-                f"document {row}: an array of numbers of the first one's shape {shape} is needed, got {found}"
+                f"document {row}: an array of numbers of the first one's shape {shape} is needed, got {given}"
             )
     return np.stack(items)
 
@@ -152,8 +152,8 @@ def _nothing(kind: str, n_features: int | None) -> Any:
     return np.empty((0, 0), np.float32) if kind == "arrays" else Strings.of([])
 
 
-def _as_wide_as_the_model(features: Any, n_features: int | None) -> Any:
-    """Features with the model's number of columns; a sparse file may simply not mention the last ones."""
+def _with_model_width(features: Any, n_features: int | None) -> Any:
+    """Features with the model's number of columns; sparse files may lack the last columns."""
     columns = features.shape[1]
     if n_features is None or columns == n_features:
         return features
@@ -163,24 +163,24 @@ def _as_wide_as_the_model(features: Any, n_features: int | None) -> Any:
 
 
 def widened(features: Any, n_features: int) -> Any:
-    """A sparse matrix with further, empty columns."""
+    """A sparse matrix with additional empty columns."""
     if features.shape[1] == n_features:
         return features
     return csr_of(features.data, features.indices, features.indptr, (features.shape[0], n_features))
 
 
 def split_for_early_stopping(
-    data: Dataset, valid: Dataset | None, fraction: float, most: int, seed: int
+    data: Dataset, valid: Dataset | None, fraction: float, max_documents: int, seed: int
 ) -> tuple[Dataset, Dataset | None]:
-    """Training and held-out documents: a part that was given is used whole, else a share, `most` of them at most."""
-    share = min(fraction, most / len(data))
-    if valid is not None or round(share * len(data)) in (0, len(data)):
+    """Training and held-out documents: `valid` if given, else a fraction of `data`, at most `max_documents`."""
+    fraction = min(fraction, max_documents / len(data))
+    if valid is not None or round(fraction * len(data)) in (0, len(data)):
         return data, valid
-    return data.split(share, seed)
+    return data.split(fraction, seed)
 
 
-def in_blocks(predict: Callable[[Dataset], TopK], data: Dataset, what: str) -> TopK:
-    """Predictions for many documents in large blocks, so that there is progress to show."""
+def predict_in_blocks(predict: Callable[[Dataset], TopK], data: Dataset, what: str) -> TopK:
+    """Predict for many documents in large blocks, with a progress bar."""
     parts = []
     with progress(what, len(data)) as step:
         for begin in range(0, max(len(data), 1), AT_ONCE):

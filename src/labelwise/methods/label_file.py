@@ -1,4 +1,4 @@
-"""The labels in a model folder: names, meanings and how often each was seen in training."""
+"""The labels in a model folder: names, texts and training counts."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from labelwise.errors import DataError, ModelFormatError
 from labelwise.strings import Strings
 
 LABELS_FILE = "labels.safetensors"
-MOST_FEATURES = 1 << 31
+MAX_FEATURES = 1 << 31
 
 
 @dataclass(frozen=True)
 class ModelLabels:
-    """What a model knows of its labels."""
+    """Names, texts and training counts of a model's labels."""
 
     names: Strings
     texts: Strings | None
     counts: np.ndarray
 
     def write(self, folder: store.FolderWriter) -> None:
-        """Into a new folder."""
+        """Write the labels into a new folder."""
         tensors = store.strings_to_tensors("names", self.names)
         tensors["counts"] = self.counts.astype(np.int64)
         if self.texts is not None:
@@ -34,12 +34,12 @@ class ModelLabels:
 
     @classmethod
     def read(cls, folder: store.Folder, inputs: Sequence[str]) -> ModelLabels:
-        """Back from a folder, checked against its manifest: both may come from a stranger."""
+        """Read the labels of a folder, checked against its manifest: both may be untrusted."""
         path, manifest = folder.path / LABELS_FILE, folder.manifest
         tensors = folder.tensors(LABELS_FILE)
         names = store.strings_from_tensors("names", tensors, path)
         texts = store.strings_from_tensors("texts", tensors, path) if "texts.ends" in tensors else None
-        counts = store.stored(tensors, "counts", path)
+        counts = store.get_tensor(tensors, "counts", path)
         n_documents, n_features = manifest.get("n_documents"), manifest.get("n_features")
         sound = (
             counts.ndim == 1
@@ -51,7 +51,7 @@ class ModelLabels:
             and (counts <= n_documents).all()
             and manifest.get("input") in inputs
             and (
-                type(n_features) is int and 0 <= n_features < MOST_FEATURES
+                type(n_features) is int and 0 <= n_features < MAX_FEATURES
                 if manifest["input"] == "features"
                 else n_features is None
             )

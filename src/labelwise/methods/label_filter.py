@@ -1,4 +1,4 @@
-"""Which labels a prediction may use, and how much each counts: what a user asks for, as vectors over all labels."""
+"""Restricts predictions to some labels and weights labels: the user's choice as vectors over all labels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from labelwise.strings import Strings
 
 @dataclass(frozen=True)
 class LabelFilter:
-    """Labels that may be predicted, and what their scores are multiplied by; both over all labels. None: all, 1."""
+    """Labels that may be predicted, and factors of their scores, as vectors over all labels. None: all, factor 1."""
 
     allowed: np.ndarray | None
     weights: np.ndarray | None
@@ -22,19 +22,19 @@ class LabelFilter:
 
     @classmethod
     def of(cls, labels: Any, weights: Any, names: Strings) -> LabelFilter | None:
-        """Checked vectors from whatever a user gives; None when nothing is given.
+        """Check the user's choice and convert it to vectors; None if nothing is given.
 
         Parameters
         ----------
         labels
-            Names or numbers of the labels allowed, a vector of bool over all labels, or a filter made before.
+            Names or ids of the allowed labels, a bool vector over all labels, or a `LabelFilter`.
         weights
-            From names or numbers of labels to factors (the others have 1), or a vector of factors over all labels. A
-            label of factor 0 is not predicted.
+            A mapping from names or ids of labels to factors (others have 1), or a vector of factors over all labels.
+            Labels with factor 0 are not predicted.
         """
         if isinstance(labels, LabelFilter):
             if weights is not None or labels.n_labels != len(names):
-                raise DataError("a label filter is of one model and holds the weights too: give it alone, as `labels`")
+                raise DataError("a label filter belongs to one model and includes weights: pass it alone, as `labels`")
             return labels
         allowed = None if labels is None else _mask(labels, names)
         factors = None if weights is None else _factors(weights, names)
@@ -52,17 +52,17 @@ def _mask(labels: Any, names: Strings) -> np.ndarray:
             raise DataError(f"labels: {labels.shape} is not a vector over the {len(names):,} labels of the model")
         return labels
     if isinstance(labels, str | bytes) or not isinstance(labels, Iterable):
-        raise DataError(f"labels must be a list of names or numbers of labels, got {labels!r}")
+        raise DataError(f"labels must be a list of names or ids of labels, got {labels!r}")
     mask = np.zeros(len(names), bool)
-    mask[_places(labels, names, "labels")] = True
+    mask[_label_ids(labels, names, "labels")] = True
     return mask
 
 
 def _factors(weights: Any, names: Strings) -> np.ndarray:
     if isinstance(weights, Mapping):
         factors = np.ones(len(names), np.float32)
-        places = _places(weights, names, "label_weights")
-        factors[places] = _numbers(list(weights.values()))
+        ids = _label_ids(weights, names, "label_weights")
+        factors[ids] = _numbers(list(weights.values()))
     else:
         factors = _numbers(weights)
         if factors.shape != (len(names),):
@@ -79,20 +79,20 @@ def _numbers(values: Any) -> np.ndarray:
         raise DataError("label_weights must be numbers: scores are multiplied by them") from None
 
 
-def _places(labels: Iterable[Any], names: Strings, what: str) -> np.ndarray:
-    """The places of labels given by name or number."""
-    found = []
+def _label_ids(labels: Iterable[Any], names: Strings, what: str) -> np.ndarray:
+    """The ids of labels given by name or id."""
+    ids = []
     for label in labels:
         if isinstance(label, str):
-            place = names.positions.get(label)
-            if place is None:
+            label_id = names.positions.get(label)
+            if label_id is None:
                 hint = did_you_mean(label, list(names[:1000])) if len(names) else ""
                 raise DataError(f"{what}: the model has no label '{label}'; {hint}")
         elif isinstance(label, int | np.integer) and not isinstance(label, bool):
-            place = int(label)
-            if not 0 <= place < len(names):
-                raise DataError(f"{what}: label {place} is not among the {len(names):,} labels, counted from 0")
+            label_id = int(label)
+            if not 0 <= label_id < len(names):
+                raise DataError(f"{what}: label {label_id} is not among the {len(names):,} labels, counted from 0")
         else:
-            raise DataError(f"{what}: a label is given by its name or number, got {label!r}")
-        found.append(place)
-    return np.array(found, np.int64)
+            raise DataError(f"{what}: a label is given by its name or id, got {label!r}")
+        ids.append(label_id)
+    return np.array(ids, np.int64)

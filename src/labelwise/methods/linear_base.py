@@ -1,4 +1,4 @@
-"""What the linear methods share: documents as features, and prediction, explanation and files by their trees."""
+"""Base of the linear methods: documents as features; prediction, explanation and state by `LinearTrees`."""
 
 from __future__ import annotations
 
@@ -13,30 +13,28 @@ from pydantic import Field
 from labelwise.codes.label_path import LabelPath
 from labelwise.data.dataset import Dataset
 from labelwise.errors import DataError
-from labelwise.features.rows import Rows
-from labelwise.features.tfidf import Tfidf, TfidfConfig
+from labelwise.features.feature_order import FeatureOrder, OrderedFeatures
+from labelwise.features.rows import FeatureRows
+from labelwise.features.tfidf import Tfidf
 from labelwise.finished import fingerprint
 from labelwise.linear.beam import POST_PROCESSORS
 from labelwise.linear.memory_estimate import Memory as Memory
+from labelwise.linear.settings import Precision as Precision
+from labelwise.linear.settings import SearchSettings, TrainingSettings
 from labelwise.linear.shards import ChunkShards
-from labelwise.linear.trees import LinearTrees, SearchSettings, TrainingSettings
-from labelwise.linear.trees import Precision as Precision
+from labelwise.linear.trees import LinearTrees
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
 from labelwise.methods.label_filter import LabelFilter
-from labelwise.result_fields import PART, deciding
+from labelwise.result_fields import PART, deciding_fields
 from labelwise.topk import TopK
 
 PostProcessor = Literal[tuple(POST_PROCESSORS)]  # type: ignore[valid-type]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 
 
-LINEAR_TFIDF = TfidfConfig(sublinear=True)
-"""TF-IDF that suits linear classifiers."""
-
-
 class LinearMethod(Method):
-    """A method that holds `LinearTrees`; its `_fit` makes them and the TF-IDF, if it reads texts.
+    """A method with `LinearTrees`; its `_fit` trains them, and fits the TF-IDF if it reads texts.
 
     Its Config has `tfidf`, `solver`, `relevance`, `post_processor`, `precision`, `memory` and `seed`.
     """
@@ -55,7 +53,7 @@ class LinearMethod(Method):
 
     @property
     def search_settings(self) -> SearchSettings:
-        """As the parameters are now: a fitted model may be searched otherwise than before."""
+        """From the current parameters, which may be changed after fitting."""
         return SearchSettings(self.config.post_processor, getattr(self.config, "beam", 1))
 
     def _predict(self, data: Documents, k: int) -> TopK:
@@ -83,11 +81,11 @@ class LinearMethod(Method):
         self.linear_ = LinearTrees.restored(tensors, n_features, len(self.label_names_), path)
 
 
-def training_features(data: Dataset, tfidf: Tfidf | None) -> tuple[Any, bool]:
-    """The documents to learn from, by TF-IDF fitted here or as they are given; and whether the memory is ours."""
+def training_features(data: Dataset, tfidf: Tfidf | None) -> OrderedFeatures:
+    """Training features renumbered by frequency: of TF-IDF, which is fitted here, or those given."""
     if tfidf is not None:
-        return tfidf.fit_transform(data.texts or ()), True
-    return data.features, False
+        return FeatureOrder.learn(tfidf.fit_transform(data.texts or ()), in_place=True)
+    return FeatureOrder.learn(data.features)
 
 
 def training_settings(config: Any, search: SearchSettings, **others: Any) -> TrainingSettings:
@@ -99,24 +97,24 @@ def training_settings(config: Any, search: SearchSettings, **others: Any) -> Tra
 
 
 def check_relevance(data: Dataset) -> None:
-    """Labels' values that can weigh examples."""
+    """Raise unless labels' values can be used as weights of examples."""
     if (data.labels.data < 0).any():
         raise DataError(f"{data.name}: relevance needs values above 0, some labels have a negative one")
 
 
 def finished_work(
-    method: LinearMethod, folder: Path | None, features: Rows, labels: Any, given: Mapping[str, np.ndarray]
+    method: LinearMethod, folder: Path | None, features: FeatureRows, labels: Any, given: Mapping[str, np.ndarray]
 ) -> AbstractContextManager[ChunkShards | None]:
-    """What an earlier attempt at the same training has finished, and where to keep more; None without a folder.
+    """Shards of an earlier attempt at the same training, to read and to add to; None without a folder.
 
-    `given` is what else decides the result, beside parameters, features and labels.
+    `given` are other arrays that affect the result, besides parameters, features and labels.
     """
     if folder is None:
         return nullcontext()
-    parameters = deciding(method.config, PART)
+    parameters = deciding_fields(method.config, PART)
     arrays = {
         f"{name}.{part}": array
-        for name, rows in (("features", features), ("labels", Rows.of(labels)))
+        for name, rows in (("features", features), ("labels", FeatureRows.of(labels)))
         for part, array in rows.arrays.items()
     }
     named = [part for item in {**arrays, **given}.items() for part in item]

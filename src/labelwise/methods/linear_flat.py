@@ -1,12 +1,12 @@
-"""One-versus-rest: TF-IDF, a linear classifier for every label, all of them asked.
+"""One-versus-rest: TF-IDF and a linear classifier per label, all of which are scored.
 
 Known from DiSMEC (Babbar & Schölkopf, WSDM 2017); the classifiers are those of LIBLINEAR (Fan et al., 2008). Every
-label is told apart from all others on all documents, and none can be lost on the way, as it can in a tree.
+classifier is trained on all documents, and no label can be missed by a search, as it can in a tree.
 
-Cost: training grows with documents x non-zeros x labels, prediction with non-zeros x weights kept a feature. Memory:
-the features, one table of features x 16 and 80 bytes a document a thread, the weights kept.
-What we do differently: 16 labels are solved at once by explicit vector code, prediction skips what is pruned, and a
-stopped training goes on at the next 16 labels.
+Cost: training grows with documents x non-zeros x labels, prediction with non-zeros x weights per feature. Memory:
+the features, per thread a table of features x 16 and 80 bytes per document, the weights.
+What we do differently: 16 labels are solved at once by explicit vector code, prediction skips pruned weights, and a
+stopped training resumes at the next 16 labels.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from __future__ import annotations
 from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
-from labelwise.features.tfidf import Tfidf, TfidfConfig
+from labelwise.features.tfidf import LINEAR_TFIDF, Tfidf, TfidfConfig
 from labelwise.fit_context import FitContext
 from labelwise.linear.level_trainer import SolverConfig
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.linear_base import (
-    LINEAR_TFIDF,
     LinearMethod,
     Memory,
     PostProcessor,
@@ -33,7 +32,7 @@ from labelwise.methods.linear_base import (
 
 
 class LinearFlat(LinearMethod):
-    """A linear classifier a label over TF-IDF or your own features: exact, for up to tens of thousands of labels."""
+    """A linear classifier per label over TF-IDF or your own features: exact, for up to tens of thousands of labels."""
 
     name = "linear_flat"
 
@@ -45,21 +44,21 @@ class LinearFlat(LinearMethod):
         solver: SolverConfig = SolverConfig()
         """How the classifiers are trained."""
         relevance: bool = False
-        """Weigh positive examples by the labels' values in the data."""
+        """Weight positive examples by the labels' values in the data."""
         post_processor: PostProcessor = "sigmoid"
-        """How a label's margin becomes its score; none of them changes the order, but hinges make all above 1 equal."""
+        """How margins become scores; none changes the order, but hinges make all above 1 equal."""
         precision: Precision = "float32"
-        """How weights are kept."""
+        """Precision of the stored weights."""
         memory: Memory = "check"
-        """Refuse to train what does not fit in memory: `check`, `ignore`, or a limit of your own in GB."""
+        """Refuse to train what does not fit in memory: `check`, `ignore`, or a limit in GB."""
         seed: Seed = 0
         """Seed of training."""
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
         if self.config.relevance:
             check_relevance(data)
-        self.tfidf_, self.linear_ = Tfidf(self.config.tfidf) if kind == "texts" else None, LinearTrees()
-        features = self.linear_.order_features(*training_features(data, self.tfidf_))
+        self.tfidf_ = Tfidf(self.config.tfidf) if kind == "texts" else None
+        features = training_features(data, self.tfidf_)
         settings = training_settings(self.config, self.search_settings)
-        with finished_work(self, context.checkpoints, features, data.labels, {}) as shards:
-            self.linear_.train(features, data.labels, [LabelTree.flat(data.n_labels)], settings, shards)
+        with finished_work(self, context.checkpoints, features.rows, data.labels, {}) as shards:
+            self.linear_ = LinearTrees.train(features, data.labels, [LabelTree.flat(data.n_labels)], settings, shards)

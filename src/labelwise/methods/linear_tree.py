@@ -1,13 +1,13 @@
 """Linear label tree: TF-IDF, a tree of label clusters, a linear classifier at every node, beam search.
 
 Known from Parabel (Prabhu et al., WWW 2018), Bonsai (Khandagale et al., 2019) and XR-Linear in PECOS (Yu et al., 2020).
-Labels are described by the documents that have them, clustered into a balanced tree, and the children of each node are
-told apart by linear classifiers trained on the node's documents only.
+Labels are represented by the documents that have them and clustered into a balanced tree; the children of each node
+are scored by linear classifiers trained on the node's documents only.
 
-Cost: training grows with documents x non-zeros x depth, hardly with the number of labels; prediction looks at beam x
-children nodes a level. Memory: the features, one copy of the largest node's documents a thread, the weights kept.
+Cost: training grows with documents x non-zeros x depth, hardly with the number of labels; prediction scores beam x
+children nodes per level. Memory: the features, per thread one copy of the largest node's documents, the weights.
 What we do differently: 16 siblings are solved at once by explicit vector code, chunks go to threads largest first,
-weights may be kept in 16 or 8 bits, and several trees are averaged.
+weights may be stored in 16 or 8 bits, and several trees are averaged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.features.label_features import pifa
-from labelwise.features.tfidf import Tfidf, TfidfConfig
+from labelwise.features.tfidf import LINEAR_TFIDF, Tfidf, TfidfConfig
 from labelwise.fit_context import FitContext
 from labelwise.linear.level_trainer import SolverConfig
 from labelwise.linear.memory_estimate import bytes_of, check_memory, clustering_need
@@ -30,7 +30,6 @@ from labelwise.linear.shards import ChunkShards
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.given_negatives import read_negatives
 from labelwise.methods.linear_base import (
-    LINEAR_TFIDF,
     LinearMethod,
     Memory,
     PostProcessor,
@@ -55,33 +54,33 @@ class LinearTree(LinearMethod):
         tfidf: TfidfConfig = LINEAR_TFIDF
         """How texts become features (not used when the data has features)."""
         tree: Literal["balanced", "kway", "hierarchy"] = "balanced"
-        """How labels come under nodes: halved again and again, clustered `branching`-ways at once, or as you say."""
+        """The tree: labels halved recursively, clustered into `branching` groups at once, or your own hierarchy."""
         hierarchy: str | None = None
         """With `tree: hierarchy`, a file of child<TAB>parent lines; children may be labels or groups of them."""
         trees: Annotated[int, Field(ge=1)] = 3
-        """Trees whose scores are averaged; each clusters the labels from another seed. A hierarchy is one tree."""
+        """Number of trees whose scores are averaged; each is clustered with another seed. A hierarchy is one tree."""
         leaf_size: Annotated[int, Field(ge=1)] = 100
-        """Labels a leaf cluster holds at most."""
+        """Maximum number of labels per leaf cluster."""
         branching: Annotated[int, Field(ge=2)] = 16
-        """Children of an inner node."""
+        """Children per inner node."""
         label_features: Annotated[int, Field(ge=1)] | None = 500
-        """Features that describe a label when labels are clustered, the largest; null takes all."""
+        """Largest features per label in clustering; null keeps all."""
         solver: SolverConfig = SolverConfig()
         """How the classifiers are trained."""
         negatives: Literal["teacher", "matcher", "user", "matcher+user"] = "teacher"
-        """What a node learns from: the documents of its labels; also those sent to it by mistake; also your own."""
+        """Training documents of a node: those of its labels; also false positives of levels above; also your own."""
         user_negatives: str | None = None
-        """With `user`: a sparse .npz [documents, labels], or data of the same documents with labels not theirs."""
+        """With `user`: a sparse .npz [documents, labels], or data of the same documents with wrong labels."""
         relevance: bool = False
-        """Weigh positive examples by the labels' values in the data."""
+        """Weight positive examples by the labels' values in the data."""
         beam: Annotated[int, Field(ge=1)] = 10
-        """Nodes kept at each level in prediction."""
+        """Beam width: nodes kept per level in prediction."""
         post_processor: PostProcessor = "l3_hinge"
         """How a node's margin becomes a score that is combined with its parent's."""
         precision: Precision = "float32"
-        """How weights are kept."""
+        """Precision of the stored weights."""
         memory: Memory = "check"
-        """Refuse to train what does not fit in memory: `check`, `ignore`, or a limit of your own in GB."""
+        """Refuse to train what does not fit in memory: `check`, `ignore`, or a limit in GB."""
         seed: Seed = 0
         """Seed of clustering and training."""
 
@@ -97,7 +96,7 @@ class LinearTree(LinearMethod):
         config = self.config
         if config.relevance:
             check_relevance(data)
-        own_tree, own_negatives = None, None  # files first: a mistake in them should not cost the time of TF-IDF
+        own_tree, own_negatives = None, None  # files first: an error in them is reported before TF-IDF is computed
         given: dict[str, np.ndarray] = {}
         if config.tree == "hierarchy":
             own_tree = LabelTree.from_parents(read_hierarchy(config.hierarchy), data.label_names)
@@ -105,25 +104,27 @@ class LinearTree(LinearMethod):
         if "user" in config.negatives:
             own_negatives = read_negatives(config.user_negatives, data)
             given |= csr_to_tensors("negatives", own_negatives)
-        self.tfidf_, self.linear_ = Tfidf(config.tfidf) if kind == "texts" else None, LinearTrees()
-        features = self.linear_.order_features(*training_features(data, self.tfidf_))
+        self.tfidf_ = Tfidf(config.tfidf) if kind == "texts" else None
+        features = training_features(data, self.tfidf_)
         negatives = "matcher" if "matcher" in config.negatives else "teacher"
         settings = training_settings(config, self.search_settings, negatives=negatives)
-        with finished_work(self, context.checkpoints, features, data.labels, given) as shards:
+        with finished_work(self, context.checkpoints, features.rows, data.labels, given) as shards:
             if own_tree is not None:
                 trees = [own_tree]
             else:
-                describing = features.sparse if kind == "texts" else data.features  # dense ones describe labels whole
+                describing = (
+                    features.rows.sparse if kind == "texts" else data.features
+                )  # dense ones describe labels whole
                 trees = _clustered(describing, data.labels, config, settings.seeds(config.trees), shards)
-            self.linear_.train(features, data.labels, trees, settings, shards, own_negatives)
+            self.linear_ = LinearTrees.train(features, data.labels, trees, settings, shards, own_negatives)
 
 
 def _clustered(
     features: Any, labels: Any, config: Any, seeds: list[int], shards: ChunkShards | None
 ) -> list[LabelTree]:
-    """A tree per seed: the one that an earlier attempt has kept, or a new one.
+    """One tree per seed: that of an earlier attempt, or a new one.
 
-    Labels are described only if a tree is missing, and the description is gone before training begins.
+    Label features are computed only if a tree is missing, and are freed before training begins.
     """
     kept = [shards.tree(number) if shards else None for number in range(len(seeds))]
     if None not in kept:

@@ -1,15 +1,15 @@
-"""MACH: labels hashed into buckets, several times over; small classifiers of buckets; labels from the buckets' scores.
+"""MACH: labels hashed into buckets by several hash functions, small bucket classifiers, labels from bucket scores.
 
 Known from Medini et al., "Extreme Classification in Log Memory using Count-Min Sketch" (NeurIPS 2019). R hash tables
-put the labels into B buckets each, and for every table a network of its own learns which buckets a document's labels
-lie in. A label's score is combined from the scores of its R buckets.
+assign the labels to B buckets each, and one network per table predicts the buckets of a document's labels. A label's
+score is combined from the scores of its R buckets.
 
 Cost: training is R networks of documents x (entries + B) x width, prediction the same for one pass and labels x R bytes
-looked at for each document. Memory: R x (features + B) x width weights, whatever the number of labels; beside them two
-bytes for each label and table, or none with universal hashing. Repetitions share nothing but the data and can be
-trained by separate processes or machines. Good for millions of labels when memory is what is short, and for training
-on many machines without a network between them; the linear tree is usually more accurate.
-What we do differently: documents are really shuffled, biases start at the buckets' log-odds, decoding is exact for all
+read per document. Memory: R x (features + B) x width weights, whatever the number of labels; beside them two
+bytes per label and table, or none with universal hashing. Repetitions share nothing but the data and can be
+trained by separate processes or machines. Good for millions of labels with little memory, and for training
+on many machines without communication; the linear tree is usually more accurate.
+What we do differently: documents are shuffled fully, biases start at the buckets' log-odds, decoding is exact for all
 labels without an array of documents x labels, and metrics are the usual ones.
 """
 
@@ -24,65 +24,59 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from labelwise.codes.bucket_search import Aggregation, BucketSearch
+from labelwise.codes.bucket_search import BucketSearch, Score
 from labelwise.codes.buckets import BucketTables, Hash, checked_table, read_lookups
 from labelwise.codes.repartition import RepartitionConfig
 from labelwise.config import Config as BaseConfig
-from labelwise.data.csr import pick_rows
 from labelwise.data.dataset import Dataset
-from labelwise.errors import ConfigError, ModelFormatError, require_imports
+from labelwise.errors import ConfigError, ModelFormatError, import_required
 from labelwise.features.rows import as_csr
-from labelwise.features.tfidf import Tfidf, TfidfConfig
+from labelwise.features.tfidf import LINEAR_TFIDF, Tfidf, TfidfConfig
 from labelwise.fit_context import FitContext
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
 from labelwise.methods.label_filter import LabelFilter
-from labelwise.methods.linear_base import LINEAR_TFIDF
 from labelwise.networks.settings import Count, OptimiserConfig, Positive, ScheduleConfig, TrainingConfig
-from labelwise.result_fields import PART, Decides, fields_beside
-from labelwise.store import stored
-from labelwise.topk import TopK, in_order
+from labelwise.result_fields import PART, Decides, deciding_json
+from labelwise.store import get_tensor
+from labelwise.topk import TopK
 
 if TYPE_CHECKING:
-    from labelwise.networks.bucket_networks import BucketNetworks, Form, Repetition, Sizes
+    from labelwise.networks.bucket_decoder import BucketDecoder, Decoding
+    from labelwise.networks.bucket_networks import NetworkShape, Repetition
     from labelwise.training.repetitions import RepetitionTraining
 
 log = logging.getLogger("labelwise")
 
-Score = Literal["logits", "mean", "least", "median", "unbiased"]
-AGGREGATIONS: dict[Score, Aggregation] = {"least": "least", "median": "median"}
-"""How the scores of a label's buckets are combined, if it is not their mean."""
-SCORES_AT_ONCE = 1 << 24
-"""Scores of buckets that exist at a time in prediction: 64 MB."""
-MOST_REPETITIONS = 1000
+MAX_REPETITIONS = 1000
 
 
 class MachTraining(TrainingConfig):
-    """How repetitions are trained: Adam at a rate that falls in a line, to the end of the last epoch."""
+    """Training of repetitions: Adam with linear decay of the rate, to the end of the last epoch."""
 
     batch_size: Count = 256
-    """Documents in a batch."""
+    """Documents per batch."""
     clip: Positive | Literal["adaptive"] | None = None
-    """Maximum gradient norm; only for repetitions that are trained one at a time, because it looks at all weights."""
+    """Maximum gradient norm; only with `at_once: 1`, because the norm is over all weights."""
     optimiser: OptimiserConfig = OptimiserConfig(name="adam")
-    """How weights follow gradients."""
+    """The optimiser and its settings."""
     schedule: ScheduleConfig = ScheduleConfig(kind="linear")
-    """How the learning rate changes."""
+    """The learning rate schedule."""
     validate_every: Count | Literal["epoch"] | None = None
     """Steps between two validations, or every epoch, or null: never."""
     restore_best: bool = False
-    """Keep the weights of the best validation rather than the last ones; for repetitions trained one at a time."""
+    """Keep the weights of the best validation rather than the last ones; only with `at_once: 1`."""
     time_budget: Annotated[Positive | None, Decides.END] = None
-    """Seconds after which a repetition ends with what it has; with `repartition`, each of its rounds."""
+    """Seconds after which the training of a repetition stops; with `repartition`, each of its rounds."""
 
 
 class CandidatesConfig(BaseConfig):
-    """Look at the labels of the best buckets only."""
+    """Score only the labels of the best buckets."""
 
     buckets: Annotated[int, Field(ge=1)] = 50
-    """Best buckets of each table whose labels are met."""
+    """Number of best buckets per table whose labels are candidates."""
     hits: Annotated[int, Field(ge=1, le=255)] = 2
-    """Tables in which a label must be met to be scored."""
+    """Minimum number of tables in which a label must be a candidate to be scored."""
 
 
 class Mach(Method):
@@ -97,39 +91,39 @@ class Mach(Method):
     class Config(BaseConfig):
         """Parameters."""
 
-        repetitions: Annotated[int, Field(ge=1, le=MOST_REPETITIONS), Decides.ASSEMBLY] = 8
-        """Hash tables, each with a network of its own (R)."""
+        repetitions: Annotated[int, Field(ge=1, le=MAX_REPETITIONS), Decides.ASSEMBLY] = 8
+        """Number of hash tables, each with its own network (R)."""
         buckets: Annotated[int, Field(ge=2, le=1 << 24)] = 1000
-        """Buckets of each table (B)."""
+        """Buckets per table (B)."""
         hash: Hash = "murmur"
-        """murmur: the original's tables, bit for bit; universal: computed when needed, nothing is stored; balanced: a
-        shuffle cut into equal parts."""
+        """murmur: the tables of the original implementation, bit for bit; universal: computed when needed, not stored;
+        balanced: a random permutation cut into equal parts."""
         lookups: str | None = None
-        """Folder with tables in the original's form (bucket_order_0.npy ...), instead of a hash."""
+        """Folder with tables in the original's format (bucket_order_0.npy ...), instead of hashing."""
         feature_hashing: Annotated[int, Field(ge=1)] | None = None
-        """Rows that features are hashed into, by another hash in each repetition; null: a row for each feature."""
+        """Number of rows that features are hashed into, differently in each repetition; null: one row per feature."""
         hidden: list[Annotated[int, Field(ge=1)]] = [256]
-        """Widths of the hidden layers; none makes the networks linear."""
+        """Widths of the hidden layers; without any, the networks are linear."""
         loss: Literal["bce", "softmax"] = "bce"
         """bce: a document may have many labels; softmax: it has one (ODP, ImageNet)."""
         score: Annotated[Score | None, Decides.ASSEMBLY] = None
-        """How a label's score comes from its buckets: the mean of their log-odds (logits), the mean, least or median
-        of their probabilities, or the unbiased estimator of the label's probability, which is meant for softmax. null
-        is logits with bce and unbiased with softmax."""
+        """How bucket scores are combined to a label's score: the mean of log-odds (logits), the mean, minimum (least)
+        or median of probabilities, or the unbiased estimator of the label's probability, which is meant for softmax.
+        null is logits with bce and unbiased with softmax."""
         candidates: Annotated[CandidatesConfig | None, Decides.ASSEMBLY] = None
-        """Score only labels of the best buckets; null: all labels, exactly. Predictions kept to some labels, or with
-        weights of labels, score all of those."""
+        """Score only labels of the best buckets; null: all labels, exactly. Predictions restricted to some labels, or
+        with label weights, score all of those."""
         repartition: RepartitionConfig | None = None
-        """Let labels move to buckets that suit them during training; null keeps the hash's."""
+        """Learn the buckets of labels during training; null keeps the hashed ones."""
         training: MachTraining = MachTraining()
-        """How each repetition is trained."""
+        """Settings of training, for each repetition."""
         at_once: Annotated[int, Field(ge=1, le=32), Decides.NOTHING] = 1
-        """Repetitions that one process trains side by side, in batched products; each learns what it learns alone."""
+        """Repetitions that one process trains at the same time, in batched products; the result is the same."""
         repetitions_folder: Annotated[str | None, Decides.NOTHING] = None
-        """Folder of finished repetitions, each a file of its own, which several processes may fill; null keeps them
+        """Folder of finished repetitions, one file per repetition, which several processes may fill; null keeps them
         with the run."""
         missing: Annotated[Literal["train", "leave"], Decides.ASSEMBLY] = "train"
-        """What to do with repetitions that are not finished: train them, or make a model without them."""
+        """What to do with repetitions that are not finished: train them, or build a model without them."""
         tfidf: TfidfConfig = LINEAR_TFIDF
         """How texts become features."""
 
@@ -137,15 +131,15 @@ class Mach(Method):
         def _check(self) -> Self:
             if self.at_once > 1:
                 if self.training.clip is not None:
-                    raise ValueError("training.clip looks at all weights, so it needs at_once: 1")
+                    raise ValueError("training.clip uses the norm of all weights, so it needs at_once: 1")
                 if self.training.restore_best or self.training.early_stopping is not None:
-                    raise ValueError("training.restore_best and early_stopping judge one repetition: set at_once to 1")
+                    raise ValueError(
+                        "training.restore_best and early_stopping apply to one repetition: set at_once to 1"
+                    )
             if self.training.restore_best and self.training.validate_every is None:
                 raise ValueError("training.restore_best needs validation: set training.validate_every")
             if self.training.tokens_per_batch is not None:
-                raise ValueError(
-                    "training.tokens_per_batch means nothing here, features have no tokens: set batch_size"
-                )
+                raise ValueError("training.tokens_per_batch has no effect: features have no tokens; set batch_size")
             if self.repartition is not None and (self.training.epochs is None or self.training.steps is not None):
                 raise ValueError("repartition counts epochs: give training.epochs, and no steps")
             if self.repartition is not None:
@@ -161,15 +155,17 @@ class Mach(Method):
 
     tfidf_: Tfidf | None
     repetitions_: list[Repetition]
-    _networks: BucketNetworks
+    _decoder: BucketDecoder
 
     # --- fit ---
 
     def check_needs(self) -> None:
-        """Torch, and one process: ranks would share gradients, and repetitions share nothing."""
-        require_imports(self.name, "nn", "torch", "accelerate")
+        """Raise without torch, or with several ranks: they would average gradients of independent repetitions."""
+        import_required(self.name, "nn", "torch", "accelerate")
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            raise ConfigError("mach trains in one process, without torchrun; train --repetition gives each its own")
+            raise ConfigError(
+                "mach trains in one process, without torchrun; use train --repetition for one process per repetition"
+            )
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
         self.check_needs()
@@ -178,34 +174,35 @@ class Mach(Method):
         with torch_threads():
             training = self._training(data, kind, valid, context)
             folder, config = self._folder(context), self.config
-            numbers: Sequence[int] = range(config.repetitions)
+            numbers = range(config.repetitions)
             if config.missing == "leave":
-                numbers = training.finished(numbers, folder)
-                if not numbers:
+                self.repetitions_ = training.finished(numbers, folder)
+                if not self.repetitions_:
                     raise ConfigError(f"repetitions_folder: no finished repetition of this training is in {folder}")
-                log.info("%d of %d repetitions are finished and used", len(numbers), config.repetitions)
-            self.repetitions_ = training.run(numbers, folder, config.at_once)
-        self._set_up(data.n_labels, training.data.features.shape[1])
+                log.info("%d of %d repetitions are finished and used", len(self.repetitions_), config.repetitions)
+            else:
+                self.repetitions_ = training.run(numbers, folder, config.at_once)
+        self._decoder = self._built_decoder(data.n_labels, training.data.features.shape[1])
 
     def check_parts(self, numbers: Sequence[int]) -> Path:
-        """Raise unless these are repetitions of this model that can be trained alone; the folder for finished ones."""
+        """Raise unless these are repetitions of this model; returns the folder of finished ones."""
         folder, count = self.config.repetitions_folder, self.config.repetitions
         if folder is None:
             raise ConfigError(
-                "to train single repetitions set repetitions_folder, where each one is put when finished, for example "
+                "to train single repetitions set repetitions_folder, the folder of finished ones, for example "
                 "--set model.repetitions_folder=runs/mach-repetitions"
             )
-        odd = [number for number in numbers if not 0 <= number < count]
-        if odd:
-            raise ConfigError(f"there are repetitions 0 to {count - 1}, not {odd[0]}")
+        unknown = [number for number in numbers if not 0 <= number < count]
+        if unknown:
+            raise ConfigError(f"there are repetitions 0 to {count - 1}, not {unknown[0]}")
         return Path(folder)
 
     def fit_parts(
         self, data: Dataset, numbers: Sequence[int], valid: Dataset | None = None, context: FitContext | None = None
     ) -> Path:
-        """Train some repetitions alone and put them into `repetitions_folder`, where `fit` finds them.
+        """Train some repetitions and write them to `repetitions_folder`, where `fit` reads them.
 
-        Any number of processes may do so at the same time, on as many machines; finished ones are not trained again.
+        Several processes on several machines may do so at the same time; finished ones are not trained again.
         """
         self.check_needs()
         from labelwise.device import torch_threads
@@ -232,14 +229,14 @@ class Mach(Method):
         held_out = None
         if valid is not None and config.training.validate_every is not None:
             held_out = self._features(valid, fit=False), valid.labels
-        elsewhere = {"training": True, "lookups": True}  # in the fingerprint as what they are or hold
-        settings = config.model_dump_json(exclude={**fields_beside(type(config), PART), **elsewhere})
+        elsewhere = {"training": True, "lookups": True}  # in the fingerprint separately, lookups by content
+        settings = deciding_json(config, PART, elsewhere)
         if config.loss == "softmax":
             several = int((np.diff(data.labels.indptr) > 1).sum())
             if several:
                 log.warning(
-                    "loss: softmax is for one label per document; of %d that have more, each label counts its share; "
-                    "bce learns every label for itself", several,
+                    "loss: softmax is for one label per document; %d have more, whose labels are weighted equally; "
+                    "bce learns every label separately", several,
                 )  # fmt: skip
         tables = self._tables(data.n_labels, range(config.repetitions))
         return RepetitionTraining(
@@ -253,11 +250,11 @@ class Mach(Method):
         texts = data.texts or ()
         return self.tfidf_.fit_transform(texts) if fit else self.tfidf_.transform(texts)
 
-    def _sizes(self, n_features: int) -> Sizes:
-        from labelwise.networks.bucket_networks import Sizes
+    def _sizes(self, n_features: int) -> NetworkShape:
+        from labelwise.networks.bucket_networks import NetworkShape
 
         rows = self.config.feature_hashing or n_features
-        return Sizes(rows, tuple(self.config.hidden), self.config.buckets)
+        return NetworkShape(rows, tuple(self.config.hidden), self.config.buckets)
 
     def _tables(self, n_labels: int, numbers: Sequence[int]) -> BucketTables:
         config = self.config
@@ -276,68 +273,39 @@ class Mach(Method):
     def _n_features(self) -> int:
         return self.tfidf_.n_features if self.tfidf_ is not None else int(self.n_features_in_ or 0)
 
-    def _set_up(self, n_labels: int, n_features: int) -> None:
-        """Build what prediction needs of the repetitions there are."""
+    def _built_decoder(self, n_labels: int, n_features: int) -> BucketDecoder:
+        """Search and networks of the repetitions, for prediction."""
+        from labelwise.networks.bucket_decoder import BucketDecoder
         from labelwise.networks.bucket_networks import BucketNetworks
 
+        config = self.config
         numbers = tuple(one.number for one in self.repetitions_)
         given = {one.number: one.buckets for one in self.repetitions_ if one.buckets is not None}
-        tables = BucketTables(
-            n_labels, self.config.buckets, numbers, self.config.hash, self.config.training.seed, given or None
-        )
-        self._search = BucketSearch(tables)
-        self._networks = BucketNetworks(self.repetitions_, self._sizes(n_features), self._feature_tables(n_features))
+        tables = BucketTables(n_labels, config.buckets, numbers, config.hash, config.training.seed, given or None)
+        networks = BucketNetworks(self.repetitions_, self._sizes(n_features), self._feature_tables(n_features))
+        return BucketDecoder(networks, BucketSearch(tables))
 
     # --- predict ---
 
+    @property
+    def decoding(self) -> Decoding:
+        """From the current parameters, which may be changed after fitting."""
+        from labelwise.networks.bucket_decoder import Decoding
+
+        config = self.config
+        candidates = None if config.candidates is None else (config.candidates.buckets, config.candidates.hits)
+        return Decoding(config.aggregation, "sigmoid" if config.loss == "bce" else "softmax", candidates)
+
     def _predict(self, data: Documents, k: int) -> TopK:
-        return self._best(data, k, None)
+        return self._decoder.best(self._features(data, fit=False), k, self.decoding)
 
     def _predict_chosen(self, data: Documents, k: int, chosen: LabelFilter) -> TopK:
-        """Some labels only are searched exactly; with weights, the score of every one of them is computed."""
+        """Restricted to some labels the search is exact; with weights, all of their scores are computed."""
         labels = None if chosen.allowed is None else np.flatnonzero(chosen.allowed)
         k = k if labels is None else min(k, len(labels))
-        if chosen.weights is None:
-            return self._best(data, k, labels)
-        return self._best(data, k, np.arange(len(chosen.weights)) if labels is None else labels, chosen.weights)
-
-    def _best(self, data: Documents, k: int, labels: np.ndarray | None, weights: np.ndarray | None = None) -> TopK:
-        features = self._features(data, fit=False)
-        config, search = self.config, self._search
-        combined = AGGREGATIONS.get(config.aggregation, "mean")
-        per_document = len(self.repetitions_) * config.buckets
-        at_once = max(32, SCORES_AT_ONCE // per_document // 32 * 32)
-        parts = []
-        for begin in range(0, features.shape[0], at_once):
-            scores = self._scores(pick_rows(features, slice(begin, begin + at_once)))
-            if weights is not None and labels is not None:
-                found = search.best_weighted(scores, k, labels, weights, self._as_probabilities, combined)
-            elif config.candidates is not None and labels is None:
-                candidates = config.candidates
-                found = search.best_candidates(scores, k, candidates.buckets, candidates.hits, combined)
-            else:
-                found = search.best(scores, k, labels, combined)
-            parts.append(found)
-        if not parts:
-            return TopK(np.empty((0, k), np.int32), np.empty((0, k), np.float32))
-        found = TopK.concatenate(parts)
-        return found if weights is not None else in_order(found.ids, self._as_probabilities(found.scores))
-
-    def _scores(self, features: Any) -> np.ndarray:
-        """Scores of buckets [repetitions, buckets, documents], in the form that is combined."""
-        form: Form = "sigmoid" if self.config.loss == "bce" else "softmax"
-        return self._networks.scores(features, "logits" if self.config.aggregation == "logits" else form)
-
-    def _as_probabilities(self, scores: np.ndarray) -> np.ndarray:
-        """Convert combined bucket scores to the scores `predict` returns; -inf stays what it is."""
-        aggregation, buckets = self.config.aggregation, self.config.buckets
-        if aggregation == "logits":
-            converted = 1 / (1 + np.exp(-np.clip(scores, -60, 60)))
-        elif aggregation == "unbiased":
-            converted = buckets / (buckets - 1) * (scores - 1 / buckets)
-        else:
-            return scores
-        return np.where(np.isneginf(scores), -np.inf, converted).astype(np.float32)
+        if chosen.weights is not None and labels is None:
+            labels = np.arange(len(chosen.weights))
+        return self._decoder.best(self._features(data, fit=False), k, self.decoding, labels, chosen.weights)
 
     # --- files ---
 
@@ -350,16 +318,16 @@ class Mach(Method):
         return state
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
-        require_imports(self.name, "nn", "torch")
+        import_required(self.name, "nn", "torch")
         from labelwise.networks.bucket_networks import Repetition
 
         self.tfidf_ = Tfidf.of_model(self.config.tfidf, tensors, path) if self.input_ == "texts" else None
         n_features = self._n_features
-        numbers = stored(tensors, "repetitions", path)
+        numbers = get_tensor(tensors, "repetitions", path)
         if (
             numbers.ndim != 1
             or numbers.dtype != np.int64
-            or not 1 <= len(numbers) <= MOST_REPETITIONS
+            or not 1 <= len(numbers) <= MAX_REPETITIONS
             or len(np.unique(numbers)) != len(numbers)
             or not (numbers.min() >= 0 and numbers.max() < self.config.repetitions)
         ):
@@ -374,13 +342,13 @@ class Mach(Method):
             self.repetitions_.append(Repetition(number, sizes.checked(tensors, prefix, path), buckets))
         learned = self.config.lookups is not None or self.config.repartition is not None
         if learned and any(one.buckets is None for one in self.repetitions_):
-            raise ModelFormatError(f"{path}: the model was trained with tables of its own, and they are missing")
+            raise ModelFormatError(f"{path}: the model was trained with given or learned buckets, which are missing")
         if len(numbers) < self.config.repetitions:
-            log.info("%s: %d of %d repetitions are there and used", path, len(numbers), self.config.repetitions)
-        self._set_up(n_labels, n_features)
+            log.info("%s: %d of %d repetitions are present and used", path, len(numbers), self.config.repetitions)
+        self._decoder = self._built_decoder(n_labels, n_features)
 
     def subset(self, numbers: Sequence[int]) -> Self:
-        """The same model with some of its repetitions only."""
+        """A copy of the model with only some of its repetitions."""
         from copy import copy
 
         self._check_fitted()
@@ -390,6 +358,6 @@ class Mach(Method):
             raise ConfigError(f"repetitions: choose some of {sorted(held)}, got {list(numbers)}")
         other = copy(self)
         other.repetitions_ = [held[number] for number in dict.fromkeys(numbers)]
-        other._set_up(len(self.label_names_), self._n_features)
+        other._decoder = other._built_decoder(len(self.label_names_), self._n_features)
         log.info("%d of %d repetitions are used", len(other.repetitions_), self.config.repetitions)
         return other

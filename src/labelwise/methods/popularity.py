@@ -1,7 +1,7 @@
-"""Popularity: everybody gets the labels most frequent in training, scored by their frequency.
+"""Popularity: every document gets the labels most frequent in training, scored by their frequency.
 
-The honest floor: a method that does not beat it by a wide margin has learned nothing.
-Cost: one count of the labels; a model of one number a label. Nothing is read of the document.
+The baseline: a method that does not beat it by a wide margin has learned nothing.
+Cost: counting the labels; the model has one number per label. The documents are ignored.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from labelwise.errors import ModelFormatError
 from labelwise.fit_context import FitContext
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
-from labelwise.store import stored
+from labelwise.store import get_tensor
 from labelwise.topk import TopK
 
 
@@ -49,9 +49,9 @@ class Popularity(Method):
         return {"frequencies": self.frequencies_}
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
-        frequencies = stored(tensors, "frequencies", path)
+        frequencies = get_tensor(tensors, "frequencies", path)
         if frequencies.shape != self.label_counts_.shape or frequencies.dtype != np.float32:
-            raise ModelFormatError(f"{path}: one frequency a label is needed")
+            raise ModelFormatError(f"{path}: one frequency per label is needed")
         if not np.isfinite(frequencies).all():
             raise ModelFormatError(f"{path}: frequencies must be finite")
         self.frequencies_ = frequencies

@@ -1,14 +1,14 @@
 """Text encoder with one output per label: a pretrained transformer, fine-tuned with a loss on all labels at once.
 
-Known from the DistilBERT + BCE baselines of extreme classification and from LightXML's way of pooling several layers
-(Jiang et al., AAAI 2021). The encoder reads up to `max_length` tokens, its token vectors become one vector, and a
-linear head scores every label.
+Known from the DistilBERT + BCE baselines of extreme classification and from LightXML's pooling of several layers
+(Jiang et al., AAAI 2021). The encoder reads up to `max_length` tokens, token vectors are pooled to one, and a linear
+head scores every label.
 
 Cost: training is documents x tokens x weights of the encoder, prediction a third of that; the head adds documents x
 labels x width to both. Memory: the weights four times (weights, gradients, two moments) and batch x block beside them;
-documents x labels never exist. Good up to some hundred thousand labels; beyond, a tree or digits are cheaper.
+an array of documents x labels never exists. Good up to some hundred thousand labels; beyond, trees are cheaper.
 What we do differently: biases start at each label's log-odds and the loss is summed over labels, so that training does
-not begin with the long plateau on which many such runs die; a monitor tells collapsed runs from slow ones.
+not begin with the long plateau at which many such runs fail; a monitor distinguishes collapsed runs from slow ones.
 """
 
 from __future__ import annotations
@@ -23,15 +23,21 @@ from pydantic import Field, model_validator
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.encoders.config import EncoderConfig
-from labelwise.encoders.encoder_files import encoder_place
-from labelwise.errors import ModelFormatError, require, require_imports
+from labelwise.encoders.encoder_files import encoder_source
+from labelwise.errors import ModelFormatError, check_installed, import_required
 from labelwise.fit_context import FitContext
 from labelwise.heads.config import HeadConfig
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents, split_for_early_stopping
-from labelwise.networks.settings import MonitorConfig, OptimiserConfig, ScheduleConfig, TrainingConfig, without_held_out
-from labelwise.result_fields import PART, fields_beside
-from labelwise.store import stored
+from labelwise.networks.settings import (
+    MonitorConfig,
+    OptimiserConfig,
+    ScheduleConfig,
+    TrainingConfig,
+    without_validation,
+)
+from labelwise.result_fields import PART, deciding_json
+from labelwise.store import get_tensor
 from labelwise.strings import Strings
 from labelwise.topk import TopK
 
@@ -39,11 +45,11 @@ if TYPE_CHECKING:
     from labelwise.encoders.attention import AttentionMap
     from labelwise.encoders.tokens import Tokens
     from labelwise.networks.encoder_head import EncoderHead
+    from labelwise.training.callbacks import History
     from labelwise.training.encoder_fitting import EncoderData, EncoderFitting
-    from labelwise.training.watching import History
 
-MOST_VALID = 2000
-"""Documents held out at most when a share of the training documents is: more would only cost time."""
+MAX_VALID = 2000
+"""Maximum number of documents held out from the training documents: more would only cost time."""
 RECIPE = TrainingConfig(
     epochs=5,
     optimiser=OptimiserConfig(name="adamw", rate=5e-5, head_factor=100.0),
@@ -64,25 +70,27 @@ class TextEncoder(Method):
         """Parameters."""
 
         encoder: EncoderConfig = EncoderConfig()
-        """The pretrained encoder and how it reads texts."""
+        """The pretrained encoder and its tokenization."""
         head: HeadConfig = HeadConfig()
         """Outputs and loss."""
         training: TrainingConfig = RECIPE
-        """How both are trained."""
+        """Settings of training."""
         head_epochs: Annotated[int, Field(ge=0)] | None = None
-        """Epochs in which the head alone learns, on the vectors of the encoder as it comes, before both are trained
-        together: one more reading of the texts, and the encoder is spared the noise of a head that knows nothing.
-        null is 10, and 0 where there is nothing to spare: an encoder that is frozen or starts from random weights."""
+        """Epochs in which only the head is trained, on the vectors of the pretrained encoder, before both are trained
+        together: the texts are encoded once more, and gradients of an untrained head do not disturb the encoder.
+        null is 10, and 0 if the encoder is frozen or starts from random weights."""
         valid_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
         """Fraction of the training documents held out to choose the best weights when the data has no valid part; at
         most 2,000 documents."""
         monitor: MonitorConfig = MonitorConfig()
-        """Watches for collapse while it trains."""
+        """Detects collapse during training."""
 
         @model_validator(mode="after")
         def _check(self) -> Self:
             if self.encoder.frozen and self.head_epochs:
-                raise ValueError("head_epochs: with a frozen encoder the head learns alone for training.epochs anyway")
+                raise ValueError(
+                    "head_epochs: with a frozen encoder only the head is trained anyway, for training.epochs"
+                )
             return self
 
     network_: EncoderHead
@@ -92,23 +100,23 @@ class TextEncoder(Method):
 
     def check_needs(self) -> None:
         """Raise if a package or the folder of the encoder is missing."""
-        require(self.name, "nn", "torch", "transformers", "accelerate")
+        check_installed(self.name, "nn", "torch", "transformers", "accelerate")
         if not self.config.encoder.starts_random:
-            encoder_place(self.config.encoder.model)
+            encoder_source(self.config.encoder.model)
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
-        require_imports(self.name, "nn", "torch", "transformers", "accelerate")
+        import_required(self.name, "nn", "torch", "transformers", "accelerate")
         from labelwise.device import computing_device, torch_threads
         from labelwise.encoders.transformer import open_encoder
         from labelwise.heads.flat import FlatHead
         from labelwise.networks.encoder_head import EncoderHead
 
         config = self.config
-        train, held_out = split_for_early_stopping(data, valid, config.valid_fraction, MOST_VALID, config.training.seed)
+        train, held_out = split_for_early_stopping(data, valid, config.valid_fraction, MAX_VALID, config.training.seed)
         with torch_threads():
             encoder = open_encoder(config.encoder, train.texts or Strings.of(()), config.training.seed)
             head = FlatHead(encoder.width, data.n_labels, config.head)
-            head.start(train.label_counts(), len(train), config.training.seed)
+            head.initialise(train.label_counts(), len(train), config.training.seed)
             self.network_ = EncoderHead(encoder, head).to(computing_device())
             self.history_ = self._train(train, held_out, context)
         self._stored: dict[str, np.ndarray] | None = None
@@ -118,7 +126,7 @@ class TextEncoder(Method):
 
         config, training = self.config, self.config.training
         if valid is None:
-            training = without_held_out(training, RECIPE)
+            training = without_validation(training, RECIPE)
         tokens = [EncoderData(self._tokens(part), part.labels) for part in (train, valid) if part is not None]
         if config.encoder.frozen:
             return self._train_head(tokens, training, context, watched=True)
@@ -128,22 +136,22 @@ class TextEncoder(Method):
             alone = {
                 "epochs": epochs, "steps": None, "validate_every": None, "early_stopping": None, "schedule": plain,
             }  # fmt: skip
-            begun = self._train_head(tokens[:1], training.model_copy(update=alone), context, watched=False)
-            if training.time_budget is not None:  # one budget for both; what is left may be a single step
-                left = max(training.time_budget - begun.seconds, 1e-9)
+            head_history = self._train_head(tokens[:1], training.model_copy(update=alone), context, watched=False)
+            if training.time_budget is not None:  # one budget for both stages; the rest may be a single step
+                left = max(training.time_budget - head_history.seconds, 1e-9)
                 training = training.model_copy(update={"time_budget": left})
         fitting = EncoderFitting(self.network_, tokens[0], tokens[1] if valid is not None else None, training)
         return self._loop(fitting, training, context, "train", ("head.",), config.monitor.enabled)
 
     def _head_epochs(self) -> int:
-        """Epochs of the head alone."""
-        given, knows_nothing = self.config.head_epochs, self.config.encoder.starts_random
-        return (0 if knows_nothing else 10) if given is None else given
+        """Epochs in which only the head is trained."""
+        given, random = self.config.head_epochs, self.config.encoder.starts_random
+        return (0 if random else 10) if given is None else given
 
     def _train_head(
         self, tokens: list[EncoderData], training: TrainingConfig, context: FitContext, watched: bool
     ) -> History:
-        """Train the head alone, on vectors that are made once."""
+        """Train only the head, on vectors that are computed once."""
         from labelwise.training.encoder_fitting import EncoderFitting
 
         parts = [self._encoded(part) for part in tokens]
@@ -164,20 +172,23 @@ class TextEncoder(Method):
         from labelwise.training.loop import train as train_loop
 
         config = self.config
-        watchers = [CollapseMonitor(fitting, config.monitor)] if watched else []
-        elsewhere = {"training": True, "valid_fraction": True}  # known to the loop, and from the documents
-        settings = config.model_dump_json(exclude={**fields_beside(type(config), PART), **elsewhere})
+        callbacks = [CollapseMonitor(fitting, config.monitor)] if watched else []
+        elsewhere = {
+            "training": True,
+            "valid_fraction": True,
+        }  # in the loop's fingerprint, and in that of the documents
+        settings = deciding_json(config, PART, elsewhere)
         held_out = "" if fitting.valid is None else fitting.valid.identity()
         identity = fitting.train.identity() + held_out + settings
         return train_loop(
-            fitting, training, context=context, head=head, watchers=watchers, stage=stage, identity=identity
+            fitting, training, context=context, head=head, callbacks=callbacks, stage=stage, identity=identity
         )
 
-    def _tokens(self, data: Dataset) -> Tokens:
+    def _tokens(self, data: Dataset | Documents) -> Tokens:
         return self.network_.encoder.tokenizer.encode(data.texts or Strings.of(()), self.config.encoder)
 
     def _encoded(self, part: EncoderData) -> EncoderData:
-        """The same documents as vectors."""
+        """Replace tokens by the encoder's vectors."""
         from labelwise.encoders.base import Vectors
         from labelwise.encoders.embed import encode_inputs
         from labelwise.training.encoder_fitting import EncoderData
@@ -190,8 +201,7 @@ class TextEncoder(Method):
         from labelwise.device import torch_threads
 
         with torch_threads():
-            tokens = self.network_.encoder.tokenizer.encode(data.texts or Strings.of(()), self.config.encoder)
-            return self.network_.best(tokens, k, "predicting")
+            return self.network_.best(self._tokens(data), k, "predicting")
 
     def _encode(self, data: Documents) -> np.ndarray:
         from labelwise.device import torch_threads
@@ -219,7 +229,7 @@ class TextEncoder(Method):
         return {**state, "head.weight": as_array(head.weight), "head.bias": as_array(head.bias)}
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
-        require_imports(self.name, "nn", "torch", "transformers")
+        import_required(self.name, "nn", "torch", "transformers")
         import torch
         from torch import nn
 
@@ -231,7 +241,7 @@ class TextEncoder(Method):
         from labelwise.networks.encoder_head import EncoderHead
 
         encoder = TransformerEncoder.restored(state_of("encoder.", tensors), self.config.encoder, path)
-        weight, bias = stored(tensors, "head.weight", path), stored(tensors, "head.bias", path)
+        weight, bias = get_tensor(tensors, "head.weight", path), get_tensor(tensors, "head.bias", path)
         count = len(self.label_names_)
         if (
             weight.shape != (count, encoder.width)

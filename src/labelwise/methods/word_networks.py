@@ -1,24 +1,21 @@
-"""What methods over words share: a vocabulary, trees of recurrent networks, prediction, explanation, files.
+"""What methods over words share: their settings of training, the data to train on, prediction and explanation.
 
-A method says which trees there are and what the network of a level is; without a tree, a model is one level.
+A method builds its label trees and trains them itself; a model without a tree is one level.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from labelwise.codes.average import averaged
-from labelwise.codes.tree import LabelTree
 from labelwise.data.dataset import Dataset
 from labelwise.encoders.words import Vocabulary, WordTokens
-from labelwise.errors import ConfigError, DataError, ModelFormatError, require, require_imports
-from labelwise.fit_context import FitContext
+from labelwise.errors import ConfigError, DataError, check_installed, import_required
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents, split_for_early_stopping
 from labelwise.networks.settings import (
@@ -29,54 +26,54 @@ from labelwise.networks.settings import (
     Positive,
     ScheduleConfig,
     TrainingConfig,
-    without_held_out,
+    without_validation,
 )
-from labelwise.result_fields import PART, fields_beside
-from labelwise.store import stored
+from labelwise.result_fields import PART, deciding_json
 from labelwise.strings import Strings
 from labelwise.topk import TopK
 
 if TYPE_CHECKING:
-    from labelwise.codes.label_path import LabelPath
-    from labelwise.encoders.recurrent import RecurrentEncoder
-    from labelwise.networks.attention_tree import AttentionTree
-    from labelwise.networks.levels import Level
-    from labelwise.training.watching import History
+    from torch import Tensor
 
-MOST_VALID = 1000
-"""Documents held out at most when a share of the training documents is: they are predicted every hundred steps."""
-OFFERED = 100
-"""Labels that each of several trees offers at least."""
-STATES_AN_EPOCH, STEPS_BETWEEN_STATES = 10, 100
-SEED_STEP = 1000
-WORDS = "encoder.words"
+    from labelwise.codes.label_path import LabelPath
+    from labelwise.networks.attention_tree import AttentionTree
+    from labelwise.training.callbacks import History
+    from labelwise.training.tree_training import TreeData
+
+MAX_VALID = 1000
+"""Maximum number of documents held out from the training documents: they are validated every hundred steps."""
+LABELS_PER_TREE = 100
+"""Minimum number of labels predicted per tree, if there are several trees."""
+STATES_PER_EPOCH, STEPS_BETWEEN_STATES = 10, 100
 
 
 class WordTraining(TrainingConfig):
-    """How recurrent networks are trained: Adam at a constant rate, adaptive clipping, the mean of weights (SWA)."""
+    """Training of recurrent networks: Adam at a constant rate, adaptive clipping, the mean of weights (SWA)."""
 
     batch_size: Count = 40
-    """Documents in a batch, at most."""
+    """Maximum number of documents per batch."""
     clip: Positive | Literal["adaptive"] | None = "adaptive"
     """Maximum gradient norm over all parameters; `adaptive` allows five times the largest of the last five."""
     optimiser: OptimiserConfig = OptimiserConfig(name="adam")
-    """How weights follow gradients."""
+    """The optimiser and its settings."""
     schedule: ScheduleConfig = ScheduleConfig(kind="constant")
-    """How the learning rate changes."""
+    """The learning rate schedule."""
     averaging: AveragingConfig = AveragingConfig(kind="swa", start=0.3, window=5)
-    """Averages of the weights along the way; `every: null` takes ten states per epoch, or one every 100 steps."""
+    """Weight averaging; `every: null` averages ten states per epoch, or one every 100 steps."""
     validate_every: Count | Literal["epoch"] | None = 100
     """Steps between two validations, or every epoch, or null: never."""
     metric: str = "nDCG@5"
-    """The number that tells which weights are best."""
+    """The metric that decides which weights are best."""
     early_stopping: EarlyStoppingConfig | None = EarlyStoppingConfig(patience=20)
-    """End when validation has stopped getting better; null trains to the end."""
+    """Stop when the metric has stopped improving; null: never."""
 
 
 class WordNetworkMethod(Method):
-    """Base of methods over words. Its Config has `words`, `recurrent`, `training` and `valid_fraction`.
+    """A method that holds a vocabulary and trees of networks, which its `_fit` and `_restore` build.
 
-    After `fit`: ``vocabulary_``, ``trees_`` (an `AttentionTree` each) and ``histories_`` (of each tree's levels).
+    Its Config has `words`, `recurrent`, `training` and `valid_fraction`.
+
+    After `fit`: ``vocabulary_``, ``trees_`` (of `AttentionTree`) and ``histories_`` (per tree, of its levels).
     """
 
     inputs = ("texts",)
@@ -88,73 +85,14 @@ class WordNetworkMethod(Method):
     trees_: list[AttentionTree]
     histories_: list[list[History]]
 
-    # --- what a method says ---
-
-    def _label_trees(self, train: Dataset) -> list[LabelTree]:
-        """The trees to train."""
-        return [LabelTree.flat(train.n_labels)]
-
-    def _level(self, encoder: RecurrentEncoder, size: int) -> Level:
-        """A network for a level of so many nodes: the encoder with a head."""
-        raise NotImplementedError
-
-    @property
-    def _beam(self) -> int:
-        return 1
-
     # --- fit ---
 
     def check_needs(self) -> None:
         """Raise if a package or the file of word vectors is missing."""
-        require(self.name, "nn", "torch", "accelerate")
+        check_installed(self.name, "nn", "torch", "accelerate")
         vectors = self.config.words.vectors
         if vectors is not None and not Path(vectors).expanduser().exists():
             raise DataError(f"{vectors}: there is no such file of vectors")
-
-    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
-        require_imports(self.name, "nn", "torch", "accelerate")
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            raise ConfigError(f"{self.name} trains in one process: start it without torchrun")
-        import torch
-
-        from labelwise.device import torch_threads
-        from labelwise.encoders.word_vectors import word_table
-        from labelwise.training.tree_training import TreeData, TreeTraining, with_budget
-
-        config, training = self.config, self.config.training
-        train, held_out = split_for_early_stopping(data, valid, config.valid_fraction, MOST_VALID, training.seed)
-        if held_out is None:
-            training = without_held_out(training, self.Config.model_fields["training"].default)
-        training = _averaged_often(training, len(train))
-        elsewhere = {"training": True}  # the loop adds it
-        settings = config.model_dump_json(exclude={**fields_beside(type(config), PART), **elsewhere})
-        with torch_threads():
-            self.vocabulary_, tokens = Vocabulary.learned(train.texts or Strings.of(()), config.words)
-            vectors = torch.from_numpy(word_table(self.vocabulary_, training.seed))
-            learn_from, stop_by = TreeData(tokens, train.labels), None
-            if held_out is not None:
-                stop_by = TreeData(self.vocabulary_.encode(held_out.texts or Strings.of(())), held_out.labels)
-            trees = self._label_trees(train)
-            self.trees_, self.histories_ = [], []
-            for number, tree in enumerate(trees):
-                seed = training.seed + SEED_STEP * number
-                spent = sum(history.seconds for histories in self.histories_ for history in histories)
-                own = with_budget(training.model_copy(update={"seed": seed}), spent, len(trees) - number)
-                name = f"tree{number}-" if len(trees) > 1 else ""
-                make = partial(self._new_level, vectors)
-                trained, histories = TreeTraining(make, self._beam, own, context, name, settings).run(
-                    tree, learn_from, stop_by
-                )
-                self.trees_.append(trained)
-                self.histories_.append(histories)
-        self._stored: dict[str, np.ndarray] | None = None
-
-    def _new_level(self, vectors: Any, size: int, seed: int) -> Level:
-        """A level over words with these vectors."""
-        from labelwise.encoders.recurrent import RecurrentEncoder
-
-        config = self.config
-        return self._level(RecurrentEncoder(vectors, config.words.is_frozen, config.recurrent, seed), size)
 
     # --- predict ---
 
@@ -165,14 +103,14 @@ class WordNetworkMethod(Method):
             trees, tokens = self.trees_, self._tokens(data)
             if len(trees) == 1:
                 return trees[0].best(tokens, k)
-            each = min(max(k, OFFERED), len(self.label_names_))
+            each = min(max(k, LABELS_PER_TREE), len(self.label_names_))
             return averaged([tree.best(tokens, each) for tree in trees], k, product=True)
 
     def _tokens(self, data: Documents) -> WordTokens:
         return self.vocabulary_.encode(data.texts or Strings.of(()))
 
     def _encode(self, data: Documents) -> np.ndarray:
-        """The mean state of each document's words at the last level, those of all trees side by side."""
+        """The mean hidden state of each document at the last level, concatenated over the trees."""
         import torch
 
         from labelwise.device import torch_threads
@@ -187,20 +125,20 @@ class WordNetworkMethod(Method):
             for documents in batches_by_length(tokens.lengths, TOKENS_AT_ONCE):
                 batch = tokens.batch(documents)
                 ids, lengths = tensors_of(batch)
-                found = [
+                means = [
                     encoder(ids.to(encoder.words.device), lengths).sum(1).cpu() / lengths[:, None]
                     for encoder in encoders
                 ]
-                vectors[batch.rows] = torch.cat(found, 1).numpy()
+                vectors[batch.rows] = torch.cat(means, 1).numpy()
         return vectors
 
     def _explain(self, data: Documents, labels: np.ndarray) -> list[list[LabelPath]]:
         from labelwise.device import torch_threads
-        from labelwise.methods.attention_words import explained
+        from labelwise.methods.attention_words import explain_labels
 
         tokens = self._tokens(data)
         with torch_threads():
-            return [explained(tree, tokens, labels) for tree in self.trees_]
+            return [explain_labels(tree, tokens, labels) for tree in self.trees_]
 
     def _feature_names(self, columns: np.ndarray) -> list[str] | None:
         return [self.vocabulary_.name(int(word)) for word in columns]
@@ -208,55 +146,73 @@ class WordNetworkMethod(Method):
     # --- files ---
 
     def _state(self) -> dict[str, np.ndarray]:
-        if self._stored is not None:
-            return self._stored
-        state = {"trees": np.array([len(self.trees_)], np.int64), **self.vocabulary_.state()}
-        frozen = self.config.words.is_frozen
-        if frozen:
-            state["words"] = self.trees_[0].levels[0].encoder.words.detach().cpu().numpy()
-        for number, tree in enumerate(self.trees_):
-            state |= tree.state(f"tree{number}", [WORDS] if frozen else [])
-        return state
+        from labelwise.networks.level_factory import state_of_trees
 
-    def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
-        require_imports(self.name, "nn", "torch")
-        import torch
-
-        from labelwise.device import computing_device
-        from labelwise.networks.attention_tree import AttentionTree, restored_levels
-
-        self.vocabulary_ = Vocabulary.restored(tensors, self.config.words, path)
-        count = stored(tensors, "trees", path)
-        if count.shape != (1,) or count.dtype != np.int64 or not 1 <= count[0] <= 10_000:
-            raise ModelFormatError(f"{path}: the number of trees is damaged")
-        frozen = self.config.words.is_frozen
-        words = stored(tensors, "words" if frozen else f"tree0.level0.{WORDS}", path)
-        if words.ndim != 2 or len(words) != len(self.vocabulary_) or words.dtype != np.float32:
-            raise ModelFormatError(f"{path}: there is not a vector for each of {len(self.vocabulary_):,} words")
-        shared = {WORDS: words} if frozen else {}
-
-        def empty(size: int) -> Level:
-            with torch.device("meta"):
-                return self._new_level(torch.empty(words.shape), size, 0)
-
-        self.trees_, self.histories_ = [], []
-        for number in range(int(count[0])):
-            tree = LabelTree.from_tensors(f"tree{number}", tensors, path)
-            if tree.n_labels != len(self.label_names_):
-                raise ModelFormatError(
-                    f"{path}: tree {number} has {tree.n_labels:,} labels, not {len(self.label_names_):,}"
-                )
-            levels = restored_levels(tree, empty, tensors, f"tree{number}", shared, path)
-            levels = [level.to(computing_device()) for level in levels]
-            self.trees_.append(AttentionTree(tree, levels, self._beam))
-        self._stored = dict(tensors)
+        trees = state_of_trees(self.trees_, self.config.words.is_frozen)
+        return {"trees": trees.pop("trees"), **self.vocabulary_.state(), **trees}
 
 
-def _averaged_often(training: TrainingConfig, n_documents: int) -> TrainingConfig:
-    """With the steps between two averaged states, where the config leaves them open."""
+@dataclass(frozen=True)
+class WordData:
+    """Documents to train on as words, with what depends on them alone.
+
+    Parameters
+    ----------
+    documents
+        The training documents, without those held out.
+    vocabulary, vectors
+        The words of these documents, and a vector per word.
+    train, valid
+        Words and labels to train on and to validate with.
+    training
+        Settings of the loop, for this number of documents and this split.
+    identity
+        Everything else in the config that affects the result, for fingerprints.
+    """
+
+    documents: Dataset
+    vocabulary: Vocabulary
+    vectors: Tensor
+    train: TreeData
+    valid: TreeData | None
+    training: TrainingConfig
+    identity: str
+
+
+def check_training_process(name: str) -> None:
+    """Raise if torch cannot be imported, or several processes train."""
+    import_required(name, "nn", "torch", "accelerate")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(f"{name} trains in one process: start it without torchrun")
+
+
+def word_data(config: Any, data: Dataset, valid: Dataset | None) -> WordData:
+    """Hold out documents if none are given, learn the vocabulary, and read or draw the word vectors."""
+    import torch
+
+    from labelwise.encoders.word_vectors import word_table
+    from labelwise.training.tree_training import TreeData
+
+    training = config.training
+    train, held_out = split_for_early_stopping(data, valid, config.valid_fraction, MAX_VALID, training.seed)
+    if held_out is None:
+        training = without_validation(training, type(config).model_fields["training"].default)
+    training = _with_averaging_interval(training, len(train))
+    elsewhere = {"training": True}  # the loop adds it
+    identity = deciding_json(config, PART, elsewhere)
+    vocabulary, tokens = Vocabulary.learned(train.texts or Strings.of(()), config.words)
+    vectors = torch.from_numpy(word_table(vocabulary, training.seed))
+    valid_data = None
+    if held_out is not None:
+        valid_data = TreeData(vocabulary.encode(held_out.texts or Strings.of(())), held_out.labels)
+    return WordData(train, vocabulary, vectors, TreeData(tokens, train.labels), valid_data, training, identity)
+
+
+def _with_averaging_interval(training: TrainingConfig, n_documents: int) -> TrainingConfig:
+    """Set the steps between two averaged states, if the config does not."""
     averaging = training.averaging
     if averaging.kind != "swa" or averaging.every is not None:
         return training
     steps = n_documents // (training.batch_size * training.accumulate)
-    every = min(max(steps // STATES_AN_EPOCH, 1), STEPS_BETWEEN_STATES)
+    every = min(max(steps // STATES_PER_EPOCH, 1), STEPS_BETWEEN_STATES)
     return training.model_copy(update={"averaging": averaging.model_copy(update={"every": every})})

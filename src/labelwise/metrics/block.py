@@ -22,10 +22,10 @@ from labelwise.topk import TopK
 NO_WEIGHTS = np.zeros(1)
 _PROBLEMS = {
     kernels.OUT_OF_RANGE: "label id {label} is out of range; there are {n_labels:,} labels, ids start at 0",
-    kernels.TWICE: "label id {label} is predicted twice; a row may not contain duplicates",
-    kernels.NOT_A_NUMBER: "the score of label id {label} is NaN, which has no rank",
+    kernels.DUPLICATE: "label id {label} is predicted twice; a row may not contain duplicates",
+    kernels.SCORE_IS_NAN: "the score of label id {label} is NaN, which has no rank",
     kernels.UNSORTED: "the score is higher than the one before; a row must be sorted by score, best first",
-    kernels.AFTER_NOTHING: "label id {label} follows an empty position; empty positions (-1) come last in a row",
+    kernels.AFTER_PADDING: "label id {label} follows an empty position; empty positions (-1) come last in a row",
 }
 
 

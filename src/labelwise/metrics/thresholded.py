@@ -80,9 +80,9 @@ class CoverageCounter:
 
     def add(self, block: DocumentBlock) -> None:
         """Update the best ranks with the hits of a block."""
-        from labelwise.kernels.metrics.hits import first_places
+        from labelwise.kernels.metrics.hits import first_ranks
 
-        first_places(block.ids, block.hits, self.depth, self.best)
+        first_ranks(block.ids, block.hits, self.depth, self.best)
 
     def coverage(self, k: int, occurrences: np.ndarray) -> float:
         """Fraction of the labels in the truth that are a hit among the first k predictions of some document."""

@@ -1,52 +1,48 @@
-"""A label tree with a network at every level: searched with a beam, kept as arrays."""
+"""A label tree with a network at every level: beam search, and its state as arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from labelwise.codes.tree import LabelTree
-from labelwise.encoders.arrays import as_tensor
 from labelwise.encoders.base import Inputs
-from labelwise.errors import ModelFormatError
-from labelwise.networks.levels import Level, Parents, best_nodes
-from labelwise.store import stored
-from labelwise.topk import NOTHING, TopK, in_order
+from labelwise.networks.levels import Parents, best_nodes
+from labelwise.topk import NO_LABEL, TopK, sorted_by_score
 
 
 @dataclass(frozen=True)
 class AttentionTree:
-    """The tree and its levels' networks."""
+    """A tree and the networks of its levels."""
 
     tree: LabelTree
     levels: Sequence[Any]
-    """A `Level` each."""
+    """One `Level` per level of the tree."""
     beam: int
 
-    def searched(self, inputs: Inputs, k: int) -> list[TopK]:
-        """The best nodes of each level: `beam` of them, and k labels (as leaves of the tree) at the last."""
-        found: list[TopK] = []
+    def search(self, inputs: Inputs, k: int) -> list[TopK]:
+        """Beam search: the best `beam` nodes of each level, and the best k leaves (labels) at the last."""
+        tops: list[TopK] = []
         last = len(self.levels) - 1
         for depth, level in enumerate(self.levels):
             parents = None
             if depth > 0:
-                parents = parents_of(found[-1], self.tree, depth, self.tree.label_order if depth == last else None)
-            wanted = k if depth == last else min(self.beam, self.tree.sizes[depth])
-            found.append(best_nodes(level, inputs, wanted, parents, "predicting"))
-        return found
+                parents = parents_of(tops[-1], self.tree, depth, self.tree.label_order if depth == last else None)
+            count = k if depth == last else min(self.beam, self.tree.sizes[depth])
+            tops.append(best_nodes(level, inputs, count, parents, "predicting"))
+        return tops
 
     def best(self, inputs: Inputs, k: int) -> TopK:
         """The k best labels of each document."""
-        top = self.searched(inputs, k)[-1]
-        ids = np.where(top.ids == NOTHING, NOTHING, self.tree.label_order[np.maximum(top.ids, 0)]).astype(np.int32)
-        return in_order(ids, top.scores)
+        top = self.search(inputs, k)[-1]
+        ids = np.where(top.ids == NO_LABEL, NO_LABEL, self.tree.label_order[np.maximum(top.ids, 0)]).astype(np.int32)
+        return sorted_by_score(ids, top.scores)
 
     def state(self, prefix: str, without: Sequence[str]) -> dict[str, np.ndarray]:
-        """Tree and weights as arrays, but for the weights named in `without`."""
+        """Tree and weights as arrays, except the weights named in `without`."""
         state = self.tree.to_tensors(prefix)
         for depth, level in enumerate(self.levels):
             for name, weight in level.state_dict().items():
@@ -57,29 +53,4 @@ class AttentionTree:
 
 def parents_of(top: TopK, tree: LabelTree, depth: int, child_ids: np.ndarray | None = None) -> Parents:
     """Ranked nodes as the parents of the nodes that are scored at the next level."""
-    return Parents(top.ids, np.where(top.ids == NOTHING, 0, top.scores), tree.children_offsets(depth), child_ids)
-
-
-def restored_levels(
-    tree: LabelTree,
-    make: Callable[[int], Level],
-    tensors: Mapping[str, np.ndarray],
-    prefix: str,
-    shared: Mapping[str, np.ndarray],
-    path: Path,
-) -> list[Level]:
-    """The levels from what `AttentionTree.state` gave: `make` gives a network without weights for so many nodes."""
-    levels = []
-    for depth, size in enumerate(tree.sizes):
-        level = make(size)
-        weights = {}
-        for name, expected in level.state_dict().items():
-            found = shared[name] if name in shared else stored(tensors, f"{prefix}.level{depth}.{name}", path)
-            if found.shape != tuple(expected.shape) or found.dtype != np.float32:
-                raise ModelFormatError(
-                    f"{path}: {prefix}.level{depth}.{name} is {found.dtype} {found.shape}, not {tuple(expected.shape)}"
-                )
-            weights[name] = as_tensor(found)
-        level.load_state_dict(weights, assign=True)
-        levels.append(level.requires_grad_(False).eval())
-    return levels
+    return Parents(top.ids, np.where(top.ids == NO_LABEL, 0, top.scores), tree.children_offsets(depth), child_ids)

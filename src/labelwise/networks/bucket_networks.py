@@ -1,9 +1,10 @@
-"""Networks that score buckets, one per repetition of a bucket code: their arrays, and the scores they give."""
+"""Networks that score buckets, one per repetition of a bucket code: their arrays and their scores."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,23 +17,23 @@ from labelwise.device import computing_device, torch_threads
 from labelwise.encoders.arrays import as_tensor
 from labelwise.encoders.sparse_mlp import SparseMLP, SparseRows
 from labelwise.errors import ModelFormatError
-from labelwise.store import stored
+from labelwise.store import get_tensor
 
-Form = Literal["logits", "sigmoid", "softmax"]
+ScoreForm = Literal["logits", "sigmoid", "softmax"]
 
 
 @dataclass(frozen=True)
 class Repetition:
-    """What one network has learned.
+    """The weights of one repetition's network.
 
     Parameters
     ----------
     number
-        Which of the repetitions it is: decides its hash tables.
+        Number of the repetition, which decides its hash tables.
     tensors
         `table` [features, width], `weight0` [width, before] ..., `bias0` ..., all float32.
     buckets
-        The bucket of each label if it is not the hash's: after labels have been moved.
+        The bucket of each label, if buckets were given or learned instead of hashed.
     """
 
     number: int
@@ -46,12 +47,12 @@ class Repetition:
 
     def to_tensors(self, prefix: str) -> dict[str, np.ndarray]:
         """All arrays by name."""
-        found = {f"{prefix}{name}": array for name, array in self.tensors.items()}
-        return found if self.buckets is None else {**found, f"{prefix}buckets": self.buckets}
+        tensors = {f"{prefix}{name}": array for name, array in self.tensors.items()}
+        return tensors if self.buckets is None else {**tensors, f"{prefix}buckets": self.buckets}
 
 
 @dataclass(frozen=True)
-class Sizes:
+class NetworkShape:
     """The shape of a repetition's network."""
 
     n_features: int
@@ -66,50 +67,57 @@ class Sizes:
         return shapes | {f"weight{layer}": (widths[layer + 1], widths[layer]) for layer in range(len(self.hidden))}
 
     def checked(self, tensors: Mapping[str, np.ndarray], prefix: str, path: Path) -> dict[str, np.ndarray]:
-        """The arrays of one network from a file."""
-        found = {}
+        """The arrays of one network from a file, checked against the shape."""
+        arrays = {}
         for name, shape in self.shapes().items():
-            array = stored(tensors, f"{prefix}{name}", path)
+            array = get_tensor(tensors, f"{prefix}{name}", path)
             if array.shape != shape or array.dtype != np.float32:
                 raise ModelFormatError(f"{path}: {prefix}{name} is {array.dtype} {array.shape}, not {shape}")
-            found[name] = array
-        return found
+            arrays[name] = array
+        return arrays
 
 
 class BucketNetworks:
-    """The networks of some repetitions where they compute, built once.
+    """The networks of some repetitions on their device, built once.
 
     Parameters
     ----------
     repetitions, sizes
-        What the networks have learned, and their shape.
+        The networks' weights and their shape.
     feature_tables
-        Hash tables of the features, or None where each feature has a row of its own.
+        Hash tables of the features, or None where each feature has its own row.
     """
 
-    def __init__(self, repetitions: Sequence[Repetition], sizes: Sizes, feature_tables: BucketTables | None) -> None:
+    def __init__(
+        self, repetitions: Sequence[Repetition], sizes: NetworkShape, feature_tables: BucketTables | None
+    ) -> None:
         self.repetitions, self.sizes, self.feature_tables = repetitions, sizes, feature_tables
         self.device = computing_device()
-        self.networks = [networks_of([one], sizes).to(self.device) for one in repetitions]
+        self.networks = [stacked_networks([one], sizes).to(self.device) for one in repetitions]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return BucketNetworks, (self.repetitions, self.sizes, self.feature_tables)  # pickles hold weights once
 
-    def scores(self, features: Any, form: Form) -> np.ndarray:
-        """Scores of buckets [repetitions, buckets, documents] for the rows of a feature matrix."""
-        found = np.empty((len(self.networks), self.sizes.n_buckets, features.shape[0]), np.float32)
+    @cached_property
+    def _rows_of_features(self) -> list[list[np.ndarray] | None]:
+        """The row of every feature in each network's table, or None where they are the features' numbers."""
+        tables = self.feature_tables
+        return [None if tables is None else [tables.table(one.number)] for one in self.repetitions]
+
+    def scores(self, features: Any, form: ScoreForm) -> np.ndarray:
+        """Bucket scores [repetitions, buckets, documents] for the rows of a feature matrix."""
+        out = np.empty((len(self.networks), self.sizes.n_buckets, features.shape[0]), np.float32)
         with torch_threads(), torch.inference_mode():
-            for index, (one, network) in enumerate(zip(self.repetitions, self.networks, strict=True)):
-                hashed = None if self.feature_tables is None else [self.feature_tables.table(one.number)]
+            for index, (network, hashed) in enumerate(zip(self.networks, self._rows_of_features, strict=True)):
                 scores = network.scores_by_output(sparse_rows(features, 1, hashed).to(self.device))[0]
                 if form != "logits":
                     scores = torch.sigmoid(scores) if form == "sigmoid" else torch.softmax(scores, 0)
-                found[index] = scores.cpu().numpy()
-        return found
+                out[index] = scores.cpu().numpy()
+        return out
 
 
-def networks_of(repetitions: Sequence[Repetition], sizes: Sizes) -> SparseMLP:
-    """Stacked networks with what repetitions have learned; a single one shares its arrays."""
+def stacked_networks(repetitions: Sequence[Repetition], sizes: NetworkShape) -> SparseMLP:
+    """The networks of some repetitions, stacked; a single one shares its arrays."""
     with torch.device("meta"):
         network = SparseMLP(len(repetitions), sizes.n_features, sizes.hidden, sizes.n_buckets)
     held = [repetition.tensors for repetition in repetitions]
@@ -126,8 +134,8 @@ def networks_of(repetitions: Sequence[Repetition], sizes: Sizes) -> SparseMLP:
     return network.requires_grad_(False).eval()
 
 
-def one_of(network: SparseMLP, index: int, number: int, buckets: np.ndarray | None) -> Repetition:
-    """One network's arrays, copied out of the stack."""
+def repetition_of(network: SparseMLP, index: int, number: int, buckets: np.ndarray | None) -> Repetition:
+    """One network of the stack as a `Repetition`; its arrays are copied."""
     tensors = {"table": network.of(index, network.table.detach())}
     tensors |= {f"bias{layer}": network.bias(layer).detach()[index] for layer in range(len(network.biases))}
     tensors |= {f"weight{layer}": weight.detach()[index] for layer, weight in enumerate(network.weights)}
@@ -135,7 +143,7 @@ def one_of(network: SparseMLP, index: int, number: int, buckets: np.ndarray | No
 
 
 def sparse_rows(features: Any, count: int, hashed: Sequence[np.ndarray] | None) -> SparseRows:
-    """Rows of a feature matrix for `count` networks, features under each network's own numbers."""
+    """Rows of a feature matrix for `count` networks, with each network's own feature ids."""
     columns = features.indices.astype(np.int64)
     every = np.stack([table[columns].astype(np.int64) for table in hashed]) if hashed else columns[None]
     if not hashed and count > 1:

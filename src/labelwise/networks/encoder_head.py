@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from labelwise.encoders.base import Encoder, Inputs
 from labelwise.encoders.embed import vectors_in_batches
 from labelwise.heads.flat import FlatHead
-from labelwise.topk import NOTHING, TopK, in_order
+from labelwise.topk import NO_LABEL, TopK, sorted_by_score
 
 
 class EncoderHead(nn.Module):
-    """An encoder and a head; `forward` gives the documents' vectors."""
+    """An encoder and a head; `forward` returns the documents' vectors."""
 
     def __init__(self, encoder: Encoder, head: FlatHead) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ def best_labels(head: FlatHead, batches: Iterable[tuple[np.ndarray, Tensor]], co
     ids = np.empty((count, k), np.int32)
     scores = np.empty((count, k), np.float32)
     for documents, vectors in batches:
-        found, best = head.best(vectors, k)
-        scores[documents] = torch.where(found == NOTHING, best, torch.sigmoid(best)).cpu().numpy()
-        ids[documents] = found.cpu().numpy()
-    return in_order(ids, scores)
+        labels, best = head.best(vectors, k)
+        scores[documents] = torch.where(labels == NO_LABEL, best, torch.sigmoid(best)).cpu().numpy()
+        ids[documents] = labels.cpu().numpy()
+    return sorted_by_score(ids, scores)

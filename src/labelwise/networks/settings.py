@@ -1,6 +1,6 @@
-"""The settings of neural training: one config for every method that uses the loop. Does not import torch.
+"""Settings of neural training: one config for every method that uses the training loop. Does not import torch.
 
-What is left out (null) is taken from torch itself, so that a default here can never differ from torch's own.
+Settings that are null have torch's defaults, read from torch itself.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from pydantic import Field, model_validator
 
 from labelwise.config import Config
 from labelwise.errors import ConfigError
-from labelwise.result_fields import PART, Decides, deciding
+from labelwise.result_fields import PART, Decides, deciding_fields
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, lt=1)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
 
 VerdictName = Literal["healthy", "on the plateau", "collapsed", "diverged", "under-trained"]
@@ -35,53 +35,53 @@ ONLY_FOR = {
 
 
 class OptimiserConfig(Config):
-    """How weights follow gradients."""
+    """The optimiser and its settings."""
 
     name: Literal["adagrad", "adadelta", "adam", "amsgrad", "adamw", "sgd"] = "adamw"
-    """The rule of the updates; amsgrad is Adam that never forgets its largest second moment."""
+    """The optimiser; amsgrad is Adam with the maximum of all second moments."""
     rate: Positive | None = None
     """Learning rate; null is torch's default for this optimiser."""
     rate_factor: Positive = 1.0
-    """Multiplies every rate, the head's too; for studies of rates."""
+    """Multiplies all learning rates, including the head's; for studies of rates."""
     head_rate: Positive | None = None
     """Learning rate of the output layer; null is `rate` times `head_factor`."""
     head_factor: Positive = 1.0
-    """The output layer's rate as a multiple of `rate`."""
+    """Learning rate of the output layer as a multiple of `rate`."""
     weight_decay: NotNegative | None = None
-    """Pull towards zero; null is torch's default. In adamw and plain sgd it does not touch the gradients' scale."""
+    """Weight decay; null is torch's default. Decoupled from the gradient in adamw, an L2 term in the others."""
     decay_on: Literal["all", "matrices", "matrices_but_embeddings"] = "matrices"
-    """What is pulled: everything, all but biases and norms, or neither these nor embeddings."""
-    betas: tuple[Share, Share] | None = None
-    """Memory of the first and second moment (adam, amsgrad, adamw)."""
+    """Parameters with weight decay: all, all except biases and norms, or also without embeddings."""
+    betas: tuple[Fraction, Fraction] | None = None
+    """Decay rates of the first and second moment (adam, amsgrad, adamw)."""
     eps: Positive | None = None
-    """Added to the denominator (all but sgd)."""
-    momentum: Share | None = None
-    """Memory of past steps (sgd)."""
+    """Added to the denominator (all except sgd)."""
+    momentum: Fraction | None = None
+    """Momentum factor (sgd)."""
     nesterov: bool | None = None
-    """Look ahead along the momentum (sgd)."""
-    rho: Share | None = None
-    """Memory of squares (adadelta)."""
+    """Nesterov momentum (sgd)."""
+    rho: Fraction | None = None
+    """Decay rate of the average of squared gradients (adadelta)."""
     rate_decay: NotNegative | None = None
-    """How fast the rate falls by itself (adagrad)."""
+    """Learning rate decay (adagrad)."""
     initial_sum: NotNegative | None = None
-    """What the sum of squares starts at (adagrad)."""
+    """Initial value of the sum of squares (adagrad)."""
 
     def completed(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Rates and moments are those of one optimiser: another one begins with its own."""
-        found = super().completed(given)
+        """Merge with given settings; rates and moments are not carried over to another optimiser."""
+        merged = super().completed(given)
         other = given.get("name", self.name) != self.name
-        of_the_name = ("rate", "head_rate", *ONLY_FOR) if other else ()
+        own_fields = ("rate", "head_rate", *ONLY_FOR) if other else ()
         instead = {"head_rate": "head_factor", "head_factor": "head_rate"}
-        for field in (*of_the_name, *(instead[field] for field in instead if given.get(field) is not None)):
+        for field in (*own_fields, *(instead[field] for field in instead if given.get(field) is not None)):
             if field not in given:
-                found.pop(field, None)
-        return found
+                merged.pop(field, None)
+        return merged
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         for field, names in ONLY_FOR.items():
             if getattr(self, field) is not None and self.name not in names:
-                raise ValueError(f"{field} means nothing to {self.name}; it is a setting of {', '.join(names)}")
+                raise ValueError(f"{field} is not a setting of {self.name}; it belongs to {', '.join(names)}")
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov needs a momentum above 0")
         if self.head_rate is not None and self.head_factor != 1.0:
@@ -90,37 +90,37 @@ class OptimiserConfig(Config):
 
 
 class ScheduleConfig(Config):
-    """How the learning rate changes from step to step."""
+    """The learning rate schedule."""
 
     kind: Literal["constant", "linear", "cosine"] = "linear"
-    """After the warm-up: stay, fall in a line to nothing, or fall along half a cosine."""
+    """After the warm-up: constant, linear decay to 0, or half a cosine."""
     warmup: NotNegative = 0.0
-    """Steps in which the rate rises to its full height; below 1 it is a share of all steps."""
+    """Steps of linear warm-up; below 1 a fraction of all steps."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.warmup >= 1 and self.warmup != int(self.warmup):
-            raise ValueError(f"warmup is a share below 1 or a whole number of steps, got {self.warmup}")
+            raise ValueError(f"warmup is a fraction below 1 or a whole number of steps, got {self.warmup}")
         return self
 
 
 class AveragingConfig(Config):
-    """Averages of the weights along the way, which are validated and kept in their place."""
+    """Weight averaging; the averages are validated and kept instead of the weights."""
 
     kind: Literal["none", "ema", "swa"] = "none"
-    """ema: a moving average over steps; swa: the plain mean of the weights from some epoch on."""
+    """ema: exponential moving average over steps; swa: mean of the weights from some epoch on."""
     decay: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Memory of the moving average (ema; null is 0.999). The first steps count more, so that it forgets the start."""
+    """Decay of the moving average (ema; null is 0.999); lower in the first steps, so that initial weights fade."""
     start: NotNegative | None = None
-    """Where the mean begins (swa; null is 0.5): below 1 a share of all steps, or of the time budget if that is reached
-    first, otherwise a number of epochs done."""
+    """Start of averaging (swa; null is 0.5): below 1 a fraction of all steps, or of the time budget if that is reached
+    first, otherwise a number of epochs."""
     every: Count | None = None
-    """Steps from one averaged state to the next (swa); null is once per epoch."""
+    """Steps between two averaged states (swa); null is once per epoch."""
     window: Count | None = None
-    """States after which the mean begins to forget (swa): a new one then counts 1/window. null forgets nothing."""
+    """After this many states a new one has the weight 1/window (swa); null weighs all equally."""
 
     def completed(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Another kind begins with its own settings."""
+        """Merge with given settings; none are carried over to another kind of averaging."""
         if given.get("kind", self.kind) != self.kind:
             return dict(given)
         return super().completed(given)
@@ -131,114 +131,115 @@ class AveragingConfig(Config):
             if getattr(self, field) is not None and self.kind != kind:
                 raise ValueError(f"{field} is a setting of {kind}, the kind is {self.kind}")
         if self.start is not None and self.start >= 1 and self.start != int(self.start):
-            raise ValueError(f"start is a share below 1 or a whole number of epochs, got {self.start}")
+            raise ValueError(f"start is a fraction below 1 or a whole number of epochs, got {self.start}")
         return self
 
 
 class EarlyStoppingConfig(Config):
-    """End when validation has stopped getting better."""
+    """Stop when the metric has stopped improving."""
 
     patience: Count = 3
-    """Validations without a new best before the end."""
+    """Validations without improvement before training stops."""
 
 
 class CheckpointConfig(Config):
-    """When unfinished work is written. The first of the two that is due counts; with neither, only the end is kept."""
+    """When checkpoints are written: whichever is due first; with neither, only the end of training is written."""
 
     seconds: Positive | None = 600.0
-    """Seconds since the last one."""
+    """Seconds since the last checkpoint."""
     steps: Count | None = None
-    """Steps since the last one."""
+    """Steps since the last checkpoint."""
 
 
 class TrainingConfig(Config):
     """How a neural model is trained."""
 
     epochs: Count | None = 10
-    """Passes over the training documents; null leaves it to `steps`."""
+    """Passes over the training documents; null: `steps` decides."""
     steps: Count | None = None
-    """End after so many steps if the epochs have not ended before."""
+    """Maximum number of steps."""
     batch_size: Count = 32
-    """Documents in a batch, at most."""
+    """Maximum number of documents per batch."""
     tokens_per_batch: Count | None = None
-    """Tokens in a batch, padding counted, at most: batches of short texts then have up to `batch_size` documents."""
+    """Maximum number of tokens per batch, padding included; a batch still has at most `batch_size` documents."""
     accumulate: Count = 1
-    """Batches whose gradients are averaged into one step."""
+    """Gradient accumulation: batches per step."""
     clip: Positive | Literal["adaptive"] | None = 1.0
-    """Maximum gradient norm over all parameters; larger ones are scaled down. `adaptive` allows five times the largest
-    of the last five, null leaves all as they are."""
+    """Maximum gradient norm over all parameters; larger gradients are scaled down. `adaptive` allows five times the
+    largest of the last five norms, null does not clip."""
     optimiser: OptimiserConfig = OptimiserConfig()
-    """How weights follow gradients."""
+    """The optimiser and its settings."""
     schedule: ScheduleConfig = ScheduleConfig()
-    """How the learning rate changes."""
+    """The learning rate schedule."""
     precision: Literal["auto", "float32", "bf16"] = "auto"
-    """Arithmetic of the forward pass; auto is bf16 on GPUs that have it and float32 elsewhere."""
+    """Precision of the forward pass; auto is bf16 on GPUs that support it and float32 elsewhere."""
     validate_every: Count | Literal["epoch"] | None = "epoch"
     """Steps between two validations, or every epoch, or null: never."""
     metric: str = "P@1"
-    """The number that tells which weights are best: one of the validation's, or `loss`, the training loss."""
+    """The metric that decides which weights are best: a validation metric, or `loss`, the training loss."""
     early_stopping: EarlyStoppingConfig | None = None
-    """End when validation has stopped getting better; null trains to the end."""
+    """Stop when the metric has stopped improving; null: never."""
     restore_best: bool = True
     """Keep the weights of the best validation rather than the last ones."""
     averaging: AveragingConfig = AveragingConfig()
-    """Averages of the weights along the way."""
+    """Weight averaging."""
     time_budget: Annotated[Positive | None, Decides.END] = None
-    """Seconds after which training ends with what it has, those before an interruption counted."""
+    """Seconds after which training stops, including time before an interruption."""
     checkpoint_every: Annotated[CheckpointConfig, Decides.NOTHING] = CheckpointConfig()
-    """When unfinished work is written, so that a killed run can resume."""
-    log_every: Count = 50
+    """When checkpoints are written, from which a killed run resumes."""
+    log_every: Annotated[Count, Decides.NOTHING] = 50
     """Steps between two lines of the training loss in metrics.jsonl."""
     load_ahead: Annotated[int, Field(ge=0), Decides.NOTHING] = 0
-    """Batches made ready on other threads while the model computes."""
+    """Batches prepared on other threads while the model computes."""
     tensorboard: Annotated[str | None, Decides.NOTHING] = None
     """Folder for TensorBoard's event files; null writes none."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """Seed of everything random: order of documents, dropout."""
+    """Random seed: order of documents, dropout."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.epochs is None and self.steps is None:
-            raise ValueError("give epochs, steps or both; training needs an end")
+            raise ValueError("give epochs, steps or both")
         if self.early_stopping is not None and self.validate_every is None:
             raise ValueError("early_stopping needs validation: set validate_every")
         return self
 
     def part_of_the_result(self) -> dict[str, Any]:
-        """The settings that decide what is learned, as plain values."""
-        return deciding(self, PART)
+        """The settings that affect the result, as plain values."""
+        hashed_before = {"log_every": type(self).model_fields["log_every"].default}  # so older work is still found
+        return {**deciding_fields(self, PART), **hashed_before}
 
 
-def without_held_out(training: TrainingConfig, default: TrainingConfig) -> TrainingConfig:
-    """The settings when no documents are held out: nothing is validated, and the last weights are kept.
+def without_validation(training: TrainingConfig, default: TrainingConfig) -> TrainingConfig:
+    """The settings without held-out documents: no validation, and the last weights are kept.
 
-    Early stopping is an error unless it is the method's own default, or looks at the training loss.
+    Early stopping is an error unless it is the method's default or uses the training loss.
     """
     if training.metric == "loss":
         return training
     if training.early_stopping not in (None, default.early_stopping):
         raise ConfigError(
-            "training.early_stopping: there are no held-out documents to stop by; give a valid part, set "
+            "training.early_stopping: there are no held-out documents; give a valid part, set "
             "valid_fraction, or set training.metric to loss"
         )
     return training.model_copy(update={"validate_every": None, "early_stopping": None})
 
 
 class MonitorConfig(Config):
-    """Watches for collapse while a model trains."""
+    """Detects collapse during training."""
 
     enabled: bool = True
-    """Look at every validation, or every epoch without one; costs one pass over the probe."""
+    """Diagnose at every validation, or every epoch without validation; costs one pass over the probe."""
     probe: Annotated[int, Field(ge=2)] = 128
-    """Training documents that are looked at, always the same."""
+    """Number of training documents in the probe, which stays the same."""
     attention: bool = True
-    """Look at attention too."""
+    """Include the entropy of attention."""
     stop_on: tuple[VerdictName, ...] = ()
-    """Verdicts that end the training."""
+    """Verdicts that stop the training."""
     patience: Annotated[int, Field(ge=1)] = 2
-    """Times in a row a verdict must fall before it ends the training."""
+    """Consecutive equal verdicts before training stops."""
 
 
 def lower_is_better(metric: str) -> bool:
-    """Whether a smaller value of a metric is the better one, by its name."""
+    """Whether a smaller value of a metric is better, by its name."""
     return any(word in metric.lower() for word in ("loss", "error", "perplexity"))

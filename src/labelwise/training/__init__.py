@@ -1,1 +1,1 @@
-"""Training: what methods learn with."""
+"""Training of neural methods: the loop, its parts, and what it trains."""

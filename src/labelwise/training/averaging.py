@@ -1,4 +1,4 @@
-"""Averages of the weights along the way: a moving average (EMA) or the plain mean from some epoch on (SWA).
+"""Weight averaging: an exponential moving average (EMA) or the mean from some epoch on (SWA).
 
 Buffers (batch-norm statistics) are not averaged; they stay those of the last step.
 """
@@ -15,14 +15,14 @@ from labelwise.networks.settings import AveragingConfig
 
 
 class Averaging:
-    """The averaged copies of some parameters. Nothing is held before the first state has been taken in.
+    """Averaged copies of parameters; none exist before the first update.
 
     Parameters
     ----------
     config
-        Which average.
+        The type of average.
     parameters
-        By name; their averages are made beside them.
+        Parameters by name; averages are on the same devices.
     """
 
     def __init__(self, config: AveragingConfig, parameters: Mapping[str, Tensor]) -> None:
@@ -31,22 +31,24 @@ class Averaging:
         self.averages: list[Tensor] = []
         self.count = 0
 
-    def due(self, step: int, total_steps: int, epochs_done: int, epoch_ended: bool, time_share: float = 0.0) -> bool:
-        """Whether the weights after this step (counted from 1) are to be taken in.
+    def is_due(
+        self, step: int, total_steps: int, epochs_done: int, epoch_ended: bool, time_fraction: float = 0.0
+    ) -> bool:
+        """Whether to average the weights after this step (counted from 1).
 
-        `time_share` is how much of the time budget is spent: training may end with it, long before the last step.
+        `time_fraction` is the fraction of the time budget that is used: it may end training long before the last step.
         """
         if self.config.kind == "none":
             return False
         if self.config.kind == "ema":
             return True
         start = 0.5 if self.config.start is None else self.config.start
-        begun = max(step / total_steps, time_share) >= start if start < 1 else epochs_done >= start
+        begun = max(step / total_steps, time_fraction) >= start if start < 1 else epochs_done >= start
         return begun and (epoch_ended if self.config.every is None else step % self.config.every == 0)
 
     @torch.no_grad()
-    def take_in(self) -> None:
-        """Add the present weights to the average."""
+    def update(self) -> None:
+        """Add the current weights to the average."""
         now = list(self.parameters.values())
         self.count += 1
         if not self.averages:
@@ -60,8 +62,8 @@ class Averaging:
         torch._foreach_lerp_(self.averages, now, weight)
 
     @contextmanager
-    def in_place(self) -> Iterator[None]:
-        """The averages stand in the module inside the block; without any, the weights stay."""
+    def applied(self) -> Iterator[None]:
+        """Inside the block the module has the averages as weights, if there are any."""
         self.swap()
         try:
             yield
@@ -70,13 +72,13 @@ class Averaging:
 
     @torch.no_grad()
     def swap(self) -> None:
-        """Averages and weights change places."""
-        for average, parameter in zip(self.averages, self._held(), strict=True):
+        """Exchange averages and weights."""
+        for average, parameter in zip(self.averages, self._averaged_parameters(), strict=True):
             kept = parameter.detach().clone()
             parameter.copy_(average)
             average.copy_(kept)
 
-    def _held(self) -> Sequence[Tensor]:
+    def _averaged_parameters(self) -> Sequence[Tensor]:
         return list(self.parameters.values()) if self.averages else []
 
     def state(self) -> dict[str, Tensor]:
@@ -84,6 +86,6 @@ class Averaging:
         return dict(zip(self.parameters, self.averages, strict=True)) if self.averages else {}
 
     def restore(self, state: Mapping[str, Tensor], count: int) -> None:
-        """Take back what `state` gave, and how many states were in it."""
+        """Restore what `state` returned, and the number of averaged states."""
         self.count = count
         self.averages = [state[name].to(p.device, copy=True) for name, p in self.parameters.items()] if state else []

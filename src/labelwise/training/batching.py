@@ -1,6 +1,6 @@
-"""Batches of documents of similar length, so that a batch is hardly longer than its texts. Does not import torch.
+"""Batches of documents of similar length, for little padding. Does not import torch.
 
-The order is a function of (seed, epoch) alone: a resumed run asks again and gets the same batches.
+The order depends on (seed, epoch) alone, so that a resumed run gets the same batches.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def length_batches(
     lengths
         Tokens of each document.
     batch_size
-        Documents in a batch, at most.
+        Maximum number of documents per batch.
     tokens_per_batch
-        Longest document times documents of a batch, at most; a longer document is a batch of its own.
+        Maximum of longest document x documents per batch; a longer document forms a batch alone.
     seed, epoch
-        Decide the order; the same pair always gives the same batches.
+        Decide the order.
     pool_batches
-        Batches in a pool: more pad less and mix less.
+        Batches per pool: larger pools pad less and shuffle less.
     """
     lengths = np.asarray(lengths)
     if batch_size is None and tokens_per_batch is None:
@@ -56,9 +56,9 @@ def length_batches(
         some = order[begin : begin + pool]
         some = some[np.argsort(lengths[some], kind="stable")]
         batches += cut_batches(some, lengths[some], batch_size, tokens_per_batch)
-    return [batches[place] for place in random.permutation(len(batches))]
+    return [batches[index] for index in random.permutation(len(batches))]
 
 
 def training_batches(lengths: np.ndarray, config: TrainingConfig, epoch: int) -> list[np.ndarray]:
-    """The batches of an epoch as the training config wants them."""
+    """The batches of an epoch by the training config."""
     return length_batches(lengths, config.batch_size, config.tokens_per_batch, seed=config.seed, epoch=epoch)

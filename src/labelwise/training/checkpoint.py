@@ -1,9 +1,9 @@
-"""Unfinished training on disk: safetensors and JSON, nothing that could run, each written whole or not at all.
+"""Checkpoints on disk: safetensors and JSON, no executable content, written atomically.
 
-A stage's folder holds ``last-<step>`` (all that is needed to resume exactly) and ``best-<step>``
-(weights), and once training is over ``final`` (weights and history) alone. Names carry the step, and the old one goes
-only after the new one stands: there is no moment at which a kill leaves nothing. A fingerprint of settings, parameters
-and data is in each; what belongs to another training or is damaged is ignored.
+A stage's folder holds ``last-<step>`` (everything to resume exactly) and ``best-<step>`` (weights), and after training
+only ``final`` (weights and history). Names contain the step, and the old folder is removed only after the new one is
+written, so that a kill always leaves one. Each has a fingerprint of settings, parameters and data; checkpoints of other
+trainings and damaged ones are ignored.
 """
 
 from __future__ import annotations
@@ -20,63 +20,69 @@ import torch
 from torch import Tensor, nn
 
 from labelwise.encoders.arrays import as_tensor
-from labelwise.finished import find_finished, fingerprint, keep_finished
+from labelwise.errors import LabelwiseError
+from labelwise.finished import find_finished, fingerprint, fingerprint_by_budget, finished_folder
 from labelwise.store import Folder
 
 log = logging.getLogger("labelwise")
 
 KIND = "checkpoint"
+TIME_BUDGET = "time budget"
+"""The reason why a training ended that had no time left."""
 STATE_FILE, TENSORS_FILE = "state.json", "tensors.safetensors"
 
 
 def module_fingerprint(module: nn.Module) -> str:
-    """Names, shapes and types of all parameters, and the values of the frozen ones, which checkpoints leave out."""
+    """Hash of names, shapes and dtypes of all parameters, and values of frozen ones, which checkpoints leave out."""
     shapes = [(name, list(p.shape), str(p.dtype), p.requires_grad) for name, p in module.named_parameters()]
     return fingerprint(shapes, *(p for p in module.parameters() if not p.requires_grad))
 
 
 def changing_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """What training changes: parameters that learn, and all buffers, those that a state_dict leaves out too."""
+    """What training changes: trainable parameters and all buffers, including non-persistent ones."""
     learning = {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
     return {**learning, **{f"buffer {name}": b for name, b in module.named_buffers()}}
 
 
 @torch.no_grad()
 def put_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Set what `changing_tensors` gave."""
+    """Copy back what `changing_tensors` returned."""
     for name, held in changing_tensors(module).items():
         held.copy_(tensors[name])
 
 
 @dataclass
 class Snapshot:
-    """A training at a step."""
+    """The state of a training at a step."""
 
     state: dict[str, Any]
-    """Counters, best so far, history: JSON."""
+    """Counters, best validation, history: JSON."""
     tensors: Mapping[str, Mapping[str, Tensor]]
-    """Tensors by what they are: weights, optimiser, average, random generators."""
+    """Tensors by group: weights, optimiser, average, random generators."""
 
 
 class Checkpoints:
-    """The checkpoints of one stage of a training. With no folder nothing is kept, but the best weights in memory.
+    """The checkpoints of one training stage. Without a folder only the best weights are kept, in memory.
 
     Parameters
     ----------
     folder
-        Where to keep them; None keeps nothing on disk.
+        Where to write them; None writes nothing.
     own
         The fingerprint of this training.
+    time_budget
+        Of this training: a result that a budget ended is only used under the same one.
     """
 
-    def __init__(self, folder: Path | None, own: str) -> None:
+    def __init__(self, folder: Path | None, own: str, time_budget: float | None = None) -> None:
         self.folder, self.fingerprint = folder, own
+        self.fingerprint_by_budget = fingerprint_by_budget(own, time_budget)
         self._best: dict[str, Tensor] | None = None
 
     # --- writing ---
 
     def save_last(self, snapshot: Snapshot, best_step: int | None) -> None:
-        """Write all that is needed to resume; the last one before it and outdated best ones go afterwards."""
+        """Write everything that is needed to resume, then remove the previous one and outdated best ones."""
         if self.folder is None:
             return
         name = f"last-{snapshot.state['step']:010d}"
@@ -84,36 +90,43 @@ class Checkpoints:
         self._remove_all_but({name, _best_name(best_step)})
 
     def save_best(self, step: int, weights: Mapping[str, Tensor]) -> None:
-        """Keep the best weights. What `last` on disk calls the best stays until the next `last`."""
+        """Keep the best weights. The best that `last` on disk refers to stays until the next `last`."""
         if self.folder is None:
             self._best = {name: tensor.detach().clone() for name, tensor in weights.items()}
             return
         self._write(_best_name(step), Snapshot({"step": step}, {"weights": weights}))
 
     def save_final(self, snapshot: Snapshot) -> None:
-        """Write the end of a training; nothing else is needed any more."""
-        if self.folder is not None:
+        """Write the result of a training and remove all other checkpoints; these stay if it cannot be written."""
+        if self.folder is None:
+            return
+        try:
             self._write("final", snapshot)
+        except LabelwiseError as error:
+            log.warning("%s", error)
+        else:
             self._remove_all_but({"final"})
 
     def _write(self, name: str, snapshot: Snapshot) -> None:
         path = Path(str(self.folder)) / name
-        with keep_finished(path, KIND, self.fingerprint) as folder:
+        ended_by_budget = snapshot.state.get("stopped") == TIME_BUDGET
+        own = self.fingerprint_by_budget if ended_by_budget else self.fingerprint
+        with finished_folder(path, KIND, own) as folder:
             flat = {f"{kind}/{n}": t for kind, tensors in snapshot.tensors.items() for n, t in tensors.items()}
             half = [name for name, tensor in flat.items() if tensor.dtype == torch.bfloat16]
             folder.write_tensors(TENSORS_FILE, {name: _as_array(tensor) for name, tensor in flat.items()})
             folder.write_json(STATE_FILE, {"state": snapshot.state, "bfloat16": half})
 
     def _remove_all_but(self, names: set[str]) -> None:
-        for path in self._found("*"):
+        for path in self._folders("*"):
             if path.name not in names:
                 shutil.rmtree(path, ignore_errors=True)
 
-    def tidy(self, best_step: int | None) -> None:
-        """Remove what a kill left: half-written folders, and best weights of steps that will be taken again."""
-        for path in self._found(".*.new-*") + self._found(".*.old-*"):
+    def remove_leftovers(self, best_step: int | None) -> None:
+        """Remove what a kill left: half-written folders, and best weights of steps that will be repeated."""
+        for path in self._folders(".*.new-*") + self._folders(".*.old-*"):
             shutil.rmtree(path, ignore_errors=True)
-        for path in self._found("best-*"):
+        for path in self._folders("best-*"):
             if path.name != _best_name(best_step):
                 shutil.rmtree(path, ignore_errors=True)
 
@@ -121,13 +134,13 @@ class Checkpoints:
 
     def newest(self) -> str | None:
         """The name of the newest whole checkpoint of this training: `final`, or the `last` of the highest step."""
-        for path in [*self._found("final"), *sorted(self._found("last-*"), reverse=True)]:
-            if self._whole(path.name):
+        for path in [*self._folders("final"), *sorted(self._folders("last-*"), reverse=True)]:
+            if self._is_whole(path.name):
                 return path.name
         return None
 
     def load(self, name: str) -> Snapshot:
-        """A checkpoint that `newest` or `has_best` has found whole."""
+        """Read a checkpoint that `newest` or `has_best` has verified."""
         folder = Folder(Path(str(self.folder)) / name, KIND, verify=False)
         about = folder.read_json(STATE_FILE)
         tensors: dict[str, dict[str, Tensor]] = {}
@@ -138,18 +151,20 @@ class Checkpoints:
         return Snapshot(about["state"], tensors)
 
     def has_best(self, step: int) -> bool:
-        """Whether the best weights of this step are there."""
-        return self._whole(_best_name(step))
+        """Whether there are best weights of this step."""
+        return self._is_whole(_best_name(step))
 
     def load_best(self, step: int) -> Mapping[str, Tensor]:
-        """The best weights, kept at this step."""
+        """The best weights, saved at this step."""
         return self._best if self._best is not None else self.load(_best_name(step)).tensors["weights"]
 
-    def _whole(self, name: str) -> bool:
-        """Whether a checkpoint is this training's and every file has the size and hash that its manifest says."""
-        return find_finished(Path(str(self.folder)) / name, KIND, self.fingerprint) is not None
+    def _is_whole(self, name: str) -> bool:
+        """Whether a checkpoint belongs to this training and all its files match the manifest."""
+        return (
+            find_finished(Path(str(self.folder)) / name, KIND, self.fingerprint, self.fingerprint_by_budget) is not None
+        )
 
-    def _found(self, pattern: str) -> list[Path]:
+    def _folders(self, pattern: str) -> list[Path]:
         return [p for p in self.folder.glob(pattern) if p.is_dir()] if self.folder is not None else []
 
 
@@ -158,6 +173,6 @@ def _best_name(step: int | None) -> str:
 
 
 def _as_array(tensor: Tensor) -> np.ndarray:
-    """A tensor for the file; NumPy does not know bfloat16, so that is stored as plain bits."""
+    """A tensor as an array; bfloat16, which NumPy lacks, is stored as its bits."""
     held = tensor.detach().cpu().contiguous()
     return (held.view(torch.int16) if held.dtype == torch.bfloat16 else held).numpy()

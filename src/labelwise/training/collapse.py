@@ -1,7 +1,7 @@
-"""The collapse monitor: looks at the same few documents at every validation and says in words how the training does.
+"""The collapse monitor: reads the same few documents (the probe) at every validation and diagnoses the training.
 
-Between two looks it samples gradients and weights every few steps, to tell how large steps are and whether an
-optimiser's eps or L2 term drowns the gradient.
+Between validations it samples gradients and weights every few steps, to measure the size of updates and whether an
+optimiser's eps or L2 term dominates the gradient.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from torch import Tensor, nn
 from labelwise.encoders.attention import attention_entropy, attention_of_first
 from labelwise.encoders.batches import batches_by_length
 from labelwise.encoders.embed import TOKENS_AT_ONCE
-from labelwise.heads.losses import best_constants, constant_loss, label_shares
+from labelwise.heads.losses import best_constants, constant_loss, label_priors
 from labelwise.networks.settings import MonitorConfig, OptimiserConfig
+from labelwise.training.callbacks import Callback
 from labelwise.training.encoder_fitting import EncoderBatch, EncoderFitting
 from labelwise.training.torch_defaults import torch_defaults
-from labelwise.training.verdicts import Reading, Verdict, judge
-from labelwise.training.watching import Watcher
+from labelwise.training.verdicts import Reading, Verdict, diagnose
 
 log = logging.getLogger("labelwise")
 
-LOOK_EVERY = 10
-"""Steps between two looks at gradients."""
-ENTRIES = 256
-"""Entries of each weight matrix that are looked at."""
-LOOKED_AT = 16
-"""Documents of the probe whose attention is looked at."""
+SAMPLE_EVERY = 10
+"""Steps between two samples of gradients."""
+ENTRIES_PER_MATRIX = 256
+"""Entries sampled per weight matrix."""
+ATTENTION_DOCUMENTS = 16
+"""Documents of the probe whose attention entropy is computed."""
 
 
-class CollapseMonitor(Watcher):
-    """Judges a training after every validation; `readings` and `verdict` tell what it saw."""
+class CollapseMonitor(Callback):
+    """Diagnoses a training after every validation; see `readings` and `verdict`."""
 
     def __init__(self, fitting: EncoderFitting, config: MonitorConfig) -> None:
         self.fitting, self.config = fitting, config
@@ -46,12 +46,12 @@ class CollapseMonitor(Watcher):
         rows = np.random.default_rng(fitting.config.seed).permutation(len(fitting.train))[: config.probe]
         self.rows = rows[np.argsort(fitting.lengths[rows], kind="stable")]
         self.floor = self._floor()
-        self.readings = [self._look()]  # later readings are compared with the start
+        self.readings = [self._read_probe()]  # later readings are compared with the start
 
     def _floor(self) -> float:
         head, labels = self.fitting.head, self.fitting.train.labels
         counts = np.bincount(labels.indices, minlength=head.n_labels)
-        constants = best_constants(head.loss_function, label_shares(counts, len(self.fitting.train)))
+        constants = best_constants(head.loss_function, label_priors(counts, len(self.fitting.train)))
         floor = constant_loss(head.loss_function, constants, labels[self.rows].indices, len(self.rows))
         return floor / head.n_labels if head.config.loss.reduction == "mean" else floor
 
@@ -63,14 +63,14 @@ class CollapseMonitor(Watcher):
 
     def after_step(self, step: int, loss: Tensor) -> str | None:
         """Sample gradients and weights."""
-        self.steps.look(step)
+        self.steps.sample(step)
         return None
 
     def after_validation(self, numbers: dict[str, Any]) -> str | None:
-        """Look at the probe and judge; a reason to stop if the config wants it."""
-        self.readings.append(self._look())
+        """Read the probe and diagnose; returns a reason to stop if the config says so."""
+        self.readings.append(self._read_probe())
         before = self.verdict
-        self.verdict = judge(self.readings)
+        self.verdict = diagnose(self.readings)
         same = before is not None and before.name == self.verdict.name
         self.in_a_row = self.in_a_row + 1 if same else 1
         seen = self.readings[-1].to_dict()
@@ -88,28 +88,28 @@ class CollapseMonitor(Watcher):
         return None
 
     def state(self) -> dict[str, Any]:
-        """What was seen so far."""
+        """All readings and samples so far."""
         readings = [reading.to_dict() for reading in self.readings]
         return {"readings": readings, "in_a_row": self.in_a_row, "steps": self.steps.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` gave."""
+        """Restore what `state` returned."""
         self.readings = [Reading.from_dict(values) for values in state["readings"]]
         self.in_a_row = int(state["in_a_row"])
         self.steps.restore(state.get("steps", {}))
-        self.verdict = judge(self.readings) if len(self.readings) > 1 else None
+        self.verdict = diagnose(self.readings) if len(self.readings) > 1 else None
 
-    # --- looking ---
+    # --- readings ---
 
     @torch.inference_mode()
-    def _look(self) -> Reading:
+    def _read_probe(self) -> Reading:
         module, head = self.fitting.module, self.fitting.head
         was_training = module.training
         module.eval()
         parts, loss = [], 0.0
         try:
             for some in batches_by_length(self.fitting.lengths[self.rows], TOKENS_AT_ONCE):
-                batch = self._loaded(self.rows[some])
+                batch = self._load(self.rows[some])
                 parts.append(self.fitting.vectors(batch).float())
                 loss += len(some) / len(self.rows) * float(head.loss(parts[-1], batch.targets))
             vectors = torch.cat(parts)
@@ -122,19 +122,19 @@ class CollapseMonitor(Watcher):
         seen = (loss, self.floor, cosine, rank, len(counts), float(counts.max() / counts.sum()), entropy)
         return Reading(*seen, **self.steps.summary())
 
-    def _loaded(self, rows: np.ndarray) -> EncoderBatch:
-        device, batch = self.fitting.head.weight.device, self.fitting.loaded(rows)
+    def _load(self, rows: np.ndarray) -> EncoderBatch:
+        device, batch = self.fitting.head.weight.device, self.fitting.load_rows(rows)
         inputs = tuple(part.to(device) for part in batch.inputs)
         return EncoderBatch(batch.documents.to(device), batch.labels.to(device), inputs)
 
     def _attention_entropy(self) -> tuple[float, ...]:
-        """Of the longest documents, one at a time: the maps of all at once would take gigabytes at 512 tokens."""
+        """Entropy per layer of the longest documents, one at a time: all maps together would take gigabytes."""
         encoder = self.fitting.encoder
         if encoder is None or not self.config.attention:
             return ()
         total, tokens = np.zeros(0), 0
-        for row in self.rows[-LOOKED_AT:]:
-            weights, mask = attention_of_first(encoder, self._loaded(np.array([row])).inputs)
+        for row in self.rows[-ATTENTION_DOCUMENTS:]:
+            weights, mask = attention_of_first(encoder, self._load(np.array([row])).inputs)
             length = mask.shape[1]
             if weights is not None and length > 1:
                 total = length * np.array(attention_entropy(weights, mask)) + (total if tokens else 0.0)
@@ -143,41 +143,41 @@ class CollapseMonitor(Watcher):
 
 
 def spread(vectors: Tensor) -> tuple[float, float]:
-    """Mean cosine between two different vectors, and the effective rank of all."""
+    """Mean cosine between two different vectors, and the effective rank of all vectors."""
     count = len(vectors)
     if count < 2 or not bool(torch.isfinite(vectors).all()):
         return math.nan, math.nan
     unit = nn.functional.normalize(vectors.double(), dim=1)
     cosine = (float(unit.sum(0).square().sum()) - count) / (count * (count - 1))
-    shares = torch.linalg.svdvals(unit).square() / count
-    entropy = -(shares * shares.clamp_min(1e-30).log()).sum()
+    fractions = torch.linalg.svdvals(unit).square() / count
+    entropy = -(fractions * fractions.clamp_min(1e-30).log()).sum()
     return cosine, math.exp(float(entropy))
 
 
 class StepSampler:
-    """How large steps, gradients, eps and L2 terms are, from a few entries of each weight matrix."""
+    """Measures updates, gradients, eps and L2 terms, from a few entries of each weight matrix."""
 
     def __init__(self, module: nn.Module, optimiser: OptimiserConfig) -> None:
         embeddings = {p for part in module.modules() if isinstance(part, nn.Embedding) for p in part.parameters()}
         self.module = module
         self.matrices = [p for p in module.parameters() if p.requires_grad and p.ndim == 2 and p not in embeddings]
-        self.places = [torch.arange(0, p.numel(), max(1, p.numel() // ENTRIES)) for p in self.matrices]
+        self.indices = [torch.arange(0, p.numel(), max(1, p.numel() // ENTRIES_PER_MATRIX)) for p in self.matrices]
         defaults = torch_defaults(optimiser.name)
         eps = optimiser.eps if optimiser.eps is not None else defaults.get("eps")
         self.eps = None if eps is None else math.sqrt(eps) if optimiser.name == "adadelta" else float(eps)
         decay = defaults["weight_decay"] if optimiser.weight_decay is None else optimiser.weight_decay
-        self.pull = 0.0 if optimiser.name == "adamw" else float(decay)
+        self.decay = 0.0 if optimiser.name == "adamw" else float(decay)
         self.before: list[Tensor] | None = None
         self.norm: Tensor | None = None
-        """Of this step's gradient before clipping; None without clipping."""
+        """Gradient norm of this step before clipping; None without clipping."""
         self.seen: list[dict[str, float]] = []
 
-    def look(self, step: int) -> None:
-        """After a step: keep the weights of the step before the one that is measured, then measure."""
-        if step % LOOK_EVERY == LOOK_EVERY - 1 or (step == 1 and not self.seen):
+    def sample(self, step: int) -> None:
+        """After a step: keep the weights before the step to be measured, or measure the step."""
+        if step % SAMPLE_EVERY == SAMPLE_EVERY - 1 or (step == 1 and not self.seen):
             self.before = self._weights()
         elif self.before is not None:
-            self.seen.append(self._measured(self.before))
+            self.seen.append(self._measure(self.before))
             self.before = None
 
     def state(self) -> dict[str, Any]:
@@ -186,7 +186,7 @@ class StepSampler:
         return {"seen": self.seen, "before": before}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` gave."""
+        """Restore what `state` returned."""
         kept = state.get("before")
         self.seen = list(state.get("seen", []))
         self.before = kept and [
@@ -195,35 +195,37 @@ class StepSampler:
         ]
 
     def _weights(self) -> list[Tensor]:
-        return [p.detach().view(-1)[at.to(p.device)].double() for p, at in zip(self.matrices, self.places, strict=True)]
+        return [
+            p.detach().view(-1)[at.to(p.device)].double() for p, at in zip(self.matrices, self.indices, strict=True)
+        ]
 
-    def _measured(self, before: list[Tensor]) -> dict[str, float]:
-        updates, gradients, pulls = [], [], []
-        for parameter, places, old in zip(self.matrices, self.places, before, strict=True):
+    def _measure(self, before: list[Tensor]) -> dict[str, float]:
+        updates, gradients, ratios = [], [], []
+        for parameter, indices, old in zip(self.matrices, self.indices, before, strict=True):
             if parameter.grad is None or parameter.grad.is_sparse:
                 continue
-            new = parameter.detach().view(-1)[places.to(parameter.device)].double()
-            gradient = parameter.grad.view(-1)[places.to(parameter.device)].double()
-            updates.append(_size(new - old) / max(_size(old), 1e-30))
-            gradients.append(_size(gradient))
-            pulls.append(self.pull * _size(old) / max(gradients[-1], 1e-30))
+            new = parameter.detach().view(-1)[indices.to(parameter.device)].double()
+            gradient = parameter.grad.view(-1)[indices.to(parameter.device)].double()
+            updates.append(_root_mean_square(new - old) / max(_root_mean_square(old), 1e-30))
+            gradients.append(_root_mean_square(gradient))
+            ratios.append(self.decay * _root_mean_square(old) / max(gradients[-1], 1e-30))
         if not updates:
             return {}
         norms = [p.grad.float().norm() for p in self.module.parameters() if p.grad is not None]
         norm = torch.stack(norms).norm() if self.norm is None else self.norm
-        found = {"gradient": float(norm), "update_ratio": float(np.median(updates))}
+        measured = {"gradient": float(norm), "update_ratio": float(np.median(updates))}
         if self.eps is not None:
-            found["gradient_over_eps"] = float(np.median(gradients)) / self.eps
-        if self.pull:
-            found["pull_over_gradient"] = float(np.median(pulls))
-        return found
+            measured["gradient_over_eps"] = float(np.median(gradients)) / self.eps
+        if self.decay:
+            measured["pull_over_gradient"] = float(np.median(ratios))
+        return measured
 
     def summary(self) -> dict[str, float]:
-        """The median of what was measured since the last summary."""
-        seen, self.seen = [found for found in self.seen if found], []
+        """Medians of the samples since the last summary."""
+        seen, self.seen = [sample for sample in self.seen if sample], []
         keys = seen[0] if seen else {}
-        return {key: float(np.median([found[key] for found in seen])) for key in keys}
+        return {key: float(np.median([sample[key] for sample in seen])) for key in keys}
 
 
-def _size(values: Tensor) -> float:
+def _root_mean_square(values: Tensor) -> float:
     return float(values.square().mean().sqrt())

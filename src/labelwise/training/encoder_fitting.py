@@ -1,4 +1,4 @@
-"""What the training loop needs of an encoder with a head: batches, loss and validation.
+"""Fitting of an encoder with a head: batches, loss and validation for the training loop.
 
 With a frozen encoder every text is encoded once and only the head is trained, on the vectors.
 """
@@ -21,26 +21,26 @@ from labelwise.networks.encoder_head import EncoderHead
 from labelwise.networks.settings import TrainingConfig
 from labelwise.topk import TopK
 from labelwise.training.batching import training_batches
-from labelwise.training.validation import validated_metrics, validation_numbers
+from labelwise.training.validation import metrics_to_validate, validation_metrics
 
 FROZEN_AT_ONCE = 2048
-"""Vectors of frozen encoders that are validated together."""
+"""Vectors of frozen encoders validated at a time."""
 
 
 @dataclass(frozen=True)
 class EncoderData:
-    """Documents of one part of the data: what the head or the encoder reads of them, and their labels."""
+    """Inputs and labels of the documents of a split."""
 
     inputs: Inputs
-    """What the encoder reads, or with a frozen encoder `Vectors`."""
+    """Inputs of the encoder, or with a frozen encoder `Vectors`."""
     labels: Any
-    """CSR [documents, labels]; may have labels that the head does not know, at the end."""
+    """CSR [documents, labels]; labels unknown to the head may follow at the end."""
 
     def __len__(self) -> int:
         return self.labels.shape[0]
 
     def identity(self) -> str:
-        """A hash of all of it."""
+        """A hash of inputs and labels."""
         labels = self.labels
         return fingerprint(*self.inputs.identity(), labels.indptr, labels.indices, list(labels.shape))
 
@@ -54,12 +54,12 @@ class EncoderBatch(NamedTuple):
 
     @property
     def targets(self) -> Targets:
-        """The labels as the head wants them."""
+        """The labels as the head's targets."""
         return Targets(self.documents, self.labels)
 
 
 class EncoderFitting:
-    """What the loop needs of an encoder with a head, or of a head alone when the vectors are there already."""
+    """Fitting of an encoder with a head, or of a head alone on vectors."""
 
     def __init__(
         self, module: EncoderHead | FlatHead, train: EncoderData, valid: EncoderData | None, config: TrainingConfig
@@ -71,15 +71,15 @@ class EncoderFitting:
         self.lengths = train.inputs.lengths
 
     def batches(self, epoch: int) -> Sequence[np.ndarray]:
-        """Rows of documents of like length."""
+        """Batches of documents of similar length."""
         return training_batches(self.lengths, self.config, epoch)
 
     def load(self, item: np.ndarray, epoch: int) -> EncoderBatch:
-        """The tensors of some training documents."""
-        return self.loaded(item)
+        """Load a batch."""
+        return self.load_rows(item)
 
-    def loaded(self, rows: np.ndarray) -> EncoderBatch:
-        """The same, whatever the epoch."""
+    def load_rows(self, rows: np.ndarray) -> EncoderBatch:
+        """The tensors of some training documents."""
         batch = self.train.inputs.batch(rows)
         targets = Targets.of_rows(self.train.labels, batch.rows)
         return EncoderBatch(targets.documents, targets.labels, tensors_of(batch))
@@ -97,16 +97,16 @@ class EncoderFitting:
         """Precision, nDCG and loss on the held-out documents."""
         if self.valid is None or len(self.valid) == 0:
             return {}
-        metrics, k = validated_metrics(self.config.metric)
+        metrics, k = metrics_to_validate(self.config.metric)
         known = self.valid.labels[:, : self.head.n_labels]
         ids = np.full((len(self.valid), k), -1, np.int32)
         scores = np.full((len(self.valid), k), -np.inf, np.float32)
-        places, total = min(k, self.head.n_labels), 0.0
+        count, total = min(k, self.head.n_labels), 0.0
         for rows, vectors in self._valid_vectors(self.valid):
-            found, best = self.head.best(vectors, places)
-            ids[rows, :places], scores[rows, :places] = found.cpu().numpy(), best.cpu().numpy()
+            labels, best = self.head.best(vectors, count)
+            ids[rows, :count], scores[rows, :count] = labels.cpu().numpy(), best.cpu().numpy()
             total += len(rows) * float(self.head.loss(vectors, Targets.of_rows(known, rows).to(vectors.device)))
-        numbers = validation_numbers(TopK(ids, scores), self.valid.labels, metrics, self.train.labels)
+        numbers = validation_metrics(TopK(ids, scores), self.valid.labels, metrics, self.train.labels)
         return {**numbers, "valid_loss": total / len(self.valid)}
 
     def _valid_vectors(self, part: EncoderData) -> Iterator[tuple[np.ndarray, Tensor]]:

@@ -1,4 +1,4 @@
-"""Finished repetitions of a bucket code on disk: a folder each, under the fingerprint of all it depends on."""
+"""Finished repetitions of a bucket code on disk: one folder per repetition, with its fingerprint."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 from labelwise.codes.buckets import checked_table
 from labelwise.errors import LabelwiseError
-from labelwise.finished import find_finished, fingerprint_in, keep_finished
-from labelwise.networks.bucket_networks import Repetition, Sizes
-from labelwise.store import stored
+from labelwise.finished import find_finished, fingerprint_by_budget, fingerprint_in, keep_finished
+from labelwise.networks.bucket_networks import NetworkShape, Repetition
+from labelwise.store import get_tensor
 
 log = logging.getLogger("labelwise")
 
@@ -25,46 +25,53 @@ class FinishedRepetitions:
     Parameters
     ----------
     folder
-        Where they are.
+        Where they are kept.
     fingerprint
-        Of a repetition, by its number.
+        From the number of a repetition to its fingerprint.
+    time_budget
+        Of this training: a repetition that a budget ended is only used under the same one.
     sizes, n_labels
-        What is to be found in the files.
+        Expected shapes of the arrays.
     own_tables
-        Whether each repetition holds the buckets of its labels.
+        Whether each repetition stores the buckets of its labels.
     """
 
     folder: Path
     fingerprint: Callable[[int], str]
-    sizes: Sizes
+    time_budget: float | None
+    sizes: NetworkShape
     n_labels: int
     own_tables: bool
 
     def find(self, number: int) -> Repetition | None:
         """A finished repetition of this training; None if there is none."""
-        found = (self._read(path, number) for path in self._paths(number) if path.exists())
-        return next((one for one in found if one is not None), None)
+        finished = (self._read(path, number) for path in self._paths(number) if path.exists())
+        return next((one for one in finished if one is not None), None)
 
-    def keep(self, one: Repetition) -> None:
-        """Put a finished one into the folder; one of another training that is there stays."""
-        fingerprint = self.fingerprint(one.number)
-        usual, beside = self._paths(one.number)
-        path = beside if fingerprint_in(usual, KIND) not in (None, fingerprint) else usual
-        with keep_finished(path, KIND, fingerprint, {"number": one.number}) as new:
-            new.write_tensors(FILE, one.to_tensors(""))
+    def keep(self, one: Repetition, ended_by_budget: bool) -> None:
+        """Write a finished repetition; one of another training in the same folder is not replaced."""
+        own = self._fingerprints(one.number)[ended_by_budget]
+        usual, *beside = self._paths(one.number)
+        path = beside[ended_by_budget] if fingerprint_in(usual, KIND) not in (None, own) else usual
+        keep_finished(path, KIND, own, FILE, one.to_tensors(""), {"number": one.number})
 
-    def _paths(self, number: int) -> tuple[Path, Path]:
-        """Where a finished repetition may be: under its number, or beside another training's that was there before."""
+    def _fingerprints(self, number: int) -> tuple[str, str]:
+        """Fingerprints of a repetition that was trained to its end, and of one that the time budget ended."""
+        own = self.fingerprint(number)
+        return own, fingerprint_by_budget(own, self.time_budget)
+
+    def _paths(self, number: int) -> list[Path]:
+        """Folders of a finished repetition: its number, or with a fingerprint if another training has taken that."""
         path = self.folder / f"{number:03d}"
-        return path, path.with_name(f"{path.name}-{self.fingerprint(number)[:8]}")
+        return [path, *(path.with_name(f"{path.name}-{own[:8]}") for own in self._fingerprints(number))]
 
     def _read(self, path: Path, number: int) -> Repetition | None:
-        held = find_finished(path, KIND, self.fingerprint(number))
+        held = find_finished(path, KIND, *self._fingerprints(number))
         if held is None:
             return None
         try:
             tensors = held.tensors(FILE)
-            buckets = stored(tensors, "buckets", path / FILE) if self.own_tables else None
+            buckets = get_tensor(tensors, "buckets", path / FILE) if self.own_tables else None
             if buckets is not None:
                 buckets = checked_table(buckets, self.n_labels, self.sizes.n_buckets, f"{path / FILE}: buckets")
             return Repetition(number, self.sizes.checked(tensors, "", path / FILE), buckets)

@@ -1,7 +1,7 @@
-"""Freed memory stays with the process while it trains on a CPU, instead of going back to the system after every step.
+"""Keeps freed memory in the process during training on a CPU, instead of returning it to the system after every step.
 
-A training step frees the same large blocks that the next step asks for. The C library gives each of them back to the
-system at once and gets pages again, zeroed one by one: on virtual machines that can cost more than the arithmetic.
+A training step frees the same large blocks that the next step allocates. The C library returns each of them to the
+system and gets new zeroed pages, which on virtual machines can cost more than the arithmetic.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ KEEPING = {TRIM_THRESHOLD: (1 << 31) - 1, TOP_PAD: 64 << 20, MMAP_MAX: 0}
 
 
 @contextmanager
-def kept_memory() -> Iterator[None]:
-    """Keep freed memory inside the block, give all of it back afterwards.
+def keep_freed_memory() -> Iterator[None]:
+    """Keep freed memory inside the block and return all of it to the system afterwards.
 
-    Does nothing without glibc, or where the environment says already how memory is kept: that choice stays.
+    Does nothing without glibc, or where the environment already configures malloc.
     """
-    if platform.libc_ver()[0] != "glibc" or chosen_outside():
+    if platform.libc_ver()[0] != "glibc" or is_set_by_environment():
         yield
         return
     library = ctypes.CDLL(None)
@@ -36,8 +36,8 @@ def kept_memory() -> Iterator[None]:
         library.malloc_trim(0)
 
 
-def chosen_outside() -> bool:
-    """Whether the environment sets how glibc keeps memory."""
+def is_set_by_environment() -> bool:
+    """Whether the environment configures glibc's malloc."""
     tunables = os.environ.get("GLIBC_TUNABLES", "")
     return "glibc.malloc." in tunables or any(name.startswith("MALLOC_") for name in os.environ)
 

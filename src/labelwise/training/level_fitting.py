@@ -1,4 +1,4 @@
-"""What the training loop needs of one level of a label tree: batches, loss and validation."""
+"""Fitting of one level of a label tree: batches, loss and validation for the training loop."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from labelwise.codes.candidates import children_of, wanted_among
+from labelwise.codes.candidates import candidate_targets, children_of
 from labelwise.encoders.base import Inputs, tensors_of
 from labelwise.finished import fingerprint
 from labelwise.networks.levels import Level, Parents, best_nodes
 from labelwise.networks.settings import TrainingConfig
 from labelwise.training.batching import training_batches
-from labelwise.training.validation import validated_metrics, validation_numbers
+from labelwise.training.validation import metrics_to_validate, validation_metrics
 
 
 @dataclass(frozen=True)
 class LevelData:
-    """Documents of one part of the data as a level sees them."""
+    """Inputs, targets and parents of the documents of a split, for one level."""
 
     inputs: Inputs
     targets: Any
-    """CSR [documents, nodes], columns sorted; may have columns at the end that the level does not know."""
+    """CSR [documents, nodes], columns sorted; columns unknown to the level may follow at the end."""
     parents: Parents | None = None
-    """Nodes above: to learn from in the training part, as predicted in the held-out one. None at the top."""
+    """Parent nodes: those to train on, or in held-out data the predicted ones. None at the top."""
 
     def identity(self) -> str:
-        """A hash of all of it."""
+        """A hash of inputs, targets and parents."""
         arrays = [*self.inputs.identity(), self.targets.indptr, self.targets.indices]
         if self.parents is not None:
             arrays += [self.parents.nodes, self.parents.scores, self.parents.offsets]
@@ -41,13 +41,13 @@ class LevelBatch(NamedTuple):
     """A loaded batch."""
 
     inputs: tuple[Tensor, ...]
-    wanted: Tensor
-    """1 for true nodes, of all or of the candidates."""
+    targets: Tensor
+    """1 for true nodes, over all nodes or the candidates."""
     candidates: Tensor | None
 
 
 class LevelFitting:
-    """What the loop needs of a level."""
+    """Fitting of a level."""
 
     def __init__(self, level: Level, train: LevelData, valid: LevelData | None, config: TrainingConfig) -> None:
         self.level, self.train, self.valid, self.config = level, train, valid, config
@@ -59,21 +59,21 @@ class LevelFitting:
         return self.level
 
     def batches(self, epoch: int) -> Sequence[np.ndarray]:
-        """Documents of like length."""
+        """Batches of documents of similar length."""
         return training_batches(self.lengths, self.config, epoch)
 
     def load(self, item: np.ndarray, epoch: int) -> LevelBatch:
-        """Inputs, what is true, and below the top which nodes are scored."""
+        """Load inputs, targets, and below the top level the candidates."""
         batch = self.train.inputs.batch(item)
         targets, parents = self.train.targets, self.train.parents
         if parents is None:
             picked = targets[batch.rows]
-            wanted = np.zeros(picked.shape, np.float32)
-            wanted[np.repeat(np.arange(len(item)), np.diff(picked.indptr)), picked.indices] = 1
-            return LevelBatch(tensors_of(batch), torch.from_numpy(wanted), None)
+            true_nodes = np.zeros(picked.shape, np.float32)
+            true_nodes[np.repeat(np.arange(len(item)), np.diff(picked.indptr)), picked.indices] = 1
+            return LevelBatch(tensors_of(batch), torch.from_numpy(true_nodes), None)
         candidates = children_of(parents.nodes[batch.rows], parents.offsets)
-        wanted = wanted_among(candidates, targets, batch.rows)
-        return LevelBatch(tensors_of(batch), torch.from_numpy(wanted), torch.from_numpy(candidates))
+        true_nodes = candidate_targets(candidates, targets, batch.rows)
+        return LevelBatch(tensors_of(batch), torch.from_numpy(true_nodes), torch.from_numpy(candidates))
 
     def loss(self, batch: LevelBatch) -> Tensor:
         """The mean loss."""
@@ -83,10 +83,10 @@ class LevelFitting:
         """Precision and nDCG on the held-out documents."""
         if self.valid is None or len(self.valid.inputs) == 0:
             return {}
-        metrics, k = validated_metrics(self.config.metric)
+        metrics, k = metrics_to_validate(self.config.metric)
         top = best_nodes(self.level, self.valid.inputs, k, self.valid.parents, "validating")
-        return validation_numbers(top, self.valid.targets, metrics, self.train.targets)
+        return validation_metrics(top, self.valid.targets, metrics, self.train.targets)
 
     def identity(self) -> str:
-        """A hash of all that is learned from, and of what decides which weights are best."""
+        """A hash of the training and held-out data."""
         return fingerprint(*(part.identity() for part in (self.train, self.valid) if part is not None))

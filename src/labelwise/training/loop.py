@@ -1,9 +1,8 @@
 """The training loop of all neural methods.
 
-A method hands over a `Fitting` (its module, batches, loss, validation) and finds the weights to keep in its module.
-Everything that decides the next step is in a checkpoint, and whatever is random is a function of the seed and the place
-in the training. Therefore a run that was killed resumes to the same weights, bit for bit on a CPU with the same number
-of threads.
+A method passes a `Fitting` (its module, batches, loss, validation) and gets the final weights in its module. A
+checkpoint has everything that decides the next step, and all randomness depends on the seed and the step. Therefore a
+killed run resumes to the same weights, bit for bit on a CPU with the same number of threads.
 """
 
 from __future__ import annotations
@@ -24,38 +23,39 @@ from labelwise.networks.settings import TrainingConfig, lower_is_better
 from labelwise.parallel import run_stream
 from labelwise.progress import progress
 from labelwise.training.averaging import Averaging
-from labelwise.training.keeping import Keeper, Place
-from labelwise.training.kept_memory import kept_memory
+from labelwise.training.callbacks import Best, Callback, History, MetricLogger, check_tensorboard, finite
+from labelwise.training.checkpoint import TIME_BUDGET
+from labelwise.training.checkpoint_manager import CheckpointManager, LoopState
+from labelwise.training.kept_memory import keep_freed_memory
 from labelwise.training.optimisers import clip_adaptively, clip_gradients, make_optimisers
-from labelwise.training.randomness import kept_randomness, own_randomness
-from labelwise.training.ranks import Machine
+from labelwise.training.randomness import preserve_random_state, seed_random_state
+from labelwise.training.ranks import Ranks
 from labelwise.training.schedules import make_schedule
-from labelwise.training.watching import Best, History, Journal, Watcher, check_tensorboard, finite
 
 if TYPE_CHECKING:
     from labelwise.fit_context import FitContext
 
-LAYOUT = 1  # of the state in a checkpoint; part of the fingerprint
+LAYOUT = 1  # version of the state in a checkpoint; part of the fingerprint
 
 
 class Fitting(Protocol):
-    """What a method hands to the loop.
+    """What a method passes to the loop.
 
-    All that changes while training must be a parameter or a buffer of the module. `loss` may draw from the global
-    generators of Python, NumPy and torch; `batches` and `load` draw from generators they seed themselves.
+    Everything that changes during training must be a parameter or a buffer of the module. `loss` may draw from the
+    global generators of Python, NumPy and torch; `batches` and `load` draw from generators they seed themselves.
     """
 
     @property
     def module(self) -> nn.Module:
-        """The module to train; its own `train()` keeps frozen parts in eval mode if they are to stay there."""
+        """The module to train; if frozen parts must stay in eval mode, its `train()` has to do so."""
         ...
 
     def batches(self, epoch: int) -> Sequence[Any]:
-        """The batches of an epoch: a function of the seed and the epoch alone."""
+        """The batches of an epoch, which depend on the seed and the epoch alone."""
         ...
 
     def load(self, item: Any, epoch: int) -> Any:
-        """The tensors of a batch in this epoch, padded to its longest document; on the CPU, the loop moves them."""
+        """The tensors of a batch, padded to its longest document; on the CPU, the loop moves them to the device."""
         ...
 
     def loss(self, batch: Any) -> Tensor:
@@ -63,7 +63,7 @@ class Fitting(Protocol):
         ...
 
     def validate(self) -> dict[str, float]:
-        """Numbers such as P@1 on held-out documents; {} when there are none. The module is in eval mode."""
+        """Metrics such as P@1 on held-out documents; {} without any. The module is in eval mode."""
         ...
 
 
@@ -74,134 +74,135 @@ def train(
     context: FitContext,
     head: Sequence[str] = (),
     rows: Sequence[str] = (),
-    watchers: Sequence[Watcher] = (),
+    callbacks: Sequence[Callback] = (),
     stage: str = "train",
     identity: str = "",
 ) -> History:
-    """Train `fitting.module` in place; it ends in eval mode on its device with the weights to keep.
+    """Train `fitting.module` in place; afterwards it is in eval mode on its device with the final weights.
 
     Parameters
     ----------
     fitting
         Module, batches, loss and validation.
     config
-        All settings.
+        Settings of training.
     context
-        Where unfinished work is kept and numbers are logged.
+        Where checkpoints are kept and metrics are logged.
     head
-        Beginnings of the names of parameters that have the head's rate.
+        Name prefixes of the parameters with the head's learning rate.
     rows
-        Beginnings of the names of tables whose gradients come as rows; sparse embeddings are found without it.
-    watchers
-        Look on and may end the training.
+        Name prefixes of the tables with row-sparse gradients; sparse embeddings need not be listed.
+    callbacks
+        Called during training; they may stop it.
     stage
-        Name of this training among several of one run: checkpoints of each have a folder of their own, and a stage that
-        was finished before an interruption is not trained again.
+        Name of this training among several of one run: each has its own folder of checkpoints, and a stage that was
+        finished before an interruption is not trained again.
     identity
         A fingerprint of the data and of the method's own settings, so that checkpoints of others are never resumed.
     """
     if config.tensorboard is not None:
         check_tensorboard()
-    machine = Machine(config.precision)
-    with torch_threads(), kept_memory(), own_randomness(config.seed + machine.rank):
-        loop = _Loop(fitting, config, context, machine, (tuple(head), tuple(rows)), watchers, stage, identity)
+    ranks = Ranks(config.precision)
+    with torch_threads(), keep_freed_memory(), seed_random_state(config.seed + ranks.rank):
+        loop = _Loop(fitting, config, context, ranks, (tuple(head), tuple(rows)), callbacks, stage, identity)
         try:
             return loop.run()
         finally:
-            loop.journal.close()
+            loop.logger.close()
             fitting.module.eval()
 
 
 class _Loop:
-    """One training on its way."""
+    """A training and its state."""
 
     def __init__(
         self,
         fitting: Fitting,
         config: TrainingConfig,
         context: FitContext,
-        machine: Machine,
+        ranks: Ranks,
         names: tuple[tuple[str, ...], tuple[str, ...]],
-        watchers: Sequence[Watcher],
+        callbacks: Sequence[Callback],
         stage: str,
         identity: str,
     ) -> None:
-        self.fitting, self.config, self.machine, self.stage = fitting, config, machine, stage
-        self.watchers = tuple(watchers) if machine.is_rank_zero else ()
-        self.looked_at = config.validate_every is not None or len(watchers) > 0
-        self.module = fitting.module.to(machine.device)
+        self.fitting, self.config, self.ranks, self.stage = fitting, config, ranks, stage
+        self.callbacks = tuple(callbacks) if ranks.is_rank_zero else ()
+        self.has_rounds = config.validate_every is not None or len(callbacks) > 0
+        self.module = fitting.module.to(ranks.device)
         self.learning = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         self.optimisers = make_optimisers(self.module, config.optimiser, *names)
         self.averaging = Averaging(config.averaging, self.learning)
-        self.keeper = Keeper(
+        self.manager = CheckpointManager(
             None if context.checkpoints is None else context.checkpoints / stage,
-            [LAYOUT, stage, identity, names, machine.ranks, config.part_of_the_result()],
+            [LAYOUT, stage, identity, names, ranks.world_size, config.part_of_the_result()],
+            config.time_budget,
             config.checkpoint_every,
             config.restore_best,
-            machine,
+            ranks,
             self.module,
             self.optimisers,
             self.averaging,
-            self.watchers,
+            self.callbacks,
         )
-        self.place = self.keeper.resume(stage) or Place(self._total_steps())
-        self.stop = self.place.stopped
-        self.schedule = make_schedule(config.schedule, self.place.total_steps)
-        # the sum stays where the loss is: to read a number from a GPU is to wait for it
-        self.loss_sum = torch.full((), self.place.loss_sum, device=machine.device)
-        tensorboard = config.tensorboard if machine.is_rank_zero and self.stop is None else None
-        self.journal = Journal(context.log if machine.is_rank_zero else None, stage, tensorboard, self.place.step)
-        self.loss = machine.loss_function(self.module, fitting.loss)  # all ranks get the first one's weights
+        self.state = self.manager.resume(stage) or LoopState(self._total_steps())
+        self.stop = self.state.stopped
+        self.schedule = make_schedule(config.schedule, self.state.total_steps)
+        # the sum stays on the device of the loss: reading a number from a GPU waits for it
+        self.loss_sum = torch.full((), self.state.loss_sum, device=ranks.device)
+        tensorboard = config.tensorboard if ranks.is_rank_zero and self.stop is None else None
+        self.logger = MetricLogger(context.log if ranks.is_rank_zero else None, stage, tensorboard, self.state.step)
+        self.loss = ranks.loss_function(self.module, fitting.loss)  # all ranks get the weights of rank zero
         self.steps_of_epoch = 1
-        self.begin = time.monotonic() - self.place.seconds
+        self.begin = time.monotonic() - self.state.seconds
 
     # --- the loop itself ---
 
     def run(self) -> History:
-        """From wherever it is to the end."""
-        place = self.place
+        """Train from the current state to the end."""
+        state = self.state
         if self.stop is None:
             self.module.train()
-            with progress(self.stage, place.total_steps) as advance:
-                advance(place.step)
+            with progress(self.stage, state.total_steps) as advance:
+                advance(state.step)
                 while self.stop is None:
-                    self._epoch(advance)
-                if self.looked_at and place.round_step < place.step:
+                    self._run_epoch(advance)
+                if self.has_rounds and state.round_step < state.step:
                     self._end_round()
             self._finish()
-        best = Best(**place.best) if place.best is not None else None
-        return History(place.records, place.step, place.epoch, place.seconds, best, place.stopped or "")
+        best = Best(**state.best) if state.best is not None else None
+        return History(state.records, state.step, state.epoch, state.seconds, best, state.stopped or "")
 
-    def _epoch(self, advance: Callable[[float], None]) -> None:
-        """The steps of this epoch that are still to be taken."""
-        place = self.place
-        windows = self._windows(place.epoch)
-        self.steps_of_epoch = len(windows)
-        todo = windows[place.step_of_epoch :]
-        batches = self._loaded([item for window in todo for item in window])
-        for window in todo:
-            loss = self._step(batches, len(window))
-            place.step += 1
-            place.step_of_epoch += 1
-            if place.step_of_epoch == len(windows):
-                place.epoch, place.step_of_epoch = place.epoch + 1, 0
+    def _run_epoch(self, advance: Callable[[float], None]) -> None:
+        """Run the remaining steps of this epoch."""
+        state = self.state
+        steps = self._batches_of_steps(state.epoch)
+        self.steps_of_epoch = len(steps)
+        todo = steps[state.step_of_epoch :]
+        batches = self._load_batches([item for step_batches in todo for item in step_batches])
+        for step_batches in todo:
+            loss = self._step(batches, len(step_batches))
+            state.step += 1
+            state.step_of_epoch += 1
+            if state.step_of_epoch == len(steps):
+                state.epoch, state.step_of_epoch = state.epoch + 1, 0
             self._after_step(loss)
             advance(1)
-            stop, save = self.machine.broadcast_flags(self.stop is not None, self.keeper.is_due(place.step))
+            stop, save = self.ranks.broadcast_flags(self.stop is not None, self.manager.is_due(state.step))
             if stop:
                 break
             if save:
                 self._save()
-        self.stop = self.machine.on_rank_zero(lambda: self.stop)
+        self.stop = self.ranks.on_rank_zero(lambda: self.stop)
 
     def _step(self, batches: Iterator[Any], count: int) -> Tensor:
         """One step: gradients of `count` batches, clipping, update. Returns the mean loss of the batches."""
-        self.optimisers.set_rates(self.schedule(self.place.step))
-        self.optimisers.forget_gradients()
+        self.optimisers.set_rates(self.schedule(self.state.step))
+        self.optimisers.clear_gradients()
         total = torch.zeros(())
         for number in range(1, count + 1):
-            batch = self.machine.move(next(batches))
-            with self.machine.no_sync() if number < count else nullcontext():
+            batch = self.ranks.move(next(batches))
+            with self.ranks.no_sync() if number < count else nullcontext():
                 loss = self.loss(batch) if count == 1 else self.loss(batch) / count
                 loss.backward()
             total = loss.detach() if number == 1 else total + loss.detach()
@@ -211,153 +212,153 @@ class _Loop:
         self.loss_sum += total
         return total
 
-    def _clip(self, most: float | Literal["adaptive"]) -> None:
-        """Scale the gradients down if their norm is too large; watchers get the norm before."""
-        if most == "adaptive":
-            norm = clip_adaptively(self.learning.values(), self.place.lengths)
+    def _clip(self, max_norm: float | Literal["adaptive"]) -> None:
+        """Scale the gradients down if their norm is too large; callbacks get the norm before."""
+        if max_norm == "adaptive":
+            norm = clip_adaptively(self.learning.values(), self.state.lengths)
         else:
-            norm = clip_gradients(self.learning.values(), most)
-        for watcher in self.watchers:
-            watcher.clipped(norm)
+            norm = clip_gradients(self.learning.values(), max_norm)
+        for callback in self.callbacks:
+            callback.clipped(norm)
 
     def _after_step(self, loss: Tensor) -> None:
-        """All that may be due now that a step is done. Sets `stop` when it was the last."""
-        place, config = self.place, self.config
-        epoch_ended = place.step_of_epoch == 0
-        if self.averaging.due(place.step, place.total_steps, place.epoch, epoch_ended, self._time_share()):
+        """Average, call callbacks, log and validate where due. Sets `stop` after the last step."""
+        state, config = self.state, self.config
+        epoch_ended = state.step_of_epoch == 0
+        if self.averaging.is_due(state.step, state.total_steps, state.epoch, epoch_ended, self._time_fraction()):
             if config.averaging.kind == "swa":
-                self.optimisers.settle()
-            self.averaging.take_in()
-        for watcher in self.watchers:
-            self.stop = watcher.after_step(place.step, loss) or self.stop
-        if place.step % config.log_every == 0:
+                self.optimisers.catch_up()
+            self.averaging.update()
+        for callback in self.callbacks:
+            self.stop = callback.after_step(state.step, loss) or self.stop
+        if state.step % config.log_every == 0:
             self._log_loss()
         every = config.validate_every
-        if (place.step % every == 0) if isinstance(every, int) else epoch_ended:
+        if (state.step % every == 0) if isinstance(every, int) else epoch_ended:
             self._end_round()
-        if place.epoch == config.epochs or place.step == config.steps:
+        if state.epoch == config.epochs or state.step == config.steps:
             self.stop = self.stop or "finished"
         elif config.time_budget is not None and self._seconds() > config.time_budget:
-            self.stop = self.stop or "time budget"
+            self.stop = self.stop or TIME_BUDGET
 
     # --- rounds: from one validation to the next ---
 
     def _log_loss(self) -> None:
-        """Read the loss since the last log line, and write one."""
-        place = self.place
-        total, steps = self.machine.mean(self.loss_sum), place.step - place.logged_step
+        """Log the mean loss since the last log line."""
+        state = self.state
+        total, steps = self.ranks.mean(self.loss_sum), state.step - state.logged_step
         if steps == 0:
             return
         if not math.isfinite(total):
             self.stop = "diverged"
-        self.journal.write(place.step, epoch=self._epochs_done(), loss=total / steps, rate=self._rate())
+        self.logger.write(state.step, epoch=self._epochs_done(), loss=total / steps, rate=self._rate())
         self.loss_sum.zero_()
-        place.logged_step = place.step
-        place.round_loss += total
+        state.logged_step = state.step
+        state.round_loss += total
 
     def _end_round(self) -> None:
-        """Validate, let watchers look, note whether it is the best so far."""
-        place = self.place
+        """Validate, call callbacks, and keep the weights if they are the best so far."""
+        state = self.state
         self._log_loss()
-        self.optimisers.settle()
-        with self._evaluating():
-            numbers, stop = self.machine.on_rank_zero(self._validated)
-            self._judge(numbers)
+        self.optimisers.catch_up()
+        with self._evaluation_mode():
+            numbers, stop = self.ranks.on_rank_zero(self._validate)
+            self._update_best(numbers)
         self.stop = stop or self.stop
-        place.records.append({key: finite(value) for key, value in numbers.items()})
-        place.round_loss, place.round_step = 0.0, place.step
+        state.records.append({key: finite(value) for key, value in numbers.items()})
+        state.round_loss, state.round_step = 0.0, state.step
 
     @contextmanager
-    def _evaluating(self) -> Iterator[None]:
-        """Averaged weights, eval mode, no gradients, the precision of training; randomness as if nothing had been."""
+    def _evaluation_mode(self) -> Iterator[None]:
+        """Averaged weights, eval mode, no gradients, the precision of training; random states are restored."""
         self.module.eval()
-        with self.averaging.in_place(), kept_randomness(), torch.no_grad(), self.machine.autocast():
+        with self.averaging.applied(), preserve_random_state(), torch.no_grad(), self.ranks.autocast():
             yield
         self.module.train()
 
-    def _validated(self) -> tuple[dict[str, Any], str | None]:
-        place = self.place
+    def _validate(self) -> tuple[dict[str, Any], str | None]:
+        state = self.state
         numbers: dict[str, Any] = {
-            "step": place.step,
+            "step": state.step,
             "epoch": self._epochs_done(),
-            "loss": place.round_loss / max(1, place.step - place.round_step),
+            "loss": state.round_loss / max(1, state.step - state.round_step),
             "rate": self._rate(),
         }
         if self.config.validate_every is not None:
-            found = self.fitting.validate()
-            if numbers.keys() & found.keys():
-                raise ValueError(f"validate() may not name its numbers {', '.join(numbers)}")
-            numbers |= found
-        stops = [watcher.after_validation(numbers) for watcher in self.watchers]
+            metrics = self.fitting.validate()
+            if numbers.keys() & metrics.keys():
+                raise ValueError(f"validate() may not name its metrics {', '.join(numbers)}")
+            numbers |= metrics
+        stops = [callback.after_validation(numbers) for callback in self.callbacks]
         written = {key: value for key, value in numbers.items() if key not in ("step", "epoch", "loss", "rate")}
         if written:
-            self.journal.write(place.step, split="valid", epoch=self._epochs_done(), **written)
+            self.logger.write(state.step, split="valid", epoch=self._epochs_done(), **written)
         return numbers, next((reason for reason in stops if reason is not None), None)
 
-    def _judge(self, numbers: dict[str, Any]) -> None:
-        """Keep the weights if they are the best so far; stop when there has been no best for too long."""
-        place, config = self.place, self.config
+    def _update_best(self, numbers: dict[str, Any]) -> None:
+        """Keep the weights if they are the best so far; stop when patience has run out."""
+        state, config = self.state, self.config
         if config.validate_every is None:
             return
         if config.metric not in numbers:
             offered = [key for key in numbers if key not in ("step", "epoch", "rate")]
             if offered == ["loss"] and config.early_stopping is None:
-                return  # nothing is held out, and nothing depends on it
+                return  # no held-out documents, and no setting depends on them
             raise ConfigError(f"training.metric: no '{config.metric}' here; {did_you_mean(config.metric, offered)}")
         value = float(numbers[config.metric])
         sign = -1 if lower_is_better(config.metric) else 1
-        if math.isfinite(value) and (place.best is None or sign * value > sign * place.best["value"]):
-            place.best = {"metric": config.metric, "value": value, "step": place.step}
-            place.without_gain = 0
-            self.keeper.save_best(place.step)
+        if math.isfinite(value) and (state.best is None or sign * value > sign * state.best["value"]):
+            state.best = {"metric": config.metric, "value": value, "step": state.step}
+            state.without_gain = 0
+            self.manager.save_best(state.step)
             return
-        place.without_gain += 1
-        if config.early_stopping is not None and place.without_gain >= config.early_stopping.patience:
+        state.without_gain += 1
+        if config.early_stopping is not None and state.without_gain >= config.early_stopping.patience:
             self.stop = self.stop or "early stopping"
 
     # --- unfinished and finished work ---
 
     def _save(self) -> None:
-        """Write a checkpoint, but not of weights that are no numbers any more."""
-        self.place.loss_sum, self.place.seconds = self.machine.mean(self.loss_sum), self._seconds()
-        if math.isfinite(self.place.loss_sum):
-            self.keeper.save(self.place)
+        """Write a checkpoint, or stop if the weights have diverged."""
+        self.state.loss_sum, self.state.seconds = self.ranks.mean(self.loss_sum), self._seconds()
+        if math.isfinite(self.state.loss_sum):
+            self.manager.save(self.state)
         else:
             self.stop = "diverged"
 
     def _finish(self) -> None:
-        place = self.place
-        self.optimisers.forget_gradients()
-        self.optimisers.settle()
-        place.stopped, place.seconds = self.stop, self._seconds()
-        place.loss_sum = place.round_loss = 0.0
-        self.keeper.finish(place)
+        state = self.state
+        self.optimisers.clear_gradients()
+        self.optimisers.catch_up()
+        state.stopped, state.seconds = self.stop, self._seconds()
+        state.loss_sum = state.round_loss = 0.0
+        self.manager.finish(state)
 
-    # --- small answers ---
+    # --- small parts ---
 
-    def _windows(self, epoch: int) -> list[list[Any]]:
+    def _batches_of_steps(self, epoch: int) -> list[list[Any]]:
         """The batches of each step of an epoch."""
         items = self.fitting.batches(epoch)
         if len(items) == 0:
-            raise DataError("there is no batch to train on")
-        return self.machine.windows(items, self.config.accumulate)
+            raise DataError("there are no batches to train on")
+        return self.ranks.batches_of_steps(items, self.config.accumulate)
 
     def _total_steps(self) -> int:
-        """All steps, as far as the first epoch tells."""
+        """Total number of steps, by the number of batches of the first epoch."""
         epochs, steps = self.config.epochs, self.config.steps
         if epochs is None:
             return steps or 0
-        total = epochs * len(self._windows(0))
+        total = epochs * len(self._batches_of_steps(0))
         return total if steps is None else min(total, steps)
 
-    def _loaded(self, items: list[Any]) -> Iterator[Any]:
-        load = partial(self.fitting.load, epoch=self.place.epoch)
+    def _load_batches(self, items: list[Any]) -> Iterator[Any]:
+        load = partial(self.fitting.load, epoch=self.state.epoch)
         if self.config.load_ahead == 0:
             return map(load, items)
         return run_stream(load, items, self.config.load_ahead)
 
     def _epochs_done(self) -> float:
-        return self.place.epoch + self.place.step_of_epoch / self.steps_of_epoch
+        return self.state.epoch + self.state.step_of_epoch / self.steps_of_epoch
 
     def _rate(self) -> float:
         return self.optimisers.parts[0].param_groups[0]["lr"]
@@ -365,9 +366,9 @@ class _Loop:
     def _seconds(self) -> float:
         return time.monotonic() - self.begin
 
-    def _time_share(self) -> float:
-        """How much of the time budget is spent, on the first rank's clock, where an average has to know."""
+    def _time_fraction(self) -> float:
+        """Fraction of the time budget used, by the clock of rank zero; 0 unless averaging needs it."""
         budget = self.config.time_budget
         if budget is None or self.config.averaging.kind != "swa":
             return 0.0
-        return self.machine.on_rank_zero(lambda: self._seconds() / budget)
+        return self.ranks.on_rank_zero(lambda: self._seconds() / budget)

@@ -1,6 +1,6 @@
 """Optimisers from their config: torch's own with torch's own defaults, parameter groups, clipping, flat state.
 
-Parameters are known by name throughout, so that a checkpoint says what belongs to what.
+Parameters are identified by name, also in checkpoints.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from labelwise.training.row_optimiser import RowOptimiser
 from labelwise.training.torch_defaults import CLASSES, torch_defaults
 
 REMEMBERED = 5
-"""Gradient norms that adaptive clipping looks back at."""
-# Our names of the settings, and torch's.
+"""Gradient norms that adaptive clipping remembers."""
+# Names of the settings: ours and torch's.
 TORCH_NAMES = {
     "betas": "betas",
     "eps": "eps",
@@ -34,11 +34,11 @@ TORCH_NAMES = {
 
 
 FUSED_ON = {"adagrad": {"cpu"}}
-"""Devices with fused kernels, where that is not all: not every torch has Adagrad's for GPUs."""
+"""Devices with fused kernels, if not all: not every torch has Adagrad's for GPUs."""
 
 
 def rates(config: OptimiserConfig) -> tuple[float, float]:
-    """The rate of the body and the rate of the head, before any schedule."""
+    """Learning rates of the body and of the head, before the schedule."""
     body = float(torch_defaults(config.name)["lr"]) if config.rate is None else config.rate
     head = body * config.head_factor if config.head_rate is None else config.head_rate
     return body * config.rate_factor, head * config.rate_factor
@@ -46,30 +46,30 @@ def rates(config: OptimiserConfig) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Optimisers:
-    """The optimisers of one training and the names of their parameters. Usually one, two with row-sparse tables."""
+    """The optimisers of one training and the names of their parameters. Usually one; two with row-sparse tables."""
 
     parts: tuple[Optimizer, ...]
     names: dict[Tensor, str]
     base_rates: tuple[tuple[dict[str, Any], float], ...]
-    """Every group and its rate before the schedule."""
+    """Each parameter group and its learning rate before the schedule."""
 
     def set_rates(self, factor: float) -> None:
-        """Set the rates of the step to come."""
+        """Set the learning rates of the next step."""
         for group, rate in self.base_rates:
             group["lr"] = rate * factor
 
     def step(self) -> None:
-        """Move the weights by their gradients."""
+        """Update the weights."""
         for part in self.parts:
             part.step()
 
-    def forget_gradients(self) -> None:
+    def clear_gradients(self) -> None:
         """Free the gradients."""
         for part in self.parts:
             part.zero_grad(set_to_none=True)
 
-    def settle(self) -> None:
-        """Carry out what row-sparse optimisers have put off, so that all weights may be read."""
+    def catch_up(self) -> None:
+        """Apply the decay that row-sparse optimisers have postponed, so that all weights may be read."""
         for part in self.parts:
             if isinstance(part, RowOptimiser):
                 part.catch_up()
@@ -85,13 +85,13 @@ class Optimisers:
         }
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Take back what `state` gave. Types are kept as they are: torch's own loading would round float64 tables."""
+        """Restore what `state` returned. Dtypes are kept: torch's own loading would round float64 tables."""
         parameters = {name: parameter for parameter, name in self.names.items()}
         owners = {p: (part, group) for part in self.parts for group in part.param_groups for p in group["params"]}
         for part in self.parts:
             part.state.clear()
-        for place, value in state.items():
-            name, _, key = place.rpartition("/")
+        for path, value in state.items():
+            name, _, key = path.rpartition("/")
             parameter = parameters[name]
             part, group = owners[parameter]
             # torch keeps step counters on the CPU unless a fused kernel counts
@@ -102,18 +102,18 @@ class Optimisers:
 def make_optimisers(
     module: nn.Module, config: OptimiserConfig, head: Sequence[str] = (), rows: Sequence[str] = ()
 ) -> Optimisers:
-    """The optimisers of all parameters of a module that learn.
+    """Build the optimisers of all trainable parameters of a module.
 
     Parameters
     ----------
     module
-        Embeddings made with ``sparse=True`` are updated row by row without being asked for.
+        Embeddings with ``sparse=True`` are always updated row by row.
     config
         Which optimiser, rates, decay.
     head
-        Beginnings of names of the parameters that have the head's rate, such as ``"head."``.
+        Name prefixes of the parameters with the head's learning rate, such as ``"head."``.
     rows
-        Beginnings of names of the tables whose gradients come as rows (see `encoders/row_gradients.py`).
+        Name prefixes of the tables with row-sparse gradients (see `encoders/row_gradients.py`).
     """
     named = {name: p for name, p in module.named_parameters() if p.requires_grad}
     if not named:
@@ -144,71 +144,71 @@ def _sparse_tables(module: nn.Module) -> set[str]:
 def _groups(
     module: nn.Module, named: Mapping[str, Tensor], config: OptimiserConfig, head: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Parameters by rate and decay. Biases and the weights of norms are what has fewer than two dimensions."""
+    """Parameter groups by learning rate and decay. Biases and norms are those with fewer than two dimensions."""
     decay = float(torch_defaults(config.name)["weight_decay"]) if config.weight_decay is None else config.weight_decay
     embeddings = {p for part in module.modules() for p in _embeddings(part)}
     body_rate, head_rate = rates(config)
     groups: dict[tuple[float, float], list[Tensor]] = {}
     for name, parameter in named.items():
-        spared = config.decay_on != "all" and parameter.ndim < 2
-        spared |= config.decay_on == "matrices_but_embeddings" and parameter in embeddings
+        no_decay = config.decay_on != "all" and parameter.ndim < 2
+        no_decay |= config.decay_on == "matrices_but_embeddings" and parameter in embeddings
         rate = head_rate if name.startswith(tuple(head)) else body_rate
-        groups.setdefault((rate, 0.0 if spared else decay), []).append(parameter)
-    return [{"params": params, "lr": rate, "weight_decay": pull} for (rate, pull), params in groups.items()]
+        groups.setdefault((rate, 0.0 if no_decay else decay), []).append(parameter)
+    return [{"params": params, "lr": rate, "weight_decay": decay} for (rate, decay), params in groups.items()]
 
 
 def _embeddings(part: nn.Module) -> Iterable[Tensor]:
-    """Tables of vectors among a module's own parameters: torch's, or those that the module names as such."""
+    """Embedding tables among a module's own parameters: torch's, or those listed in its `word_tables`."""
     if isinstance(part, nn.Embedding):
         return part.parameters()
     return (getattr(part, name) for name in getattr(part, "word_tables", ()))
 
 
 def _torch_settings(config: OptimiserConfig) -> dict[str, Any]:
-    """What the config says in torch's words; what it does not say stays torch's default."""
+    """The settings of the config under torch's names; the others have torch's defaults."""
     given = {theirs: getattr(config, ours) for ours, theirs in TORCH_NAMES.items()}
     settings = {key: value for key, value in given.items() if value is not None}
     return {**settings, "amsgrad": True} if config.name == "amsgrad" else settings
 
 
 def _torch_optimiser(config: OptimiserConfig, groups: list[dict[str, Any]]) -> Optimizer:
-    """Fused kernels where there are any: one pass over memory instead of ten (7 times as fast on a CPU)."""
-    kind: Any = CLASSES[config.name]
+    """Build torch's optimiser, with fused kernels where available: one pass over memory (7 times as fast on a CPU)."""
+    optimiser: Any = CLASSES[config.name]
     settings = _torch_settings(config)
-    # Torch finds out in the first step that there is no kernel, which is too late for another choice.
+    # Torch reports a missing kernel only in the first step, which is too late.
     devices = {parameter.device.type for group in groups for parameter in group["params"]}
     if "fused" in torch_defaults(config.name) and devices <= FUSED_ON.get(config.name, {"cpu", "cuda"}):
         settings["fused"] = True
-    return kind(groups, **settings)
+    return optimiser(groups, **settings)
 
 
-def clip_gradients(parameters: Iterable[Tensor], longest: float) -> Tensor:
-    """Scale all gradients down so that their norm is at most `longest`; returns the norm before.
+def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
+    """Scale all gradients so that their norm is at most `max_norm`; returns the norm before.
 
     Like `torch.nn.utils.clip_grad_norm_`, but for row-sparse gradients too.
     """
     values = list(_gradient_values(parameters))
     if not values:
         return torch.zeros(())
-    length = torch.nn.utils.get_total_norm(values)
-    # without an `if`: on a GPU that would wait for the number
-    factor = torch.clamp(longest / (length + 1e-6), max=1.0)
+    norm = torch.nn.utils.get_total_norm(values)
+    # without an `if`, which would wait for the number on a GPU
+    factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
     torch._foreach_mul_(values, factor)
-    return length
+    return norm
 
 
-def clip_adaptively(parameters: Iterable[Tensor], lengths: list[float]) -> Tensor:
-    """Allow a gradient norm of five times the largest of the last ones, and append its own to `lengths`.
+def clip_adaptively(parameters: Iterable[Tensor], norms: list[float]) -> Tensor:
+    """Clip the gradient norm to five times the largest of the last `norms`, and append it to `norms`.
 
-    As AttentionXML does it (You et al. 2019): of each norm no more than 1, and no more than twice the largest before
-    it, is kept; until there are five nothing is clipped. Returns the norm before.
+    As in AttentionXML (You et al. 2019): norms are recorded up to 1 and up to twice the largest recorded before; until
+    there are five, nothing is clipped. Returns the norm before clipping.
     """
-    longest = max(lengths) if len(lengths) == REMEMBERED else math.inf
-    before = clip_gradients(parameters, 5 * longest)
-    length = float(before)
-    if math.isfinite(length):
-        lengths.append(min(length, 2 * longest, 1.0))
-        del lengths[:-REMEMBERED]
+    largest = max(norms) if len(norms) == REMEMBERED else math.inf
+    before = clip_gradients(parameters, 5 * largest)
+    norm = float(before)
+    if math.isfinite(norm):
+        norms.append(min(norm, 2 * largest, 1.0))
+        del norms[:-REMEMBERED]
     return before
 
 
@@ -217,7 +217,7 @@ def _gradient_values(parameters: Iterable[Tensor]) -> Iterator[Tensor]:
         gradient = parameter.grad
         if gradient is None:
             continue
-        if gradient.is_sparse:  # rows that stand several times must be one before they are measured
+        if gradient.is_sparse:  # duplicate rows must be summed before the norm is computed
             parameter.grad = gradient = gradient.coalesce()
             yield gradient._values()
         else:

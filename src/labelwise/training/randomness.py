@@ -1,6 +1,6 @@
 """The state of every random generator (Python, NumPy, torch, the GPU) as arrays that can be stored without pickle.
 
-NumPy's old global generator is among them because code of others draws from it.
+NumPy's legacy global generator is included because other libraries draw from it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 
 def random_state() -> dict[str, np.ndarray]:
-    """The state of all generators of this process, of this process's GPU too."""
+    """The state of all generators of this process, including its GPU."""
     version, words, gauss = random.getstate()
     numpy_state = np.random.get_state(legacy=False)  # noqa: NPY002
     inner = numpy_state["state"]
@@ -31,7 +31,7 @@ def random_state() -> dict[str, np.ndarray]:
 
 
 def set_random_state(state: Mapping[str, np.ndarray]) -> None:
-    """Take back what `random_state` gave."""
+    """Restore what `random_state` returned."""
     version, *words = state["python"].tolist()
     gauss = float(state["python_gauss"][0])
     random.setstate((version, tuple(words), None if np.isnan(gauss) else gauss))
@@ -50,8 +50,8 @@ def set_random_state(state: Mapping[str, np.ndarray]) -> None:
 
 
 @contextmanager
-def kept_randomness() -> Iterator[None]:
-    """Whatever is drawn inside leaves no trace outside."""
+def preserve_random_state() -> Iterator[None]:
+    """Restore the state of all generators after the block."""
     before = random_state()
     try:
         yield
@@ -60,9 +60,9 @@ def kept_randomness() -> Iterator[None]:
 
 
 @contextmanager
-def own_randomness(seed: int) -> Iterator[None]:
-    """All generators start from `seed` inside, and outside continue as if nothing had been drawn."""
-    with kept_randomness():
+def seed_random_state(seed: int) -> Iterator[None]:
+    """Seed all generators inside the block, and restore their state afterwards."""
+    with preserve_random_state():
         random.seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002
         torch.manual_seed(seed % 2**63)

@@ -1,8 +1,8 @@
-"""Devices and ranks through Accelerate: one process or several under torchrun, CPU or GPU.
+"""Device and ranks through Accelerate: one process or several under torchrun, CPU or GPU.
 
-What Accelerate does here: finds the device, joins the ranks, averages their gradients, sends numbers around. Steps,
-gradient accumulation and precision are the loop's own: bf16 needs no loss scaling, and Accelerate would fix one
-precision for the whole life of the process.
+Accelerate chooses the device, joins the ranks, averages their gradients and exchanges numbers. Steps, gradient
+accumulation and precision are the loop's: bf16 needs no loss scaling, and Accelerate would fix one precision for the
+whole process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Loss = Callable[[Any], Tensor]
 
 
 class _LossModule(nn.Module):
-    """The loss as a module, for the wrapper that averages gradients: it must see the forward pass from outside."""
+    """The loss as a module for DistributedDataParallel, which must wrap the forward pass."""
 
     def __init__(self, module: nn.Module, loss: Loss) -> None:
         super().__init__()
@@ -37,28 +37,28 @@ class _LossModule(nn.Module):
         return self.loss(batch)
 
 
-class Machine:
+class Ranks:
     """The device and the ranks of this training."""
 
     def __init__(self, precision: str) -> None:
-        unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # poolers that no loss looks at
+        unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # poolers that no loss uses
         self.accelerator = Accelerator(cpu=computing_device().type == "cpu", kwargs_handlers=[unused])
         self.device = self.accelerator.device
-        self.ranks: int = self.accelerator.num_processes
+        self.world_size: int = self.accelerator.num_processes
         self.rank: int = self.accelerator.process_index
         self.is_rank_zero: bool = self.rank == 0
         self.half = _wants_half(precision, self.device)
         self._wrapped: nn.Module | None = None
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """The precision of forward passes."""
-        # said also for float32: Accelerate may have been started with another precision
+        """The context of forward passes: autocast in the configured precision."""
+        # also for float32: Accelerate may have been started with another precision
         if not self.half and self.accelerator.mixed_precision == "no":
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.half)
 
     def loss_function(self, module: nn.Module, loss: Loss) -> Loss:
-        """The loss to call in training: in the right precision, with gradients averaged over ranks."""
+        """The loss function of training: in the configured precision, with gradients averaged over ranks."""
 
         def in_precision(batch: Any) -> Tensor:
             with self.autocast():
@@ -66,62 +66,62 @@ class Machine:
 
         plain = isinstance(self.autocast(), nullcontext)
         function = loss if plain else in_precision
-        if self.ranks == 1:
+        if self.world_size == 1:
             return function
         self._wrapped = self.accelerator.prepare_model(_LossModule(module, function))
         return self._wrapped
 
     def no_sync(self) -> AbstractContextManager[Any]:
-        """Gradients stay on their rank inside: for all but the last batch of a step."""
+        """Do not average gradients over ranks inside: for all batches of a step except the last."""
         return nullcontext() if self._wrapped is None else self.accelerator.no_sync(self._wrapped)
 
     def move(self, batch: Any) -> Any:
-        """A batch, moved to the device."""
+        """Move a batch to the device."""
         return batch if self.device.type == "cpu" else send_to_device(batch, self.device, non_blocking=True)
 
-    def windows(self, items: Sequence[Any], accumulate: int) -> list[list[Any]]:
+    def batches_of_steps(self, items: Sequence[Any], accumulate: int) -> list[list[Any]]:
         """The batches of each step of an epoch for this rank.
 
-        Ranks take turns. Where batches do not suffice for all ranks at the end, the epoch's first ones are used again.
+        Batches are dealt to ranks in turn. If the last ranks lack a batch, the epoch's first ones are used again.
         """
-        count = -(-len(items) // self.ranks)
-        mine = [items[(turn * self.ranks + self.rank) % len(items)] for turn in range(count)]
+        count = -(-len(items) // self.world_size)
+        mine = [items[(turn * self.world_size + self.rank) % len(items)] for turn in range(count)]
         return [mine[begin : begin + accumulate] for begin in range(0, count, accumulate)]
 
     def broadcast_flags(self, *flags: bool) -> tuple[bool, ...]:
         """The flags of rank zero, on all ranks."""
-        if self.ranks == 1:
+        if self.world_size == 1:
             return flags
-        said = torch.tensor([flag and self.is_rank_zero for flag in flags], dtype=torch.int32, device=self.device)
-        return tuple(bool(flag) for flag in self._reduced(said, "sum"))
+        values = torch.tensor([flag and self.is_rank_zero for flag in flags], dtype=torch.int32, device=self.device)
+        return tuple(bool(flag) for flag in self._reduce(values, "sum"))
 
     def mean(self, value: Tensor) -> float:
         """A number averaged over ranks."""
-        return float(value) if self.ranks == 1 else float(self._reduced(value.reshape(1).float(), "mean"))
+        return float(value) if self.world_size == 1 else float(self._reduce(value.reshape(1).float(), "mean"))
 
-    def _reduced(self, value: Tensor, how: str) -> Tensor:
+    def _reduce(self, value: Tensor, how: str) -> Tensor:
         reduced: Any = self.accelerator.reduce(value, how)
         return reduced
 
     def on_rank_zero(self, make: Callable[[], Any]) -> Any:
-        """What rank zero computes, on all ranks; the others wait."""
-        if self.ranks == 1:
+        """The result of `make` on rank zero, on all ranks; the others wait."""
+        if self.world_size == 1:
             return make()
         box = [make() if self.is_rank_zero else None]
         broadcast_object_list(box)
         return box[0]
 
-    def every_rank(self, tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
-        """Equally shaped tensors of every rank, on all ranks."""
-        if self.ranks == 1:
+    def gather(self, tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+        """The tensors of all ranks, which must have equal shapes, on all ranks."""
+        if self.world_size == 1:
             return [tensors]
         gathered: dict[str, Any] = {
             name: self.accelerator.gather(tensor[None].to(self.device)) for name, tensor in tensors.items()
         }
-        return [{name: every[rank].cpu() for name, every in gathered.items()} for rank in range(self.ranks)]
+        return [{name: every[rank].cpu() for name, every in gathered.items()} for rank in range(self.world_size)]
 
     def wait(self) -> None:
-        """Until all ranks are here."""
+        """Wait for all ranks."""
         self.accelerator.wait_for_everyone()
 
 

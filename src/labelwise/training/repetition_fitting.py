@@ -1,9 +1,10 @@
-"""What the training loop needs of some repetitions of a bucket code: batches, loss and validation."""
+"""Fitting of some repetitions of a bucket code: batches, loss and validation for the training loop."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from labelwise.networks.bucket_networks import sparse_rows
 from labelwise.networks.settings import TrainingConfig
 from labelwise.topk import TopK
 from labelwise.training.batching import training_batches
-from labelwise.training.validation import validated_metrics, validation_numbers
+from labelwise.training.validation import metrics_to_validate, validation_metrics
 
 VALIDATED_AT_ONCE = 256
 
@@ -27,12 +28,12 @@ Batch = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class RepetitionData:
-    """What repetitions learn from.
+    """Training and held-out data of repetitions.
 
     Parameters
     ----------
     features, labels
-        CSR, in memory or mapped: batches pick their rows.
+        CSR, in memory or memory-mapped; batches read their rows.
     valid
         Features and labels of held-out documents, or None.
     """
@@ -42,21 +43,21 @@ class RepetitionData:
     valid: tuple[Any, Any] | None
 
     def matrices(self) -> list[Any]:
-        """All of it."""
+        """All matrices, for fingerprints."""
         return [self.features, self.labels, *(self.valid or ())]
 
 
 class RepetitionFitting:
-    """What the loop needs of some repetitions.
+    """Fitting of some repetitions.
 
     Parameters
     ----------
     data, training, loss
-        What to learn from, and how.
+        Data, settings and loss.
     network
         The repetitions' networks, stacked.
     numbers, tables, hashed
-        Per repetition its number, the buckets of its labels and the rows of its features (or None: all as they are).
+        Per repetition its number, the buckets of its labels and the rows of its features (None: not hashed).
     """
 
     def __init__(
@@ -75,34 +76,37 @@ class RepetitionFitting:
         self.ones = np.ones(data.labels.shape[0], np.int64)
 
     def batches(self, epoch: int) -> Sequence[np.ndarray]:
-        """Documents in another order each epoch, the same for every repetition; sorted inside a batch."""
+        """Batches of documents, shuffled in each epoch, equal for all repetitions; sorted within a batch."""
         return [np.sort(rows) for rows in training_batches(self.ones, self.training, epoch)]
 
     def load(self, item: np.ndarray, epoch: int) -> Batch:
-        """Sparse rows and the buckets of their labels."""
+        """Load sparse rows and the buckets of their labels."""
         rows = sparse_rows(pick_rows(self.data.features, item), len(self.tables), self.hashed)
         targets = BucketTargets.of_rows(self.data.labels, item, self.tables, self.n_buckets)
-        return rows.indptr, rows.columns, rows.values, targets.places, targets.shares
+        return rows.indptr, rows.columns, rows.values, targets.indices, targets.fractions
 
     def loss(self, batch: Batch) -> Tensor:
         """The sum of the repetitions' losses."""
-        indptr, columns, values, places, shares = batch
+        indptr, columns, values, indices, fractions = batch
         scores = self.module(SparseRows(indptr, columns, values))
-        return bucket_loss(scores, BucketTargets(places, shares), self.loss_name)
+        return bucket_loss(scores, BucketTargets(indices, fractions), self.loss_name)
+
+    @cached_property
+    def _search(self) -> BucketSearch:
+        given = dict(zip(self.numbers, self.tables, strict=True))
+        n_labels = self.data.labels.shape[1]
+        return BucketSearch(BucketTables(n_labels, self.n_buckets, tuple(self.numbers), given=given))
 
     def validate(self) -> dict[str, float]:
-        """Precision and nDCG of the labels that these repetitions alone find."""
+        """Precision and nDCG on the held-out documents, with these repetitions only."""
         if self.data.valid is None or self.data.valid[1].shape[0] == 0:
             return {}
         features, labels = self.data.valid
-        metrics, k = validated_metrics(self.training.metric)
-        given = dict(zip(self.numbers, self.tables, strict=True))
-        tables = BucketTables(self.data.labels.shape[1], self.n_buckets, tuple(self.numbers), given=given)
-        search = BucketSearch(tables)
+        metrics, k = metrics_to_validate(self.training.metric)
         parts = []
         for begin in range(0, labels.shape[0], VALIDATED_AT_ONCE):
             some = pick_rows(features, slice(begin, begin + VALIDATED_AT_ONCE))
             rows = sparse_rows(some, len(self.tables), self.hashed)
             scores = self.module.scores_by_output(rows.to(self.module.table.device))
-            parts.append(search.best(scores.float().cpu().numpy(), min(k, tables.n_items)))
-        return validation_numbers(TopK.concatenate(parts), labels, metrics, self.data.labels)
+            parts.append(self._search.best(scores.float().cpu().numpy(), min(k, self.data.labels.shape[1])))
+        return validation_metrics(TopK.concatenate(parts), labels, metrics, self.data.labels)

@@ -1,7 +1,7 @@
-"""Repetitions of a bucket code, trained alone or several at once.
+"""Training of the repetitions of a bucket code, one or several at a time.
 
-A repetition depends on its number, the settings and the data, never on which others are trained beside it, so that any
-process or machine may train any of them. Finished ones are found in a folder, and what is missing is trained.
+A repetition depends on its number, the settings and the data, never on others trained at the same time, so that any
+process or machine may train any of them. Finished ones are read from a folder, and missing ones are trained.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -17,15 +18,16 @@ import torch
 from torch import Tensor
 
 from labelwise.codes.buckets import BucketTables
-from labelwise.codes.repartition import RepartitionConfig, moved
+from labelwise.codes.repartition import RepartitionConfig, repartitioned
 from labelwise.data.csr import pick_rows
 from labelwise.encoders.sparse_mlp import SparseMLP
 from labelwise.finished import fingerprint
 from labelwise.fit_context import FitContext
 from labelwise.heads.bucket_loss import Loss
 from labelwise.mapped import counts_of
-from labelwise.networks.bucket_networks import Repetition, Sizes, networks_of, one_of, sparse_rows
+from labelwise.networks.bucket_networks import NetworkShape, Repetition, repetition_of, sparse_rows, stacked_networks
 from labelwise.networks.settings import TrainingConfig
+from labelwise.training.checkpoint import TIME_BUDGET
 from labelwise.training.finished_repetitions import FinishedRepetitions
 from labelwise.training.loop import train
 from labelwise.training.repetition_fitting import RepetitionData, RepetitionFitting
@@ -33,7 +35,7 @@ from labelwise.training.repetition_fitting import RepetitionData, RepetitionFitt
 log = logging.getLogger("labelwise")
 
 SEED_STEP = 7919
-"""Between the seeds of two rounds."""
+"""Difference between the seeds of two rounds."""
 
 
 @dataclass(frozen=True)
@@ -43,23 +45,23 @@ class RepetitionTraining:
     Parameters
     ----------
     data
-        What they learn from.
+        Training and held-out data.
     sizes, loss, training
-        The network, what it minimises, and the loop's settings.
+        Shape of the networks, loss, and settings of the loop.
     tables
         Hash tables of the labels for all repetitions.
     feature_tables
-        Hash tables of the features, or None where each feature has a row of its own.
+        Hash tables of the features, or None where each feature has its own row.
     settings
-        All else that decides the result, for the fingerprint.
+        All other settings that affect the result, for the fingerprint.
     context
-        Where unfinished work is kept and numbers are logged.
+        Where checkpoints are kept and metrics are logged.
     repartition
-        How labels move to other buckets; None: they stay.
+        Settings of repartitioning; None: labels keep their buckets.
     """
 
     data: RepetitionData
-    sizes: Sizes
+    sizes: NetworkShape
     loss: Loss
     training: TrainingConfig
     tables: BucketTables
@@ -67,73 +69,83 @@ class RepetitionTraining:
     settings: str
     context: FitContext
     repartition: RepartitionConfig | None = None
-    _fingerprints: dict[str, str] = field(default_factory=dict)
 
     def run(self, numbers: Sequence[int], folder: Path | None, at_once: int) -> list[Repetition]:
-        """All these repetitions: those found finished in the folder, and the others trained and put there."""
+        """Return these repetitions: finished ones are read from the folder, others are trained and written to it."""
         store = self._store(folder)
-        found = {} if store is None else {number: store.find(number) for number in numbers}
-        done = {number: one for number, one in found.items() if one is not None}
+        kept = {} if store is None else {number: store.find(number) for number in numbers}
+        done = {number: one for number, one in kept.items() if one is not None}
         missing = [number for number in dict.fromkeys(numbers) if number not in done]
         if done:
-            log.info("%d of %d repetitions were finished before", len(done), len(numbers))
+            log.info("%d of %d repetitions are already finished", len(done), len(numbers))
         for begin in range(0, len(missing), at_once):
             group = missing[begin : begin + at_once]
-            for one in self._train(group):
+            trained, ended_by_budget = self._train(group)
+            for one in trained:
                 done[one.number] = one
                 if not one.is_finite:
                     log.warning(
-                        "repetition %d has diverged: it finds no labels, and is not kept as finished", one.number
+                        "repetition %d has diverged: it predicts no labels and is not saved as finished", one.number
                     )
                 elif store is not None:
-                    store.keep(one)
+                    store.keep(one, ended_by_budget)
             if store is not None and self.context.checkpoints is not None:  # no longer needed
                 shutil.rmtree(self.context.checkpoints / _stage(group), ignore_errors=True)
         return [done[number] for number in numbers]
 
-    def finished(self, numbers: Sequence[int], folder: Path | None) -> list[int]:
+    def finished(self, numbers: Sequence[int], folder: Path | None) -> list[Repetition]:
         """Those of some repetitions that the folder holds."""
         store = self._store(folder)
-        return [] if store is None else [number for number in numbers if store.find(number) is not None]
+        kept = [] if store is None else [store.find(number) for number in numbers]
+        return [one for one in kept if one is not None]
 
     def _store(self, folder: Path | None) -> FinishedRepetitions | None:
         if folder is None:
             return None
-        return FinishedRepetitions(folder, self.fingerprint, self.sizes, self.tables.n_items, self._own_tables)
+        return FinishedRepetitions(
+            folder, self.fingerprint, self.training.time_budget, self.sizes, self.tables.n_items, self._own_tables
+        )
 
     # --- training ---
 
-    def _train(self, numbers: Sequence[int]) -> list[Repetition]:
-        """Train some repetitions side by side; with learned buckets in rounds, between which labels move."""
+    def _train(self, numbers: Sequence[int]) -> tuple[list[Repetition], bool]:
+        """Train some repetitions stacked; with repartitioning in rounds, between which labels change buckets.
+
+        Returns them, and whether the time budget has ended their training.
+        """
         tables = [self.tables.table(number) for number in numbers]
         hashed = None if self.feature_tables is None else [self.feature_tables.table(number) for number in numbers]
         sizes = self.sizes
         network = SparseMLP(len(numbers), sizes.n_features, sizes.hidden, sizes.n_buckets)
         biases = torch.stack([self._first_biases(table) for table in tables])
-        network.start([(self.training.seed, number) for number in numbers], biases)
-        rounds, last = self._rounds(), len(sizes.hidden)
+        network.initialise([(self.training.seed, number) for number in numbers], biases)
+        rounds, last, ended_by_budget = self._rounds(), len(sizes.hidden), False
         for index, training in enumerate(rounds):
-            train(
+            history = train(
                 RepetitionFitting(self.data, training, self.loss, network, list(numbers), tables, hashed),
                 training,
                 context=self.context,
                 head=(f"biases.{last}", f"weights.{last - 1}" if last else "table"),
                 rows=("table",),
                 stage=_stage(numbers) if len(rounds) == 1 else f"{_stage(numbers)}/round-{index}",
-                identity=self.identity() + fingerprint(*tables),
+                identity=self.identity + fingerprint(*tables),
             )
+            ended_by_budget |= history.stopped == TIME_BUDGET
             if self.repartition is not None and index + 1 < len(rounds):
                 before = tables
-                tables = [self._moved(network, row, tables[row], hashed, number) for row, number in enumerate(numbers)]
+                tables = [
+                    self._repartition(network, row, tables[row], hashed, number) for row, number in enumerate(numbers)
+                ]
                 stay = np.mean([(old == new).mean() for old, new in zip(before, tables, strict=True)])
-                log.info("round %d: %.0f %% of the labels have moved", index + 1, 100 * (1 - stay))
-        return [
-            one_of(network, index, number, tables[index] if self._own_tables else None)
+                log.info("round %d: %.0f %% of the labels changed buckets", index + 1, 100 * (1 - stay))
+        trained = [
+            repetition_of(network, index, number, tables[index] if self._own_tables else None)
             for index, number in enumerate(numbers)
         ]
+        return trained, ended_by_budget
 
     def _rounds(self) -> list[TrainingConfig]:
-        """A short training before each move and the whole one after the last, each with a seed of its own."""
+        """A short training before each repartition and the full one after the last, each with its own seed."""
         if self.repartition is None:
             return [self.training]
         epochs = [self.repartition.every] * self.repartition.times + [int(self.training.epochs or 1)]
@@ -142,11 +154,11 @@ class RepetitionTraining:
             for index, count in enumerate(epochs)
         ]
 
-    def _moved(
+    def _repartition(
         self, network: SparseMLP, index: int, table: np.ndarray, hashed: Sequence[np.ndarray] | None, number: int
     ) -> np.ndarray:
-        """New buckets of all labels by what one network has learned."""
-        own = networks_of([one_of(network, index, 0, None)], self.sizes).to(network.table.device)
+        """New buckets of all labels, by the scores of one network."""
+        own = stacked_networks([repetition_of(network, index, 0, None)], self.sizes).to(network.table.device)
         numbers = None if hashed is None else [hashed[index]]
 
         def scores(documents: np.ndarray) -> np.ndarray:
@@ -156,10 +168,10 @@ class RepetitionTraining:
 
         settings, labels = self.repartition or RepartitionConfig(), self.data.labels
         offers = settings.offered(labels.shape[1], self.sizes.n_buckets, self.training.seed, number)
-        return moved(labels, table, scores, self.sizes.n_buckets, settings.choices, offers)
+        return repartitioned(labels, table, scores, self.sizes.n_buckets, settings.choices, offers)
 
     def _first_biases(self, table: np.ndarray) -> Tensor:
-        """Outputs begin at how frequent buckets are: log-odds, or for softmax logarithms of fractions."""
+        """Initial output biases from bucket frequencies: log-odds, or for softmax log-fractions."""
         labels = self.data.labels
         counts = counts_of(labels.indices, self.sizes.n_buckets, table).astype(np.float64)
         if self.loss == "softmax":
@@ -170,25 +182,23 @@ class RepetitionTraining:
 
     @property
     def _own_tables(self) -> bool:
-        """Whether buckets are not the hash's, so that each repetition has to hold its own."""
+        """Whether buckets are given or learned, so that each repetition stores its own."""
         return self.repartition is not None or self.tables.given is not None
 
     # --- fingerprints ---
 
+    @cached_property
     def identity(self) -> str:
-        """A hash of the data and of all settings but the number and given tables."""
-        if "identity" not in self._fingerprints:
-            matrices = self.data.matrices()
-            arrays = [getattr(matrix, part) for matrix in matrices for part in ("indptr", "indices", "data")]
-            settings = [self.settings, self.training.part_of_the_result()]
-            shapes = [list(matrix.shape) for matrix in matrices]
-            self._fingerprints["identity"] = fingerprint(*arrays, shapes, settings)
-        return self._fingerprints["identity"]
+        """A hash of the data and all settings, except the number and given tables."""
+        matrices = self.data.matrices()
+        arrays = [getattr(matrix, part) for matrix in matrices for part in ("indptr", "indices", "data")]
+        settings = [self.settings, self.training.part_of_the_result()]
+        return fingerprint(*arrays, [list(matrix.shape) for matrix in matrices], settings)
 
     def fingerprint(self, number: int) -> str:
-        """A hash of all that one repetition depends on; a hash's table follows from its number."""
+        """A hash of all that one repetition depends on; hashed buckets follow from its number."""
         given = self.tables.given or {}
-        return fingerprint(self.identity(), number, *([given[number]] if number in given else []))
+        return fingerprint(self.identity, number, *([given[number]] if number in given else []))
 
 
 def _stage(numbers: Sequence[int]) -> str:

@@ -1,10 +1,10 @@
-"""Updates of only those rows of a table that a batch has touched: for output layers and embeddings of millions of rows.
+"""Row-sparse optimisers, which update only the rows in a batch: for output layers and embeddings of millions of rows.
 
-Moments are dense tables, but a step reads and writes the touched rows alone, so that its cost does not grow with the
-table. The formulas are those of torch's dense optimisers; a row that is not touched rests: its moments neither fade nor
-move it (as in torch's SparseAdam). Decay is the exception. Where it is a plain factor of the weights (adamw, and sgd
-without momentum) the factors a row has missed are kept as one running sum and are applied when the row is next touched,
-or by `catch_up`. Where decay goes through the gradient (the other optimisers) only touched rows feel it.
+Moments are dense tables, but a step reads and writes only the rows with gradients, so that its cost does not grow with
+the table. The formulas are those of torch's dense optimisers; moments and weights of other rows do not change (as in
+torch's SparseAdam). Decay is the exception. Where it is decoupled, a factor of the weights (adamw, and sgd without
+momentum), the factors are kept as one running sum and are applied when a row next has a gradient, or by `catch_up`.
+Where decay is part of the gradient (the other optimisers), only rows with gradients decay.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from labelwise.parallel import ranges, run_all, threads
 from labelwise.training.torch_defaults import torch_defaults
 
 FEW = 1 << 16
-"""Numbers that are not worth a second thread."""
+"""Gradients up to this size use one thread."""
 
 
 class RowOptimiser(Optimizer):
@@ -35,7 +35,7 @@ class RowOptimiser(Optimizer):
     name
         ``adam``, ``amsgrad``, ``adamw``, ``adagrad``, ``adadelta`` or ``sgd``.
     settings
-        In torch's words (``betas``, ``eps``, ``momentum`` ...); what is missing has torch's default.
+        By torch's names (``betas``, ``eps``, ``momentum`` ...); missing ones have torch's defaults.
     """
 
     def __init__(self, params: Any, name: str, settings: dict[str, Any] | None = None) -> None:
@@ -45,9 +45,9 @@ class RowOptimiser(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Update the touched rows. A dense gradient touches all. There is no use for a closure."""
+        """Update the rows with gradients; a dense gradient updates all. Closures are not supported."""
         if closure is not None:
-            raise TypeError("a closure is not used here")
+            raise TypeError("closures are not supported")
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
@@ -63,14 +63,14 @@ class RowOptimiser(Optimizer):
         if gradient.is_sparse:
             gradient = gradient.coalesce()
             rows, gradient = gradient._indices()[0], gradient._values()
-        if self._fades(group):
-            self._fade(parameter, group, rows)
-        tables = _Tables(state, parameter, rows)
+        if self._decay_is_decoupled(group):
+            self._decay(parameter, group, rows)
+        tables = _TouchedRows(state, parameter, rows)
         if rows is not None and self._plain_adam(parameter, gradient, group):
             self._adam_rows(tables, rows, gradient, group, int(state["step"]))
             return
         weights = _take(parameter, rows)
-        if group["weight_decay"] and not self._fades(group):
+        if group["weight_decay"] and not self._decay_is_decoupled(group):
             gradient = gradient + group["weight_decay"] * weights
         weights -= self.rule(gradient, tables, group, int(state["step"]))
         _put(parameter, rows, weights)
@@ -78,7 +78,7 @@ class RowOptimiser(Optimizer):
     # --- the usual case on a CPU, in one pass ---
 
     def _plain_adam(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> bool:
-        """Whether the kernel can do it."""
+        """Whether the kernel supports this update."""
         return (
             self.rule is _adam
             and not group["amsgrad"]
@@ -87,11 +87,13 @@ class RowOptimiser(Optimizer):
             and parameter.is_contiguous()
         )
 
-    def _adam_rows(self, tables: _Tables, rows: Tensor, gradient: Tensor, group: dict[str, Any], step: int) -> None:
+    def _adam_rows(
+        self, tables: _TouchedRows, rows: Tensor, gradient: Tensor, group: dict[str, Any], step: int
+    ) -> None:
         from labelwise.kernels.networks.row_adam import update_rows
 
         beta1, beta2 = group["betas"]
-        decay = 0.0 if self._fades(group) else group["weight_decay"]
+        decay = 0.0 if self._decay_is_decoupled(group) else group["weight_decay"]
         settings = (
             decay, beta1, beta2, group["lr"] / (1 - beta1**step), 1 / math.sqrt(1 - beta2**step), group["eps"],
         )  # fmt: skip
@@ -102,25 +104,25 @@ class RowOptimiser(Optimizer):
         parts = ranges(len(rows), threads() if gradient.numel() > FEW else 1)
         run_all(lambda part: kernel(*arrays, *part, *numbers), parts)
 
-    # --- decay that was put off ---
+    # --- postponed decay ---
 
-    def _fades(self, group: dict[str, Any]) -> bool:
-        """Whether decay is a plain factor of the weights."""
+    def _decay_is_decoupled(self, group: dict[str, Any]) -> bool:
+        """Whether decay is a factor of the weights instead of a term of the gradient."""
         if not group["weight_decay"]:
             return False
         return self.name == "adamw" or (self.name == "sgd" and not group["momentum"])
 
-    def _fade(self, parameter: Tensor, group: dict[str, Any], rows: Tensor | None) -> None:
-        """Count this step's decay for all rows, and apply all that the touched ones have missed."""
+    def _decay(self, parameter: Tensor, group: dict[str, Any], rows: Tensor | None) -> None:
+        """Record this step's decay for all rows, and apply to `rows` all that they have missed."""
         state = self.state[parameter]
         if "faded" not in state:
             state["fading"] = torch.zeros((), dtype=torch.float64)  # sum of the logarithms of all factors so far
             state["faded"] = torch.zeros(len(parameter), dtype=torch.float64, device=parameter.device)
-        pull = min(group["lr"] * group["weight_decay"], 1 - 1e-9)  # a pull of 1 or more would only jump over zero
-        state["fading"] += math.log1p(-pull)
-        self._apply_fading(parameter, rows)
+        decay = min(group["lr"] * group["weight_decay"], 1 - 1e-9)  # a factor of 0 or less would change the sign
+        state["fading"] += math.log1p(-decay)
+        self._apply_missed_decay(parameter, rows)
 
-    def _apply_fading(self, parameter: Tensor, rows: Tensor | None) -> None:
+    def _apply_missed_decay(self, parameter: Tensor, rows: Tensor | None) -> None:
         state = self.state[parameter]
         missed = torch.exp(float(state["fading"]) - _take(state["faded"], rows)).to(parameter.dtype)
         weights = _take(parameter, rows)
@@ -133,11 +135,11 @@ class RowOptimiser(Optimizer):
 
     @torch.no_grad()
     def catch_up(self, parameter: Tensor | None = None, rows: Tensor | None = None) -> None:
-        """Apply the decay that rows have missed: to all tables, or to some rows of one before they are read."""
+        """Apply postponed decay: to all tables, or to some rows of one table before they are read."""
         chosen = list(self.state) if parameter is None else [parameter]
         for one in chosen:
             if "faded" in self.state[one]:
-                self._apply_fading(one, rows)
+                self._apply_missed_decay(one, rows)
 
 
 def _take(table: Tensor, rows: Tensor | None) -> Tensor:
@@ -150,14 +152,14 @@ def _put(table: Tensor, rows: Tensor | None, values: Tensor) -> None:
         table.detach().index_copy_(0, rows, values)
 
 
-class _Tables:
-    """The moments of the touched rows."""
+class _TouchedRows:
+    """The moments of the rows with gradients."""
 
     def __init__(self, state: dict[str, Any], parameter: Tensor, rows: Tensor | None) -> None:
         self.state, self.parameter, self.rows = state, parameter, rows
 
     def whole(self, name: str, start: float = 0.0) -> Tensor:
-        """The whole table, made when first needed."""
+        """The whole table, created when first needed."""
         if name not in self.state:
             self.state[name] = torch.full_like(self.parameter, start, memory_format=torch.preserve_format)
         return self.state[name]
@@ -170,10 +172,10 @@ class _Tables:
         return values
 
 
-# --- the rules: what is taken off the weights, with torch's formulas ---
+# --- update rules: what is subtracted from the weights, with torch's formulas ---
 
 
-def _adam(gradient: Tensor, tables: _Tables, group: dict[str, Any], step: int) -> Tensor:
+def _adam(gradient: Tensor, tables: _TouchedRows, group: dict[str, Any], step: int) -> Tensor:
     beta1, beta2 = group["betas"]
     first = tables.change("exp_avg", lambda m: m.lerp_(gradient, 1 - beta1))
     second = tables.change("exp_avg_sq", lambda v: v.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2))
@@ -184,27 +186,27 @@ def _adam(gradient: Tensor, tables: _Tables, group: dict[str, Any], step: int) -
     return first / denominator * (group["lr"] / (1 - beta1**step))
 
 
-def _adagrad(gradient: Tensor, tables: _Tables, group: dict[str, Any], step: int) -> Tensor:
+def _adagrad(gradient: Tensor, tables: _TouchedRows, group: dict[str, Any], step: int) -> Tensor:
     start = group["initial_accumulator_value"]
     total = tables.change("sum", lambda s: s.addcmul_(gradient, gradient), start)
     rate = group["lr"] / (1 + (step - 1) * group["lr_decay"])
     return rate * gradient / total.sqrt().add_(group["eps"])
 
 
-def _adadelta(gradient: Tensor, tables: _Tables, group: dict[str, Any], step: int) -> Tensor:
+def _adadelta(gradient: Tensor, tables: _TouchedRows, group: dict[str, Any], step: int) -> Tensor:
     rho, eps = group["rho"], group["eps"]
     squares = tables.change("square_avg", lambda s: s.mul_(rho).addcmul_(gradient, gradient, value=1 - rho))
-    moved: list[Tensor] = []
+    deltas: list[Tensor] = []
 
-    def remember(moves: Tensor) -> Tensor:
-        moved.append(moves.add(eps).sqrt_().div_(squares.add(eps).sqrt_()).mul_(gradient))
-        return moves.mul_(rho).addcmul_(moved[0], moved[0], value=1 - rho)
+    def accumulate(average: Tensor) -> Tensor:
+        deltas.append(average.add(eps).sqrt_().div_(squares.add(eps).sqrt_()).mul_(gradient))
+        return average.mul_(rho).addcmul_(deltas[0], deltas[0], value=1 - rho)
 
-    tables.change("acc_delta", remember)
-    return group["lr"] * moved[0]
+    tables.change("acc_delta", accumulate)
+    return group["lr"] * deltas[0]
 
 
-def _sgd(gradient: Tensor, tables: _Tables, group: dict[str, Any], step: int) -> Tensor:
+def _sgd(gradient: Tensor, tables: _TouchedRows, group: dict[str, Any], step: int) -> Tensor:
     momentum = group["momentum"]
     if not momentum:
         return group["lr"] * gradient

@@ -1,4 +1,4 @@
-"""Torch's optimisers by our names, and the defaults torch itself gives them."""
+"""Torch's optimisers by our names, and torch's default settings."""
 
 from __future__ import annotations
 

@@ -1,42 +1,43 @@
 """Training of a label tree with a network at every level, from the top down.
 
-A level is trained on the nodes above the true ones and on those that the trained level above ranks highest, and starts
-from the weights of that level. Every level is a stage of its own for checkpoints; what a finished level ranks highest
-is kept as well, so that a resumed run does not rank all documents again.
+A level is trained on the children of the true parents and of those that the level above ranks highest, and is
+initialised from the weights of that level. Every level is a separate stage for checkpoints; the nodes a finished level
+ranks highest are saved as well, so that a resumed run does not rank all documents again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from labelwise.codes.candidates import nodes_to_learn_from
+from labelwise.codes.candidates import training_nodes
 from labelwise.codes.tree import LabelTree
 from labelwise.encoders.base import Inputs
 from labelwise.finished import find_finished, fingerprint, keep_finished
 from labelwise.fit_context import FitContext
 from labelwise.networks.attention_tree import AttentionTree, parents_of
+from labelwise.networks.level_factory import LevelFactory
 from labelwise.networks.levels import Level, Parents, best_nodes
 from labelwise.networks.settings import TrainingConfig
 from labelwise.topk import TopK
+from labelwise.training.callbacks import History
 from labelwise.training.level_fitting import LevelData, LevelFitting
 from labelwise.training.loop import train
-from labelwise.training.watching import History
 
 RANKING_KIND, RANKING_FILE = "ranking", "ranking.safetensors"
 
 
 @dataclass(frozen=True)
 class TreeData:
-    """Inputs and labels of one part of the data."""
+    """Inputs and labels of a split."""
 
     inputs: Inputs
     labels: Any
-    """CSR [documents, labels]; may have labels at the end that the tree does not know."""
+    """CSR [documents, labels]; labels unknown to the tree may follow at the end."""
 
 
 @dataclass(frozen=True)
@@ -45,17 +46,17 @@ class TreeTraining:
 
     Parameters
     ----------
-    make
-        A new network for so many nodes, with the first weights of its encoder drawn from a seed.
+    levels
+        Builds the networks.
     beam
-        Nodes a document keeps at each level.
+        Nodes kept per document and level.
     training
         Settings of the loop, for each level; levels share the time budget.
     context, name, identity
-        Where to keep unfinished work, under which name, and what else decides the result.
+        Where to keep checkpoints, under which name prefix, and a fingerprint of all else that affects the result.
     """
 
-    make: Callable[[int, int], Level]
+    levels: LevelFactory
     beam: int
     training: TrainingConfig
     context: FitContext
@@ -73,7 +74,7 @@ class TreeTraining:
             learn_from = ranked[0]
             if learn_from is not None:
                 count = min(self.beam, tree.sizes[depth - 1])
-                nodes = nodes_to_learn_from(targets[depth - 1], learn_from.nodes, count)
+                nodes = training_nodes(targets[depth - 1], learn_from.nodes, count)
                 learn_from = Parents(nodes, np.empty((len(nodes), 0), np.float32), learn_from.offsets)
             part = LevelData(train_on.inputs, targets[depth], learn_from)
             held_out = None
@@ -81,22 +82,22 @@ class TreeTraining:
                 held_out = LevelData(valid.inputs, valid_targets[depth], ranked[1])
             level = self._new_level(size, self.training.seed + depth, targets[depth], levels[-1] if levels else None)
             spent = sum(history.seconds for history in histories)
-            training = with_budget(self.training, spent, tree.depth - depth)
+            training = with_time_left(self.training, spent, tree.depth - depth)
             histories.append(self._train(depth, LevelFitting(level, part, held_out, training)))
             levels.append(level)
             if depth + 1 < tree.depth:
                 documents = [train_on.inputs, *([] if valid is None else [valid.inputs])]
-                tops = [self._ranked(tree, depth, level, d, ranked[n], n) for n, d in enumerate(documents)]
+                tops = [self._rank(tree, depth, level, d, ranked[n], n) for n, d in enumerate(documents)]
                 ranked = [parents_of(top, tree, depth + 1) for top in tops] + [None] * (2 - len(tops))
             level.free_memory()
         return AttentionTree(tree, levels, self.beam), histories
 
     def _new_level(self, size: int, seed: int, targets: Any, above: Level | None) -> Level:
-        level = self.make(size, seed)
+        level = self.levels.new(size, seed)
         if above is None:
-            level.start(targets, seed)
+            level.initialise(targets, seed)
         else:
-            level.start_below(above, seed)
+            level.initialise_from(above, seed)
         return level
 
     def _train(self, depth: int, fitting: LevelFitting) -> History:
@@ -110,10 +111,10 @@ class TreeTraining:
             identity=self.identity + fitting.identity(),
         )
 
-    def _ranked(
+    def _rank(
         self, tree: LabelTree, depth: int, level: Level, inputs: Inputs, above: Parents | None, part: int
     ) -> TopK:
-        """The best nodes of a trained level, or the very ones that an earlier try has found."""
+        """The best nodes of a trained level; read from disk if an earlier attempt has saved them."""
         count = min(self.beam, tree.sizes[depth])
         folder = self.context.checkpoints
         if folder is None:
@@ -126,20 +127,45 @@ class TreeTraining:
         if {"ids", "scores"} <= arrays.keys():
             return TopK(arrays["ids"], arrays["scores"])
         top = best_nodes(level, inputs, count, above, "ranking")
-        with keep_finished(path, RANKING_KIND, own) as new:
-            new.write_tensors(RANKING_FILE, {"ids": top.ids, "scores": top.scores})
+        keep_finished(path, RANKING_KIND, own, RANKING_FILE, {"ids": top.ids, "scores": top.scores})
         return top
 
 
-def with_budget(training: TrainingConfig, spent: float, left: int) -> TrainingConfig:
-    """The settings of a stage, with its equal share of what is left of the time for all."""
+def train_trees(
+    trees: Sequence[LabelTree],
+    seeds: Sequence[int],
+    levels: LevelFactory,
+    beam: int,
+    training: TrainingConfig,
+    data: tuple[TreeData, TreeData | None],
+    context: FitContext,
+    identity: str,
+) -> tuple[list[AttentionTree], list[list[History]]]:
+    """Train the networks of several trees, each with its own seed; `data` is to train on and to validate with.
+
+    Trees share the time budget. The other parameters are those of `TreeTraining`.
+    """
+    trained: list[AttentionTree] = []
+    histories: list[list[History]] = []
+    for number, (tree, seed) in enumerate(zip(trees, seeds, strict=True)):
+        spent = sum(history.seconds for of_tree in histories for history in of_tree)
+        own = with_time_left(training.model_copy(update={"seed": seed}), spent, len(trees) - number)
+        name = f"tree{number}-" if len(trees) > 1 else ""
+        one, of_levels = TreeTraining(levels, beam, own, context, name, identity).run(tree, *data)
+        trained.append(one)
+        histories.append(of_levels)
+    return trained, histories
+
+
+def with_time_left(training: TrainingConfig, spent: float, left: int) -> TrainingConfig:
+    """The settings of the next of `left` stages, with an equal part of the remaining time budget."""
     if training.time_budget is None:
         return training
     return training.model_copy(update={"time_budget": max((training.time_budget - spent) / left, 1e-9)})
 
 
 def _targets(tree: LabelTree, labels: Any) -> list[Any]:
-    """What is true at each level; labels that the tree does not know stay at the end of the last."""
+    """Targets of each level; labels unknown to the tree stay at the end of the last."""
     known, unknown = labels[:, : tree.n_labels], labels[:, tree.n_labels :]
     targets = tree.aggregate(known)
     if unknown.shape[1]:

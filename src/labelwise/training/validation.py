@@ -1,4 +1,4 @@
-"""The numbers that training looks at: ranking metrics of predictions for held-out documents."""
+"""Ranking metrics on held-out documents during training."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from labelwise.topk import TopK
 VALIDATED = ("P@1", "P@3", "P@5", "nDCG@5")
 
 
-def validated_metrics(metric: str) -> tuple[list[str], int]:
-    """The metrics to work out, that of the training config among them, and the places they look at."""
+def metrics_to_validate(metric: str) -> tuple[list[str], int]:
+    """The metrics to compute, including that of the training config, and the number of predictions they need."""
     metrics = list(dict.fromkeys([*VALIDATED, *([metric] if "loss" not in metric else [])]))
-    return metrics, max(int(found) for name in metrics for found in re.findall(r"@(\d+)", name) or ["5"])
+    return metrics, max(int(k) for name in metrics for k in re.findall(r"@(\d+)", name) or ["5"])
 
 
-def validation_numbers(top: TopK, labels: Any, metrics: list[str], train_labels: Any) -> dict[str, float]:
-    """Metrics of predictions; `labels` may have columns that training has not."""
+def validation_metrics(top: TopK, labels: Any, metrics: list[str], train_labels: Any) -> dict[str, float]:
+    """Metrics of predictions; `labels` may have columns that the training labels lack."""
     counts = counts_of(train_labels.indices, labels.shape[1])
-    # places instead of scores: a network that has hardly begun gives many equal ones, which is not worth a warning
-    places = np.where(np.isneginf(top.scores), -np.inf, -np.arange(top.k)).astype(np.float32)
-    found = evaluate(
-        TopK(top.ids, places), labels, metrics, train=counts, train_documents=train_labels.shape[0], groups=()
+    # ranks instead of scores: a network has many ties early in training, which need no warning
+    by_rank = np.where(np.isneginf(top.scores), -np.inf, -np.arange(top.k)).astype(np.float32)
+    result = evaluate(
+        TopK(top.ids, by_rank), labels, metrics, train=counts, train_documents=train_labels.shape[0], groups=()
     )
-    return dict(found.values)
+    return dict(result.values)

@@ -91,13 +91,13 @@ def _explain(fault: int, name: str, detail: int) -> str:
     sizes = f"{detail >> 32:,} numbers and '{other}' {detail & 0xFFFFFFFF:,}"
     expected = "floats" if name.endswith("vals") else "whole numbers (int64)"
     sentences = {
-        kernel.BAD_SUM: f"the checksum (CRC-32C) is wrong, so the record is damaged; {COPY_AGAIN}",
+        kernel.BAD_CHECKSUM: f"the checksum (CRC-32C) is wrong, so the record is damaged; {COPY_AGAIN}",
         kernel.BAD_MESSAGE: "this is not a tf.train.Example: the message is invalid, or of another type",
-        kernel.WRONG_KIND: f"'{name}' contains {TYPE_NAMES.get(detail, 'something else')}; it needs {expected}",
+        kernel.WRONG_TYPE: f"'{name}' contains {TYPE_NAMES.get(detail, 'something else')}; it needs {expected}",
         kernel.NO_FEATURES: f"it has neither 'input_idxs' nor 'input_vals'; expected {', '.join(kernel.NAMES)}",
         kernel.BAD_INDEX: f"'{name}' contains {detail:,}; numbers from 0 to {kernel.MAX_INDEX:,} are accepted",
         kernel.NOT_FINITE: f"'{name}' contains NaN or infinity; only finite numbers are accepted",
-        kernel.UNEQUAL: f"'{name}' has {sizes}; both need the same number",
+        kernel.SIZES_DIFFER: f"'{name}' has {sizes}; both need the same number",
         kernel.SUM_TOO_LARGE: "the sum of the values of a duplicate column does not fit a float32",
     }
     return sentences[fault]
@@ -138,7 +138,7 @@ def recognises(path: Path) -> bool:
         return False
     from labelwise.kernels.formats import example_records as kernel
 
-    return kernel.whole_records(head, 12)[0] == kernel.FINE
+    return kernel.complete_records(head, 12)[0] == kernel.FINE
 
 
 def parts(folder: Path) -> dict[str, Path]:
@@ -173,5 +173,6 @@ FORMAT = Format(
     write=write,
     parts=parts,
     extension=EXTENSION,
+    other_extensions=(".tfrecord",),
     read_mapped=read,
 )

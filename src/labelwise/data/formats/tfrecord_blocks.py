@@ -45,7 +45,7 @@ def _cut_records(stream: InputStream, block_bytes: int) -> Iterator[RecordBlock]
         size = block_bytes
         filled, ended = fill(stream, buffer, len(carried))
         data = np.frombuffer(buffer, np.uint8)
-        fault, end, count = kernel.whole_records(data, filled)
+        fault, end, count = kernel.complete_records(data, filled)
         if count:
             yield RecordBlock(data[:end], number, count, first_byte=offset)
         number, offset = number + count, offset + end

@@ -153,8 +153,8 @@ def _explain(data: np.ndarray, fault: int, position: int, n_features: int, n_lab
         kernel.BAD_FEATURE: f"{token} is not a feature; features are written column:value",
         kernel.BAD_VALUE: f"the value of {token} is not a finite decimal number that fits a float32",
         kernel.INDEX_TOO_LARGE: f"the number {part} is too large; at most {kernel.MAX_INDEX} is possible",
-        kernel.FEATURE_OUTSIDE: f"feature {part}, {says} {n_features} features, numbered from 0; {IGNORE}",
-        kernel.LABEL_OUTSIDE: f"label {part}, {says} {n_labels} labels, numbered from 0; {IGNORE}",
+        kernel.FEATURE_OUT_OF_RANGE: f"feature {part}, {says} {n_features} features, numbered from 0; {IGNORE}",
+        kernel.LABEL_OUT_OF_RANGE: f"label {part}, {says} {n_labels} labels, numbered from 0; {IGNORE}",
         kernel.SUM_TOO_LARGE: "the sum of the values of a duplicate column does not fit a float32",
     }
     return sentences[fault]
@@ -198,5 +198,6 @@ FORMAT = Format(
     write=write,
     parts=parts,
     extension=".txt",
+    other_extensions=(".xc", ".svm"),
     read_mapped=read,
 )

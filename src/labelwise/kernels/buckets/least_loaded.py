@@ -1,4 +1,4 @@
-"""Labels into the least loaded of the buckets that suit them: the power of several choices."""
+"""Assign labels to the least loaded of their preferred buckets (the power of several choices)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from labelwise.kernels.jit import jit
 def least_loaded(choices, order, n_buckets):
     """The bucket of each label: of its `choices` [labels, n], best first, the one with the fewest labels so far.
 
-    Labels choose in the given order; where loads are equal the better bucket is taken.
+    Labels are assigned in the given order; ties go to the better bucket.
     """
     loads = np.zeros(n_buckets, np.int64)
     chosen = np.empty(len(choices), np.int64)

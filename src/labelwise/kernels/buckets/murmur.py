@@ -1,4 +1,4 @@
-"""MurmurHash3 (32 bits, x86) of whole numbers, four bytes each: the hash of feature hashing and of MACH's tables."""
+"""MurmurHash3 (32 bits, x86) of four-byte integers: the hash of feature hashing and of MACH's tables."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from labelwise.kernels.jit import jit
 @jit
 def murmur_buckets(first, count, seed, buckets, out):
     """out[i] = the signed hash of first + i, modulo buckets (never negative), for i in 0..count."""
-    for place in range(count):
-        out[place] = _signed(_hashed(uint32(first + place), uint32(seed))) % buckets
+    for index in range(count):
+        out[index] = _signed(_hashed(uint32(first + index), uint32(seed))) % buckets
 
 
 @jit(inline="always")

@@ -1,4 +1,4 @@
-"""A 2-universal hash of consecutive numbers: ((a x + b) mod p) mod buckets, with p below 2 ** 31."""
+"""A 2-universal hash of consecutive integers: ((a x + b) mod p) mod buckets, with p below 2 ** 31."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from labelwise.kernels.jit import jit
 def universal_rows(first, factors, shifts, prime, buckets, out):
     """out[i, t] = the bucket of first + i by a = factors[t] and b = shifts[t].
 
-    From one number to the next only a is added, modulo p. The last modulo goes over a product with 1 / buckets: the
-    quotient is right or off by one, which the remainder shows.
+    From one integer to the next only a is added, modulo p. The last modulo uses a product with 1 / buckets: the
+    quotient is exact or off by one, which the remainder shows.
     """
     tables = len(factors)
     mixed = np.empty(tables, np.int64)
     for table in range(tables):
         mixed[table] = (factors[table] * first + shifts[table]) % prime
     inverse = 1.0 / buckets
-    for place in range(len(out)):
-        row = out[place]
+    for index in range(len(out)):
+        row = out[index]
         for table in range(tables):
             number = mixed[table]
             rest = number - np.int64(number * inverse) * buckets

@@ -1,9 +1,9 @@
-"""Balanced spherical 2-means: a group of rows in two equal halves, and each half again, down to the leaves.
+"""Balanced spherical 2-means: split a group of rows into two equal halves, recursively down to the leaves.
 
-A row stands in a CSR block and a dense block side by side; either may have no columns. With S the sum of the left
+A row consists of a row of a CSR block and one of a dense block; either may have no columns. With S the sum of the left
 rows, T that of all and c = (T - S)/|T - S| - S/|S|, a row's score is <c, z>, and the lower half of the scores goes
-left. <T, z> is known from the start and |S|^2 is the sum of <S, z> over the left rows, so a round needs one dot
-product a row and one dense vector S, to which only the rows that changed sides are added.
+left. <T, z> is computed once and |S|^2 is the sum of <S, z> over the left rows, so an iteration needs one dot product
+per row and one dense vector S, to which only the rows that changed sides are added.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from labelwise.kernels.jit import jit
 
 @jit
 def choose_half(scores: np.ndarray, spare: np.ndarray, left: np.ndarray, signs: np.ndarray) -> int:
-    """Put the lower half of the scores left, of equal scores the first ones; how many changed sides.
+    """Assign the lower half of the scores to the left side, ties to the first rows; returns how many changed sides.
 
-    `signs` becomes 1 for rows that came to the left side, -1 for those that went, 0 for the rest. `spare` is room
-    for as many numbers.
+    `signs` becomes 1 for rows that moved to the left side, -1 for those that left it, 0 for the rest. `spare` is
+    scratch of the same size.
     """
     count = len(scores)
     half = count >> 1
@@ -45,14 +45,14 @@ def choose_half(scores: np.ndarray, spare: np.ndarray, left: np.ndarray, signs: 
 
 @jit
 def score_rows(with_all: np.ndarray, with_left: np.ndarray, left: np.ndarray, scores: np.ndarray) -> None:
-    """Scores from the products of each row with the sum of all rows and with that of the left ones."""
+    """Compute scores from the dot products of each row with the sum of all rows and with that of the left rows."""
     left_squares, right_squares = 0.0, 0.0
     for i in range(len(scores)):
         if left[i]:
             left_squares += with_left[i]
         else:
             right_squares += np.float64(with_all[i]) - np.float64(with_left[i])
-    # A side whose rows are empty, or cancel out, pulls nobody.
+    # A side whose rows are empty, or cancel out, has no direction.
     to_left = 1 / np.sqrt(left_squares) if left_squares > 0 else 0.0
     to_right = 1 / np.sqrt(right_squares) if right_squares > 0 else 0.0
     for i in range(len(scores)):
@@ -61,28 +61,28 @@ def score_rows(with_all: np.ndarray, with_left: np.ndarray, left: np.ndarray, sc
 
 @jit
 def first_pair(draws: np.ndarray, count: int) -> tuple[int, int]:
-    """Two different places below `count` (2 or more) from two random numbers."""
+    """Two different indices below `count` (2 or more) from two random numbers."""
     one = draws[0] % count
     return one, (one + 1 + draws[1] % (count - 1)) % count
 
 
 @jit
-def part_members(members: np.ndarray, left: np.ndarray, spare: np.ndarray) -> None:
-    """Bring the left members before the others; each side keeps its order."""
-    place, others = 0, 0
+def partition_members(members: np.ndarray, left: np.ndarray, spare: np.ndarray) -> None:
+    """Move the left members before the others; each side keeps its order."""
+    lefts, others = 0, 0
     for i in range(len(members)):
         if left[i]:
-            members[place] = members[i]
-            place += 1
+            members[lefts] = members[i]
+            lefts += 1
         else:
             spare[others] = members[i]
             others += 1
     for i in range(others):
-        members[place + i] = spare[i]
+        members[lefts + i] = spare[i]
 
 
 @jit
-def halve_down(
+def halve_recursively(
     indptr: np.ndarray,
     indices: np.ndarray,
     data: np.ndarray,
@@ -94,12 +94,12 @@ def halve_down(
     max_iterations: int,
     members: np.ndarray,
 ) -> None:
-    """Halve all rows again and again, `layers` times: `members` becomes the order of the rows, leaf after leaf.
+    """Halve all rows recursively, `layers` times: `members` becomes the order of the rows, leaf after leaf.
 
     ``draws[node]`` holds two random numbers for each split; the children of node n are 2n + 1 and 2n + 2.
     """
     count = len(members)
-    zero = np.int64(0)  # a literal would be a type of its own, compiled once more
+    zero = np.int64(0)  # a literal would be another type and compile another specialisation
     every = dense.shape[1] + n_columns
     centre = np.empty(every, np.float32)
     products, with_all = np.empty(count, np.float32), np.empty(count, np.float32)
@@ -110,27 +110,27 @@ def halve_down(
     edges[1 << layers] = count
     for layer in range(layers):
         step = 1 << (layers - layer)
-        for place in range(1 << layer):
-            begin, end = edges[place * step], edges[(place + 1) * step]
-            edges[place * step + (step >> 1)] = begin + ((end - begin) >> 1)
+        for index in range(1 << layer):
+            begin, end = edges[index * step], edges[(index + 1) * step]
+            edges[index * step + (step >> 1)] = begin + ((end - begin) >> 1)
             n = end - begin
             if n < 2:
                 continue
             group = members[begin:end]
-            one, other = first_pair(draws[((node + 1) << layer) - 1 + place], n)
+            one, other = first_pair(draws[((node + 1) << layer) - 1 + index], n)
             for i in range(n):
                 left[i], signs[i] = False, 0
             signs[one], signs[other] = 1, -1
             centre[:] = 0
-            for turn in range(max_iterations + 1):
+            for iteration in range(max_iterations + 1):
                 add_to_centre(indptr, indices, data, dense, group, signs[:n], zero, every, centre)
                 dot_with_centre(indptr, indices, data, dense, group, zero, n, centre, products)
-                if turn == 0:  # the first pair's difference is the first direction; the sum of all rows comes next
+                if iteration == 0:  # the first pair's difference is the first direction; the sum of all rows comes next
                     for i in range(n):
                         scores[i], signs[i] = products[i], 1
                     centre[:] = 0
                     continue
-                if turn == 1:  # from here on the centre is the sum of the left rows
+                if iteration == 1:  # from here on the centre is the sum of the left rows
                     for i in range(n):
                         with_all[i] = products[i]
                     centre[:] = 0
@@ -138,4 +138,4 @@ def halve_down(
                     score_rows(with_all[:n], products[:n], left[:n], scores[:n])
                 if choose_half(scores[:n], spare_scores, left[:n], signs[:n]) == 0:
                     break
-            part_members(group, left[:n], spare)
+            partition_members(group, left[:n], spare)

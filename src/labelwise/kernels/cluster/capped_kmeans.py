@@ -1,8 +1,8 @@
-"""Spherical k-means whose clusters have a largest and a smallest size: one group of rows in k clusters.
+"""Spherical k-means with minimum and maximum cluster sizes: split one group of rows into k clusters.
 
-The rows that lose most by missing their best cluster choose first. One centre exists at a time: products with it are
-kept (clusters x rows), and a cluster's |sum|^2 is the sum of its own rows' products, so no pass over the features is
-ever needed. First centres are rows drawn far from those drawn before.
+Rows that lose most by missing their best cluster are assigned first. Only one centre exists at a time: dot products
+with it are stored (clusters x rows), and a cluster's |sum|^2 is the sum of its own rows' products, so norms need no
+pass over the features. Initial centres are rows drawn with a preference for distant ones, as in k-means++.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def cluster_rows(
     max_iterations: int,
     clusters: np.ndarray,
 ) -> None:
-    """Write the cluster of each member, one of ``len(draws)``, all of them between `smallest` and `largest` members."""
+    """Write the cluster of each member, one of ``len(draws)``, each of `smallest` to `largest` members."""
     centre = np.zeros(n_columns + dense.shape[1], np.float32)
     similarities = np.empty((len(draws), len(members)), np.float32)
     nearest = np.full(len(members), -np.inf, np.float32)
     for cluster in range(len(draws)):
-        chosen = draw_far(nearest, draws[cluster])
+        chosen = draw_distant(nearest, draws[cluster])
         similar_to_row(indptr, indices, data, dense, members, chosen, centre, similarities[cluster])
-        lift_nearest(similarities[cluster], chosen, nearest)
+        update_nearest(similarities[cluster], chosen, nearest)
     clusters[:] = -1
     for iteration in range(max_iterations):
         moved = choose_clusters(similarities, smallest, largest, clusters)
@@ -47,19 +47,19 @@ def cluster_rows(
 
 
 @jit
-def draw_far(nearest: np.ndarray, draw: float) -> int:
-    """A row drawn with a weight of 1 - its similarity to the nearest row drawn before (inf marks those themselves)."""
+def draw_distant(nearest: np.ndarray, draw: float) -> int:
+    """Draw a row with weight 1 - its similarity to the nearest row drawn before (inf marks the drawn rows)."""
     total = 0.0
     for i in range(len(nearest)):
         total += _weight(nearest[i])
-    wanted = draw * total
+    remaining = draw * total
     last = -1
     for i in range(len(nearest)):
         weight = _weight(nearest[i])
         if weight > 0 or (total == 0 and nearest[i] != np.inf):
-            wanted -= weight
+            remaining -= weight
             last = i
-            if wanted < 0 or total == 0:
+            if remaining < 0 or total == 0:
                 break
     return last
 
@@ -70,8 +70,8 @@ def _weight(similarity: np.float32) -> float:
 
 
 @jit
-def lift_nearest(similarities: np.ndarray, chosen: int, nearest: np.ndarray) -> None:
-    """Take the products with a row just drawn into account, and mark it as drawn."""
+def update_nearest(similarities: np.ndarray, chosen: int, nearest: np.ndarray) -> None:
+    """Update the similarity to the nearest drawn row with a row just drawn, and mark it as drawn."""
     for i in range(len(nearest)):
         nearest[i] = max(nearest[i], similarities[i])
     nearest[chosen] = np.inf
@@ -88,7 +88,7 @@ def similar_to_row(
     centre: np.ndarray,
     similarities: np.ndarray,
 ) -> None:
-    """Products of all members with one of them; the centre is zero before and after."""
+    """Dot products of all members with one of them; the centre is zero before and after."""
     signs = np.ones(1, np.int8)
     add_to_centre(indptr, indices, data, dense, members[chosen : chosen + 1], signs, 0, len(centre), centre)
     dot_with_centre(indptr, indices, data, dense, members, 0, len(members), centre, similarities)
@@ -107,7 +107,7 @@ def similar_to_cluster(
     centre: np.ndarray,
     similarities: np.ndarray,
 ) -> None:
-    """Products of all members with the unit vector of a cluster's sum; the centre is zero before and after."""
+    """Dot products of all members with a cluster's normalized sum; the centre is zero before and after."""
     signs = np.empty(len(members), np.int8)
     for i in range(len(members)):
         signs[i] = clusters[i] == cluster
@@ -125,9 +125,9 @@ def similar_to_cluster(
 
 @jit
 def choose_clusters(similarities: np.ndarray, smallest: int, largest: int, clusters: np.ndarray) -> int:
-    """Give every row its best cluster that has room, the rows with most to lose first; how many changed cluster.
+    """Assign each row to its best cluster that is not full, in order of loss; returns how many changed cluster.
 
-    Equal similarities go to the lower cluster, equal losses to the lower row. A cluster with `smallest` members
+    Ties in similarity go to the lower cluster, ties in loss to the lower row. A cluster with `smallest` members
     takes more, up to `largest`, only while enough rows are left for the others.
     """
     n_clusters, count = similarities.shape
@@ -147,8 +147,8 @@ def choose_clusters(similarities: np.ndarray, smallest: int, largest: int, clust
     for i in np.argsort(losses, kind="mergesort"):
         chosen = -1
         for cluster in range(n_clusters):
-            has_room = sizes[cluster] < smallest or (sizes[cluster] < largest and extra > 0)
-            if has_room and (chosen < 0 or similarities[cluster, i] > similarities[chosen, i]):
+            is_open = sizes[cluster] < smallest or (sizes[cluster] < largest and extra > 0)
+            if is_open and (chosen < 0 or similarities[cluster, i] > similarities[chosen, i]):
                 chosen = cluster
         extra -= sizes[chosen] >= smallest
         sizes[chosen] += 1

@@ -1,9 +1,8 @@
-"""Label features: the weighted sum of the documents of each label, cut to its largest entries, at unit length.
+"""Label features: the weighted sum of the documents of each label, cut to its largest entries, with unit norm.
 
-A document is a row of a CSR block and a row of a dense block side by side; either block may have no columns.
-Sums are made in one dense vector. A bit map says which of its places are in use and a coarser map which parts of
-the bit map are, so that a row comes out sorted, and all is clean again, without a sort and without a walk over all
-features.
+A document is a row of a CSR block and a row of a dense block; either block may have no columns. Sums are accumulated in
+one dense vector. A bit map marks which of its entries are in use and a coarser map which parts of the bit map are, so
+that rows are read in order of columns, and everything is cleared, without a sort and without a pass over all features.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from labelwise.kernels.jit import inner, jit
 
 _SIX, _NINE, _LOW = np.uint64(6), np.uint64(9), np.uint64(63)
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
-_WORDS_A_LINE = 8
+_WORDS_PER_LINE = 8
 _SPREAD, _SHIFT = np.uint64(0x03F79D71B4CB0A89), np.uint64(58)
-# Multiplied by _SPREAD every power of two has other top six bits; this is the way back to its exponent.
+# The top six bits of _SPREAD times a power of two are unique (De Bruijn); this maps them back to the exponent.
 _EXPONENTS = np.empty(64, np.uint64)
 for _exponent in range(64):
     _EXPONENTS[((0x03F79D71B4CB0A89 << _exponent) % 2**64) >> 58] = _exponent
@@ -41,18 +40,18 @@ def sum_documents(
     new_data: np.ndarray,
     new_dense: np.ndarray,
 ) -> int:
-    """Rows of the labels from `first` to `last` (not included), one after the other; returns their entries.
+    """Write the rows of the labels from `first` to `last` (exclusive) one after the other; returns their entries.
 
-    `new_indices` and `new_data` need room for the `keep` largest entries of every label and all of the widest one.
+    `new_indices` and `new_data` must hold the `keep` largest entries of every label and all of the widest one.
     """
     sums = np.zeros(n_columns, np.float32)
     lines = np.zeros((n_columns >> 9) + 1, np.uint8)
-    used = np.zeros(len(lines) * _WORDS_A_LINE, np.uint64)
-    place = np.int64(0)
+    used = np.zeros(len(lines) * _WORDS_PER_LINE, np.uint64)
+    position = np.int64(0)
     for label in range(first, last):
         row = new_dense[label - first]
-        for position in range(label_indptr[label], label_indptr[label + 1]):
-            document, weight = documents[position], weights[position]
+        for pair in range(label_indptr[label], label_indptr[label + 1]):
+            document, weight = documents[pair], weights[pair]
             for k in range(np.uint64(indptr[document]), np.uint64(indptr[document + 1])):
                 column = np.uint64(indices[k])
                 lines[column >> _NINE] = 1
@@ -60,26 +59,26 @@ def sum_documents(
                 sums[column] += weight * data[k]
             for k in range(dense.shape[1]):
                 row[k] += weight * dense[document, k]
-        count = _take_out(sums, used, lines, place, new_indices, new_data)
+        count = _flush(sums, used, lines, position, new_indices, new_data)
         if count > keep:
-            count = _keep_largest(place, count, keep, new_indices, new_data)
+            count = _keep_largest(position, count, keep, new_indices, new_data)
         counts[label - first] = count
-        _to_unit_length(new_data[place : place + count], row)
-        place += count
-    return place
+        _normalize(new_data[position : position + count], row)
+        position += count
+    return position
 
 
 @inner
-def _take_out(
-    sums: np.ndarray, used: np.ndarray, lines: np.ndarray, place: int, new_indices: np.ndarray, new_data: np.ndarray
+def _flush(
+    sums: np.ndarray, used: np.ndarray, lines: np.ndarray, position: int, new_indices: np.ndarray, new_data: np.ndarray
 ) -> int:
-    """Move what is in the sums to the row that begins at `place`, by column, and leave everything zero."""
-    begin = place
+    """Move the sums to the row that begins at `position`, in order of columns, and reset everything to zero."""
+    begin = position
     for line in range(len(lines)):
         if lines[line] == 0:
             continue
         lines[line] = 0
-        for word in range(_WORDS_A_LINE * line, _WORDS_A_LINE * (line + 1)):
+        for word in range(_WORDS_PER_LINE * line, _WORDS_PER_LINE * (line + 1)):
             bits = used[word]
             used[word] = _ZERO
             while bits != _ZERO:
@@ -88,10 +87,10 @@ def _take_out(
                 value = sums[column]
                 sums[column] = 0
                 if value != 0:
-                    new_indices[place] = column
-                    new_data[place] = value
-                    place += 1
-    return place - begin
+                    new_indices[position] = column
+                    new_data[position] = value
+                    position += 1
+    return position - begin
 
 
 @inner
@@ -100,29 +99,29 @@ def _lowest_bit(bits: np.uint64) -> np.uint64:
 
 
 @inner
-def _keep_largest(place: int, count: int, keep: int, new_indices: np.ndarray, new_data: np.ndarray) -> int:
-    """Close the row up to its `keep` entries of largest size; of equal ones those of lower columns stay."""
+def _keep_largest(position: int, count: int, keep: int, new_indices: np.ndarray, new_data: np.ndarray) -> int:
+    """Reduce the row to its `keep` entries of largest absolute value; ties go to lower columns."""
     sizes = np.empty(count, np.float32)
     for i in range(count):
-        sizes[i] = abs(new_data[place + i])
+        sizes[i] = abs(new_data[position + i])
     smallest = kth_smallest(sizes, count - keep)
     equals = keep
-    for i in range(place, place + count):
+    for i in range(position, position + count):
         if abs(new_data[i]) > smallest:
             equals -= 1
-    kept = place
-    for i in range(place, place + count):
+    kept = position
+    for i in range(position, position + count):
         size = abs(new_data[i])
         if size > smallest or (size == smallest and equals > 0):
             equals -= size == smallest
             new_indices[kept] = new_indices[i]
             new_data[kept] = new_data[i]
             kept += 1
-    return kept - place
+    return kept - position
 
 
 @inner
-def _to_unit_length(values: np.ndarray, row: np.ndarray) -> None:
+def _normalize(values: np.ndarray, row: np.ndarray) -> None:
     squares = 0.0
     for i in range(len(values)):
         squares += np.float64(values[i]) * np.float64(values[i])

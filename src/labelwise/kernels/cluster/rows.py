@@ -1,8 +1,8 @@
-"""Rows of features for the clustering kernels: products with a centre, sums, copies, lengths.
+"""Rows of features for the clustering kernels: dot products with a centre, sums, copies, norms.
 
-A row stands in a CSR block (columns ascending) and a dense block side by side; either may have no columns. A centre
-is one dense vector over both, the CSR block's columns first. `dot_with_centre` works on a range of rows and
-`add_to_centre` on a range of columns, so that threads can share a large group without any effect on the result.
+A row consists of a row of a CSR block (columns ascending) and one of a dense block; either may have no columns. A
+centre is one dense vector over both, the CSR block's columns first. `dot_with_centre` processes a range of rows and
+`add_to_centre` a range of columns, so that threads can divide a large group without any effect on the result.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def dot_with_centre(
     centre: np.ndarray,
     products: np.ndarray,
 ) -> None:
-    """``products[i]`` = row ``members[i]`` times the centre, for i from `first` to `last` (not included)."""
+    """``products[i]`` = dot product of row ``members[i]`` and the centre, for i from `first` to `last` (exclusive)."""
     width = dense.shape[1]
     dense_centre = centre[len(centre) - width :]
     for i in range(first, last):
@@ -39,7 +39,7 @@ def dot_with_centre(
 
 @inner
 def _sparse_dot(indices: np.ndarray, data: np.ndarray, begin: int, end: int, centre: np.ndarray) -> np.float32:
-    """Four sums side by side: one alone would wait for each addition to end."""
+    """Dot product with four accumulators, so that additions do not wait for each other."""
     a, b, c, d = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
     k, stop = np.uint64(begin), np.uint64(end)
     for _ in range((end - begin) >> 2):
@@ -74,15 +74,15 @@ def add_to_centre(
     last: int,
     centre: np.ndarray,
 ) -> None:
-    """Add row ``members[i]`` times ``signs[i]`` to the centre, only columns from `first` to `last` (not included)."""
+    """Add row ``members[i]`` times ``signs[i]`` to the centre, only columns from `first` to `last` (exclusive)."""
     n_columns = len(centre) - dense.shape[1]
     for i in range(len(members)):
         sign = np.float32(signs[i])
         if sign == 0:
             continue
         row = members[i]
-        begin = _place_of(indices, indptr[row], indptr[row + 1], first)
-        end = indptr[row + 1] if last >= n_columns else _place_of(indices, begin, indptr[row + 1], last)
+        begin = _lower_bound(indices, indptr[row], indptr[row + 1], first)
+        end = indptr[row + 1] if last >= n_columns else _lower_bound(indices, begin, indptr[row + 1], last)
         for k in range(np.uint64(begin), np.uint64(end)):
             centre[indices[k]] += sign * data[k]
         for column in range(max(first, n_columns), last):
@@ -90,8 +90,8 @@ def add_to_centre(
 
 
 @inner
-def _place_of(indices: np.ndarray, low: int, high: int, column: int) -> int:
-    """The first place from `low` on whose column is not below `column`."""
+def _lower_bound(indices: np.ndarray, low: int, high: int, column: int) -> int:
+    """The first index from `low` on whose column is not below `column`."""
     if column == 0:
         return low
     while low < high:
@@ -114,34 +114,34 @@ def copy_rows(
     new_indices: np.ndarray,
     new_data: np.ndarray,
 ) -> int:
-    """Copy some rows and number the columns anew, only those that occur, in their order; how many there are."""
-    places = np.zeros(n_columns, np.uint32)
+    """Copy some rows and renumber the columns that occur, in their order; returns how many occur."""
+    new_columns = np.zeros(n_columns, np.uint32)
     written = 0
     new_indptr[0] = 0
     for i in range(len(members)):
         for k in range(indptr[members[i]], indptr[members[i] + 1]):
-            places[indices[k]] = 1
+            new_columns[indices[k]] = 1
             new_data[written] = data[k]
             new_indices[written] = indices[k]
             written += 1
         new_indptr[i + 1] = written
     count = 0
     for column in range(n_columns):
-        used = places[column]
-        places[column] = count
+        used = new_columns[column]
+        new_columns[column] = count
         count += used
     for k in range(written):
-        new_indices[k] = places[new_indices[k]]
+        new_indices[k] = new_columns[new_indices[k]]
     return count
 
 
 @jit
-def row_lengths(indptr: np.ndarray, data: np.ndarray, dense: np.ndarray, lengths: np.ndarray) -> None:
-    """The Euclidean length of each row."""
-    for row in range(len(lengths)):
+def row_norms(indptr: np.ndarray, data: np.ndarray, dense: np.ndarray, norms: np.ndarray) -> None:
+    """Write the L2 norm of each row to `norms`."""
+    for row in range(len(norms)):
         squares = 0.0
         for k in range(indptr[row], indptr[row + 1]):
             squares += np.float64(data[k]) * np.float64(data[k])
         for k in range(dense.shape[1]):
             squares += np.float64(dense[row, k]) * np.float64(dense[row, k])
-        lengths[row] = np.sqrt(squares)
+        norms[row] = np.sqrt(squares)

@@ -1,4 +1,4 @@
-"""The k-th smallest of some numbers, without sorting them (NumPy's own partition takes seconds to compile)."""
+"""The k-th smallest value by quickselect (NumPy's own partition takes seconds to compile)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from labelwise.kernels.jit import inner
 
 @inner
 def kth_smallest(values: np.ndarray, k: int) -> float:
-    """The value that would stand at place `k` after a sort; the values are reordered on the way. None may be NaN."""
+    """The value at index `k` of the sorted values; reorders `values`. None may be NaN."""
     low, high = 0, len(values) - 1
     while low < high:
         first, middle, last = values[low], values[(low + high) >> 1], values[high]

@@ -1,4 +1,4 @@
-"""Is a CSR matrix as everything here expects it?"""
+"""Check that a CSR matrix is canonical."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from labelwise.kernels.jit import jit
 
 @jit
 def is_canonical(indptr, indices, data, n_rows, n_columns):
-    """Offsets in order, columns ascending without repetition and in range, values finite and not zero."""
+    """Whether offsets ascend, columns are sorted, unique and in range, and values are finite and non-zero."""
     if len(indptr) != n_rows + 1 or indptr[0] != 0 or indptr[-1] != len(indices) or len(indices) != len(data):
         return False
     for row in range(n_rows):

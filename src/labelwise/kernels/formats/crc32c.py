@@ -1,7 +1,7 @@
-"""CRC-32C (Castagnoli), the checksum of TFRecord files, sixteen bytes at a step.
+"""CRC-32C (Castagnoli), the checksum of TFRecord files, sixteen bytes per step.
 
-Sixteen tables of 256 entries tell what a byte at each of sixteen places does to the checksum, so that one step is
-sixteen lookups that do not wait for each other. Records store the checksum masked: turned by 15 bits, plus a constant.
+Sixteen tables of 256 entries hold the effect of a byte at each of sixteen positions on the checksum, so that one step
+is sixteen independent lookups. Records store the checksum masked: rotated by 15 bits, plus a constant.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def _tables() -> np.ndarray:
         for _ in range(8):
             state = (state >> 1) ^ (POLYNOMIAL if state & 1 else 0)
         tables[0, byte] = state
-    for place in range(1, STEP):
-        before = tables[place - 1]
-        tables[place] = (before >> np.uint64(8)) ^ tables[0][before & np.uint64(0xFF)]
+    for index in range(1, STEP):
+        before = tables[index - 1]
+        tables[index] = (before >> np.uint64(8)) ^ tables[0][before & np.uint64(0xFF)]
     return tables
 
 
@@ -38,18 +38,18 @@ def crc32c(data: np.ndarray, begin: int, end: int) -> int:
     low, eight = np.uint32(0xFF), np.uint32(8)
     position = begin
     for _ in range((end - begin) // STEP):
-        piece = data[position : position + STEP]
-        first = _TABLES[15, (state ^ piece[0]) & low] ^ _TABLES[14, ((state >> eight) ^ piece[1]) & low]
+        chunk = data[position : position + STEP]
+        first = _TABLES[15, (state ^ chunk[0]) & low] ^ _TABLES[14, ((state >> eight) ^ chunk[1]) & low]
         second = (
-            _TABLES[13, ((state >> np.uint32(16)) ^ piece[2]) & low] ^ _TABLES[12, (state >> np.uint32(24)) ^ piece[3]]
+            _TABLES[13, ((state >> np.uint32(16)) ^ chunk[2]) & low] ^ _TABLES[12, (state >> np.uint32(24)) ^ chunk[3]]
         )
-        third = _TABLES[11, piece[4]] ^ _TABLES[10, piece[5]] ^ _TABLES[9, piece[6]] ^ _TABLES[8, piece[7]]
-        fourth = _TABLES[7, piece[8]] ^ _TABLES[6, piece[9]] ^ _TABLES[5, piece[10]] ^ _TABLES[4, piece[11]]
-        fifth = _TABLES[3, piece[12]] ^ _TABLES[2, piece[13]] ^ _TABLES[1, piece[14]] ^ _TABLES[0, piece[15]]
+        third = _TABLES[11, chunk[4]] ^ _TABLES[10, chunk[5]] ^ _TABLES[9, chunk[6]] ^ _TABLES[8, chunk[7]]
+        fourth = _TABLES[7, chunk[8]] ^ _TABLES[6, chunk[9]] ^ _TABLES[5, chunk[10]] ^ _TABLES[4, chunk[11]]
+        fifth = _TABLES[3, chunk[12]] ^ _TABLES[2, chunk[13]] ^ _TABLES[1, chunk[14]] ^ _TABLES[0, chunk[15]]
         state = np.uint32(first ^ second ^ third ^ fourth ^ fifth)
         position += STEP
-    for place in range(position, end):
-        state = np.uint32(_TABLES[0, (state ^ data[place]) & low] ^ (state >> eight))
+    for index in range(position, end):
+        state = np.uint32(_TABLES[0, (state ^ data[index]) & low] ^ (state >> eight))
     return np.int64(state ^ np.uint32(0xFFFFFFFF))
 
 

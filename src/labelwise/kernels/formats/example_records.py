@@ -1,9 +1,9 @@
 """TFRecord files of tf.train.Example as CSR rows: frames, checksums and protobuf messages, without their libraries.
 
 A record is its length (8 bytes), the masked checksum of that (4), the message, and the masked checksum of that (4). The
-message is Example{1: Features{1: {1: name, 2: Feature} ...}}, where a Feature holds numbers in 2 (floats) or 3 (whole
-numbers), packed or one by one. The parser stops at the first fault and reports which and in what record; the messages
-are made elsewhere. Rows are canonical, as those of `sparse_text`.
+message is Example{1: Features{1: {1: name, 2: Feature} ...}}, where a Feature holds numbers in 2 (floats) or 3
+(integers), packed or one by one. The parser stops at the first fault and returns it with its record; the error messages
+are built elsewhere. Rows are canonical, as those of `sparse_text`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from labelwise.kernels.formats.crc32c import masked_crc32c
 from labelwise.kernels.formats.sparse_text import MAX_INDEX, sort_features, sort_keys
 from labelwise.kernels.jit import inner, jit
 
-FINE, BAD_LENGTH_SUM, TOO_LONG, BAD_SUM, BAD_MESSAGE, WRONG_KIND, NO_FEATURES = range(7)
-BAD_INDEX, NOT_FINITE, UNEQUAL, SUM_TOO_LARGE = range(7, 11)
+FINE, BAD_LENGTH_CHECKSUM, TOO_LONG, BAD_CHECKSUM, BAD_MESSAGE, WRONG_TYPE, NO_FEATURES = range(7)
+BAD_INDEX, NOT_FINITE, SIZES_DIFFER, SUM_TOO_LARGE = range(7, 11)
 
 LABELS, LABEL_VALUES, INDICES, VALUES = range(4)
 NAMES = ("labels", "label_vals", "input_idxs", "input_vals")
 HEAD_BYTES, FRAME_BYTES = 12, 16
 MAX_RECORD_BYTES = 1 << 30
-FLOATS, WHOLES = 2, 3
+FLOATS, INTEGERS = 2, 3
 VARINT, EIGHT_BYTES, DELIMITED, FOUR_BYTES = 0, 1, 2, 5
 
 _NAME_BYTES = np.array([list(name.encode().ljust(10)) for name in NAMES], np.uint8)
@@ -33,20 +33,20 @@ _NAME_LENGTHS = np.array([len(name) for name in NAMES], np.int64)
 
 @inner(forceinline=True)
 def read_bits(data: np.ndarray, position: int, count: int) -> int:
-    """A whole number of so many bytes, the lowest first; of eight bytes it may be negative."""
+    """A little-endian integer of `count` bytes; with eight bytes it may be negative."""
     value = np.int64(0)
-    for place in range(count):
-        value |= np.int64(data[position + place]) << np.int64(8 * place)
+    for index in range(count):
+        value |= np.int64(data[position + index]) << np.int64(8 * index)
     return value
 
 
 @jit
-def whole_records(data: np.ndarray, filled: int) -> tuple[int, int, int]:
-    """How far the records go that are whole in ``data[:filled]``: (fault of the next one, its position, count)."""
+def complete_records(data: np.ndarray, filled: int) -> tuple[int, int, int]:
+    """The end of the complete records in ``data[:filled]``: (fault of the next one, its position, count)."""
     position = count = int(np.int64(0))
     while filled - position >= HEAD_BYTES:
         if masked_crc32c(data, position, position + 8) != read_bits(data, position + 8, 4):
-            return BAD_LENGTH_SUM, position, count
+            return BAD_LENGTH_CHECKSUM, position, count
         length = read_bits(data, position, 8)
         if length < 0 or length > MAX_RECORD_BYTES:
             return TOO_LONG, position, count
@@ -62,7 +62,7 @@ def whole_records(data: np.ndarray, filled: int) -> tuple[int, int, int]:
 
 @inner(forceinline=True)
 def _varint(data: np.ndarray, position: int, end: int) -> tuple[int, int]:
-    """A number of seven bits per byte: (the number, the position after it, or -1 if it has no end)."""
+    """A varint (seven bits per byte): (the number, the position after it, or -1 if it does not end)."""
     value = np.uint64(0)
     shift = np.uint64(0)
     while position < end and shift < np.uint64(70):
@@ -102,8 +102,8 @@ def _which(data: np.ndarray, begin: int, end: int) -> int:
     for name in range(len(_NAME_LENGTHS)):
         if end - begin == _NAME_LENGTHS[name]:
             same = True
-            for place in range(end - begin):
-                same &= data[begin + place] == _NAME_BYTES[name, place]
+            for index in range(end - begin):
+                same &= data[begin + index] == _NAME_BYTES[name, index]
             if same:
                 return name
     return -1
@@ -111,7 +111,7 @@ def _which(data: np.ndarray, begin: int, end: int) -> int:
 
 @inner
 def _find_features(data: np.ndarray, begin: int, end: int, spans: np.ndarray) -> tuple[int, int]:
-    """Begin and end of the features of NAMES in an Example, the last of equal ones: (fault, place of another name)."""
+    """Begin and end of the features of NAMES in an Example, the last of duplicates: (fault, another name)."""
     spans[:] = -1
     other = -1
     while begin < end:
@@ -141,36 +141,36 @@ def _find_features(data: np.ndarray, begin: int, end: int, spans: np.ndarray) ->
 
 
 @inner
-def _numbers(data: np.ndarray, span: np.ndarray, kind: int, out: np.ndarray, place: int) -> tuple[int, int, int]:
-    """The columns or the bits of the floats of a Feature, from `place` on: (fault, place after them, what is wrong)."""
+def _numbers(data: np.ndarray, span: np.ndarray, number_type: int, out: np.ndarray, index: int) -> tuple[int, int, int]:
+    """Write the columns or the bits of the floats of a Feature from `index` on: (fault, index after them, detail)."""
     position, end = span[0], span[1]
-    alone = VARINT if kind == WHOLES else FOUR_BYTES
+    alone = VARINT if number_type == INTEGERS else FOUR_BYTES
     while position < end:
         found, wire, at, position = _field(data, position, end)
         if position < 0:
-            return BAD_MESSAGE, place, 0
-        if found != kind or wire != DELIMITED:
-            return WRONG_KIND, place, found
+            return BAD_MESSAGE, index, 0
+        if found != number_type or wire != DELIMITED:
+            return WRONG_TYPE, index, found
         while at < position:
             number, wire, first, at = _field(data, at, position)
-            if at < 0 or (kind == FLOATS and wire == DELIMITED and (at - first) % 4 != 0):
-                return BAD_MESSAGE, place, 0
+            if at < 0 or (number_type == FLOATS and wire == DELIMITED and (at - first) % 4 != 0):
+                return BAD_MESSAGE, index, 0
             if number != 1 or wire not in (DELIMITED, alone):
                 continue
-            if kind == FLOATS:
+            if number_type == FLOATS:
                 for start in range(first, at, 4):
-                    out[np.uint64(place)] = read_bits(data, start, 4)
-                    place += 1
+                    out[np.uint64(index)] = read_bits(data, start, 4)
+                    index += 1
                 continue
             while first < at:
                 value, first = _varint(data, first, at)
                 if first < 0:
-                    return BAD_MESSAGE, place, 0
+                    return BAD_MESSAGE, index, 0
                 if value < 0 or value > MAX_INDEX:
-                    return BAD_INDEX, place, value
-                out[np.uint64(place)] = value
-                place += 1
-    return FINE, place, 0
+                    return BAD_INDEX, index, value
+                out[np.uint64(index)] = value
+                index += 1
+    return FINE, index, 0
 
 
 # --- rows ---------------------------------------------------------------------------------------------------
@@ -186,11 +186,11 @@ def parse_examples(
     labels: np.ndarray,
     relevances: np.ndarray,
 ) -> tuple[int, int, int, int, int, int, int, int, int, int]:
-    """Parse the whole records of a block.
+    """Parse the complete records of a block.
 
-    The counts have one element per record, the other arrays one per byte. Returns (fault, the record's number, its
-    position, the name that it is about, a number for the message, features stored, labels stored, feature columns,
-    label columns, place of a name that is not read).
+    The counts have one element per record, the other arrays one per byte. Returns (fault, the record's index, its
+    position, the name of the feature at fault, a number for the message, features stored, labels stored, feature
+    columns, label columns, position of a name that is not read).
     """
     position = row = stored = tagged = int(np.int64(0))
     n_features = n_labels = int(np.int64(0))
@@ -198,7 +198,7 @@ def parse_examples(
     spans = np.empty((len(_NAME_LENGTHS), 2), np.int64)
     while position < data.size:
         end = position + HEAD_BYTES + read_bits(data, position, 8)
-        fault, name, detail = BAD_SUM, INDICES, int(np.int64(0))
+        fault, name, detail = BAD_CHECKSUM, INDICES, int(np.int64(0))
         first_feature, first_label = stored, tagged
         if masked_crc32c(data, position + HEAD_BYTES, end) == read_bits(data, end, 4):
             fault, found = _find_features(data, position + HEAD_BYTES, end, spans)
@@ -234,7 +234,7 @@ def _row(
     n_columns: int,
 ) -> tuple[int, int, int, int, int]:
     """Columns with their values as a canonical row: (fault, name, number for the message, end, columns needed)."""
-    fault, end, detail = _numbers(data, spans[columns_name], WHOLES, columns.view(np.uint32), begin)
+    fault, end, detail = _numbers(data, spans[columns_name], INTEGERS, columns.view(np.uint32), begin)
     if fault != FINE:
         return fault, columns_name, detail, end, n_columns
     if columns_name == LABELS and spans[values_name, 0] < 0:
@@ -244,13 +244,13 @@ def _row(
         if fault != FINE:
             return fault, values_name, detail, end, n_columns
         if last != end:
-            return UNEQUAL, columns_name, ((end - begin) << 32) | (last - begin), end, n_columns
+            return SIZES_DIFFER, columns_name, ((end - begin) << 32) | (last - begin), end, n_columns
     canonical, previous = True, np.int64(-1)
-    for place in range(begin, end):
-        column = np.int64(columns[place])
-        if not np.isfinite(values[place]):
+    for index in range(begin, end):
+        column = np.int64(columns[index])
+        if not np.isfinite(values[index]):
             return NOT_FINITE, values_name, 0, end, n_columns
-        canonical &= column > previous and values[place] != 0
+        canonical &= column > previous and values[index] != 0
         previous = column
         n_columns = max(n_columns, column + 1)
     if not canonical and columns_name == LABELS:
@@ -264,8 +264,8 @@ def _row(
 def _sort_labels(labels: np.ndarray, relevances: np.ndarray, begin: int, end: int) -> int:
     """Sort a row by label, keep the first of equal ones, drop zeros; returns its new end."""
     keys = np.empty(end - begin, np.int64)
-    for place in range(end - begin):
-        keys[place] = (np.int64(labels[begin + place]) << 32) | place
+    for index in range(end - begin):
+        keys[index] = (np.int64(labels[begin + index]) << 32) | index
     rated = relevances[begin:end].copy()
     kept, previous = begin, -1
     for key in sort_keys(keys):

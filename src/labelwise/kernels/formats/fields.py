@@ -1,8 +1,7 @@
-"""Fields of text lines: cut byte ranges into tokens, and give every different token a number.
+"""Fields of text lines: split byte ranges into tokens, and assign a number to every distinct token.
 
-Label columns of millions of lines go through here, so that no label becomes a Python object until it is known
-to be a new one. A blank is a space or a tab; no other byte ends a token, so tokens of valid UTF-8 stay valid
-UTF-8.
+Used for label columns of millions of lines, so that only new labels become Python objects. A blank is a space or a tab;
+no other byte ends a token, so tokens of valid UTF-8 are valid UTF-8.
 """
 
 from __future__ import annotations
@@ -21,31 +20,31 @@ _FIRST_NAMES = 1 << 10
 def split_fields(
     data: np.ndarray, starts: np.ndarray, ends: np.ndarray, separator: bytes = b""
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cut ranges ``data[starts[i]:ends[i]]`` into tokens: their starts, ends, and where each range's begin.
+    """Split ranges ``data[starts[i]:ends[i]]`` into tokens: their starts, ends, and the offset of each range's tokens.
 
-    Without a separator tokens stand between blanks; with one they stand between its occurrences and blanks
-    around them are cut off. Empty tokens are left out.
+    Without a separator tokens are separated by blanks; with one by its occurrences, and blanks around tokens are
+    stripped. Empty tokens are left out.
     """
-    data, starts, ends = _read_only(data), _places(starts), _places(ends)
+    data, starts, ends = _as_bytes(data), _as_positions(starts), _as_positions(ends)
     mark = np.frombuffer(separator, np.uint8)
     first = np.zeros(len(starts) + 1, np.int64)
     none = np.empty(0, np.int64)
-    _cut(data, starts, ends, mark, first, none, none, False)
+    _split(data, starts, ends, mark, first, none, none, False)
     np.cumsum(first, out=first)
     token_starts, token_ends = np.empty(first[-1], np.int64), np.empty(first[-1], np.int64)
-    _cut(data, starts, ends, mark, first, token_starts, token_ends, True)
+    _split(data, starts, ends, mark, first, token_starts, token_ends, True)
     return token_starts, token_ends, first
 
 
 def leading_fields(
     data: np.ndarray, starts: np.ndarray, ends: np.ndarray, prefix: bytes
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The words at the begin of each range that begin with `prefix`.
+    """The words at the start of each range that begin with `prefix`.
 
-    Returns starts and ends of those words without the prefix, where each range's begin among them, where the
-    rest of each range begins (after one blank), and whether the rest holds further such words.
+    Returns starts and ends of those words without the prefix, the offset of each range's words, the start of the rest
+    of each range (after one blank), and whether the rest holds further such words.
     """
-    data, starts, ends = _read_only(data), _places(starts), _places(ends)
+    data, starts, ends = _as_bytes(data), _as_positions(starts), _as_positions(ends)
     mark = np.frombuffer(prefix, np.uint8)
     first = np.zeros(len(starts) + 1, np.int64)
     rest, scattered = np.empty(len(starts), np.int64), np.empty(len(starts), np.bool_)
@@ -58,17 +57,17 @@ def leading_fields(
 
 
 def find_byte(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, byte: int, count: int) -> np.ndarray:
-    """The first `count` places of a byte in each range, [ranges, count]; -1 where there are fewer."""
-    places = np.full((len(starts), count), -1, np.int64)
-    _find(_read_only(data), _places(starts), _places(ends), byte, places)
-    return places
+    """The first `count` positions of a byte in each range, [ranges, count], padded with -1."""
+    positions = np.full((len(starts), count), -1, np.int64)
+    _find(_as_bytes(data), _as_positions(starts), _as_positions(ends), byte, positions)
+    return positions
 
 
 class Interner:
-    """Numbers for tokens: equal bytes get the same number, new ones the next, in the order they come."""
+    """Assigns numbers to tokens: equal bytes get the same number, new ones the next, in order of appearance."""
 
     def __init__(self) -> None:
-        self._seed = np.uint64(secrets.randbits(64))  # nobody can prepare a file whose labels all collide
+        self._seed = np.uint64(secrets.randbits(64))  # prevents files crafted so that all labels collide
         self._slots = np.full(2 * _FIRST_NAMES, -1, np.int32)
         self._hashes = np.empty(_FIRST_NAMES, np.uint64)
         self._ends = np.empty(_FIRST_NAMES, np.int64)
@@ -80,7 +79,7 @@ class Interner:
 
     def add(self, data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
         """The numbers of the tokens ``data[starts[i]:ends[i]]``, int32."""
-        data, starts, ends = _read_only(data), _places(starts), _places(ends)
+        data, starts, ends = _as_bytes(data), _as_positions(starts), _as_positions(ends)
         ids = np.empty(len(starts), np.int32)
         done = 0
         while done < len(starts):
@@ -93,13 +92,13 @@ class Interner:
         return ids
 
     def _grow(self, length: int) -> None:
-        """Make room for one more name of this length, and for many more while at it."""
+        """Double the arrays that cannot hold one more name of this length."""
         if self._count == len(self._ends):
-            room = 2 * self._count
-            self._ends = np.resize(self._ends, room)
-            self._hashes = np.resize(self._hashes, room)
-            self._slots = np.full(2 * room, -1, np.int32)
-            _place_again(self._hashes[: self._count], self._slots)
+            capacity = 2 * self._count
+            self._ends = np.resize(self._ends, capacity)
+            self._hashes = np.resize(self._hashes, capacity)
+            self._slots = np.full(2 * capacity, -1, np.int32)
+            _rehash(self._hashes[: self._count], self._slots)
         used = int(self._ends[self._count - 1]) if self._count else 0
         if used + length > len(self._buffer):
             self._buffer = np.resize(self._buffer, 2 * (used + length))
@@ -110,14 +109,14 @@ class Interner:
         return Strings.packed(self._buffer[: ends[-1] if len(ends) else 0].copy(), ends)
 
 
-def _read_only(data: np.ndarray) -> np.ndarray:
-    """A view that cannot be written, so that each kernel is compiled for one kind of array only."""
+def _as_bytes(data: np.ndarray) -> np.ndarray:
+    """A read-only view, so that each kernel is compiled for one array type only."""
     view = np.ascontiguousarray(data, np.uint8)[:]
     view.flags.writeable = False
     return view
 
 
-def _places(values: np.ndarray) -> np.ndarray:
+def _as_positions(values: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(values, np.int64)
 
 
@@ -127,18 +126,18 @@ def _is_blank(byte: int) -> bool:
 
 
 @inner
-def _starts_with(data: np.ndarray, place: int, end: int, mark: np.ndarray) -> bool:
-    """Whether `mark` stands at `place` and ends no later than `end`."""
-    if end - place < len(mark):
+def _starts_with(data: np.ndarray, position: int, end: int, mark: np.ndarray) -> bool:
+    """Whether `mark` is at `position` and ends no later than `end`."""
+    if end - position < len(mark):
         return False
     for i in range(len(mark)):  # noqa: SIM110 (this compiles to a plain loop)
-        if data[place + i] != mark[i]:
+        if data[position + i] != mark[i]:
             return False
     return True
 
 
 @jit
-def _cut(
+def _split(
     data: np.ndarray,
     starts: np.ndarray,
     ends: np.ndarray,
@@ -148,21 +147,21 @@ def _cut(
     token_ends: np.ndarray,
     fill: bool,
 ) -> None:
-    """Count tokens into ``first[row + 1]``, or, with `fill`, put their bounds where `first` says."""
+    """Count tokens into ``first[row + 1]``, or, with `fill`, write their bounds from the offsets `first` on."""
     for row in range(len(starts)):
-        place, end = starts[row], ends[row]
+        position, end = starts[row], ends[row]
         written = first[row]
         count = 0
-        while place < end:
-            stop = place
+        while position < end:
+            stop = position
             if len(mark) == 0:
                 while stop < end and not _is_blank(data[stop]):
                     stop += 1
-                begin, last, place = place, stop, stop + 1
+                begin, last, position = position, stop, stop + 1
             else:
                 while stop < end and not _starts_with(data, stop, end, mark):
                     stop += 1
-                begin, last, place = place, stop, stop + len(mark)
+                begin, last, position = position, stop, stop + len(mark)
                 while begin < last and _is_blank(data[begin]):
                     begin += 1
                 while last > begin and _is_blank(data[last - 1]):
@@ -190,52 +189,52 @@ def _lead(
     fill: bool,
 ) -> None:
     for row in range(len(starts)):
-        place, end = starts[row], ends[row]
+        position, end = starts[row], ends[row]
         written = first[row]
         count = 0
-        text = place
+        text = position
         while True:
-            begin = place
+            begin = position
             while begin < end and _is_blank(data[begin]):
                 begin += 1
             if not _starts_with(data, begin, end, mark):
                 break
-            place = begin
-            while place < end and not _is_blank(data[place]):
-                place += 1
+            position = begin
+            while position < end and not _is_blank(data[position]):
+                position += 1
             if fill:
                 word_starts[written + count] = begin + len(mark)
-                word_ends[written + count] = place
+                word_ends[written + count] = position
             count += 1
-            text = min(place + 1, end)
+            text = min(position + 1, end)
         if fill:
             rest[row] = text
             scattered[row] = False
             at_word = True
-            for place in range(text, end):
-                if at_word and data[place] == mark[0] and _starts_with(data, place, end, mark):
+            for position in range(text, end):
+                if at_word and data[position] == mark[0] and _starts_with(data, position, end, mark):
                     scattered[row] = True
                     break
-                at_word = _is_blank(data[place])
+                at_word = _is_blank(data[position])
         else:
             first[row + 1] = count
 
 
 @jit
-def _find(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, byte: int, places: np.ndarray) -> None:
+def _find(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, byte: int, positions: np.ndarray) -> None:
     for row in range(len(starts)):
         found = 0
-        place = starts[row]
-        while place < ends[row] and found < places.shape[1]:
-            if data[place] == byte:
-                places[row, found] = place
+        position = starts[row]
+        while position < ends[row] and found < positions.shape[1]:
+            if data[position] == byte:
+                positions[row, found] = position
                 found += 1
-            place += 1
+            position += 1
 
 
 @inner
 def _mixed(value: np.uint64) -> np.uint64:
-    """The last step of the hash: the low bits, which choose the slot, come to depend on all bits."""
+    """The final mixing of the hash: the low bits, which select the slot, then depend on all bits."""
     value ^= value >> np.uint64(32)
     value *= np.uint64(0x9E3779B97F4A7C15)
     return value ^ (value >> np.uint64(29))
@@ -255,13 +254,13 @@ def _intern(
     buffer: np.ndarray,
     count: int,
 ) -> tuple[int, int]:
-    """Number tokens from `done` on while there is room for new names; where it stopped, names known."""
+    """Number tokens from `done` on until an array is full; returns the tokens done and the number of names."""
     mask = np.int64(len(slots) - 1)
     for token in range(done, len(starts)):
         start, end = starts[token], ends[token]
         value = seed
-        for place in range(start, end):
-            value = (value ^ np.uint64(data[place])) * np.uint64(0x100000001B3)
+        for position in range(start, end):
+            value = (value ^ np.uint64(data[position])) * np.uint64(0x100000001B3)
         value = _mixed(value)
         slot = np.int64(value & np.uint64(mask))
         while True:
@@ -295,7 +294,7 @@ def _intern(
 
 
 @jit
-def _place_again(hashes: np.ndarray, slots: np.ndarray) -> None:
+def _rehash(hashes: np.ndarray, slots: np.ndarray) -> None:
     mask = np.int64(len(slots) - 1)
     for name in range(len(hashes)):
         slot = np.int64(hashes[name] & np.uint64(mask))

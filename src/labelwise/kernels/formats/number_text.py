@@ -1,12 +1,12 @@
-"""Numbers between text and machine form, for the kernels that read and write sparse text.
+"""Parse and format decimal numbers, for the kernels that read and write sparse text.
 
-Reading: up to 18 digits are gathered in an integer and scaled by a power of ten. Where the integer fits a
-float64 and the power is exact, one multiplication or division gives the nearest float64; otherwise the power
-is kept as the sum of two float64, which leaves an error far below what a float32 can show. Writing: the
-fewest digits that read back to the same float32.
+Reading: up to 18 digits are collected in an integer and scaled by a power of ten. Where the integer fits a float64 and
+the power is exact, one multiplication or division gives the nearest float64; otherwise the power is the sum of two
+float64, which leaves an error far below the precision of float32. Writing: the fewest digits that read back to the same
+float32.
 
-All functions walk a uint8 buffer from a position and rely on the caller that a byte which belongs to no
-number (a newline) follows, so that no end has to be checked.
+All functions read a uint8 buffer from a position and require that a byte which belongs to no number (a newline)
+follows, so that bounds need not be checked.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ from numba.extending import intrinsic
 from labelwise.kernels.jit import inner, jit
 
 MAX_DIGITS = 18
-AT_ONCE = sys.byteorder == "little"
-"""Eight digits are read as one word where the first byte of a word in memory is its lowest."""
-LARGEST_EXPONENT = 40
-SMALLEST_EXPONENT = -70
+LITTLE_ENDIAN = sys.byteorder == "little"
+"""Whether eight digits can be read as one word."""
+MAX_EXPONENT = 40
+MIN_EXPONENT = -70
 EXACT_POWER = 22
 FLOAT32_OVERFLOW = 3.4028235677973366e38
-"""The least number that rounds to infinity in float32."""
+"""The smallest number that rounds to infinity in float32."""
 TOO_LARGE = 1 << 40
-"""What whole numbers stop growing at; far above any index and far below an overflow."""
+"""Where integers stop growing; far above any index and far below an overflow."""
 
 
 def _powers() -> tuple[np.ndarray, np.ndarray]:
     """Powers of ten as sums of two float64."""
-    exact = [Fraction(10) ** e for e in range(SMALLEST_EXPONENT, LARGEST_EXPONENT + 1)]
+    exact = [Fraction(10) ** e for e in range(MIN_EXPONENT, MAX_EXPONENT + 1)]
     high = [float(power) for power in exact]
     low = [float(power - Fraction(part)) for power, part in zip(exact, high, strict=True)]
     return np.array(high), np.array(low)
 
 
 _POWER_HIGH, _POWER_LOW = _powers()
-_WHOLE_POWERS = np.array([10**e for e in range(MAX_DIGITS + 1)], np.int64)
+_INTEGER_POWERS = np.array([10**e for e in range(MAX_DIGITS + 1)], np.int64)
 
 
 def _load_word(_typing: Any, data: Any, position: Any) -> Any:
-    """The next eight bytes as one number, the first byte lowest. All eight must be inside."""
+    """The next eight bytes as one little-endian integer. All eight must be in the array."""
     if not isinstance(data, types.Array) or data.layout != "C" or data.dtype != types.uint8:
-        return None  # numba then says that the types do not fit
+        return None  # Numba then reports that the types do not match
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        place = builder.bitcast(builder.gep(array.data, [arguments[1]]), ir.IntType(64).as_pointer())
-        return builder.load(place, align=1)
+        index = builder.bitcast(builder.gep(array.data, [arguments[1]]), ir.IntType(64).as_pointer())
+        return builder.load(index, align=1)
 
     return types.uint64(data, position), codegen
 
 
 def _count_trailing_zeros(_typing: Any, number: Any) -> Any:
-    """Zero bits below the lowest one; 64 if there is none."""
+    """The number of zero bits below the lowest set bit; 64 if there is none."""
 
     def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
@@ -68,20 +68,20 @@ def _count_trailing_zeros(_typing: Any, number: Any) -> Any:
     return types.int64(number), codegen
 
 
-# Two instructions that numba has no name for.
+# Two instructions that Numba lacks.
 _word_at: Any = intrinsic(_load_word)
 _trailing_zeros: Any = intrinsic(_count_trailing_zeros)
 
 
 @inner(forceinline=True)
 def read_digits(data: np.ndarray, position: int) -> tuple[int, int]:
-    """Up to eight digits as (how many, their number), all at once where eight bytes are left.
+    """Up to eight digits as (count, number), all at once where eight bytes are left.
 
-    Numbers differ in length, and a loop over digits would mispredict its end each time. Here eight bytes are taken as
+    Numbers differ in length, and a loop over digits would mispredict its end each time. Here eight bytes are loaded as
     one word, the first that is no digit is found by its bits, the digits are shifted to the word's upper end, and
-    three multiplications add up pairs, fours and the whole.
+    three multiplications combine pairs, fours and all eight.
     """
-    if not AT_ONCE or position + 8 > data.size:
+    if not LITTLE_ENDIAN or position + 8 > data.size:
         count, number = 0, 0
         while count < 8 and 48 <= data[position + count] <= 57:
             number = number * 10 + (data[position + count] - 48)
@@ -101,8 +101,8 @@ def read_digits(data: np.ndarray, position: int) -> tuple[int, int]:
 
 
 @jit(forceinline=True)
-def read_whole(data: np.ndarray, position: int) -> tuple[int, int]:
-    """A run of digits as (number, position after it); no digit leaves the position where it was."""
+def read_integer(data: np.ndarray, position: int) -> tuple[int, int]:
+    """A run of digits as (number, position after it); without a digit the position is unchanged."""
     count, number = read_digits(data, position)
     position += count
     while count == 8:
@@ -121,24 +121,24 @@ def scale(mantissa: int, exponent: int) -> float:
     """mantissa x 10^exponent in float64, mantissa below 10^18; far outside float32's range 0 or infinity."""
     if -EXACT_POWER <= exponent <= EXACT_POWER and mantissa < (1 << 53):
         if exponent < 0:
-            return mantissa / _POWER_HIGH[-exponent - SMALLEST_EXPONENT]
-        return mantissa * _POWER_HIGH[exponent - SMALLEST_EXPONENT]
-    return _scale_far(mantissa, exponent)
+            return mantissa / _POWER_HIGH[-exponent - MIN_EXPONENT]
+        return mantissa * _POWER_HIGH[exponent - MIN_EXPONENT]
+    return _scale_exactly(mantissa, exponent)
 
 
 @inner
-def _scale_far(mantissa: int, exponent: int) -> float:
-    """What `scale` gives where one operation does not suffice."""
-    if mantissa == 0 or exponent < SMALLEST_EXPONENT:
+def _scale_exactly(mantissa: int, exponent: int) -> float:
+    """`scale` where one operation is not exact."""
+    if mantissa == 0 or exponent < MIN_EXPONENT:
         return 0.0
-    if exponent > LARGEST_EXPONENT:
+    if exponent > MAX_EXPONENT:
         return np.inf
     high = np.float64(mantissa)
     low = np.float64(mantissa - np.int64(high))
-    power_high = _POWER_HIGH[exponent - SMALLEST_EXPONENT]
-    power_low = _POWER_LOW[exponent - SMALLEST_EXPONENT]
+    power_high = _POWER_HIGH[exponent - MIN_EXPONENT]
+    power_low = _POWER_LOW[exponent - MIN_EXPONENT]
     product = high * power_high
-    # The rounding error of the product (Dekker): both factors are cut into halves whose products are exact.
+    # The rounding error of the product (Dekker): both factors are split into halves whose products are exact.
     shifted = high * 134217729.0
     high_a = shifted - (shifted - high)
     high_b = high - high_a
@@ -151,10 +151,10 @@ def _scale_far(mantissa: int, exponent: int) -> float:
 
 @inner
 def _long_fraction(data: np.ndarray, position: int, mantissa: int, exponent: int) -> tuple[int, int, int]:
-    """Add the digits after the point as long as they fit: (position after all, mantissa, exponent)."""
+    """Append the digits after the point as long as they fit: (position after all, mantissa, exponent)."""
     digit = data[position] - 48
     while 0 <= digit <= 9:
-        if mantissa < _WHOLE_POWERS[MAX_DIGITS - 1]:
+        if mantissa < _INTEGER_POWERS[MAX_DIGITS - 1]:
             mantissa = mantissa * 10 + digit
             exponent -= 1
         position += 1
@@ -174,7 +174,7 @@ def read_number(data: np.ndarray, position: int) -> tuple[float, int]:
     digit = data[position] - 48
     while 0 <= digit <= 9:
         found = True
-        if mantissa < _WHOLE_POWERS[MAX_DIGITS - 1]:
+        if mantissa < _INTEGER_POWERS[MAX_DIGITS - 1]:
             mantissa = mantissa * 10 + digit
         else:
             exponent += 1
@@ -184,8 +184,8 @@ def read_number(data: np.ndarray, position: int) -> tuple[float, int]:
         count, number = read_digits(data, position + 1)
         position += 1 + count
         found |= count > 0
-        if count < 8 and mantissa < _WHOLE_POWERS[MAX_DIGITS - 8]:
-            mantissa = mantissa * _WHOLE_POWERS[count] + number
+        if count < 8 and mantissa < _INTEGER_POWERS[MAX_DIGITS - 8]:
+            mantissa = mantissa * _INTEGER_POWERS[count] + number
             exponent -= count
         else:
             position, mantissa, exponent = _long_fraction(data, position - count, mantissa, exponent)
@@ -196,7 +196,7 @@ def read_number(data: np.ndarray, position: int) -> tuple[float, int]:
         falling = data[position] == 45
         if falling or data[position] == 43:
             position += 1
-        power, after = read_whole(data, position)
+        power, after = read_integer(data, position)
         if after == position:
             return 0.0, -1
         position = after
@@ -206,15 +206,15 @@ def read_number(data: np.ndarray, position: int) -> tuple[float, int]:
 
 
 @inner
-def write_whole(out: np.ndarray, position: int, number: int) -> int:
-    """The digits of a number from 0 up; gives the position after them."""
+def write_integer(out: np.ndarray, position: int, number: int) -> int:
+    """Write the digits of a non-negative integer; returns the position after them."""
     length = 1
     rest = number
     while rest >= 10:
         rest //= 10
         length += 1
-    for place in range(position + length - 1, position - 1, -1):
-        out[place] = 48 + number % 10
+    for index in range(position + length - 1, position - 1, -1):
+        out[index] = 48 + number % 10
         number //= 10
     return position + length
 
@@ -237,18 +237,18 @@ def shortest(value: float) -> tuple[int, int]:
 
 @inner
 def scale_back(wide: float, exponent: int) -> float:
-    """wide x 10^exponent, near enough to round to a few digits."""
+    """wide x 10^exponent, accurate enough to round to a few digits."""
     if exponent < 0:
-        return wide / _POWER_HIGH[-exponent - SMALLEST_EXPONENT]
-    if exponent > LARGEST_EXPONENT:
-        wide *= _POWER_HIGH[LARGEST_EXPONENT - SMALLEST_EXPONENT]
-        exponent -= LARGEST_EXPONENT
-    return wide * _POWER_HIGH[exponent - SMALLEST_EXPONENT]
+        return wide / _POWER_HIGH[-exponent - MIN_EXPONENT]
+    if exponent > MAX_EXPONENT:
+        wide *= _POWER_HIGH[MAX_EXPONENT - MIN_EXPONENT]
+        exponent -= MAX_EXPONENT
+    return wide * _POWER_HIGH[exponent - MIN_EXPONENT]
 
 
 @jit
 def write_number(out: np.ndarray, position: int, value: float) -> int:
-    """The shortest decimal text of a finite float32, at most 24 bytes; gives the position after it."""
+    """Write the shortest decimal text of a finite float32, at most 24 bytes; returns the position after it."""
     if value == 0:
         out[position] = 48
         return position + 1
@@ -258,7 +258,7 @@ def write_number(out: np.ndarray, position: int, value: float) -> int:
         value = -value
     mantissa, exponent = shortest(value)
     if exponent >= 0 and exponent <= 6:
-        position = write_whole(out, position, mantissa)
+        position = write_integer(out, position, mantissa)
         for _ in range(exponent):
             out[position] = 48
             position += 1
@@ -267,18 +267,18 @@ def write_number(out: np.ndarray, position: int, value: float) -> int:
         unit = 1
         for _ in range(-exponent):
             unit *= 10
-        position = write_whole(out, position, mantissa // unit)
+        position = write_integer(out, position, mantissa // unit)
         out[position] = 46
         rest = mantissa % unit
-        for place in range(position - exponent, position, -1):
-            out[place] = 48 + rest % 10
+        for index in range(position - exponent, position, -1):
+            out[index] = 48 + rest % 10
             rest //= 10
         return position - exponent + 1
-    position = write_whole(out, position, mantissa)
+    position = write_integer(out, position, mantissa)
     out[position] = 101
     position += 1
     if exponent < 0:
         out[position] = 45
         position += 1
         exponent = -exponent
-    return write_whole(out, position, exponent)
+    return write_integer(out, position, exponent)

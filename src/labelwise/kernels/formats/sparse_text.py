@@ -1,49 +1,54 @@
-"""Lines of sparse features as CSR rows, and back: `12,40 7:0.5 19:1` (the XC repository's text format).
+"""Parse lines of sparse features to CSR rows, and format them: `12,40 7:0.5 19:1` (text format of the XC repository).
 
-A parser takes one block that ends in a newline and writes into arrays the caller has made large enough. It
-stops at the first fault and says which and at what byte; sentences are made of that elsewhere. Rows leave it
-canonical: columns ascending and unique (values of equal columns added), no zeros, labels ascending and
-unique.
+A parser takes one block that ends in a newline and writes into arrays that are large enough. It stops at the first
+fault and returns it with its byte; error messages are built elsewhere. Rows are canonical: columns ascending and unique
+(values of duplicate columns summed), no zeros, labels ascending and unique.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from labelwise.kernels.formats.number_text import FLOAT32_OVERFLOW, read_number, read_whole, write_number, write_whole
+from labelwise.kernels.formats.number_text import (
+    FLOAT32_OVERFLOW,
+    read_integer,
+    read_number,
+    write_integer,
+    write_number,
+)
 from labelwise.kernels.jit import inner, jit
 
 FINE, BAD_LABEL, BAD_FEATURE, BAD_VALUE, SUM_TOO_LARGE = range(5)
-INDEX_TOO_LARGE, FEATURE_OUTSIDE, LABEL_OUTSIDE = range(5, 8)
+INDEX_TOO_LARGE, FEATURE_OUT_OF_RANGE, LABEL_OUT_OF_RANGE = range(5, 8)
 
 MAX_INDEX = 2**31 - 2
 SPACE, TAB, NEWLINE, RETURN, COMMA, COLON = 32, 9, 10, 13, 44, 58
 MAX_ENTRY_BYTES = 36
-"""What one `column:value ` needs at most when it is written."""
+"""Maximum bytes of a formatted `column:value `."""
 
 
 @inner(forceinline=True)
 def at_line_end(data: np.ndarray, position: int) -> bool:
-    """Whether a newline, or a carriage return and a newline, stands here."""
+    """Whether a newline, or a carriage return and a newline, is at `position`."""
     byte = data[position]
     return byte == NEWLINE or (byte == RETURN and data[position + 1] == NEWLINE)
 
 
 @inner(forceinline=True)
 def at_token_end(data: np.ndarray, position: int) -> bool:
-    """Whether a blank or the line's end stands here."""
+    """Whether a blank or the line's end is at `position`."""
     byte = data[position]
     return byte in (SPACE, TAB) or at_line_end(data, position)
 
 
 @inner
 def sort_keys(keys: np.ndarray) -> np.ndarray:
-    """The keys in ascending order (their array is used up): runs of 16 by insertion, then merged in pairs."""
+    """The keys in ascending order (overwrites their array): insertion sort in runs of 16, then merge sort."""
     size = len(keys)
     for begin in range(0, size, 16):
-        for place in range(begin + 1, min(begin + 16, size)):
-            key = keys[place]
-            hole = place
+        for index in range(begin + 1, min(begin + 16, size)):
+            key = keys[index]
+            hole = index
             while hole > begin and keys[hole - 1] > key:
                 keys[hole] = keys[hole - 1]
                 hole -= 1
@@ -55,12 +60,12 @@ def sort_keys(keys: np.ndarray) -> np.ndarray:
             middle = min(begin + width, size)
             end = min(begin + 2 * width, size)
             left, right = begin, middle
-            for place in range(begin, end):
+            for index in range(begin, end):
                 if left < middle and (right >= end or source[left] <= source[right]):
-                    target[place] = source[left]
+                    target[index] = source[left]
                     left += 1
                 else:
-                    target[place] = source[right]
+                    target[index] = source[right]
                     right += 1
         source, target = target, source
         width *= 2
@@ -69,22 +74,22 @@ def sort_keys(keys: np.ndarray) -> np.ndarray:
 
 @inner
 def sort_features(indices: np.ndarray, values: np.ndarray, begin: int, end: int) -> int:
-    """Sort a row by column, add up equal columns, drop zeros; gives its new end, -1 for an overflow."""
+    """Sort a row by column, sum duplicate columns, drop zeros; returns its new end, -1 for an overflow."""
     size = end - begin
     keys = np.empty(size, np.int64)
-    for place in range(size):  # with the place, so that equal columns are added in the order of the line
-        keys[place] = (np.int64(indices[begin + place]) << 32) | place
+    for index in range(size):  # with the index, so that equal columns are added in the order of the line
+        keys[index] = (np.int64(indices[begin + index]) << 32) | index
     keys = sort_keys(keys)
     weights = values[begin:end].copy()
     kept = begin
-    place = 0
-    while place < size:
-        column = keys[place] >> 32
-        total = weights[keys[place] & 0xFFFFFFFF]
-        place += 1
-        while place < size and keys[place] >> 32 == column:
-            total += weights[keys[place] & 0xFFFFFFFF]
-            place += 1
+    index = 0
+    while index < size:
+        column = keys[index] >> 32
+        total = weights[keys[index] & 0xFFFFFFFF]
+        index += 1
+        while index < size and keys[index] >> 32 == column:
+            total += weights[keys[index] & 0xFFFFFFFF]
+            index += 1
         if not np.isfinite(total):
             return -1
         if total != 0:
@@ -96,12 +101,12 @@ def sort_features(indices: np.ndarray, values: np.ndarray, begin: int, end: int)
 
 @inner
 def sort_labels(labels: np.ndarray, begin: int, end: int) -> int:
-    """Sort one row of labels and keep one of each; gives the new end."""
+    """Sort one row of labels and drop duplicates; returns the new end."""
     row = sort_keys(labels[begin:end].copy())
     kept = begin
-    for place in range(len(row)):
-        if place == 0 or row[place] != row[place - 1]:
-            labels[kept] = row[place]
+    for index in range(len(row)):
+        if index == 0 or row[index] != row[index - 1]:
+            labels[kept] = row[index]
             kept += 1
     return kept
 
@@ -119,10 +124,10 @@ def parse_xc(
 ) -> tuple[int, int, int, int, int, int]:
     """Parse the lines of a block.
 
-    `feature_counts` and `label_counts` have a place a line, `indices` and `values` one a colon, `labels` one
-    a line and comma. Gives (fault, its byte, features stored, labels stored, feature columns, label columns).
+    `feature_counts` and `label_counts` have one element per line, `indices` and `values` one per colon, `labels` one
+    per line and comma. Returns (fault, its byte, features stored, labels stored, feature columns, label columns).
     """
-    # Typed, because functions that are handed a literal 0 would be compiled for it and for int64.
+    # Typed, because functions called with a literal 0 would be compiled for it and for int64.
     position = row = stored = tagged = int(np.int64(0))
     top_feature = -1
     top_label = -1
@@ -143,13 +148,13 @@ def parse_xc(
             if at_line_end(data, position):
                 break
             begin = position
-            column, position = read_whole(data, position)
+            column, position = read_integer(data, position)
             if position == begin or data[position] != COLON:
                 return BAD_FEATURE, begin, stored, tagged, top_feature + 1, top_label + 1
             if column > MAX_INDEX:
                 return INDEX_TOO_LARGE, begin, stored, tagged, top_feature + 1, top_label + 1
             if column >= n_features:
-                return FEATURE_OUTSIDE, begin, stored, tagged, top_feature + 1, top_label + 1
+                return FEATURE_OUT_OF_RANGE, begin, stored, tagged, top_feature + 1, top_label + 1
             wide, position = read_number(data, position + 1)
             if position < 0 or abs(wide) >= FLOAT32_OVERFLOW or not at_token_end(data, position):
                 return BAD_VALUE, begin, stored, tagged, top_feature + 1, top_label + 1
@@ -185,7 +190,7 @@ def _line_labels(
         return FINE, position, tagged, top
     while True:
         begin = position
-        label, position = read_whole(data, position)
+        label, position = read_integer(data, position)
         if data[position] == COLON and begin == start:
             return FINE, start, tagged, top
         if position == begin or not (data[position] == COMMA or at_token_end(data, position)):
@@ -193,7 +198,7 @@ def _line_labels(
         if label > MAX_INDEX:
             return INDEX_TOO_LARGE, begin, tagged, top
         if label >= n_labels:
-            return LABEL_OUTSIDE, begin, tagged, top
+            return LABEL_OUT_OF_RANGE, begin, tagged, top
         ascending &= label > previous
         previous = label
         top = max(top, label)
@@ -211,12 +216,12 @@ def _line_labels(
 def format_features(
     indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, row: int, out: np.ndarray, position: int
 ) -> int:
-    """Write ` column:value` for each entry of a row; gives the position after them."""
-    for place in range(indptr[row], indptr[row + 1]):
+    """Write ` column:value` for each entry of a row; returns the position after them."""
+    for index in range(indptr[row], indptr[row + 1]):
         out[position] = SPACE
-        position = write_whole(out, position + 1, int(indices[place]))
+        position = write_integer(out, position + 1, int(indices[index]))
         out[position] = COLON
-        position = write_number(out, position + 1, values[place])
+        position = write_number(out, position + 1, values[index])
     return position
 
 
@@ -235,17 +240,17 @@ def format_lines(
     bar: bool,
     out: np.ndarray,
 ) -> int:
-    """Write the rows from `begin` to `end` as lines, with ` |` after the labels if `bar`; gives the bytes.
+    """Write the rows from `begin` to `end` as lines, with ` |` after the labels if `bar`; returns the number of bytes.
 
-    `out` holds for each row its label names, a comma each and three bytes, and MAX_ENTRY_BYTES a feature.
+    `out` must hold for each row its label names, a comma each and three bytes, and MAX_ENTRY_BYTES per feature.
     """
     position = 0
     for row in range(begin, end):
-        for place in range(label_indptr[row], label_indptr[row + 1]):
-            if place > label_indptr[row]:
+        for index in range(label_indptr[row], label_indptr[row + 1]):
+            if index > label_indptr[row]:
                 out[position] = COMMA
                 position += 1
-            label = labels[place]
+            label = labels[index]
             for source in range(name_starts[label], name_ends[label]):
                 out[position] = name_buffer[source]
                 position += 1

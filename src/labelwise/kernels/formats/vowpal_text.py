@@ -1,14 +1,14 @@
-"""Lines of Vowpal Wabbit as CSR rows: `12,40 |words 7:0.5 19 |more:2.0 3`, and the hash for named features.
+"""Parse lines of Vowpal Wabbit to CSR rows: `12,40 |words 7:0.5 19 |more:2.0 3`, and hash named features.
 
-Same manners as `sparse_text`: one block that ends in a newline, arrays made large enough by the caller, and
-at the first fault its kind and byte. Labels are given back as places in the block, as they may be any word.
+As in `sparse_text`: one block that ends in a newline, arrays that are large enough, and at the first fault its type and
+byte. Labels are returned as positions in the block, as they may be any word.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from labelwise.kernels.formats.number_text import FLOAT32_OVERFLOW, read_number, read_whole
+from labelwise.kernels.formats.number_text import FLOAT32_OVERFLOW, read_integer, read_number
 from labelwise.kernels.formats.sparse_text import (
     COLON,
     COMMA,
@@ -32,14 +32,14 @@ NOT_HASHED = -1
 
 @jit
 def murmur3(data: np.ndarray, begin: int, end: int, seed: int) -> int:
-    """The 32-bit MurmurHash3 (x86 variant) of data[begin:end], as a number from 0 up."""
+    """The 32-bit MurmurHash3 (x86 variant) of data[begin:end], as a non-negative integer."""
     mask = 0xFFFFFFFF
     state = seed & mask
-    for place in range(begin, end, 4):
-        left = min(end - place, 4)
+    for index in range(begin, end, 4):
+        left = min(end - index, 4)
         word = 0
         for offset in range(left):
-            word |= data[place + offset] << (8 * offset)
+            word |= data[index + offset] << (8 * offset)
         word = (word * 0xCC9E2D51) & mask
         word = ((word << 15) | (word >> 17)) & mask
         state ^= (word * 0x1B873593) & mask
@@ -56,13 +56,13 @@ def murmur3(data: np.ndarray, begin: int, end: int, seed: int) -> int:
 
 @inner(forceinline=True)
 def at_word_end(data: np.ndarray, position: int) -> bool:
-    """Whether a blank, a bar or the line's end stands here."""
+    """Whether a blank, a bar or the line's end is at `position`."""
     return data[position] == BAR or at_token_end(data, position)
 
 
 @inner(forceinline=True)
 def skip_blanks(data: np.ndarray, position: int) -> int:
-    """The position of the next byte that is no blank."""
+    """The position of the next byte that is not a blank."""
     while data[position] == SPACE or data[position] == TAB:
         position += 1
     return position
@@ -87,10 +87,10 @@ def parse_vowpal(
     label_starts: np.ndarray,
     label_ends: np.ndarray,
 ) -> tuple[int, int, int, int, int, int]:
-    """Parse the lines of a block; blank lines are passed over.
+    """Parse the lines of a block; blank lines are ignored.
 
-    The counts have a place a line, `indices` and `values` one a blank, the labels' places one a line and
-    comma. Names are hashed and cut by `hash_mask`, or are column numbers if that is NOT_HASHED. Gives (fault,
+    The counts have one element per line, `indices` and `values` one per blank, the labels' bounds one per line and
+    comma. Names are hashed and masked by `hash_mask`, or are column indices if that is NOT_HASHED. Returns (fault,
     its byte, rows, features stored, labels stored, feature columns).
     """
     position = rows = stored = tagged = columns = int(np.int64(0))  # typed, as in sparse_text
@@ -117,7 +117,7 @@ def parse_vowpal(
 def _head(
     data: np.ndarray, position: int, label_starts: np.ndarray, label_ends: np.ndarray, tagged: int
 ) -> tuple[int, int, int]:
-    """What stands before the first bar: labels, a weight, a tag. Gives (fault, position, labels stored)."""
+    """Parse the part before the first bar: labels, a weight, a tag. Returns (fault, position, labels stored)."""
     words = 0
     while data[position] != BAR:
         if at_line_end(data, position):
@@ -224,7 +224,7 @@ def _namespaces(
 def _feature(data: np.ndarray, begin: int, hash_mask: int, seed: int) -> tuple[int, int, int, float]:
     """One feature: (fault, position after it, column, value)."""
     if hash_mask == NOT_HASHED:
-        column, position = read_whole(data, begin)
+        column, position = read_integer(data, begin)
         if data[position] != COLON and not at_word_end(data, position):
             return NOT_A_COLUMN, begin, 0, 0.0
         if column > MAX_INDEX:

@@ -1,1 +1,1 @@
-"""What networks compute outside of torch."""
+"""Kernels of neural networks that torch lacks."""

@@ -1,7 +1,7 @@
-"""Dropout whose holes are a function of a key and the place: nothing is stored, the backward pass asks again.
+"""Dropout whose mask is a hash of a key and the index: the mask is not stored, the backward pass computes it again.
 
-A place is mixed with the key by two multiplications (the constants are those of the "lowbias32" hash); vector code does
-that in about a nanosecond a number, where torch's generator takes twenty.
+An index is mixed with the key by two multiplications (the constants are those of the "lowbias32" hash), which takes
+about a nanosecond per number as vector code; torch's generator takes twenty.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ _15, _16 = np.uint32(15), np.uint32(16)
 
 
 @jit
-def drop_out(values, first, key, other_key, least, factor):
-    """Set values to 0 whose mixed place is below `least`, and multiply the others by `factor`.
+def drop_out(values, first, key, other_key, threshold, factor):
+    """Set values to 0 whose hashed index is below `threshold`, and multiply the others by `factor`.
 
     Parameters
     ----------
     values
         Float32, one dimension; changed in place.
     first
-        Place of the first value, so that ranges of one array can be done by several threads.
-    key, other_key, least
+        Index of the first value, so that several threads can process ranges of one array.
+    key, other_key, threshold
         uint32.
     """
     for j in range(len(values)):
@@ -32,4 +32,4 @@ def drop_out(values, first, key, other_key, least, factor):
         mixed = np.uint32(np.uint32(mixed ^ np.uint32(mixed >> _16) ^ other_key) * MIX_1)
         mixed = np.uint32(np.uint32(mixed ^ np.uint32(mixed >> _15)) * MIX_2)
         mixed = np.uint32(mixed ^ np.uint32(mixed >> _16))
-        values[j] = values[j] * factor if mixed >= least else np.float32(0)
+        values[j] = values[j] * factor if mixed >= threshold else np.float32(0)

@@ -1,4 +1,4 @@
-"""Adam for some rows of a table: one pass over weights, moments and gradient, where torch makes a dozen with copies."""
+"""Adam for some rows of a table: one pass over weights, moments and gradient, where torch needs a dozen with copies."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ ONE = np.float32(1)
 
 @jit(error_model="numpy", fastmath={"contract", "nsz"})
 def update_rows(weights, first, second, rows, gradient, begin, end, decay, beta1, beta2, rate, root, eps):
-    """Move rows ``rows[begin:end]`` by the gradient's rows of the same places; a row stands once.
+    """Update the rows ``rows[begin:end]`` with the gradient's rows of the same indices; rows must be unique.
 
     Parameters
     ----------
     weights, first, second
-        Table [rows, width] and its moments, float32; changed in place.
+        Table [rows, width] and its moments, float32; changed in index.
     rows, gradient
-        Which rows (int64), and their gradient [places, width].
+        The rows (int64), and their gradient [len(rows), width].
     begin, end
-        The range of places to do.
+        The range of indices to update.
     decay
-        Pull of the weights that goes through the gradient.
+        L2 weight decay, added to the gradient.
     beta1, beta2
-        Memory of the moments.
+        Decay rates of the moments.
     rate, root, eps
-        The step is ``rate * first / (sqrt(second) * root + eps)``, with the corrections of the start in rate and root.
+        The step is ``rate * first / (sqrt(second) * root + eps)``, with the bias corrections in rate and root.
     """
     width = weights.shape[1]
     new, new_squares = ONE - beta1, ONE - beta2
-    for place in range(begin, end):
-        row = rows[place]
-        own, mean, squares, given = weights[row], first[row], second[row], gradient[place]
+    for index in range(begin, end):
+        row = rows[index]
+        weight, mean, squares, row_gradient = weights[row], first[row], second[row], gradient[index]
         for j in range(width):
-            pull = given[j] + decay * own[j]
-            mean[j] += new * (pull - mean[j])
-            squares[j] = squares[j] * beta2 + new_squares * pull * pull
-            own[j] -= rate * mean[j] / (np.sqrt(squares[j]) * root + eps)
+            total = row_gradient[j] + decay * weight[j]
+            mean[j] += new * (total - mean[j])
+            squares[j] = squares[j] * beta2 + new_squares * total * total
+            weight[j] -= rate * mean[j] / (np.sqrt(squares[j]) * root + eps)

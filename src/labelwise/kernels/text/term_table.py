@@ -1,6 +1,6 @@
-"""The table of terms that the kernels in `terms` fill: its arrays, and how they grow.
+"""The hash table of terms that the kernels in `terms` fill: its arrays and how they grow.
 
-Arrays are made here and not inside kernels so that they lie on large memory pages, which saves much of the time.
+Arrays are allocated here and not inside kernels so that they lie on large memory pages, which saves much of the time.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from labelwise.kernels.text.words import MARGIN, NEEDS_PYTHON, folding_table
 from labelwise.parallel import ranges, run_all, threads
 from labelwise.strings import Strings
 
-_MANY = 10_000
+MIN_PARALLEL = 10_000  # terms above which several threads spell them
 
 
 class TermTable:
-    """Terms met so far. One thread at a time.
+    """The terms seen so far. Not thread-safe.
 
     Parameters
     ----------
     max_words
-        Words in the longest n-gram.
+        Maximum number of words in an n-gram.
     """
 
     def __init__(self, max_words: int = 1) -> None:
         self.max_words = max_words
-        self.seed = np.uint64(secrets.randbits(64))  # nobody can prepare texts whose words all collide
+        self.seed = np.uint64(secrets.randbits(64))  # prevents texts crafted so that all words collide
         self.words = pages.zeros(SLOT << 12, np.uint64)
         self.grams = pages.zeros(2 << 12 if max_words > 1 else 2, np.uint64)
         self.nodes = np.empty(1 << 12, np.int64)
@@ -47,10 +47,10 @@ class TermTable:
     ) -> tuple[int, int, int]:
         """Number the terms of `texts` and write (term << 32 | count) to `pairs` from `used` on.
 
-        ``row_ends[i]`` becomes the place after the pairs of text i. Gives why it stopped (DONE, NO_PAIRS or
-        NEEDS_PYTHON), the texts done and the pairs used.
+        ``row_ends[i]`` becomes the position after the pairs of text i. Returns the status (DONE, NO_PAIRS or
+        NEEDS_PYTHON), the number of texts done and the number of pairs used.
         """
-        buffer, starts, ends = read_only(texts.buffer), places(texts.starts), places(texts.ends)
+        buffer, starts, ends = as_bytes(texts.buffer), as_positions(texts.starts), as_positions(texts.ends)
         self._make_scratch(int((ends - starts).max(initial=0)))
         row = 0
         while True:
@@ -64,8 +64,8 @@ class TermTable:
                 return status, row, used
             self._grow(status, int(ends[row] - starts[row]))
 
-    def adopt(self, other: TermTable) -> np.ndarray:
-        """Take over the terms of another table; for each of its numbers the number here."""
+    def merge(self, other: TermTable) -> np.ndarray:
+        """Add the terms of another table; returns the number here of each of its terms."""
         count = len(other)
         keys = other.nodes[:count]
         is_word = keys < 0
@@ -75,16 +75,16 @@ class TermTable:
         numbers[is_word] = self.numbers_of(words)
         done = 0
         while True:
-            status, done = terms.adopt_grams(keys, done, numbers, self.seed, self.grams, self.nodes, self.counts)
+            status, done = terms.merge_grams(keys, done, numbers, self.seed, self.grams, self.nodes, self.counts)
             if status == DONE:
                 return numbers
             self._grow(status, 0)
 
     def numbers_of(self, texts: Strings) -> np.ndarray:
-        """Learn each text as one term of at most `max_words` words; its number, or -1 for one that has none."""
+        """Add each text as one term of at most `max_words` words; returns its number, or -1 if it has no words."""
         longest = int((texts.ends - texts.starts).max(initial=0))
-        most = len(texts) * self.max_words * (self.max_words + 1) // 2 + self.max_words * (longest // 2 + 1)
-        pairs = pages.empty(most, np.uint64)
+        max_pairs = len(texts) * self.max_words * (self.max_words + 1) // 2 + self.max_words * (longest // 2 + 1)
+        pairs = pages.empty(max_pairs, np.uint64)
         row_ends = np.empty(len(texts), np.int64)
         status, _, _ = self.learn(texts, False, 1, pairs, 0, row_ends)
         if status != DONE:  # texts of more words than were allowed for
@@ -95,7 +95,7 @@ class TermTable:
 
     def spell(self, numbers: np.ndarray) -> Strings:
         """The terms with these numbers, words joined by a blank."""
-        parts = ranges(len(numbers), threads() if len(numbers) > _MANY else 1)
+        parts = ranges(len(numbers), threads() if len(numbers) > MIN_PARALLEL else 1)
         ends = np.empty(len(numbers), np.int64)
 
         def write(buffer: np.ndarray, fill: bool) -> None:
@@ -121,33 +121,33 @@ class TermTable:
         """Double the array that was too small."""
         if status == NO_WORDS:
             larger = pages.zeros(2 * len(self.words), np.uint64)
-            terms.place_words(self.words, larger)
+            terms.rehash_words(self.words, larger)
             self.words = larger
         elif status == NO_GRAMS:
             larger = pages.zeros(2 * len(self.grams), np.uint64)
-            terms.place_grams(self.grams, self.seed, larger)
+            terms.rehash_grams(self.grams, self.seed, larger)
             self.grams = larger
         elif status == NO_ARENA:
-            self.arena = _longer(self.arena, 2 * (len(self.arena) + longest))
+            self.arena = _enlarged(self.arena, 2 * (len(self.arena) + longest))
         elif len(self.nodes) < 1 << 30:
-            self.nodes = _longer(self.nodes, 2 * len(self.nodes))
+            self.nodes = _enlarged(self.nodes, 2 * len(self.nodes))
         else:
-            raise DataError("there are more than a thousand million different terms; use shorter n-grams or hash_bits")
+            raise DataError("there are more than 2^30 distinct terms; use shorter n-grams or hash_bits")
 
 
-def _longer(array: np.ndarray, size: int) -> np.ndarray:
+def _enlarged(array: np.ndarray, size: int) -> np.ndarray:
     larger = pages.empty(size, array.dtype)
     larger[: len(array)] = array
     return larger
 
 
-def read_only(data: np.ndarray) -> np.ndarray:
-    """A view that cannot be written, so that each kernel is compiled for one kind of array only."""
+def as_bytes(data: np.ndarray) -> np.ndarray:
+    """A read-only uint8 view, so that each kernel is compiled for one array type only."""
     view = np.ascontiguousarray(data, np.uint8)[:]
     view.flags.writeable = False
     return view
 
 
-def places(values: np.ndarray) -> np.ndarray:
-    """Positions as the kernels take them."""
+def as_positions(values: np.ndarray) -> np.ndarray:
+    """Positions as contiguous int64, the type that kernels take."""
     return np.ascontiguousarray(values, np.int64)

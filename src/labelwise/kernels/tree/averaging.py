@@ -1,22 +1,22 @@
-"""The mean of several models' best labels, document by document."""
+"""Average the best labels of several models."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from labelwise.kernels.jit import inner, jit
-from labelwise.topk import NOTHING
+from labelwise.topk import NO_LABEL
 
 
 @jit
 def average(ids, scores, models, product, begin, end, out_ids, out_scores):
-    """Labels by their mean score over the models, best first, equal scores to the lower id.
+    """Labels by their mean score over the models, best first, ties by lower id.
 
-    ids, scores [documents, models * places]: what each model offers, side by side; NOTHING where it has no more.
-    A label that a model does not offer counts 0 there if scores are products (`product`), otherwise as much as the
-    worst label that the model does offer for the document.
+    ids, scores [documents, models * n_ranks]: the predictions of each model, side by side, padded with NO_LABEL. A
+    label that a model does not predict counts 0 there if scores are products (`product`), otherwise as much as the
+    model's lowest prediction for the document.
     """
-    places = ids.shape[1] // models
+    n_ranks = ids.shape[1] // models
     keep = out_ids.shape[1]
     labels = np.empty(ids.shape[1], np.int32)
     sums = np.empty(ids.shape[1], np.float64)
@@ -24,16 +24,16 @@ def average(ids, scores, models, product, begin, end, out_ids, out_scores):
         floors = 0.0
         count = np.int64(0)
         for model in range(models):
-            first = model * places
+            first = model * n_ranks
             last = first
-            while last < first + places and ids[i, last] != NOTHING:
+            while last < first + n_ranks and ids[i, last] != NO_LABEL:
                 last += 1
             floor = 0.0 if product or last == first else np.float64(scores[i, last - 1])
             floors += floor
             for p in range(first, last):
                 count = _add(labels, sums, count, ids[i, p], scores[i, p] - floor)
         for p in range(keep):
-            out_ids[i, p] = NOTHING
+            out_ids[i, p] = NO_LABEL
             out_scores[i, p] = -np.inf
         for c in range(count):
             mean = np.float32((sums[c] + floors) / models)
@@ -48,7 +48,7 @@ def average(ids, scores, models, product, begin, end, out_ids, out_scores):
 
 @inner
 def _add(labels, sums, count, label, score):
-    """Add a score to its label's sum; labels are kept in ascending order. Returns how many there are."""
+    """Add a score to its label's sum; labels are kept in ascending order. Returns the number of labels."""
     low, high = 0, count
     while low < high:
         middle = (low + high) >> 1
@@ -59,8 +59,8 @@ def _add(labels, sums, count, label, score):
     if low < count and labels[low] == label:
         sums[low] += score
         return count
-    for place in range(count, low, -1):
-        labels[place] = labels[place - 1]
-        sums[place] = sums[place - 1]
+    for index in range(count, low, -1):
+        labels[index] = labels[index - 1]
+        sums[index] = sums[index - 1]
     labels[low], sums[low] = label, score
     return count + 1

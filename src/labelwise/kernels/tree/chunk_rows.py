@@ -1,7 +1,7 @@
-"""Getting a chunk (the children of one tree node) ready for the solver, and its weights out of it.
+"""Prepare a chunk (the children of one tree node) for the solver, and extract its weights.
 
-A chunk sees only the features of its own rows, numbered anew without gaps, so that the solver's weights are small
-enough for the cache; afterwards the few weights worth keeping are stored by feature for prediction.
+A chunk uses only the features of its own rows, renumbered without gaps, so that the solver's weights fit the cache;
+afterwards the few weights that are kept are stored by feature for prediction.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from labelwise.kernels.tree.sorting import sort_from_bit
 
 @jit
 def gather_rows(indptr, indices, values, rows, numbers, features, out_indptr, out_indices, out_values):
-    """Copy rows with their features numbered anew in ascending order; features[:count] are the old numbers.
+    """Copy rows with their features renumbered in ascending order; features[:count] are the old indices.
 
-    numbers [all features] must hold -1 and is left so.
+    numbers [all features] must hold -1 and is reset to it.
     """
     count = np.int64(0)
     for row in rows:
@@ -66,14 +66,14 @@ def lane_targets(indptr, indices, values, rows, first, width, signs, costs, weig
 
 
 @jit
-def strongest(weights, count, width, most, cuts):
-    """Raise each lane's cut so that at most `most` of its weights reach it (more only if several are equal)."""
+def limit_weights(weights, count, width, max_weights, cuts):
+    """Raise each lane's cut so that at most `max_weights` of its weights reach it (more only with ties)."""
     column = np.empty(count, np.float32)
     for b in range(width):
         for f in range(count):
             column[f] = abs(weights[f, b])
         column.sort()
-        cuts[b] = max(cuts[b], column[count - most])
+        cuts[b] = max(cuts[b], column[count - max_weights])
 
 
 @jit
@@ -86,7 +86,7 @@ def count_kept(weights, count, width, cuts, counts):
 
 
 @jit
-def take_kept(weights, count, width, cuts, first_lane, out_features, out_lanes, out_values):
+def write_kept(weights, count, width, cuts, first_lane, out_features, out_lanes, out_values):
     """Write the kept weights as (feature, lane, value), by feature; returns how many."""
     used = 0
     for f in range(count):
@@ -100,27 +100,27 @@ def take_kept(weights, count, width, cuts, first_lane, out_features, out_lanes, 
 
 
 @jit
-def place_kept(features, lanes, values, next_places, out_lanes, out_values):
-    """Put one group's kept weights behind those of the groups before it, feature by feature."""
+def merge_kept(features, lanes, values, next_entries, out_lanes, out_values):
+    """Append one group's kept weights to those of the groups before it, feature by feature."""
     for i in range(len(features)):
-        place = next_places[features[i]]
-        out_lanes[place] = lanes[i]
-        out_values[place] = values[i]
-        next_places[features[i]] = place + 1
+        entry = next_entries[features[i]]
+        out_lanes[entry] = lanes[i]
+        out_values[entry] = values[i]
+        next_entries[features[i]] = entry + 1
 
 
 @jit
-def fill_rows(row_offsets, lanes, values, whole, new_offsets, new_lanes, new_values):
-    """Copy rows to their new places; those that become whole get every lane. `new_values` must hold zeros."""
-    for r in range(len(whole)):
-        place = new_offsets[r]
-        if whole[r]:
-            for lane in range(new_offsets[r + 1] - place):
-                new_lanes[place + lane] = lane
+def fill_rows(row_offsets, lanes, values, full, new_offsets, new_lanes, new_values):
+    """Copy rows to their new offsets; those that become full get every lane. `new_values` must hold zeros."""
+    for r in range(len(full)):
+        entry = new_offsets[r]
+        if full[r]:
+            for lane in range(new_offsets[r + 1] - entry):
+                new_lanes[entry + lane] = lane
             for e in range(row_offsets[r], row_offsets[r + 1]):
-                new_values[place + lanes[e]] = values[e]
+                new_values[entry + lanes[e]] = values[e]
         else:
             for e in range(row_offsets[r], row_offsets[r + 1]):
-                new_lanes[place] = lanes[e]
-                new_values[place] = values[e]
-                place += 1
+                new_lanes[entry] = lanes[e]
+                new_values[entry] = values[e]
+                entry += 1

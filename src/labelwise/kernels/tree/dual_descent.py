@@ -2,8 +2,8 @@
 
 For each label b: min 1/2 (|w|^2 + w0^2) + sum_i C_ib loss(y_ib (w.x_i + bias w0)), solved in the dual (Hsieh et al.
 2008 for the hinges, Yu et al. 2011 for the logistic loss). One pass over a row's non-zeros serves all 16 labels. Rows
-whose labels are all settled rest until the others are; then everything is looked at again, so the stopping rule holds
-for all.
+whose labels have all converged are skipped (shrinking) until the others have; then all rows are visited again, so that
+the stopping criterion holds for all.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from labelwise.kernels.jit import inner, jit
 from labelwise.kernels.tree.lanes import LANES, add_block, add_rows, as_float, dot_block, dot_rows
 
 SQUARED_HINGE, HINGE, LOGISTIC = 0, 1, 2
-_SETTLED = np.float32(0.3)  # a zero dual whose gradient is above this rarely comes back
-_REST = np.float32(0.5)  # rows that violate by less than this share of the tolerance rest
-_LEAST = np.float32(1e-12)  # an empty document without bias has no length
-_STILL = np.float32(0.2)  # and below this share the weights are not even touched
+_SETTLED = np.float32(0.3)  # a zero dual whose gradient is above this rarely becomes positive again
+_INACTIVE = np.float32(0.5)  # rows with a violation below this fraction of the tolerance are skipped
+_MIN_CURVATURE = np.float32(1e-12)  # for an empty document without bias, whose norm is 0
+_NO_UPDATE = np.float32(0.2)  # below this fraction the weights are not updated
 
 
 @jit(fastmath=True)
@@ -42,7 +42,7 @@ def solve_lanes(
     weights,
     offsets,
 ):
-    """Fill weights [features, 16] and offsets [16] (both zero at the start); returns the passes made.
+    """Train weights [features, 16] and offsets [16] (both zero at the start); returns the number of passes.
 
     Row i has the entries starts[i]..ends[i] of `indices` and `values`, and dense[rows[i]] (float32, or the bits of
     float16 as uint16; it may have no columns) as the features from first_dense on. signs [rows, 16] is +1 or -1. costs
@@ -55,7 +55,7 @@ def solve_lanes(
     change = np.zeros(LANES, np.float32)
     cost = np.ones(LANES, np.float32)
     n_dense = dense.shape[1]
-    halves = dense.itemsize == 2  # a row of them is converted as a whole, which vectorises
+    is_float16 = dense.itemsize == 2  # a row is converted as a whole, which vectorises
     converted = np.empty((1, dense.shape[1]), np.float32)
     order = np.arange(n)
     active, everything = n, True
@@ -63,16 +63,16 @@ def solve_lanes(
     for done in range(max_passes):
         state = _shuffle(order, active, state)
         worst = np.float32(0)
-        place = 0
-        while place < active:
-            row = order[place]
+        index = 0
+        while index < active:
+            row = order[index]
             start, end = starts[row], ends[row]
             for b in range(LANES):
                 margins[b] = offsets[b] * bias
             dot_rows(indices, values, start, end, weights, margins)
             if n_dense == 0:
                 pass
-            elif halves:
+            elif is_float16:
                 source = dense[rows[row]]
                 for column in range(len(source)):
                     converted[0, column] = as_float(source[column])
@@ -81,28 +81,28 @@ def solve_lanes(
                 dot_block(dense, rows[row], weights, first_dense, margins)
             for b in range(width):
                 cost[b] = costs[row, b] if weighted else costs[0, (signs[row, b] + 1) >> 1]
-            length = norms[row] + bias * bias
+            squared_norm = norms[row] + bias * bias
             if loss == LOGISTIC:
-                violation, settled = _step_logistic(duals, signs, cost, row, width, length, margins, change)
+                violation, settled = _step_logistic(duals, signs, cost, row, width, squared_norm, margins, change)
             else:
-                violation, settled = _step_hinge(duals, signs, cost, row, width, length, loss, margins, change)
+                violation, settled = _step_hinge(duals, signs, cost, row, width, squared_norm, loss, margins, change)
             worst = max(worst, violation)
-            if violation > _STILL * tolerance:
+            if violation > _NO_UPDATE * tolerance:
                 add_rows(indices, values, start, end, weights, change)
                 if n_dense == 0:
                     pass
-                elif halves:
+                elif is_float16:
                     add_block(converted, 0, weights, first_dense, change)
                 else:
                     add_block(dense, rows[row], weights, first_dense, change)
                 for b in range(width):
                     offsets[b] += change[b] * bias
                     duals[row, b] += change[b] * signs[row, b]
-            if settled or violation < _REST * tolerance:
+            if settled or violation < _INACTIVE * tolerance:
                 active -= 1
-                order[place], order[active] = order[active], row
+                order[index], order[active] = order[active], row
             else:
-                place += 1
+                index += 1
         if worst < tolerance and everything:
             return done + 1
         everything = worst < tolerance or active == 0
@@ -112,15 +112,15 @@ def solve_lanes(
 
 
 @inner(fastmath=True)
-def _step_hinge(duals, signs, cost, row, width, length, loss, margins, change):
-    """The step of every label's dual for a row; the largest violation, and whether all labels are settled at zero."""
+def _step_hinge(duals, signs, cost, row, width, squared_norm, loss, margins, change):
+    """Step of each label's dual for a row; returns the largest violation and whether all are settled at zero."""
     violation = np.float32(0)
     unsettled = np.float32(0)
     for b in range(width):
         y, old = np.float32(signs[row, b]), duals[row, b]
         soft = np.float32(0.5) / cost[b] if loss == SQUARED_HINGE else np.float32(0)
         upper = np.float32(3e38) if loss == SQUARED_HINGE else cost[b]
-        curvature = max(length + soft, _LEAST)
+        curvature = max(squared_norm + soft, _MIN_CURVATURE)
         gradient = y * margins[b] - np.float32(1) + old * soft
         new = min(max(old - gradient / curvature, np.float32(0)), upper)
         change[b] = (new - old) * y
@@ -130,10 +130,10 @@ def _step_hinge(duals, signs, cost, row, width, length, loss, margins, change):
 
 
 @inner
-def _step_logistic(duals, signs, cost, row, width, length, margins, change):
+def _step_logistic(duals, signs, cost, row, width, squared_norm, margins, change):
     """Newton steps on each label's dual: minimise 1/2 q d^2 + g d + z ln z + (C - z) ln(C - z), z = dual + d.
 
-    Duals lie strictly between 0 and C; a dual of 0 stands for one so close to it that its weights are nothing.
+    Duals lie strictly between 0 and C; an initial dual of 0 means one so small that its weights are negligible.
     """
     violation = np.float32(0)
     for b in range(width):
@@ -142,10 +142,10 @@ def _step_logistic(duals, signs, cost, row, width, length, margins, change):
         gradient = y * np.float64(margins[b])
         z = old
         for _ in range(30):
-            slope = length * (z - old) + gradient + np.log(z / (c - z))
-            if abs(slope) < 1e-3:
+            derivative = squared_norm * (z - old) + gradient + np.log(z / (c - z))
+            if abs(derivative) < 1e-3:
                 break
-            after = z - slope / (length + c / (z * (c - z)))
+            after = z - derivative / (squared_norm + c / (z * (c - z)))
             if after <= 0:
                 after = 0.1 * z
             elif after >= c:
@@ -153,13 +153,13 @@ def _step_logistic(duals, signs, cost, row, width, length, margins, change):
             z = after
         step = z - np.float64(duals[row, b])
         change[b] = np.float32(step * y)
-        violation = max(violation, np.float32(abs(step) * length))
+        violation = max(violation, np.float32(abs(step) * squared_norm))
     return violation, False
 
 
 @inner
 def _shuffle(order, count, state):
-    """Fisher-Yates over the first rows, with a generator of its own so that results do not depend on who else draws."""
+    """Fisher-Yates shuffle of the first rows, with a separate generator: results do not depend on other draws."""
     for i in range(count - 1, 0, -1):
         state ^= state << np.uint64(13)
         state ^= state >> np.uint64(7)

@@ -1,8 +1,8 @@
-"""Sixteen numbers at a time: the loops in which linear training and prediction spend their lives, as vector code.
+"""The inner loops of linear training and prediction as vector code, sixteen numbers at a time.
 
-Weights are stored as rows of 16 floats, one cache line, one number for each of 16 sibling labels. Numba's own
-vectoriser treats an inner loop of 16 as a loop with set-up and tests around it (23 ns a non-zero); writing the vector
-type down takes 3.5 ns on the same machine. LLVM turns <16 x float> into whatever the processor has.
+Weights are stored as rows of 16 floats, one cache line, one number per sibling label. Numba's own vectoriser compiles
+an inner loop of 16 with set-up and tests around it (23 ns per non-zero); explicit vector types take 3.5 ns on the same
+machine. LLVM maps <16 x float> to the vector instructions of the processor.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def add_rows(_context: Any, indices: Any, values: Any, start: Any, end: Any, wei
 
 @intrinsic
 def dot_block(_context: Any, dense: Any, row: Any, weights: Any, first: Any, out: Any) -> Any:
-    """out[0:16] += sum over all k of dense[row, k] * weights[first + k, 0:16]; dense as `stored` of add_stretches."""
+    """out[0:16] += sum over all k of dense[row, k] * weights[first + k, 0:16]; dense as `stored` of add_spans."""
     signature = types.void(dense, types.int64, weights, types.int64, out)
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -74,15 +74,15 @@ def add_block(_context: Any, dense: Any, row: Any, weights: Any, first: Any, del
 
 
 @intrinsic
-def add_stretches(_context: Any, stored: Any, starts: Any, factors: Any, count: Any, block: Any, sums: Any) -> Any:
+def add_spans(_context: Any, stored: Any, starts: Any, factors: Any, count: Any, block: Any, sums: Any) -> Any:
     """Add factors[h] * stored[starts[h] + 16 * block : starts[h] + 16 * block + 16] for h in 0..count to that block.
 
-    `stored` is float32, int8, or the bits of float16 as uint16. Nothing is checked: both arrays must reach that far.
+    `stored` is float32, int8, or the bits of float16 as uint16. Bounds are not checked.
     """
     signature = types.void(stored, starts, factors, types.int64, types.int64, sums)
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        source, places, scales, target = (
+        source, offsets, scales, target = (
             context.make_array(signature.args[i])(context, builder, arguments[i]).data for i in (0, 1, 2, 5)
         )
         kind = ir.VectorType(source.type.pointee, LANES)
@@ -92,9 +92,9 @@ def add_stretches(_context: Any, stored: Any, starts: Any, factors: Any, count: 
         total = cgutils.alloca_once(builder, _VECTOR)
         builder.store(builder.load(target, align=4), total)
         with cgutils.for_range(builder, arguments[3]) as loop:
-            place = builder.gep(source, [builder.load(builder.gep(places, [loop.index]))])
-            numbers = builder.load(builder.bitcast(place, kind.as_pointer()), align=1)
-            scale = _in_all_lanes(builder, builder.load(builder.gep(scales, [loop.index])))
+            pointer = builder.gep(source, [builder.load(builder.gep(offsets, [loop.index]))])
+            numbers = builder.load(builder.bitcast(pointer, kind.as_pointer()), align=1)
+            scale = _broadcast(builder, builder.load(builder.gep(scales, [loop.index])))
             product = builder.fmul(scale, _as_floats(builder, numbers, stored.dtype, _VECTOR), flags=_FAST)
             builder.store(builder.fadd(product, builder.load(total), flags=_FAST), total)
         builder.store(builder.load(total), target, align=4)
@@ -125,14 +125,14 @@ def _as_floats(builder: Any, numbers: Any, dtype: Any, result: Any) -> Any:
     def constant(kind: Any, value: Any) -> Any:
         return ir.Constant(kind, [value] * LANES if vector else value)
 
-    # sign and the rest go to their places in a float32; multiplying puts the exponent right, for denormals as well
+    # sign and the rest move to their bits of a float32; the product corrects the exponent, also of denormals
     bits = builder.zext(numbers, whole)
     sign = builder.shl(builder.and_(bits, constant(whole, 0x8000)), constant(whole, 16))
     rest = builder.shl(builder.and_(bits, constant(whole, 0x7FFF)), constant(whole, 13))
     return builder.fmul(builder.bitcast(builder.or_(sign, rest), result), constant(result, 2.0**112))
 
 
-def _in_all_lanes(builder: Any, number: Any) -> Any:
+def _broadcast(builder: Any, number: Any) -> Any:
     undefined = ir.Constant(_VECTOR, ir.Undefined)
     first = builder.insert_element(undefined, number, ir.Constant(ir.IntType(32), 0))
     return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES))
@@ -140,7 +140,9 @@ def _in_all_lanes(builder: Any, number: Any) -> Any:
 
 def _dot(builder: Any, start: Any, end: Any, row: Any, scaled: Any, target: Any) -> None:
     """target += sum over k in start..end of scaled(k) * the vector at row(k)."""
-    sums = [cgutils.alloca_once(builder, _VECTOR) for _ in range(_UNROLL)]  # several: additions wait for each other
+    sums = [
+        cgutils.alloca_once(builder, _VECTOR) for _ in range(_UNROLL)
+    ]  # several, so that additions do not wait for each other
     builder.store(builder.load(target, align=4), sums[0])
     for other in sums[1:]:
         builder.store(ir.Constant(_VECTOR, [0.0] * LANES), other)
@@ -169,13 +171,13 @@ def _add(builder: Any, start: Any, end: Any, row: Any, scaled: Any, source: Any)
     change = builder.load(source, align=4)
     with cgutils.for_range(builder, builder.sub(end, start)) as loop:
         k = builder.add(start, loop.index)
-        place = row(k)
+        pointer = row(k)
         product = builder.fmul(scaled(k), change, flags=_FAST)
-        builder.store(builder.fadd(product, builder.load(place, align=4), flags=_FAST), place, align=4)
+        builder.store(builder.fadd(product, builder.load(pointer, align=4), flags=_FAST), pointer, align=4)
 
 
 def _block(context: Any, builder: Any, signature: Any, arguments: Any) -> tuple[Any, Any, Any, Any]:
-    """As `_rows` for a dense row: how many, the place of row first + k, number k in all lanes, the last argument."""
+    """`_rows` for a dense row: its size, the pointer to row first + k, number k broadcast, the last argument."""
     dense, weights, last = (context.make_array(signature.args[i])(context, builder, arguments[i]) for i in (0, 2, 4))
     count = cgutils.unpack_tuple(builder, dense.shape)[1]
     values = builder.gep(dense.data, [builder.mul(arguments[1], count)])
@@ -183,13 +185,13 @@ def _block(context: Any, builder: Any, signature: Any, arguments: Any) -> tuple[
 
     def scaled(k: Any) -> Any:
         number = builder.load(builder.gep(values, [k]))
-        return _in_all_lanes(builder, _as_floats(builder, number, signature.args[0].dtype, ir.FloatType()))
+        return _broadcast(builder, _as_floats(builder, number, signature.args[0].dtype, ir.FloatType()))
 
     return count, lambda k: builder.gep(vectors, [k]), scaled, builder.bitcast(last.data, _VECTOR.as_pointer())
 
 
 def _rows(context: Any, builder: Any, signature: Any, arguments: Any) -> tuple[Any, Any, Any]:
-    """What both loops use: the place of row indices[k], values[k] in all lanes, and the place of the last argument."""
+    """Common to both loops: the pointer to row indices[k], values[k] broadcast, the pointer to the last argument."""
     indices, values, weights, last = (
         context.make_array(signature.args[i])(context, builder, arguments[i]).data for i in (0, 1, 4, 5)
     )
@@ -200,6 +202,6 @@ def _rows(context: Any, builder: Any, signature: Any, arguments: Any) -> tuple[A
         return builder.gep(vectors, [builder.sext(index, _LONG) if index.type.width < 64 else index])
 
     def scaled(k: Any) -> Any:
-        return _in_all_lanes(builder, builder.load(builder.gep(values, [k])))
+        return _broadcast(builder, builder.load(builder.gep(values, [k])))
 
     return row, scaled, builder.bitcast(last, _VECTOR.as_pointer())

@@ -1,4 +1,4 @@
-"""Sorting by digits: a third of the time of a sort by comparing, and a tenth of the time to compile NumPy's."""
+"""Radix sort: takes a third of the time of a comparison sort, and compiles in a tenth of the time of NumPy's."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _DIGITS = 1 << 6
 
 @inner
 def sort_from_bit(bit, keys, count, limit, spare):
-    """Sort keys[:count] by their bits from `bit` on, which are below `limit`, equal ones as they were.
+    """Stable sort of keys[:count] by their bits from `bit` on, whose values are below `limit`.
 
-    Returns the array that holds them then: `keys` or `spare`, which is as long.
+    Returns the array that holds the result: `keys` or `spare`, which has the same size.
     """
     ends = np.empty(_DIGITS, np.int64)
     shift = np.int64(bit)

@@ -1,4 +1,4 @@
-"""Beam search through several levels of a tree in one call; calls took a third of a single document's time."""
+"""Beam search through several levels of a tree in one call; a call per level took a third of a document's time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from labelwise.kernels.jit import inner, jit
 from labelwise.kernels.tree.addresses import array_at
 from labelwise.kernels.tree.beam import expand, from_logarithms
-from labelwise.topk import NOTHING
+from labelwise.topk import NO_LABEL
 
 ARRAYS = 13
 WIDEST, BEFORE = 2 * ARRAYS, 2 * ARRAYS + 1
@@ -15,23 +15,23 @@ WIDEST, BEFORE = 2 * ARRAYS, 2 * ARRAYS + 1
 
 @jit
 def descend(
-    levels, lane_kind, value_kind, word_kind, is_first, is_last, indptr, indices, data, block, begin, end,
+    levels, lane_type, value_type, word_type, is_first, is_last, indptr, indices, data, block, begin, end,
     nodes, kept, beam, transform, power, product, allowed, extra, names, position, ids, scores,
 ):  # fmt: skip
-    """Search for the documents begin..end in some neighbouring levels, which may be all (`is_first` and `is_last`).
+    """Search for the documents begin..end in some consecutive levels, which may be all (`is_first` and `is_last`).
 
-    levels [levels, numbers]: a level's arrays in the order of `expand` as an address row, then its widest chunk and how
-    many children the levels above have together; lane_kind, value_kind and word_kind are arrays of the types of lanes,
-    values and words. nodes, kept [documents, beam]: what the levels above have kept; what these keep comes in its
-    place, or with `is_last` into the rows begin..end of ids and scores. block (of the documents
-    begin..end), allowed [children of all levels], extra and names [labels] and position are as in `expand`; with
-    `product` the scores end as e to their sum.
+    levels [levels, numbers]: a level's arrays in the order of `expand` as an address row, then its widest chunk and the
+    number of children of all levels above; lane_type, value_type and word_type are arrays of the types of lanes, values
+    and words. nodes, kept [documents, beam]: the nodes kept by the levels above, replaced by those kept here, or with
+    `is_last` written to the rows begin..end of ids and scores. block (of the documents begin..end), allowed [children
+    of all levels], extra and names [labels] and position are as in `expand`; with `product` the scores are
+    exponentiated at the end.
     """
     if is_first:
         for i in range(len(nodes)):
-            for place in range(nodes.shape[1]):
-                nodes[i, place] = NOTHING if place > 0 else 0
-                kept[i, place] = 0
+            for slot in range(nodes.shape[1]):
+                nodes[i, slot] = NO_LABEL if slot > 0 else 0
+                kept[i, slot] = 0
     found, found_scores = nodes, kept
     for depth in range(len(levels)):
         level = levels[depth]
@@ -44,26 +44,26 @@ def descend(
         expand(
             indptr, indices, data, block, begin, found, found_scores,
             array_at(level, 0, levels), array_at(level, 1, levels), array_at(level, 2, ids), array_at(level, 3, levels),
-            array_at(level, 4, lane_kind), array_at(level, 5, value_kind), bias, array_at(level, 7, scores),
-            array_at(level, 8, levels), array_at(level, 9, word_kind), array_at(level, 10, levels),
+            array_at(level, 4, lane_type), array_at(level, 5, value_type), bias, array_at(level, 7, scores),
+            array_at(level, 8, levels), array_at(level, 9, word_type), array_at(level, 10, levels),
             array_at(level, 11, levels), array_at(level, 12, ids), level[WIDEST],
             transform, power, allowed[level[BEFORE] : level[BEFORE] + children],
             extra if leaf else extra[:0], names if leaf else names[:0], keep, position, out_nodes, out_scores,
         )  # fmt: skip
         found, found_scores = out_nodes, out_scores
     if not is_last:
-        _put(found, found_scores, np.int64(0), nodes, kept)
+        _copy_rows(found, found_scores, np.int64(0), nodes, kept)
         return
-    _put(found, found_scores, begin, ids, scores)
+    _copy_rows(found, found_scores, begin, ids, scores)
     if product:
         from_logarithms(ids, scores, begin, end)
 
 
 @inner
-def _put(nodes, scores, first, out_nodes, out_scores):
-    """Copy rows into wider ones from row `first` on, whose rest is left empty."""
+def _copy_rows(nodes, scores, first, out_nodes, out_scores):
+    """Copy rows into wider ones from row `first` on, padded with NO_LABEL."""
     width = nodes.shape[1]
     for i in range(len(nodes)):
-        for place in range(out_nodes.shape[1]):
-            out_nodes[first + i, place] = nodes[i, place] if place < width else NOTHING
-            out_scores[first + i, place] = scores[i, place] if place < width else -np.inf
+        for slot in range(out_nodes.shape[1]):
+            out_nodes[first + i, slot] = nodes[i, slot] if slot < width else NO_LABEL
+            out_scores[first + i, slot] = scores[i, slot] if slot < width else -np.inf

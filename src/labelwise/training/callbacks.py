@@ -1,4 +1,4 @@
-"""Training callbacks (watchers), history and metric logging."""
+"""Training callbacks, history and metric logging."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from torch import Tensor
 from labelwise.errors import MissingDependencyError
 
 
-class Watcher:
-    """Base of callbacks. A hook may return a reason to stop. With several ranks only rank zero has watchers."""
+class Callback:
+    """Base class of callbacks. A hook may return a reason to stop. With several ranks only rank zero has callbacks."""
 
     def after_step(self, step: int, loss: Tensor) -> str | None:
-        """After a step (counted from 1); the gradients are still there. To read `loss` costs a wait on a GPU."""
+        """After a step (counted from 1), with its gradients. Reading `loss` waits for the GPU."""
 
     def clipped(self, norm: Tensor) -> None:
-        """In a step with clipping, before `after_step`: the gradient norm before it was scaled down."""
+        """In a step with clipping, before `after_step`: the gradient norm before clipping."""
 
     def after_validation(self, numbers: dict[str, Any]) -> str | None:
         """After every validation, or every epoch without one; in eval mode, with averaged weights if there are any.
 
-        `numbers` has step, epoch, loss, rate and what was validated. What is added to it is logged too.
+        `numbers` has step, epoch, loss, rate and validation metrics. What is added to it is logged too.
         """
 
     def state(self) -> dict[str, Any]:
-        """What has to be remembered over an interruption, as JSON."""
+        """The state to save in checkpoints, as JSON."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` gave."""
+        """Restore what `state` returned."""
 
 
 @dataclass
@@ -46,31 +46,31 @@ class Best:
 
 @dataclass
 class History:
-    """What a training leaves beside the weights."""
+    """The record of a training."""
 
     records: list[dict[str, Any]] = field(default_factory=list)
     """The numbers of every validation (or epoch), in order."""
     steps: int = 0
     """Steps taken."""
     epochs: int = 0
-    """Whole epochs done."""
+    """Number of complete epochs."""
     seconds: float = 0.0
-    """Time in the loop, that before an interruption counted."""
+    """Time in the loop, including time before an interruption."""
     best: Best | None = None
     """The best validation."""
     stopped: str = ""
-    """Why it ended: `finished`, `early stopping`, `time budget`, `diverged`, or a watcher's words."""
+    """Why it ended: `finished`, `early stopping`, `time budget`, `diverged`, or a callback's reason."""
 
 
-class Journal:
-    """Sends numbers to metrics.jsonl and, if asked for, to TensorBoard."""
+class MetricLogger:
+    """Writes metrics to metrics.jsonl and, if configured, to TensorBoard."""
 
     def __init__(self, log: Callable[..., None] | None, part: str, folder: str | None, resumed_at: int) -> None:
         self.log, self.part = log, part
         self.writer = _tensorboard(folder, resumed_at) if folder is not None else None
 
     def write(self, step: int, **numbers: Any) -> None:
-        """Log the numbers of a step. JSON knows no infinity: what is not finite becomes null."""
+        """Log the metrics of a step. Non-finite numbers, which JSON lacks, become null."""
         if self.log is not None:
             self.log(part=self.part, step=step, **{key: finite(value) for key, value in numbers.items()})
         if self.writer is not None:
@@ -85,7 +85,7 @@ class Journal:
 
 
 def check_tensorboard() -> None:
-    """An error that says what to install, before any work is done."""
+    """Raise an error that says what to install, before any work is done."""
     _summary_writer()
 
 
@@ -98,10 +98,10 @@ def _summary_writer() -> Any:
 
 
 def _tensorboard(folder: str, resumed_at: int) -> Any:
-    # what an interrupted run wrote beyond its checkpoint is written again
+    # events that an interrupted run wrote after its checkpoint are written again
     return _summary_writer()(folder, purge_step=resumed_at + 1 if resumed_at else None)
 
 
 def finite(value: Any) -> Any:
-    """The value, or None for a number that JSON does not know."""
+    """The value, or None for a number that is not finite, which JSON lacks."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
