@@ -21,8 +21,8 @@ def test_offsets_and_order_as_python_says(length):
     for values in itertools.product(EXTREME, repeat=length) if length < 4 else [*_sequences(length)]:
         array = np.array(values, np.int64)
         pairs = list(itertools.pairwise(values))
-        assert checks.never_falls(array) is all(a <= b for a, b in pairs)
-        assert checks.rises(array) is all(a < b for a, b in pairs)
+        assert checks.is_non_decreasing(array) is all(a <= b for a, b in pairs)
+        assert checks.is_increasing(array) is all(a < b for a, b in pairs)
         for end in (values[-1], 3):
             expected = values[0] == 0 and values[-1] == end and all(a <= b for a, b in pairs)
             assert checks.are_offsets(array, end) is expected
@@ -46,7 +46,7 @@ def test_a_fall_between_two_pieces_is_seen():
     for place in range(1, 9):
         values = np.arange(9)
         values[place:] -= 2
-        assert not checks.never_falls(values)
+        assert not checks.is_non_decreasing(values)
 
 
 def test_unsigned_numbers_and_other_types():

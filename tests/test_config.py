@@ -61,7 +61,7 @@ def test_overrides_are_typed_and_win():
         (YAML, ["word.letter=1"], "word is a value, not a section"),
         ("a: [1", [], "run.yml:"),
         ("- 1", [], "run.yml:1: a config is a mapping"),
-        (YAML + "word: yes\n", [], "run.yml:7: not valid YAML: the key 'word' stands twice"),
+        (YAML + "word: yes\n", [], "run.yml:7: not valid YAML: duplicate key 'word'"),
         ("{a: 1}: 2", [], "not valid YAML"),
         ("a: !!python/object/apply:os.system [ls]", [], "not valid YAML"),
         ("&a [*a]", [], "run.yml"),

@@ -6,7 +6,7 @@ import pytest
 
 from labelwise.config import ConfigSource
 from labelwise.runs.config import run_config
-from labelwise.sweep.search import grid
+from labelwise.sweep.search import grid_settings
 from labelwise.sweep.study import read_study
 
 ALL = sorted((Path(__file__).parent.parent / "configs").rglob("*.yml"))
@@ -28,4 +28,4 @@ def test_config_is_valid_and_repeats_itself(path):
 @pytest.mark.parametrize("path", STUDIES, ids=lambda p: f"{p.parent.name}-{p.stem}")
 def test_every_trial_of_a_study_is_valid(path):
     study = read_study(ConfigSource.from_file(path))
-    assert [trial for setting in grid(study) for trial in study.trials(setting)]
+    assert [trial for setting in grid_settings(study) for trial in study.trials(setting)]

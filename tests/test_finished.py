@@ -46,7 +46,7 @@ def test_work_is_found_by_its_fingerprint_and_only_whole(tmp_path, caplog):
     np.testing.assert_array_equal(held.tensors("values.safetensors")["values"], np.arange(4))
     assert fingerprint_in(path, "piece") == "mine"
     assert find_finished(path, "piece", "another") is None
-    assert "not used: it is of another training" in caplog.text
+    assert "not used: it belongs to another training" in caplog.text
     caplog.clear()
     assert find_finished(path, "ranking", "mine") is None
     assert "not a labelwise ranking" in caplog.text

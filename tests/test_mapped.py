@@ -22,14 +22,14 @@ def test_only_mapped_arrays_have_a_mapping(numbers):
 
 
 def test_what_was_forgotten_comes_back(numbers):
-    mapped.forget(numbers)
+    mapped.release_pages(numbers)
     np.testing.assert_array_equal(numbers, np.arange(10_000))
 
 
 def test_memory_that_can_be_written_is_never_let_go_of(tmp_path):
     array = np.memmap(tmp_path / "own", np.int32, "w+", shape=(3000,))
     array[:] = 7
-    mapped.forget(np.asarray(array))
+    mapped.release_pages(np.asarray(array))
     assert (array == 7).all()
 
 

@@ -6,7 +6,16 @@ import pytest
 
 from labelwise.config import Config
 from labelwise.registry import method_class, method_names
-from labelwise.result_fields import PART, RESULT, UNFINISHED, Decides, deciding, differing, fields_beside, without
+from labelwise.result_fields import (
+    PART,
+    RESULT,
+    UNFINISHED,
+    Decides,
+    deciding_fields,
+    differing_keys,
+    ignored_fields,
+    without_fields,
+)
 from labelwise.runs.config import RunConfig, deciding_values, json_schema
 
 
@@ -24,21 +33,23 @@ class Outer(Config):
 
 
 def test_each_scope_leaves_out_its_fields():
-    assert fields_beside(Outer, RESULT) == {"threads": True, "files": True}
-    assert fields_beside(Outer, UNFINISHED) == {"threads": True, "files": True, "inner": {"budget": True}}
+    assert ignored_fields(Outer, RESULT) == {"threads": True, "files": True}
+    assert ignored_fields(Outer, UNFINISHED) == {"threads": True, "files": True, "inner": {"budget": True}}
     whole = Outer(threads=2, inner=Inner(budget=5))
-    assert deciding(whole, RESULT) == {"size": 1, "parts": 3, "inner": {"rate": 0.1, "budget": 5}}
-    assert deciding(whole, PART) == {"size": 1, "inner": {"rate": 0.1}}
+    assert deciding_fields(whole, RESULT) == {"size": 1, "parts": 3, "inner": {"rate": 0.1, "budget": 5}}
+    assert deciding_fields(whole, PART) == {"size": 1, "inner": {"rate": 0.1}}
     for scope in (RESULT, UNFINISHED, PART):
-        assert without(whole.model_dump(mode="json"), fields_beside(Outer, scope)) == deciding(whole, scope)
-    assert deciding(Outer(inner=None), PART) == {"size": 1, "inner": None}
+        assert without_fields(whole.model_dump(mode="json"), ignored_fields(Outer, scope)) == deciding_fields(
+            whole, scope
+        )
+    assert deciding_fields(Outer(inner=None), PART) == {"size": 1, "inner": None}
 
 
 def test_differences_are_named_leaf_by_leaf():
     before = {"a": {"b": 1, "c": [1, 2]}, "d": None, "e": {"f": 1}}
     now = {"a": {"b": 2, "c": [1, 2]}, "e": {"f": 1, "g": 0}}
-    assert differing(before, now) == ["a.b", "e.g"]
-    assert differing({"a": {"b": 1}}, {"a": None}) == ["a.b"]
+    assert differing_keys(before, now) == ["a.b", "e.g"]
+    assert differing_keys({"a": {"b": 1}}, {"a": None}) == ["a.b"]
 
 
 def config_classes(kind):
@@ -67,9 +78,9 @@ def test_marks_of_runs():
     expected = {"data": {"path": "x"}, "evaluate": {"k": 3}, "model": {"method": "linear_tree", "trees": 2}}
     assert deciding_values(run, UNFINISHED) == expected
     assert deciding_values({"model": {"method": "unknown", "memory": 1}}, UNFINISHED)["model"]["memory"] == 1
-    assert RunConfig.model_fields.keys() - fields_beside(RunConfig, UNFINISHED).keys() == {
+    assert RunConfig.model_fields.keys() - ignored_fields(RunConfig, UNFINISHED).keys() == {
         "model", "calibrate", "evaluate",
-    } | {"data"} - fields_beside(RunConfig, UNFINISHED).keys()  # fmt: skip
+    } | {"data"} - ignored_fields(RunConfig, UNFINISHED).keys()  # fmt: skip
 
 
 def test_marks_are_not_in_the_schema_that_editors_see():
@@ -80,6 +91,6 @@ def test_what_is_only_logged_decides_nothing_and_older_work_is_still_found():
     """The settings that are hashed are those of before, when `log_every` was one of them."""
     settings = pytest.importorskip("labelwise.networks.settings")
     plain, logged = settings.TrainingConfig(), settings.TrainingConfig(log_every=1)
-    assert deciding(logged, RESULT) == deciding(plain, RESULT)
+    assert deciding_fields(logged, RESULT) == deciding_fields(plain, RESULT)
     assert plain.part_of_the_result() == logged.part_of_the_result()
     assert plain.part_of_the_result()["log_every"] == 50

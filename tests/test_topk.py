@@ -50,7 +50,7 @@ def test_nan_has_no_rank():
 
 
 def test_shapes_must_agree_and_single_rows_are_refused():
-    with pytest.raises(ValueError, match="alike"):
+    with pytest.raises(ValueError, match="must both have shape"):
         TopK(np.zeros((2, 3), int), np.zeros((2, 2)))
     with pytest.raises(TypeError, match="slice"):
         TopK(np.zeros((2, 3), int), np.zeros((2, 3)))[0]

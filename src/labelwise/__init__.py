@@ -1,6 +1,6 @@
 """labelwise: classification with very many labels.
 
-Public names are imported at their first use, so that `import labelwise` costs next to nothing and never pulls in torch.
+Public names are imported on first use, so that `import labelwise` is cheap and never imports torch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_MODULES = {
     "AttentionXML": "labelwise.methods.attention_xml",
     "BiGRU": "labelwise.methods.bigru",
     "Dataset": "labelwise.data.dataset",
@@ -31,7 +31,7 @@ _HOMES = {
     "write_splits": "labelwise.data.write",
 }
 
-__all__ = ["__version__", *_HOMES]
+__all__ = ["__version__", *_MODULES]
 
 if TYPE_CHECKING:
     from labelwise.data.catalogue import dataset as dataset
@@ -55,9 +55,9 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'labelwise' has no attribute '{name}'")
-    value = getattr(import_module(_HOMES[name]), name)
+    value = getattr(import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
 

@@ -1,7 +1,7 @@
 """Files and folders that appear whole or not at all: written under a hidden name beside the target, then renamed.
 
-A folder that is there is replaced by exchanging the two names in one step, where system and disk can do that (Linux and
-macOS, on usual disks). Elsewhere it takes two renames, and a kill between them leaves the old folder under a hidden
+An existing folder is replaced by exchanging the two names in one atomic step, where system and disk support it (Linux
+and macOS, on usual disks). Elsewhere it takes two renames, and a kill between them leaves the old folder under a hidden
 name; `clean_up` moves it back at the next start.
 """
 
@@ -22,18 +22,18 @@ from labelwise.errors import DataError
 
 AT_FDCWD, RENAME_EXCHANGE, RENAME_SWAP = -100, 2, 2  # of Linux's renameat2 and macOS's renamex_np
 OLD = "folder"
-"""Name of the replaced folder inside of its hidden one."""
+"""Name of the replaced folder inside its hidden parent."""
 
 
 @contextmanager
 def replacing(path: str | Path, binary: bool = False, follow: bool = True) -> Iterator[IO]:
-    """A file that takes the place of `path` when the block ends without an error, and is removed otherwise.
+    """Open a temporary file that replaces `path` when the block ends without an error, and is removed otherwise.
 
-    Of a link, what it points to is replaced; with `follow=False` it is refused. A pipe or a device is no place to put
-    a file: it is written to.
+    For a link, the file it points to is replaced; with `follow=False` links are refused. A pipe or a device cannot be
+    replaced: it is written to directly.
     """
     if not follow and Path(path).is_symlink():
-        raise DataError("this is a link, where a file of our own is needed; remove it", path)
+        raise DataError("this is a link, a regular file is needed; remove it", path)
     target = Path(os.path.realpath(path))
     try:
         if target.exists() and not target.is_file():
@@ -55,7 +55,7 @@ def replacing(path: str | Path, binary: bool = False, follow: bool = True) -> It
 
 
 def replace_folder(new: Path, target: Path) -> None:
-    """Put `new` in the place of `target`; what was there is removed only after the new one is in place."""
+    """Rename `new` to `target`; an existing target is removed only after the new one has its name."""
     if not target.exists():
         os.replace(new, target)
         return
@@ -75,7 +75,7 @@ def replace_folder(new: Path, target: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Give each of two files the name of the other, in one step; False where that cannot be done."""
+    """Exchange the names of two files atomically; False where the system cannot."""
     if os.name != "posix":
         return False
     library, names = ctypes.CDLL(None), (os.fsencode(one), os.fsencode(other))
@@ -86,30 +86,30 @@ def _exchange(one: Path, other: Path) -> bool:
     return False
 
 
-def replaced_copy(target: Path) -> Path | None:
-    """Where an interrupted replacement has left a folder that is missing under its name."""
+def find_old_copy(target: Path) -> Path | None:
+    """The hidden path of a folder whose replacement was interrupted; None if `target` exists or there is no copy."""
     if target.exists():
         return None
-    found = (path / OLD for path in target.parent.glob(f".{target.name}.old-*"))
-    return next((path for path in found if path.is_dir()), None)
+    copies = (path / OLD for path in target.parent.glob(f".{target.name}.old-*"))
+    return next((path for path in copies if path.is_dir()), None)
 
 
 def clean_up(folder: Path, files: Sequence[str], folders: Sequence[str]) -> None:
-    """Remove what killed processes have left of these files and folders; only where no other process writes.
+    """Remove the temporary files and folders that killed processes left; call only while no other process writes.
 
-    A folder that is missing because its replacement was interrupted is put back first.
+    A folder that is missing because its replacement was interrupted is restored first.
     """
     for name in folders:
-        held = replaced_copy(folder / name)
-        if held is not None:
-            os.replace(held, folder / name)
+        copy = find_old_copy(folder / name)
+        if copy is not None:
+            os.replace(copy, folder / name)
     for path in list(folder.iterdir()):
-        if is_left_over(path.name, files, folders):
+        if is_temporary_name(path.name, files, folders):
             _remove(path)
 
 
-def is_left_over(name: str, files: Sequence[str], folders: Sequence[str]) -> bool:
-    """Whether this is a hidden name under which one of these files or folders is written."""
+def is_temporary_name(name: str, files: Sequence[str], folders: Sequence[str]) -> bool:
+    """Whether this is a temporary name of one of these files or folders."""
     names = "|".join(re.escape(file[:100]) for file in files)
     if names and re.fullmatch(rf"\.({names})\.[0-9a-f]{{12}}\.new", name):
         return True

@@ -1,7 +1,7 @@
-"""Whether arrays from files can be trusted: offsets, indices and weights, checked once before a kernel walks them.
+"""Checks of arrays read from files: offsets, indices and weights, checked once before a kernel reads them.
 
-Neighbours are compared, never subtracted: a difference of two int64 may wrap around and look small. All checks go in
-pieces, so that they need little memory beside the array, which may be mapped.
+Neighbours are compared, never subtracted: a difference of two int64 may overflow and look small. All checks work in
+pieces, so that they need little memory beside the array, which may be memory-mapped.
 """
 
 from __future__ import annotations
@@ -10,39 +10,39 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from labelwise.mapped import forget
+from labelwise.mapped import release_pages
 
 PIECE = 1 << 20
 LARGEST_WEIGHT = 1e18
 
 
-def never_falls(values: np.ndarray) -> bool:
-    """Whether no value of a vector is below the one before it."""
+def is_non_decreasing(values: np.ndarray) -> bool:
+    """Whether no value of a vector is smaller than the one before it."""
     return all(bool((piece[1:] >= piece[:-1]).all()) for piece in _pieces(values, overlap=1))
 
 
-def rises(values: np.ndarray) -> bool:
-    """Whether every value of a vector is above the one before it."""
+def is_increasing(values: np.ndarray) -> bool:
+    """Whether every value of a vector is larger than the one before it."""
     return all(bool((piece[1:] > piece[:-1]).all()) for piece in _pieces(values, overlap=1))
 
 
 def are_offsets(offsets: np.ndarray, end: int) -> bool:
-    """Whether a vector of integers begins with 0, ends with `end` and never falls in between."""
+    """Whether a vector of integers begins with 0, ends with `end` and never decreases."""
     return (
         offsets.ndim == 1
         and offsets.dtype.kind in "iu"
         and len(offsets) > 0
         and int(offsets[0]) == 0
         and int(offsets[-1]) == end
-        and never_falls(offsets)
+        and is_non_decreasing(offsets)
     )
 
 
 def are_sizes(sizes: np.ndarray, total: int) -> bool:
-    """Whether a vector holds integers from 0 that add up to `total`."""
+    """Whether a vector holds non-negative integers that sum to `total`."""
     if sizes.ndim != 1 or sizes.dtype.kind not in "iu" or not in_range(sizes, total + 1):
         return False
-    # a piece of numbers that are at most `total` cannot wrap as long as total * PIECE fits
+    # the sum of a piece cannot overflow as long as total * PIECE fits
     return total < 1 << 43 and sum(int(piece.sum(dtype=np.int64)) for piece in _pieces(sizes)) == total
 
 
@@ -54,7 +54,7 @@ def in_range(numbers: np.ndarray, end: int) -> bool:
 
 
 def all_finite(array: np.ndarray) -> bool:
-    """Whether an array holds neither NaN nor infinity; one of integers never does."""
+    """Whether an array holds neither NaN nor infinity; integer arrays never do."""
     if array.dtype.kind != "f":
         return True
     flat = array.reshape(-1) if array.flags.c_contiguous else array.ravel()
@@ -65,8 +65,8 @@ def are_weights(array: np.ndarray) -> bool:
     """Whether all numbers of an array are finite and small enough to be multiplied with each other in float32."""
     if array.dtype.kind != "f" or array.size == 0:
         return True
-    # NaN is kept by min and max, and fails both comparisons
-    # as Python floats: in float16 the limit itself would become infinite
+    # min and max propagate NaN, which fails both comparisons;
+    # Python floats, because the limit itself is infinite in float16
     return all(
         float(piece.min()) >= -LARGEST_WEIGHT and float(piece.max()) <= LARGEST_WEIGHT
         for piece in _pieces(array.reshape(-1))
@@ -74,8 +74,8 @@ def are_weights(array: np.ndarray) -> bool:
 
 
 def _pieces(values: np.ndarray, overlap: int = 0) -> Iterator[np.ndarray]:
-    """A vector in pieces that are not empty, each with the last `overlap` values of the one before."""
+    """A vector in non-empty pieces, each starting with the last `overlap` values of the piece before."""
     for begin in range(0, len(values), PIECE):
         yield values[max(0, begin - overlap) : begin + PIECE]
         if len(values) > PIECE:
-            forget(values)
+            release_pages(values)

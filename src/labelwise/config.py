@@ -1,4 +1,4 @@
-"""Typed configs from YAML and `--set a.b=c`, with errors that name the place and the nearest valid name.
+"""Typed configs from YAML and `--set a.b=c`, with errors that name the line and the nearest valid key.
 
 Every method and every command keeps its own `Config` beside its code; this file holds what they share: the base class,
 a YAML reader that remembers line numbers, and the translation of validation errors into sentences.
@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from labelwise.errors import ConfigError, did_you_mean
 
-Place = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 
 
 class Config(BaseModel):
@@ -35,7 +35,7 @@ class Config(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _complete_sections(cls, given: Any) -> Any:
-        """A section of which some fields are given keeps what its default says of the others."""
+        """Fill the fields that a section leaves out from that section's default."""
         if not isinstance(given, Mapping):
             return given
         completed = dict(given)
@@ -45,36 +45,36 @@ class Config(BaseModel):
         return completed
 
     def _completed_section(self, given: Any) -> Any:
-        """A section in the place of this one, as a mapping or as a config of the same class; anything else as it is."""
+        """Complete a section given as a mapping or as a config of this class; anything else is returned unchanged."""
         if type(given) is type(self):
             given = given._given_fields()
         return self.completed(given) if isinstance(given, Mapping) else given
 
     def _given_fields(self) -> dict[str, Any]:
-        """The fields that were given, and not left to their defaults."""
+        """The fields that were set explicitly."""
         return {name: getattr(self, name) for name in self.model_fields_set}
 
     def completed(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """`given` with what this config says beyond the defaults of its class, in the fields that it leaves out.
+        """`given`, with missing fields filled from the fields that were set explicitly in this config.
 
-        A class whose fields hang on each other leaves away what does not fit to what is given.
+        Classes whose fields depend on each other override this to drop what contradicts `given`.
         """
         own = self._given_fields()
-        deeper = {
+        nested = {
             name: own[name]._completed_section(value)
             for name, value in given.items()
             if isinstance(own.get(name), Config)
         }
-        return {**own, **given, **deeper}
+        return {**own, **given, **nested}
 
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as people expect it: 1e-4 is a number, `no` and `on` are words, a key may not stand twice.
+    """YAML with fewer surprises: 1e-4 is a number, `no` and `on` are strings, duplicate keys are refused.
 
-    Aliases are refused: nobody needs them here, and a few of them can stand for billions of values.
+    Aliases are refused: configs do not need them, and a few of them can expand to billions of values.
     """
 
     def compose_node(self, parent: Any, index: Any) -> Any:
@@ -94,30 +94,30 @@ _Loader.add_implicit_resolver(
 )
 
 
-def _refuse_repeated_keys(loader: _Loader, node: yaml.MappingNode, deep: bool = False) -> dict:
+def _refuse_duplicate_keys(loader: _Loader, node: yaml.MappingNode, deep: bool = False) -> dict:
     seen: set[Any] = set()
     for key_node, _ in node.value:
         key = loader.construct_object(key_node, deep=True)
         if not isinstance(key, str | int | float):
             raise yaml.MarkedYAMLError(problem="a key must be a plain word", problem_mark=key_node.start_mark)
         if key in seen:
-            raise yaml.MarkedYAMLError(problem=f"the key '{key}' stands twice", problem_mark=key_node.start_mark)
+            raise yaml.MarkedYAMLError(problem=f"duplicate key '{key}'", problem_mark=key_node.start_mark)
         seen.add(key)
     return yaml.SafeLoader.construct_mapping(loader, node, deep)
 
 
-_Loader.add_constructor("tag:yaml.org,2002:map", lambda loader, node: _refuse_repeated_keys(loader, node, deep=True))
+_Loader.add_constructor("tag:yaml.org,2002:map", lambda loader, node: _refuse_duplicate_keys(loader, node, deep=True))
 
 
 class ConfigSource:
-    """A mapping read from YAML and changed by overrides, that can tell where each of its values stands."""
+    """A mapping read from YAML and changed by overrides, with the file and line of each value."""
 
-    def __init__(self, values: dict[str, Any], name: str = "config", lines: Mapping[Place, int] | None = None):
+    def __init__(self, values: dict[str, Any], name: str = "config", lines: Mapping[KeyPath, int] | None = None):
         self.values = values
         self.name = name
         self.lines = dict(lines or {})
-        self.overridden: dict[Place, str] = {}
-        self.texts: dict[Place, str] = {}
+        self.overridden: dict[KeyPath, str] = {}
+        self.texts: dict[KeyPath, str] = {}
 
     @classmethod
     def from_yaml(cls, text: str, name: str) -> ConfigSource:
@@ -139,7 +139,7 @@ class ConfigSource:
             raise ConfigError(f"{name}:1: a config is a mapping of sections, not a {type(values).__name__}")
         source = cls(values, name)
         if node is not None:
-            _collect_places(node, (), source)
+            _collect_lines(node, (), source)
         return source
 
     @classmethod
@@ -149,7 +149,7 @@ class ConfigSource:
             text = Path(path).read_text(encoding="utf-8")
         except FileNotFoundError:
             raise ConfigError(
-                f"{path}: there is no such config file; the least it holds is "
+                f"{path}: there is no such config file; a minimal config is "
                 "{data: {path: FOLDER}, model: {method: NAME}}"
             ) from None
         except IsADirectoryError:
@@ -164,7 +164,7 @@ class ConfigSource:
             key, equals, text = assignment.partition("=")
             parts = key.strip().split(".")
             if not equals or not all(parts):
-                raise ConfigError(f"--set {assignment}: write it as section.key=value, for example model.beam=20")
+                raise ConfigError(f"--set {assignment}: write section.key=value, for example model.beam=20")
             value = _option_value(text)
             where = self.values
             for depth, part in enumerate(parts[:-1]):
@@ -178,22 +178,22 @@ class ConfigSource:
             self.texts[tuple(parts)] = text
         return self
 
-    def where(self, place: Place) -> str:
-        """The file and line (or the option) a value came from."""
-        if place not in self.lines:
-            for made, option in self.overridden.items():
-                if made[: len(place)] == place:
+    def where(self, key_path: KeyPath) -> str:
+        """The file and line, or the command-line option, that a value came from."""
+        if key_path not in self.lines:
+            for overridden, option in self.overridden.items():
+                if overridden[: len(key_path)] == key_path:
                     return option
-        for length in range(len(place), -1, -1):
-            if place[:length] in self.overridden:
-                return self.overridden[place[:length]]
-            if place[:length] in self.lines:
-                return f"{self.name}:{self.lines[place[:length]]}"
+        for length in range(len(key_path), -1, -1):
+            if key_path[:length] in self.overridden:
+                return self.overridden[key_path[:length]]
+            if key_path[:length] in self.lines:
+                return f"{self.name}:{self.lines[key_path[:length]]}"
         return self.name
 
 
 def _option_value(text: str) -> Any:
-    """What was typed after `=`, read as YAML; but `|`, `#` and the like are characters here, not YAML's signs."""
+    """The text after `=` read as YAML, except that `|`, `#` and the like are plain characters."""
     try:
         value = yaml.load(text, _Loader)
     except (yaml.YAMLError, ValueError, RecursionError):
@@ -203,39 +203,39 @@ def _option_value(text: str) -> Any:
     return value
 
 
-def _collect_places(node: yaml.Node, place: Place, source: ConfigSource) -> None:
-    """Note for every value on which line it stands and how it was written."""
-    source.lines.setdefault(place, node.start_mark.line + 1)
+def _collect_lines(node: yaml.Node, key_path: KeyPath, source: ConfigSource) -> None:
+    """Record the line and the original text of every value."""
+    source.lines.setdefault(key_path, node.start_mark.line + 1)
     if isinstance(node, yaml.MappingNode):
         for key_node, value_node in node.value:
-            here = (*place, key_node.value)
+            here = (*key_path, key_node.value)
             source.lines[here] = key_node.start_mark.line + 1
-            _collect_places(value_node, here, source)
+            _collect_lines(value_node, here, source)
     elif isinstance(node, yaml.SequenceNode):
         for position, item in enumerate(node.value):
-            _collect_places(item, (*place, position), source)
+            _collect_lines(item, (*key_path, position), source)
     elif isinstance(node, yaml.ScalarNode):
-        source.texts[place] = node.value
+        source.texts[key_path] = node.value
 
 
 def validated(
-    kind: type[AnyConfig], values: Mapping[str, Any], source: ConfigSource | None = None, prefix: Place = ()
+    config_class: type[AnyConfig], values: Mapping[str, Any], source: ConfigSource | None = None, prefix: KeyPath = ()
 ) -> AnyConfig:
-    """`kind(**values)`, or one ConfigError that lists every fault with its place, value and what is accepted."""
+    """`config_class(**values)`, or one ConfigError that lists every fault with its line, value and accepted values."""
     try:
-        return kind.model_validate(dict(values))
+        return config_class.model_validate(dict(values))
     except ValidationError as error:
         faults = error.errors()
-    respelled = _as_written(values, faults, source, prefix)
+    respelled = _with_original_text(values, faults, source, prefix)
     if respelled is not None:
-        return validated(kind, respelled, source, prefix)
-    raise ConfigError("\n".join(_sentence(kind, fault, source, prefix) for fault in faults)) from None
+        return validated(config_class, respelled, source, prefix)
+    raise ConfigError("\n".join(_fault_message(config_class, fault, source, prefix) for fault in faults)) from None
 
 
-def _as_written(
-    values: Mapping[str, Any], faults: Sequence[Any], source: ConfigSource | None, prefix: Place
+def _with_original_text(
+    values: Mapping[str, Any], faults: Sequence[Any], source: ConfigSource | None, prefix: KeyPath
 ) -> dict[str, Any] | None:
-    """Where a word is wanted and a number was read, the values with the word as it was written: 1.10, not 1.1."""
+    """The values with the original text where a string is needed and YAML read a number: 1.10, not 1.1."""
     if source is None:
         return None
     changed = None
@@ -250,33 +250,34 @@ def _as_written(
     return changed
 
 
-def _sentence(kind: type[Config], fault: Any, source: ConfigSource | None, prefix: Place) -> str:
-    place: Place = (*prefix, *fault["loc"])
-    dotted = ".".join(map(str, place)) or "config"
-    start = f"{source.where(place)}: {dotted}" if source else dotted
+def _fault_message(config_class: type[Config], fault: Any, source: ConfigSource | None, prefix: KeyPath) -> str:
+    key_path: KeyPath = (*prefix, *fault["loc"])
+    dotted = ".".join(map(str, key_path)) or "config"
+    start = f"{source.where(key_path)}: {dotted}" if source else dotted
     if fault["type"] == "extra_forbidden":
-        return f"{start}: there is no such key; {_nearest_key(_owner(kind, fault['loc'][:-1]), str(fault['loc'][-1]))}"
+        owner = _owner(config_class, fault["loc"][:-1])
+        return f"{start}: there is no such key; {_nearest_key(owner, str(fault['loc'][-1]))}"
     if fault["type"] == "missing":
         return f"{start}: this key is needed"
     if fault["type"] in ("model_type", "dict_type"):
-        return f"{start}: a section with keys of its own is needed, got {_shown(fault['input'])}"
+        return f"{start}: a section with keys is needed, got {_shown(fault['input'])}"
     message = fault["msg"].removeprefix("Value error, ").removeprefix("Input ")
     got = "" if isinstance(fault["input"], dict | BaseModel) else f", got {_shown(fault['input'])}"
     return f"{start}: {message}{got}"
 
 
 def _nearest_key(owner: type[Config] | None, key: str) -> str:
-    """Where the key belongs, or what it may have been meant to be."""
+    """A hint: the section that has the key, or the most similar key."""
     fields = owner.model_fields if owner else {}
     for name, field in fields.items():
         if any(key in section.model_fields for section in sections_of(field.annotation)):
-            return f"it belongs into the section {name}"
+            return f"it belongs to the section {name}"
     return did_you_mean(key, fields)
 
 
-def _owner(kind: type[Config], path: Sequence[str | int]) -> type[Config] | None:
+def _owner(config_class: type[Config], path: Sequence[str | int]) -> type[Config] | None:
     """The config class that holds the key at the end of a validation path."""
-    owner: type[Config] = kind
+    owner: type[Config] = config_class
     for part in path:
         field = owner.model_fields.get(str(part))
         nested = sections_of(field.annotation) if field else []
@@ -303,7 +304,7 @@ def to_yaml(values: Mapping[str, Any]) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes exactly the words that `_Loader` would otherwise read as something else."""
+    """Quotes exactly the strings that `_Loader` would otherwise read as another type."""
 
 
 _Dumper.yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers

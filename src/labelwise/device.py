@@ -1,4 +1,4 @@
-"""Where torch computes and with how many threads; all that prediction needs of the machine."""
+"""The device and the number of threads that torch uses; prediction needs nothing else, in particular no Accelerate."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _forked = False
 
 @contextmanager
 def torch_threads() -> Iterator[None]:
-    """Torch computes with as many threads as the rest of the toolkit inside the block.
+    """Let torch use as many threads as the rest of the toolkit inside the block.
 
-    With one in a forked process: torch's threads are OpenMP's, which do not survive a fork, and the first operation
-    that waits for them would wait for ever. Whether the parent had started any is not ours to know.
+    One thread in a forked process: torch's OpenMP threads do not survive a fork, and the first operation that waits for
+    them would hang. Whether the parent had started any cannot be known here.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1 if _forked else threads())
@@ -35,12 +35,12 @@ def torch_threads() -> Iterator[None]:
 
 @contextmanager
 def limited_threads(count: int, usual: int) -> Iterator[None]:
-    """Torch computes with `count` threads in this thread of a pool, and with `usual` afterwards.
+    """Let torch use `count` threads in this worker of a pool, and `usual` afterwards.
 
-    `usual` is the number of the thread that hands out the work. A thread's own number would not do: where it was never
-    set, it is the one that any thread has set last, and so depends on which came first.
+    `usual` is the setting of the thread that submits the work. The worker's own setting cannot be used: if it was never
+    set, it is whatever any thread set last, and so depends on the order of threads.
     """
-    torch.get_num_threads()  # a thread's first question sets its number to the one set last by any; later it is its own
+    torch.get_num_threads()  # the first call in a thread copies the global setting; later it is per thread
     torch.set_num_threads(1 if _forked else count)
     try:
         yield
@@ -53,7 +53,7 @@ def _limit_after_fork() -> None:
     _forked = True
     torch.set_num_threads(1)
     if threads() > 1:
-        log.info("torch computes with one thread in a forked process; start it by spawn or forkserver to use more")
+        log.info("torch uses one thread in a forked process; start processes by spawn or forkserver to use more")
 
 
 if hasattr(os, "register_at_fork"):
@@ -61,9 +61,9 @@ if hasattr(os, "register_at_fork"):
 
 
 def computing_device() -> torch.device:
-    """Where this process computes: its own GPU, else the CPU.
+    """The device of this process: its GPU, else the CPU.
 
-    Losses are summed in float64, which Apple's GPUs lack. ACCELERATE_USE_CPU, as training reads it, keeps off the GPU.
+    Not Apple's GPUs: losses are summed in float64, which they lack. ACCELERATE_USE_CPU selects the CPU, as in training.
     """
     if not torch.cuda.is_available() or os.environ.get("ACCELERATE_USE_CPU", "").lower() in TRUE:
         return torch.device("cpu")

@@ -1,4 +1,4 @@
-"""The one family of errors a user can meet.
+"""All errors that are raised for bad input.
 
 Every message says what is wrong, where, what is accepted and what to do. The command line prints these without a
 traceback and exits with 2; anything else that is raised is a bug and keeps its traceback.
@@ -16,10 +16,10 @@ from labelwise.formatting import printable
 
 
 class LabelwiseError(Exception):
-    """Base of all errors that are the input's fault, not the program's."""
+    """Base of all errors that are caused by the input, not by a bug."""
 
     def __str__(self) -> str:
-        """The message; names and texts that it quotes cannot send control characters to a terminal."""
+        """The message, with control characters of quoted names and texts escaped."""
         return printable(super().__str__())
 
 
@@ -40,30 +40,30 @@ class DataError(LabelwiseError):
 
 
 class ModelFormatError(LabelwiseError):
-    """A model or data folder is damaged, of another format version, or not ours."""
+    """A model or data folder is damaged, has another format version, or was not written by labelwise."""
 
 
 class NotFittedError(LabelwiseError, ValueError, AttributeError):
-    """The model has to be fitted or loaded before it can do this (scikit-learn's base classes, for its tools)."""
+    """The model must be fitted or loaded first; the base classes are those of scikit-learn's NotFittedError."""
 
 
 class MissingDependencyError(LabelwiseError, ImportError):
-    """An optional package is needed; the message names the extra that brings it."""
+    """An optional package is needed; the message names the extra that installs it."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         first = "; on a CPU install the CPU build of torch before that" if package == "torch" else ""
         super().__init__(f"{purpose} needs the package '{package}': pip install 'labelwise[{extra}]'{first}")
 
 
-def require(purpose: str, extra: str, *packages: str) -> None:
+def check_installed(purpose: str, extra: str, *packages: str) -> None:
     """Raise a MissingDependencyError unless all packages of an extra are installed; none of them is imported."""
     for package in packages:
         if find_spec(package) is None:
             raise MissingDependencyError(package, extra, purpose)
 
 
-def require_imports(purpose: str, extra: str, *packages: str) -> None:
-    """The same for packages that are needed now: they are imported."""
+def import_required(purpose: str, extra: str, *packages: str) -> None:
+    """Import packages of an extra, or raise a MissingDependencyError."""
     for package in packages:
         try:
             import_module(package)
@@ -72,7 +72,7 @@ def require_imports(purpose: str, extra: str, *packages: str) -> None:
 
 
 def did_you_mean(given: str, accepted: Iterable[str]) -> str:
-    """A sentence that names the nearest accepted word, or all of them when none is near."""
+    """A hint that names the most similar accepted word, or all of them when none is similar."""
     words = [str(word) for word in accepted]
     near = difflib.get_close_matches(given, words, n=1, cutoff=0.6)
     if near:

@@ -1,8 +1,8 @@
-"""Finished work that an interrupted training is resumed with: folders of our store under a fingerprint.
+"""Finished parts of an interrupted training, kept in store folders that are identified by a fingerprint.
 
-The fingerprint is a hash of all that decides the result. What is of another training, or damaged, is ignored and
-logged, and the work is done again; so are chunks of linear trees from before all work had this kind of hash. Finished
-work that cannot be written is a warning, and training continues; unfinished work that cannot be written is an error.
+The fingerprint is a hash of everything that decides the result. Folders of another training, or damaged ones, are
+ignored with a warning, and the work is done again; so are chunks of linear trees with an older type of hash. If
+finished work cannot be written, a warning is logged and training continues; for unfinished work it is an error.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from labelwise.store import Folder, FolderWriter, new_folder
 log = logging.getLogger("labelwise")
 
 RESULT_VERSION = 1
-"""Raised when a new version of labelwise computes other results from the same settings and data: work of before is then
-ignored. 1 is not hashed, so that work from before there were versions is still used."""
+"""Increased when a new version of labelwise computes other results from the same settings and data: older work is then
+ignored. 1 is not hashed, so that work from before versions existed is still used."""
 KEY = "fingerprint"
 
 
 def fingerprint(*parts: Any) -> str:
-    """A hash of texts, JSON values, arrays and tensors: two trainings with different ones are not the same."""
+    """A hash of texts, JSON values, arrays and tensors; trainings with different fingerprints are different."""
     digest = hashlib.sha256()
     for part in parts if RESULT_VERSION == 1 else (RESULT_VERSION, *parts):
         plain = _plain(part)
@@ -47,7 +47,7 @@ def fingerprint(*parts: Any) -> str:
 
 
 def _plain(part: Any) -> Any:
-    """A tensor as an array of its bytes, for NumPy does not know all types; a single number as such."""
+    """A tensor as an array of its bytes, because NumPy lacks some dtypes; a scalar tensor as a number."""
     if not hasattr(part, "detach"):
         return part
     import torch
@@ -61,13 +61,13 @@ def fingerprint_by_budget(own: str, time_budget: float | None) -> str:
 
 
 def find_finished(path: Path, kind: str, *expected: str) -> Folder | None:
-    """Finished work with one of these fingerprints, every file whole; None if it is not there or cannot be used."""
+    """Finished work with one of these fingerprints, all files verified; None if it is missing or cannot be used."""
     if not path.exists():
         return None
     try:
         folder = Folder(path, kind)
         if folder.manifest.get(KEY) not in expected:
-            log.warning("%s: not used: it is of another training, with other settings, parameters or data", path)
+            log.warning("%s: not used: it belongs to another training, with other settings, parameters or data", path)
             return None
         for name in folder.manifest["files"]:
             _ = folder.tensors(name) if name.endswith(".safetensors") else folder.read_json(name)
@@ -101,7 +101,7 @@ def keep_finished(
 
 @contextmanager
 def finished_folder(path: Path, kind: str, own: str, about: Mapping[str, Any] | None = None) -> Iterator[FolderWriter]:
-    """A folder for work with this fingerprint, which appears whole or not at all; a damaged one is replaced."""
+    """Write work with this fingerprint to a folder, atomically; a damaged one is replaced."""
     try:
         if path.exists() and fingerprint_in(path, kind) is None and _holds_only_ours(path):
             shutil.rmtree(path)
@@ -109,21 +109,21 @@ def finished_folder(path: Path, kind: str, own: str, about: Mapping[str, Any] | 
             yield folder
     except OSError as error:
         raise DataError(
-            f"cannot be written: {error.strerror or error}; mend that and start the same training again: it is resumed "
+            f"cannot be written: {error.strerror or error}; fix that and start the same training again: it resumes "
             "from what was written before",
             path,
         ) from error
 
 
 def _holds_only_ours(path: Path) -> bool:
-    """Whether there is no file in a folder that we would not have written."""
+    """Whether a folder holds only files of the types that labelwise writes."""
     if path.is_symlink() or not path.is_dir():
         return False
     return all(item.is_file() and item.suffix in (".json", ".safetensors") for item in path.iterdir())
 
 
 def fingerprint_in(path: Path, kind: str) -> str | None:
-    """The fingerprint of the work in a folder; None if there is none of this kind."""
+    """The fingerprint of the work in a folder; None if the folder is missing or of another type."""
     try:
         return Folder(path, kind).manifest.get(KEY)
     except LabelwiseError:

@@ -17,6 +17,6 @@ class FitContext:
     """Where unfinished work is kept and where numbers are logged."""
 
     checkpoints: Path | None = None
-    """Folder for unfinished work, so that a killed run resumes; None when nothing is to be kept."""
+    """Folder for unfinished work, so that a killed run resumes; None to keep nothing."""
     log: Callable[..., None] = field(default=_no_log)
     """Takes numbers by name (`log(step=10, loss=0.3)`) for metrics.jsonl."""

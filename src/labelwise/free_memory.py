@@ -1,17 +1,17 @@
-"""Memory that this process may still take: what the system has free, or less where a container sets a limit."""
+"""Memory that this process can still allocate: what the system has free, or less if a container sets a limit."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-HARDLY_A_LIMIT = 1 << 60
-"""Control groups without a limit say so by a number this large."""
+NO_LIMIT = 1 << 60
+"""Control groups without a limit report a number at least this large."""
 
 
 def free_memory(root: Path = Path("/")) -> int | None:
-    """Bytes that can be taken without swapping or being killed; None where the system does not tell."""
-    found = [free for free in (_of_system(root), *_of_groups(root)) if free is not None]
-    return max(0, min(found)) if found else None
+    """Bytes that can be allocated without swapping or being killed; None where the system does not report it."""
+    available = [free for free in (_of_system(root), *_of_groups(root)) if free is not None]
+    return max(0, min(available)) if available else None
 
 
 def _of_system(root: Path) -> int | None:
@@ -22,8 +22,8 @@ def _of_system(root: Path) -> int | None:
 
 
 def _of_groups(root: Path) -> list[int]:
-    """What each control group above this process leaves, in either version of them."""
-    found = []
+    """Free bytes in each control group of this process, for cgroups v1 and v2."""
+    available = []
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -32,15 +32,15 @@ def _of_groups(root: Path) -> list[int]:
         base = root / "sys/fs/cgroup" / ("memory" if controllers else "")
         names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if controllers else ("memory.max", "memory.current")
         group = Path(path.lstrip("/"))
-        for place in (base / group, *(base / above for above in group.parents)):
-            limit, used = (_number(place / name) for name in names)
-            if limit is not None and used is not None and limit < HARDLY_A_LIMIT:
-                found.append(limit - used + _file_cache(place / "memory.stat"))
-    return found
+        for folder in (base / group, *(base / above for above in group.parents)):
+            limit, used = (_number(folder / name) for name in names)
+            if limit is not None and used is not None and limit < NO_LIMIT:
+                available.append(limit - used + _file_cache(folder / "memory.stat"))
+    return available
 
 
 def _file_cache(path: Path) -> int:
-    """Bytes of files held in memory that the system gives up when others need it."""
+    """Bytes of the page cache that the system can reclaim."""
     for line in _text(path).splitlines():
         name, _, value = line.partition(" ")
         if name in ("inactive_file", "total_inactive_file") and value.isdigit():

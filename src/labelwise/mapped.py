@@ -1,7 +1,7 @@
-"""Arrays that are mapped from files: passes over all of one need not keep it in memory.
+"""Memory-mapped arrays: a pass over a whole array need not keep it in memory.
 
-What was read of a mapped file counts as memory of the process until the system takes it back. Code that goes once
-through a whole array does it in pieces and says after each that it is done with it.
+Pages read from a mapped file count as memory of the process until the system reclaims them. Code that reads a whole
+array once does it in pieces and releases the pages after each.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 PIECE_BYTES = 16 << 20
-COUNTED_AT_ONCE = 1 << 22
+COUNT_BATCH = 1 << 22
 
 
 def mapping_of(array: np.ndarray) -> mmap.mmap | None:
@@ -23,33 +23,33 @@ def mapping_of(array: np.ndarray) -> mmap.mmap | None:
     return owner if isinstance(owner, mmap.mmap) else None
 
 
-def forget(array: np.ndarray) -> None:
-    """Let go of the pages of a mapped array; they come back from the file when they are looked at. Others stay."""
+def release_pages(array: np.ndarray) -> None:
+    """Release the pages of a mapped array; they are read from the file again on access. Other arrays are left as is."""
     mapping = mapping_of(array)
     if mapping is not None and not array.flags.writeable and hasattr(mmap, "MADV_DONTNEED"):
         mapping.madvise(mmap.MADV_DONTNEED)
 
 
 def in_pieces(array: np.ndarray) -> Iterator[np.ndarray]:
-    """A vector, in pieces that are forgotten one after the other if it is mapped, else whole."""
+    """A mapped vector in pieces, each released after use; any other vector as one piece."""
     if mapping_of(array) is None:
         yield array
         return
     size = max(1, PIECE_BYTES // array.itemsize)
     for begin in range(0, len(array), size):
         yield array[begin : begin + size]
-        forget(array)
+        release_pages(array)
 
 
 def counts_of(numbers: np.ndarray, size: int, table: np.ndarray | None = None) -> np.ndarray:
     """How often each number below `size` occurs, or each `table[number]`.
 
-    Piece by piece, because NumPy makes a wider copy of what it counts and of what it takes for an index.
+    Piece by piece, because NumPy copies what it counts, and index arrays, to int64.
     """
     counts = np.zeros(size, np.int64)
-    at_once = max(COUNTED_AT_ONCE, size)
-    for begin in range(0, len(numbers), at_once):
-        piece = numbers[begin : begin + at_once]
+    batch = max(COUNT_BATCH, size)
+    for begin in range(0, len(numbers), batch):
+        piece = numbers[begin : begin + batch]
         counts += np.bincount(piece if table is None else table[piece], minlength=size)
-        forget(numbers)
+        release_pages(numbers)
     return counts

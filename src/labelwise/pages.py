@@ -1,8 +1,8 @@
-"""Large arrays on large memory pages.
+"""Large arrays on huge memory pages.
 
-The first touch of a page costs up to two microseconds, so a gigabyte in pages of 4 KB costs half a second before any
-work is done. NumPy asks for large pages too, but its arrays do not begin at one, and memory that it has freed may stay
-with the process; these go back to the system at once.
+The first access to a page costs up to two microseconds, so a gigabyte in pages of 4 KB costs half a second before any
+work is done. NumPy requests huge pages too, but its arrays are not aligned to them, and memory that it has freed may
+stay with the process; these arrays are returned to the system at once.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _LINE = 64
 
 
 def empty(size: int, dtype: Any) -> np.ndarray:
-    """An array of any contents, on large pages if it is large."""
-    if size < PAGE >> 4:  # small whatever the type: the quick way
+    """An uninitialised array, on huge pages if it is large."""
+    if size < PAGE >> 4:  # small for any dtype: avoid the overhead
         return np.empty(size, dtype)
     pages = _pages(size * np.dtype(dtype).itemsize)
     return np.empty(size, dtype) if pages is None else pages.view(dtype)
 
 
 def zeros(size: int, dtype: Any) -> np.ndarray:
-    """Zeros that begin at a cache line, on large pages if there are many."""
+    """Zeros aligned to a cache line, on huge pages if there are many."""
     count = size * np.dtype(dtype).itemsize
     pages = _pages(count)
     if pages is None:
@@ -37,13 +37,13 @@ def zeros(size: int, dtype: Any) -> np.ndarray:
 
 
 def _pages(count: int) -> np.ndarray | None:
-    """So many zero bytes that begin at a large page; None if they are few or the system has no such pages."""
+    """`count` zero bytes aligned to a huge page; None if they are few or the system has no huge pages."""
     if count < LARGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return None
     try:
         memory = mmap.mmap(-1, count + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         memory.madvise(mmap.MADV_HUGEPAGE)
-    except OSError:  # not offered, or not enough memory: then NumPy says so in its own way
+    except OSError:  # not supported, or not enough memory: then NumPy raises the error
         return None
     raw = np.frombuffer(memory, np.uint8)
     skip = -raw.__array_interface__["data"][0] % PAGE

@@ -1,4 +1,4 @@
-"""The one thread pool. Kernels release the interpreter lock, so plain threads give them all cores.
+"""The shared thread pool. Kernels release the GIL, so Python threads use all cores.
 
 Numba's own ``parallel=True`` is never used: its OpenMP layer kills forked children and its fallback layer aborts when
 two threads of a server call it at once.
@@ -23,17 +23,17 @@ _chosen: int | None = None
 _pool: ThreadPoolExecutor | None = None
 _pool_key: tuple[int, int] | None = None
 _pool_lock = threading.Lock()
-_here = threading.local()
+_thread_state = threading.local()
 
 
 def threads() -> int:
-    """Threads in use: what `set_threads` or LABELWISE_THREADS says, otherwise all cores this process may use."""
+    """Threads in use: what `set_threads` or LABELWISE_THREADS sets, otherwise all cores this process may use."""
     if _chosen is not None:
         return _chosen
     given = os.environ.get("LABELWISE_THREADS")
     if given is not None:
         if not given.isdigit() or int(given) < 1:
-            raise ConfigError(f"LABELWISE_THREADS is '{given}'; a number of threads from 1 up is needed")
+            raise ConfigError(f"LABELWISE_THREADS is '{given}'; a number of threads, 1 or more, is needed")
         return int(given)
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
@@ -41,7 +41,7 @@ def threads() -> int:
 
 
 def set_threads(count: int | None) -> None:
-    """Use this many threads from now on; None goes back to the default."""
+    """Use this many threads from now on; None restores the default."""
     global _chosen
     if count is not None and count < 1:
         raise ConfigError(f"threads must be 1 or more, got {count}")
@@ -50,7 +50,7 @@ def set_threads(count: int | None) -> None:
 
 @contextmanager
 def using_threads(count: int | None) -> Iterator[None]:
-    """Another number of threads inside a `with` block."""
+    """Use another number of threads inside a `with` block."""
     before = _chosen
     set_threads(count)
     try:
@@ -59,10 +59,10 @@ def using_threads(count: int | None) -> Iterator[None]:
         set_threads(before)
 
 
-def pool() -> ThreadPoolExecutor:
-    """The shared pool; another one after a fork or when the number of threads changed.
+def thread_pool() -> ThreadPoolExecutor:
+    """The shared pool; a new one after a fork or when the number of threads changed.
 
-    The one before is not shut down: other threads may be about to give it work. It ends when nobody holds it any more.
+    The old pool is not shut down: other threads may be about to submit work to it. It ends when it is unused.
     """
     global _pool, _pool_key
     with _pool_lock:
@@ -74,12 +74,12 @@ def pool() -> ThreadPoolExecutor:
 
 
 def _mark_thread() -> None:
-    _here.in_pool = True
+    _thread_state.in_pool = True
 
 
-def _alone() -> bool:
-    """One thread, or a thread of the pool itself: waiting there for the pool could wait for ever."""
-    return threads() == 1 or getattr(_here, "in_pool", False)
+def _runs_inline() -> bool:
+    """Whether to run in the calling thread: one thread only, or a thread of the pool, where waiting could deadlock."""
+    return threads() == 1 or getattr(_thread_state, "in_pool", False)
 
 
 def _new_lock_after_fork() -> None:
@@ -92,11 +92,11 @@ if hasattr(os, "register_at_fork"):
 
 
 def run_all(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """Results in the order of the items; each item goes to whichever thread is free. The first error is raised."""
+    """Map `work` over the items in the pool; results in the order of the items. The first error is raised."""
     todo = list(items)
-    if _alone() or len(todo) <= 1:
+    if _runs_inline() or len(todo) <= 1:
         return [work(item) for item in todo]
-    futures = [pool().submit(work, item) for item in todo]
+    futures = [thread_pool().submit(work, item) for item in todo]
     try:
         return [future.result() for future in futures]
     finally:
@@ -105,14 +105,14 @@ def run_all(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Resul
 
 
 def run_stream(work: Callable[[Item], Result], items: Iterable[Item], ahead: int = 2) -> Iterator[Result]:
-    """Like `run_all` for a stream: results in order, never more than threads + ahead items held at once."""
-    if _alone():
+    """Like `run_all` for a stream: results in order, at most threads + ahead items in memory."""
+    if _runs_inline():
         yield from map(work, items)
         return
     pending: list[Future[Result]] = []
     try:
         for item in items:
-            pending.append(pool().submit(work, item))
+            pending.append(thread_pool().submit(work, item))
             if len(pending) >= threads() + ahead:
                 yield pending.pop(0).result()
         while pending:
@@ -123,7 +123,7 @@ def run_stream(work: Callable[[Item], Result], items: Iterable[Item], ahead: int
 
 
 def ranges(count: int, parts: int) -> list[tuple[int, int]]:
-    """Cut 0..count into at most `parts` neighbouring ranges of nearly equal size, none empty."""
+    """Split 0..count into at most `parts` contiguous ranges of nearly equal size, none empty."""
     parts = max(1, min(parts, count))
     edges = [count * part // parts for part in range(parts + 1)]
     return list(pairwise(edges)) if count else []

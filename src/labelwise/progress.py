@@ -1,6 +1,6 @@
-"""The one progress bar: shown on a terminal once the work has taken two seconds, silent everywhere else.
+"""The progress bar: shown on a terminal once the work has taken two seconds, silent everywhere else.
 
-Library code says `with progress("reading", total) as step: ... step(n)` and need not know who is looking.
+Usage in library code: `with progress("reading", total) as step: ... step(n)`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from contextlib import contextmanager
 
 from labelwise.formatting import printable
 
-PATIENCE_SECONDS = 2.0
+DELAY_SECONDS = 2.0
 
 
 @contextmanager
 def progress(what: str, total: float | None = None, unit: str = "") -> Iterator[Callable[[float], None]]:
-    """Give a function to be told how much more is done. `total=None` shows a count without an end."""
+    """Yield a function to call with the amount just done. `total=None` shows a count without a total."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield lambda _amount: None
         return
@@ -33,17 +33,17 @@ class _Bar:
         self.what, self.total, self.unit = printable(what), total, unit
         self.begin = time.monotonic()
         self.done = 0.0
-        self.shown = None
+        self.display = None
         self.task = None
 
     def advance(self, amount: float) -> None:
         self.done += amount
-        if self.shown is None:
-            if time.monotonic() - self.begin < PATIENCE_SECONDS:
+        if self.display is None:
+            if time.monotonic() - self.begin < DELAY_SECONDS:
                 return
             self._show()
-        if self.shown is not None and self.task is not None:
-            self.shown.update(self.task, completed=self.done)
+        if self.display is not None and self.task is not None:
+            self.display.update(self.task, completed=self.done)
 
     def _show(self) -> None:
         from rich.console import Console
@@ -59,20 +59,20 @@ class _Bar:
         )
 
         counts = [DownloadColumn(), TransferSpeedColumn()] if self.unit == "bytes" else [MofNCompleteColumn()]
-        self.shown = Progress(
+        self.display = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             *counts,
             TimeElapsedColumn(),
-            TextColumn("gone,"),
+            TextColumn("elapsed,"),
             TimeRemainingColumn(),
             TextColumn("left"),
             console=Console(stderr=True),
             transient=True,
         )
-        self.task = self.shown.add_task(self.what, total=self.total)
-        self.shown.start()
+        self.task = self.display.add_task(self.what, total=self.total)
+        self.display.start()
 
     def close(self) -> None:
-        if self.shown is not None:
-            self.shown.stop()
+        if self.display is not None:
+            self.display.stop()

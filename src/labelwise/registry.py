@@ -1,7 +1,7 @@
-"""Method names to classes. Nothing is imported before a method is asked for by name.
+"""Maps method names to classes. A method is imported when it is requested by name.
 
-Other packages can add methods through the entry-point group ``labelwise.methods``; ours win over theirs, so that an
-installed package cannot take over a name that saved models rely on.
+Other packages can add methods through the entry-point group ``labelwise.methods``; built-in names take precedence, so
+that an installed package cannot replace a method that saved models rely on.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ METHODS: dict[str, str] = {
 
 
 def method_names() -> list[str]:
-    """All methods that can be asked for: ours first, then those of other packages."""
-    plugged = sorted(point.name for point in entry_points(group="labelwise.methods"))
-    return [*METHODS, *(name for name in plugged if name not in METHODS)]
+    """All available methods: built-in ones first, then those of other packages."""
+    plugins = sorted(point.name for point in entry_points(group="labelwise.methods"))
+    return [*METHODS, *(name for name in plugins if name not in METHODS)]
 
 
 def methods_that(capability: str) -> str:
-    """The names of our methods whose class declares a capability, such as `encodes`, for a sentence."""
+    """The built-in methods whose class declares a capability, such as `encodes`, joined for a message."""
     able = [name for name in METHODS if getattr(method_class(name), capability)]
     return " and ".join([", ".join(able[:-1]), able[-1]] if len(able) > 1 else able)
 
 
 def method_class(name: str) -> type[Method]:
-    """The class of a method, imported now."""
+    """Import and return the class of a method."""
     target = METHODS.get(name)
     if target is None:
         for point in entry_points(group="labelwise.methods"):

@@ -1,7 +1,7 @@
-"""The files of a run folder: their names, and what the JSON in them holds. Runs write by it, and all others read by it.
+"""The files of a run folder: their names, and the schema of the JSON in them. Runs write by it, all others read by it.
 
-Every file may be missing: a run that was stopped has only some. A file that is there but damaged is an error that names
-it, because a report that silently leaves out figures would be worse than none.
+Every file may be missing: a run that was stopped has only some. A damaged file is an error that names it, because a
+report that silently leaves out figures would be worse than none.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ RESULTS, MACHINE, LABELS, EXAMPLES = "results.json", "machine.json", "labels.tsv
 REPORT, CALIBRATION, INSPECTION = "report.html", "calibration.json", "inspection.json"
 CHECKPOINTS = "checkpoints"
 SCRATCH = ".rows"
-"""Rows of data that is mapped, while a process uses them."""
+"""Folder for the rows of memory-mapped data while a process uses them."""
 WRITTEN_FILES = (CONFIG, METRICS, LOG, CALIBRATION, RESULTS, MACHINE, LABELS, EXAMPLES, INSPECTION, REPORT)
 WRITTEN_FOLDERS = (MODEL, CHECKPOINTS, SCRATCH)
 FORMAT = "labelwise-run"
 FINISHED, RUNNING, FAILED, CLEARING = "finished", "running", "failed", "clearing"
-"""What a state.json may say. A run that is being cleared is started over, whatever is left of it."""
+"""Values of `status` in state.json. A run whose clearing was interrupted is started over."""
 
 MAX_FILE_BYTES = 64 << 20
 
 
-class Part(BaseModel):
-    """A piece of a JSON file. Unknown keys are left alone, so that newer runs work; null means absent."""
+class Record(BaseModel):
+    """Base of the JSON schemas. Unknown keys are ignored, so that newer runs can be read; null means absent."""
 
     model_config = ConfigDict(
         extra="ignore", frozen=True, allow_inf_nan=False, coerce_numbers_to_str=True, protected_namespaces=()
@@ -44,7 +44,7 @@ class Part(BaseModel):
         return {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else value
 
 
-class State(Part):
+class State(Record):
     """state.json"""
 
     format: str | None = None
@@ -56,7 +56,7 @@ class State(Part):
     name: str | None = None
 
 
-class Group(Part):
+class LabelGroup(Record):
     """The figures of one frequency group of labels (head, torso, tail)."""
 
     name: str
@@ -70,12 +70,12 @@ class Group(Part):
     recall: dict[int, float | None] = {}
 
 
-class Evaluation(Part):
-    """What `Evaluation.to_dict` wrote."""
+class Evaluation(Record):
+    """The output of `metrics.evaluate.Evaluation.to_dict`."""
 
     values: dict[str, float | None]
     intervals: dict[str, tuple[float, float] | None] = {}
-    groups: tuple[Group, ...] = ()
+    groups: tuple[LabelGroup, ...] = ()
     ties: dict[str, tuple[float, float] | None] = {}
     ties_cut_off: dict[str, int] = {}
     propensity: dict[str, float | None] | None = None
@@ -84,22 +84,22 @@ class Evaluation(Part):
     n_unseen_labels: int | None = None
 
 
-class Curve(Part):
-    """How often the labels occur, the most frequent first."""
+class Curve(Record):
+    """Label frequencies by rank, the most frequent label first."""
 
     rank: tuple[float, ...]
     count: tuple[float, ...]
 
 
-class Baseline(Part):
+class Baseline(Record):
     """The figures of a baseline on the same documents."""
 
     method: str
     values: dict[str, float | None]
 
 
-class Reliability(Part):
-    """Predicted labels with scores of one range: how many, their mean score, and the share that was right."""
+class Reliability(Record):
+    """Predicted labels with scores in one range: count, mean score, and the fraction that is correct."""
 
     low: float
     high: float
@@ -108,8 +108,8 @@ class Reliability(Part):
     share: float | None = None
 
 
-class Calibration(Part):
-    """What the calibration found on held-out documents."""
+class Calibration(Record):
+    """Results of the calibration on held-out documents."""
 
     n_documents: int | None = None
     n_pairs: int | None = None
@@ -127,7 +127,7 @@ class Calibration(Part):
     after: tuple[Reliability, ...] = ()
 
 
-class Results(Part):
+class Results(Record):
     """results.json"""
 
     split: str = "test"
@@ -142,30 +142,30 @@ class Results(Part):
     calibration: Calibration | None = None
 
 
-class Machine(Part):
+class Machine(Record):
     """machine.json"""
 
     cpu: str | None = None
     cores: int | None = None
     threads: int | None = None
     threads_before: tuple[int, ...] = ()
-    """Those of earlier tries, where a run was resumed with another number."""
+    """Thread counts of earlier attempts, if the run was resumed with another number."""
     memory_bytes: int | None = None
     python: str | None = None
     platform: str | None = None
     packages: dict[str, str | None] = {}
 
 
-class TrueLabel(Part):
-    """A label a document has."""
+class TrueLabel(Record):
+    """A true label of a document."""
 
     label: str
     text: str | None = None
     count: int | None = None
 
 
-class PredictedLabel(Part):
-    """A label a document was given by the model."""
+class PredictedLabel(Record):
+    """A label that the model predicted for a document."""
 
     label: str
     text: str | None = None
@@ -173,7 +173,7 @@ class PredictedLabel(Part):
     correct: bool = False
 
 
-class Example(Part):
+class Example(Record):
     """One line of examples.jsonl."""
 
     id: str | None = None
@@ -182,15 +182,15 @@ class Example(Part):
     predicted: tuple[PredictedLabel, ...] = ()
 
 
-# --- one reader for each kind of file ---
+# --- readers ---
 
-AnyPart = TypeVar("AnyPart", bound=Part)
+AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
 def read_text(path: Path) -> str:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
-            raise DataError(f"larger than the {MAX_FILE_BYTES >> 20} MiB such a file of a run can have", path)
+            raise DataError(f"larger than {MAX_FILE_BYTES >> 20} MiB, the limit for this file of a run", path)
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"damaged: not UTF-8 at byte {error.start:,}", path) from None
@@ -198,33 +198,33 @@ def read_text(path: Path) -> str:
         raise DataError(f"cannot be read: {error.strerror}", path) from None
 
 
-def parsed(text: str, path: Path, line: int | None = None) -> Any:
-    """JSON, with NaN and the infinities (which Python writes, though JSON has none) read as 'not known'."""
+def parse_json(text: str, path: Path, line: int | None = None) -> Any:
+    """Parse JSON; NaN and infinities, which Python writes although JSON has none, are read as None."""
     try:
         return json.loads(text, parse_constant=lambda _: None)
     except (ValueError, RecursionError) as error:
         raise DataError(f"damaged: not valid JSON: {error}", path, line) from None
 
 
-def checked(value: Any, kind: type[AnyPart], path: Path, line: int | None = None) -> AnyPart:
+def validate(value: Any, kind: type[AnyRecord], path: Path, line: int | None = None) -> AnyRecord:
     try:
         return kind.model_validate(value)
     except ValidationError as error:
         fault = error.errors()[0]
-        place = ".".join(str(part) for part in fault["loc"]) or "the file"
-        raise DataError(f"damaged: {place}: {fault['msg'].removeprefix('Input ')}", path, line) from None
+        key = ".".join(str(part) for part in fault["loc"]) or "the file"
+        raise DataError(f"damaged: {key}: {fault['msg'].removeprefix('Input ')}", path, line) from None
 
 
-def read_json(path: Path, kind: type[AnyPart]) -> AnyPart:
-    return checked(parsed(read_text(path), path), kind, path)
+def read_json(path: Path, kind: type[AnyRecord]) -> AnyRecord:
+    return validate(parse_json(read_text(path), path), kind, path)
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Numbered lines without their ends."""
+    """Line numbers and lines, without line ends."""
     try:
         with path.open(encoding="utf-8-sig", newline="\n") as file:
-            for place, line in enumerate(file, start=1):
-                yield place, line.rstrip("\r\n")
+            for number, line in enumerate(file, start=1):
+                yield number, line.rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise DataError(f"damaged: not UTF-8: {error.reason}", path) from None
     except OSError as error:
@@ -234,8 +234,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 def read_metrics(path: Path, notes: list[str] | None = None, damaged: str = "refuse") -> tuple[dict[str, Any], ...]:
     """The lines of metrics.jsonl; none where there is no such file.
 
-    Lines are added while a run goes on, so the last one may be cut: that is no damage, and is added to `notes`. Other
-    damaged lines are an error, or left out with `damaged="skip"`.
+    Lines are appended during a run, so the last one may be cut off: that is added to `notes`, not an error. Other
+    damaged lines are an error, or skipped with `damaged="skip"`.
     """
     if not path.is_file():
         return ()
@@ -259,7 +259,7 @@ def read_metrics(path: Path, notes: list[str] | None = None, damaged: str = "ref
 def _entry(line: bytes, path: Path, number: int, damaged: str) -> dict[str, Any] | None:
     """A line of metrics.jsonl; None if it is damaged and to be skipped."""
     try:
-        entry = parsed(line.decode(), path, number)
+        entry = parse_json(line.decode(), path, number)
         if not isinstance(entry, dict):
             raise DataError(f"damaged: a mapping is needed, not a {type(entry).__name__}", path, number)
     except UnicodeDecodeError as error:
@@ -274,23 +274,23 @@ def _entry(line: bytes, path: Path, number: int, damaged: str) -> dict[str, Any]
 
 
 def read_state(folder: Path) -> dict[str, Any] | None:
-    """What state.json of a folder says, with keys that are not known here; None if there is none."""
+    """The contents of state.json in a folder, unknown keys included; None if it is missing."""
     path = folder / STATE
     if not path.exists():
         return None
-    state = parsed(read_text(path), path)
+    state = parse_json(read_text(path), path)
     if not isinstance(state, dict):
         raise DataError("damaged: a mapping is needed", path)
     return state
 
 
 def is_run_folder(folder: Path) -> bool:
-    """Whether a state.json of ours is in a folder."""
+    """Whether a folder holds the state.json of a run."""
     return _state_or_nothing(folder).get("format") == FORMAT
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether a finished run is in a folder."""
+    """Whether a folder holds a finished run."""
     return _state_or_nothing(folder).get("status") == FINISHED
 
 

@@ -1,4 +1,4 @@
-"""Folders on disk: models and data sets. Safe to load from a stranger, mapped into memory, written all or nothing.
+"""Folders on disk: models and data sets. Safe to load from untrusted sources, memory-mapped, written atomically.
 
 A folder holds manifest.json (what it is, format version, and for each file its size and SHA-256), JSON files and
 safetensors files. Nothing in it is ever executed, and no name in it can point outside the folder. Tensors are mapped
@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from labelwise import __version__
-from labelwise.atomic import replace_folder, replaced_copy
-from labelwise.checks import LARGEST_WEIGHT, are_offsets, are_weights, in_range, never_falls
+from labelwise.atomic import find_old_copy, replace_folder
+from labelwise.checks import LARGEST_WEIGHT, are_offsets, are_weights, in_range, is_non_decreasing
 from labelwise.errors import ConfigError, ModelFormatError
 from labelwise.mapped import in_pieces
 from labelwise.strings import Strings
@@ -31,7 +31,7 @@ FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 MAX_JSON_BYTES = 64 << 20
 MAX_HEADER_BYTES = 64 << 20
-MOST_COLUMNS = 1 << 31
+MAX_COLUMNS = 1 << 31
 
 _TYPE_NAMES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "int16": "I16",
@@ -44,29 +44,31 @@ _TYPES = {name: np.dtype(dtype) for dtype, name in _TYPE_NAMES.items()}
 
 
 class FolderWriter:
-    """Writes files into a folder that is not visible under its name until it is whole."""
+    """Writes files into a folder that gets its name only when it is complete."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.files: dict[str, dict[str, Any]] = {}
 
     def write_json(self, name: str, value: Any) -> None:
-        """A JSON file."""
+        """Write a JSON file."""
         text = json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
         self._write(name, [text.encode()])
 
     def write_text(self, name: str, text: str) -> None:
-        """A text file in UTF-8."""
+        """Write a text file in UTF-8."""
         self._write(name, [text.encode()])
 
     def write_tensors(self, name: str, tensors: Mapping[str, np.ndarray]) -> None:
-        """A safetensors file, written array by array without a copy of the whole."""
-        arrays = {key: np.asarray(value, order="C") for key, value in tensors.items()}  # a single number stays one
+        """Write a safetensors file, array by array without a copy of the whole."""
+        arrays = {
+            key: np.asarray(value, order="C") for key, value in tensors.items()
+        }  # np.ascontiguousarray would turn a scalar into a vector
         self._write(name, _safetensors_parts(arrays))
 
     def _write(self, name: str, parts: Any) -> None:
         digest, size = hashlib.sha256(), 0
-        with (self.folder / _plain_name(name)).open("xb") as file:
+        with (self.folder / _check_file_name(name)).open("xb") as file:
             for part in parts:
                 file.write(part)
                 digest.update(part)
@@ -101,10 +103,10 @@ def _safetensors_parts(arrays: Mapping[str, np.ndarray]) -> Iterator[bytes | mem
 
 @contextmanager
 def new_folder(path: str | Path, kind: str, about: Mapping[str, Any], force: bool = False) -> Iterator[FolderWriter]:
-    """Write a folder of the given kind; it appears under its name only when the block ends without an error."""
+    """Write a folder of the given type; it gets its name only when the block ends without an error."""
     target = Path(path)
     if target.exists() and not force:
-        raise ConfigError(f"{target} exists already; choose another place or say force to replace it")
+        raise ConfigError(f"{target} exists already; choose another path, or replace it with force")
     if target.exists() and not _is_ours(target):
         raise ConfigError(f"{target} exists and is not a labelwise folder; it will not be replaced")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -127,11 +129,11 @@ def new_folder(path: str | Path, kind: str, about: Mapping[str, Any], force: boo
 
 
 @contextmanager
-def changed_folder(path: str | Path, kind: str, about: Mapping[str, Any]) -> Iterator[FolderWriter]:
-    """Add files to a folder that is there, or replace some; `about` is added to its manifest.
+def update_folder(path: str | Path, kind: str, about: Mapping[str, Any]) -> Iterator[FolderWriter]:
+    """Add or replace files of an existing folder; `about` is merged into its manifest.
 
-    The changed folder takes the old one's place when the block ends without an error. Files that stay are linked, not
-    copied, where the disk can.
+    The changed folder replaces the old one when the block ends without an error. Unchanged files are hard-linked, not
+    copied, where the disk supports it.
     """
     target = Path(os.path.realpath(path))
     before = Folder(target, kind, verify=False)
@@ -161,7 +163,7 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether a folder may be replaced: it is empty, or its manifest says that we wrote it."""
+    """Whether a folder may be replaced: it is empty, or its manifest is one of labelwise."""
     if not folder.is_dir():
         return False
     if not any(folder.iterdir()):
@@ -189,18 +191,18 @@ class Folder:
         self.path = Path(path)
         self.verify = verify
         if not self.path.exists():
-            held = replaced_copy(self.path)
-            hint = "" if held is None else f"; its replacement was interrupted, rename {held} to get it back"
+            copy = find_old_copy(self.path)
+            hint = "" if copy is None else f"; its replacement was interrupted, rename {copy} to restore it"
             raise ModelFormatError(f"{self.path}: there is no such folder{hint}")
         if not (self.path / MANIFEST).is_file():
-            inside = f"; is it {self.path / kind} you mean?" if (self.path / kind / MANIFEST).is_file() else ""
+            inside = f"; did you mean {self.path / kind}?" if (self.path / kind / MANIFEST).is_file() else ""
             raise ModelFormatError(f"{self.path}: not a labelwise {kind} folder, {MANIFEST} is missing{inside}")
         if (self.path / MANIFEST).is_symlink():
             raise ModelFormatError(f"{self.path / MANIFEST}: a link to another file is not read; copy the file itself")
         manifest = _load_json(self.path / MANIFEST)
         if not isinstance(manifest, dict) or manifest.get("format") != f"labelwise-{kind}":
-            found = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
-            raise ModelFormatError(f"{self.path / MANIFEST}: this is not a labelwise {kind} (format: {found!r})")
+            actual = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
+            raise ModelFormatError(f"{self.path / MANIFEST}: this is not a labelwise {kind} (format: {actual!r})")
         version = manifest.get("format_version")
         if type(version) is not int or version != FORMAT_VERSION:
             raise ModelFormatError(
@@ -217,36 +219,36 @@ class Folder:
 
     def read_json(self, name: str) -> Any:
         """A JSON file of the folder."""
-        return _load_json(self._checked(name))
+        return _load_json(self._verified_path(name))
 
     def tensors(self, name: str) -> dict[str, np.ndarray]:
         """The arrays of a safetensors file of the folder, mapped read-only."""
-        return map_tensors(self._checked(name))
+        return map_tensors(self._verified_path(name))
 
-    def _checked(self, name: str) -> Path:
-        """The path of a listed file after its size (always) and hash (unless told not to) have been compared."""
+    def _verified_path(self, name: str) -> Path:
+        """The path of a listed file, after comparing its size and (with `verify`) its hash."""
         expected = self.manifest["files"].get(name)
         if expected is None:
             raise ModelFormatError(f"{self.path / MANIFEST}: the file {name} is not listed")
-        path = self.path / _plain_name(name)
+        path = self.path / _check_file_name(name)
         if path.is_symlink() or not path.is_file():
             raise ModelFormatError(f"{path}: the file is missing or not a regular file")
         size = path.stat().st_size
         if size != expected["bytes"]:
             raise ModelFormatError(
-                f"{path}: {size:,} bytes where the manifest says {expected['bytes']:,}; copy it anew"
+                f"{path}: {size:,} bytes where the manifest says {expected['bytes']:,}; copy it again"
             )
         if self.verify:
             with path.open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-            if found != expected["sha256"]:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            if digest != expected["sha256"]:
                 raise ModelFormatError(
-                    f"{path}: the contents are damaged (SHA-256 differs from the manifest); copy it anew"
+                    f"{path}: the contents are damaged (SHA-256 differs from the manifest); copy it again"
                 )
         return path
 
 
-def _plain_name(name: str) -> str:
+def _check_file_name(name: str) -> str:
     if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
         raise ModelFormatError(f"{name!r} is not a plain file name")
     return name
@@ -255,7 +257,7 @@ def _plain_name(name: str) -> str:
 def _load_json(path: Path) -> Any:
     try:
         if path.stat().st_size > MAX_JSON_BYTES:
-            raise ModelFormatError(f"{path}: too large for a JSON file of ours")
+            raise ModelFormatError(f"{path}: too large for a JSON file of labelwise")
         return json.loads(path.read_bytes().decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise ModelFormatError(f"{path}: not valid JSON: {error}") from None
@@ -298,11 +300,11 @@ def _tensor(path: Path, key: str, entry: Any, data: np.ndarray) -> np.ndarray:
         count *= n
     if start > end or end > len(data) or count * dtype.itemsize != end - start or len(shape) > 32:
         raise ModelFormatError(f"{path}: tensor {key!r} does not lie inside the file")
-    found = data[start:end].view(dtype)
-    return (found if found.flags.aligned else found.copy()).reshape(shape)
+    tensor = data[start:end].view(dtype)
+    return (tensor if tensor.flags.aligned else tensor.copy()).reshape(shape)
 
 
-# --- the shapes we store -------------------------------------------------------------------------------------------
+# --- strings and sparse matrices as tensors ----------------------------------------------------------------------
 
 
 def strings_to_tensors(prefix: str, strings: Strings) -> dict[str, np.ndarray]:
@@ -312,17 +314,17 @@ def strings_to_tensors(prefix: str, strings: Strings) -> dict[str, np.ndarray]:
 
 
 def strings_from_tensors(prefix: str, tensors: Mapping[str, np.ndarray], path: Path) -> Strings:
-    """Strings from two tensors, checked: ends never fall and every text is UTF-8."""
-    buffer, ends = (stored(tensors, f"{prefix}.{part}", path) for part in ("buffer", "ends"))
+    """Strings from two tensors, checked: ends never decrease and every text is UTF-8."""
+    buffer, ends = (get_tensor(tensors, f"{prefix}.{part}", path) for part in ("buffer", "ends"))
     if buffer.dtype != np.uint8 or ends.dtype != np.int64 or buffer.ndim != 1 or ends.ndim != 1:
         raise ModelFormatError(f"{path}: {prefix} is not a list of texts")
     last = int(ends[-1]) if len(ends) else 0
-    if last != len(buffer) or (len(ends) and ends[0] < 0) or not never_falls(ends):
+    if last != len(buffer) or (len(ends) and ends[0] < 0) or not is_non_decreasing(ends):
         raise ModelFormatError(f"{path}: the text positions of {prefix} are damaged")
     _check_utf8(buffer, f"{path}: {prefix} is not UTF-8")
     inside = ends[:-1][ends[:-1] < last]
     if len(inside) and ((buffer[inside] & 0xC0) == 0x80).any():
-        raise ModelFormatError(f"{path}: {prefix} cuts a character in two")
+        raise ModelFormatError(f"{path}: {prefix} splits a UTF-8 character")
     return Strings.packed(buffer, ends)
 
 
@@ -352,29 +354,29 @@ def csr_from_tensors(prefix: str, tensors: Mapping[str, np.ndarray], path: Path)
     from scipy import sparse
 
     indptr, indices, data, shape = (
-        stored(tensors, f"{prefix}.{part}", path) for part in ("indptr", "indices", "data", "shape")
+        get_tensor(tensors, f"{prefix}.{part}", path) for part in ("indptr", "indices", "data", "shape")
     )
-    sound = (
+    valid = (
         indptr.ndim == indices.ndim == data.ndim == 1
         and shape.shape == (2,)
         and all(a.dtype in (np.int32, np.int64) for a in (indptr, indices, shape))
         and data.dtype in (np.float32, np.float64)
         and (shape >= 0).all()
-        and shape[1] <= MOST_COLUMNS
+        and shape[1] <= MAX_COLUMNS
         and len(indptr) == int(shape[0]) + 1
         and len(indices) == len(data)
         and are_offsets(indptr, len(indices))
         and in_range(indices, int(shape[1]))
     )
-    if not sound:
+    if not valid:
         raise ModelFormatError(f"{path}: the sparse matrix {prefix} is damaged")
     matrix: Any = sparse.csr_array((int(shape[0]), int(shape[1])), dtype=data.dtype)
-    matrix.data, matrix.indices, matrix.indptr = data, indices, indptr  # given to the constructor, they would be copied
+    matrix.data, matrix.indices, matrix.indptr = data, indices, indptr  # the constructor would copy them
     return matrix
 
 
 def check_weights(tensors: Mapping[str, np.ndarray], path: Path) -> None:
-    """Refuse arrays that hold NaN, infinity or numbers that would become infinite in a product."""
+    """Refuse arrays that hold NaN, infinity, or numbers so large that products overflow."""
     for key, array in tensors.items():
         if not are_weights(array):
             raise ModelFormatError(
@@ -383,8 +385,8 @@ def check_weights(tensors: Mapping[str, np.ndarray], path: Path) -> None:
             )
 
 
-def stored(tensors: Mapping[str, np.ndarray], key: str, path: Path) -> np.ndarray:
-    """One tensor by name, or an error that says which is missing."""
+def get_tensor(tensors: Mapping[str, np.ndarray], key: str, path: Path) -> np.ndarray:
+    """A tensor by name, or an error that it is missing."""
     if key not in tensors:
         raise ModelFormatError(f"{path}: the tensor {key!r} is missing")
     return tensors[key]

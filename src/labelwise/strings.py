@@ -1,7 +1,7 @@
 """Strings: an immutable list of texts kept as one UTF-8 buffer with a start and an end each.
 
-A million titles as Python objects cost 60 bytes a piece before their first letter, and kernels cannot read them.
-Here a text costs 16 bytes, picking rows copies no text, and a kernel can walk the buffer on many threads.
+Python strings cost about 60 bytes each besides their characters, and kernels cannot read them. Here a text costs 16
+bytes, selecting rows copies no text, and kernels can read the buffer on many threads.
 Texts, label names and label texts are all Strings; for callers they behave like a list of str.
 """
 
@@ -27,15 +27,15 @@ class Strings(Sequence[str]):
         self.starts = starts
         self.ends = ends
         self._positions: dict[str, int] | None = None
-        self.distinct: bool | None = None  # whether all differ, once somebody has found out
+        self.distinct: bool | None = None  # whether all differ, None until it is known
 
     @classmethod
     def of(cls, items: Iterable[str] | Strings) -> Strings:
-        """Strings from any iterable of str; Strings are returned as they are."""
+        """Strings from any iterable of str; Strings are returned unchanged."""
         if isinstance(items, Strings):
             return items
         if type(items) is list and len(items) == 1 and type(items[0]) is str and items[0].isascii():
-            data = items[0].encode()  # one question to a server: a third of the time would go into the general way
+            data = items[0].encode()  # a single request to a server: the general path would take a third of its time
             return cls(np.frombuffer(data, np.uint8), np.zeros(1, np.int64), np.array([len(data)], np.int64))
         encoded = []
         for position, item in enumerate(items):
@@ -63,8 +63,8 @@ class Strings(Sequence[str]):
         for digits in range(1, len(str(count)) + 1):
             numbers = np.arange(10 ** (digits - 1) if digits > 1 else 0, min(count, 10**digits))
             text = np.empty((len(numbers), digits), np.uint8)
-            for place in reversed(range(digits)):
-                text[:, place] = numbers % 10 + ord("0")
+            for digit in reversed(range(digits)):
+                text[:, digit] = numbers % 10 + ord("0")
                 numbers //= 10
             texts.append(text.ravel())
             lengths.append(np.full(len(numbers), digits))
@@ -125,11 +125,11 @@ class Strings(Sequence[str]):
 
     @property
     def positions(self) -> dict[str, int]:
-        """From a string to its place; of equal strings the first. Built at the first use."""
+        """Index of each string; the first of equal ones. Built on first use."""
         if self._positions is None:
             table: dict[str, int] = {}
-            for place, item in enumerate(self):
-                table.setdefault(item, place)
+            for index, item in enumerate(self):
+                table.setdefault(item, index)
             self._positions = table
         return self._positions
 

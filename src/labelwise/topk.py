@@ -1,7 +1,7 @@
 """TopK: what every method returns, the k best labels of each document.
 
 Never a dense documents x labels array. Rows are sorted by score, best first; equal scores go to the lower label id.
-A place without a prediction holds id -1 and score -inf, always at the end of its row.
+A rank without a prediction holds id -1 and score -inf, always at the end of its row.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scipy import sparse
 from labelwise.errors import DataError
 from labelwise.strings import Strings
 
-NOTHING = -1
+NO_LABEL = -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,18 +29,18 @@ class TopK:
 
     def __post_init__(self) -> None:
         if self.ids.ndim != 2 or self.ids.shape != self.scores.shape:
-            raise ValueError(f"ids {self.ids.shape} and scores {self.scores.shape} must be [n, k] alike")
+            raise ValueError(f"ids {self.ids.shape} and scores {self.scores.shape} must both have shape [n, k]")
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
     def k(self) -> int:
-        """Places a document, filled or not."""
+        """Ranks per document, filled or not."""
         return self.ids.shape[1]
 
     def __getitem__(self, rows: Any) -> TopK:
-        """Some of the documents (a slice, an index array or a mask)."""
+        """A subset of the documents (by slice, index array or mask)."""
         ids = self.ids[rows]
         if ids.ndim != 2:
             raise TypeError("index documents with a slice or an array; for one document use top[i:i+1]")
@@ -49,29 +49,29 @@ class TopK:
     def __iter__(self) -> Iterator[list[tuple[str, float]]]:
         """For each document its (label name, score) pairs, best first."""
         for ids, scores in zip(self.ids, self.scores, strict=True):
-            filled = ids != NOTHING
+            filled = ids != NO_LABEL
             yield [(self._name(i), float(s)) for i, s in zip(ids[filled].tolist(), scores[filled], strict=True)]
 
     @property
     def labels(self) -> list[list[str]]:
-        """The names of each document's labels, best first (their numbers when there are no names)."""
-        return [[self._name(i) for i in row[row != NOTHING].tolist()] for row in self.ids]
+        """The names of each document's labels, best first (their ids if there are no names)."""
+        return [[self._name(i) for i in row[row != NO_LABEL].tolist()] for row in self.ids]
 
     def _name(self, label: int) -> str:
         return str(label) if self.label_names is None else self.label_names[label]
 
     def head(self, k: int) -> TopK:
-        """Only the first k places."""
+        """Only the first k ranks."""
         return TopK(self.ids[:, :k], self.scores[:, :k], self.label_names)
 
     def above(self, threshold: float) -> TopK:
-        """Without the predictions whose score is below the threshold."""
+        """Without predictions whose score is below the threshold."""
         keep = self.scores >= threshold
-        return TopK(np.where(keep, self.ids, NOTHING), np.where(keep, self.scores, -np.inf), self.label_names)
+        return TopK(np.where(keep, self.ids, NO_LABEL), np.where(keep, self.scores, -np.inf), self.label_names)
 
     def to_csr(self, n_labels: int | None = None) -> sparse.csr_array:
         """Scores as a sparse documents x labels matrix."""
-        filled = self.ids != NOTHING
+        filled = self.ids != NO_LABEL
         if n_labels is None:
             names = self.label_names
             n_labels = len(names) if names is not None else int(self.ids.max(initial=-1)) + 1
@@ -85,17 +85,19 @@ class TopK:
         """The k best stored entries of each row of a sparse score matrix."""
         if k < 1:
             raise ValueError(f"k must be 1 or more, got {k}")
-        matrix = sparse.csr_array(scores, dtype=np.float32, copy=True)  # ranks go by the scores that are kept
+        matrix = sparse.csr_array(
+            scores, dtype=np.float32, copy=True
+        )  # ranks must follow the rounded scores that are returned
         matrix.sum_duplicates()
         if np.isnan(matrix.data).any():
-            raise DataError("scores hold NaN, which has no rank")
+            raise DataError("scores contain NaN, which cannot be ranked")
         n = matrix.shape[0]
         counts = np.diff(matrix.indptr)
         rows = np.repeat(np.arange(n), counts)
         order = np.lexsort((matrix.indices, -matrix.data, rows))
         rank = np.arange(len(order)) - np.repeat(matrix.indptr[:-1], counts)
         kept = rank < k
-        ids = np.full((n, k), NOTHING, np.int32)
+        ids = np.full((n, k), NO_LABEL, np.int32)
         best = np.full((n, k), -np.inf, np.float32)
         ids[rows[kept], rank[kept]] = matrix.indices[order][kept]
         best[rows[kept], rank[kept]] = matrix.data[order][kept]
@@ -103,10 +105,10 @@ class TopK:
 
     @classmethod
     def concatenate(cls, parts: Sequence[TopK]) -> TopK:
-        """Documents of several TopK under each other; all must have the same k and label names."""
+        """Concatenate the documents of several TopK; all must have the same k and label names."""
         for part in parts[1:]:
             if part.k != parts[0].k or not _same_names(part.label_names, parts[0].label_names):
-                raise ValueError("only predictions with the same k and the same label names can be put together")
+                raise ValueError("only predictions with the same k and the same label names can be concatenated")
         return cls(
             np.concatenate([p.ids for p in parts]),
             np.concatenate([p.scores for p in parts]),
@@ -118,7 +120,7 @@ def _same_names(one: Strings | None, other: Strings | None) -> bool:
     return one is other or (one is not None and other is not None and one == other)
 
 
-def in_order(ids: np.ndarray, scores: np.ndarray) -> TopK:
-    """Rows by score and then by id: scores that differed may have become one probability, such as 1."""
+def sorted_by_score(ids: np.ndarray, scores: np.ndarray) -> TopK:
+    """Sort each row by score, then by id: different scores may have become equal probabilities, such as 1."""
     order = np.lexsort((ids, -scores), axis=1)
     return TopK(np.take_along_axis(ids, order, 1), np.take_along_axis(scores, order, 1))

@@ -44,19 +44,19 @@ def test_stats(corpus):
     assert lines[1] == ["train", "test", "all"]
     assert ["documents", "4", "2", "6"] in lines
     assert ["labels", "that", "occur", "3", "3", "4"] in lines
-    assert ["labels", "a", "document,", "mean", "1.75", "1.50", "1.67"] in lines
-    assert ["texts", "that", "repeat", "another", "1", "0", "2"] in lines
-    assert ["labels", "that", "train", "lacks", "–", "1", "–"] in lines
-    assert ["texts", "that", "train", "has", "too", "–", "1", "–"] in lines
+    assert ["labels", "per", "document,", "mean", "1.75", "1.50", "1.67"] in lines
+    assert ["duplicate", "texts", "1", "0", "2"] in lines
+    assert ["labels", "not", "in", "train", "–", "1", "–"] in lines
+    assert ["texts", "also", "in", "train", "–", "1", "–"] in lines
     assert "rank of the label" in result.output
     assert "features" not in result.output
 
 
 def test_stats_as_json(corpus):
-    told = json.loads(run("stats", corpus, "--json").output)
-    assert told["parts"]["train"]["documents"] == 4
-    assert told["overall"]["labels_used"] == 4
-    assert told["frequency_curve"] == {"rank": [1, 2, 3, 4], "count": [4, 3, 2, 1]}
+    printed = json.loads(run("stats", corpus, "--json").output)
+    assert printed["parts"]["train"]["documents"] == 4
+    assert printed["overall"]["labels_used"] == 4
+    assert printed["frequency_curve"] == {"rank": [1, 2, 3, 4], "count": [4, 3, 2, 1]}
 
 
 def test_stats_of_one_file_with_options(tmp_path):
@@ -215,14 +215,14 @@ def test_download(tmp_path, corpus):
         arguments = ("download", "eurlex57k", "--folder", tmp_path / "home", "--mirror", server.url)
         result = CliRunner().invoke(app, [str(argument) for argument in arguments])
         assert isinstance(result.exception, DataError)
-        assert "is not what was published" in str(result.exception)
+        assert "differs from the published data set" in str(result.exception)
         lines = [line.split() for line in result.output.splitlines()]
         assert ["train", "documents", "45,000", "1", "differs"] in lines
         assert ["labels", "4,271", "2", "differs"] in lines
         assert any(line[0] == "dataset.zip:" for line in lines)
         # the data is kept and the next call has nothing to complain of
         assert list(lw.dataset("eurlex57k", "train", tmp_path / "home").texts) == ["law of train"]
-        assert "was there already" in run(*arguments).output
+        assert "already downloaded" in run(*arguments).output
         assert "ready" in run(*arguments, "--force", "--no-check").output
     with pytest.raises(DataError, match="did you mean 'eurlex57k'"):
         run("download", "eurlex57")

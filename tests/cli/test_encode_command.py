@@ -11,8 +11,8 @@ from common import Stop
 from conformance.planted import planted
 from killing import kill_where_it_holds
 from labelwise.runs import encode as encoding
+from labelwise.runs.documents import Request
 from labelwise.runs.encode import DocumentEncoder, encode_file
-from labelwise.runs.predict import Request
 
 
 @pytest.fixture(scope="module")

@@ -65,9 +65,9 @@ def test_what_is_typed_after_set(typed, value):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ("data: {path: x, text_column: t}\nmodel: {method: popularity}", "it belongs into the section options"),
-        ("data: x\nmodel: {method: popularity}", "a section with keys of its own is needed, got 'x'"),
-        ("data: {path: x}\nmodel: {meth: popularity}", "`method` is missing (found: meth)"),
+        ("data: {path: x, text_column: t}\nmodel: {method: popularity}", "it belongs to the section options"),
+        ("data: x\nmodel: {method: popularity}", "a section with keys is needed, got 'x'"),
+        ("data: {path: x}\nmodel: {meth: popularity}", "`method` is missing (given: meth)"),
         ("data: {path: x}\nmodel: {method: popularity}\nevaluate: {metrics: [P@50]}", "set evaluate.k to that"),
         ("data: {path: books.csv}\nmodel: {method: popularity}", "give a single file as data.train"),
         ("data: {path: eurlex57}\nmodel: {method: popularity}", "did you mean the data set 'eurlex57k'?"),
@@ -86,7 +86,7 @@ def test_run_folders_and_models_are_told_apart(books):
     labelwise("train", "books.yml", cwd=books)
     code = "import labelwise; labelwise.load('runs/books')"
     done = subprocess.run([sys.executable, "-c", code], cwd=books, capture_output=True, text=True)
-    assert "is it runs/books/model you mean?" in done.stderr
+    assert "did you mean runs/books/model?" in done.stderr
     assert "is a file" in labelwise("demo", "books.csv", cwd=books, code=2).err
 
 
@@ -112,7 +112,7 @@ def test_stopped_in_the_report_the_run_goes_on(books):
     process.communicate(timeout=60)
     assert process.returncode == 130
     done = labelwise("train", "books.yml", "--set", "run.report=true", cwd=books)
-    assert "evaluated already" in done.err
+    assert "already evaluated" in done.err
     assert (books / "runs" / "books" / "report.html").exists()
 
 

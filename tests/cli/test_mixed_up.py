@@ -13,8 +13,8 @@ def said(*arguments, code=2):
 def test_studies_and_run_configs(tmp_path):
     study, run = write_study(tmp_path), tmp_path / "run.yml"
     run.write_text("data: {path: corpus}\nmodel: {method: popularity}\nrun: {threads: 1}\n")
-    assert "this is a study, not the config of a run; labelwise sweep" in said("train", study)
-    assert "this is the config of a run, not a study; labelwise train" in said("sweep", run)
+    assert "this is a study, not the config of a run; use labelwise sweep" in said("train", study)
+    assert "this is the config of a run, not a study; use labelwise train" in said("sweep", run)
     assert not (tmp_path / "sweep").exists()
 
 
@@ -23,18 +23,18 @@ def test_a_folder_of_neither_kind_names_what_is_inside(tmp_path):
         (tmp_path / name / content).mkdir(parents=True)
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "state.json").write_text("{}")
-    told = said("report", tmp_path)
-    assert "neither the folder of a run, with state.json, nor of a study, with trials/; inside are a, c, d" in told
-    assert "that of a run or of a study" in said("report", tmp_path / "nowhere")
+    printed = said("report", tmp_path)
+    assert "neither the folder of a run (with state.json) nor of a study (with trials/); it contains a, c, d" in printed
+    assert "give the folder of a run or of a study" in said("report", tmp_path / "nowhere")
 
 
 def test_help_has_examples_that_fit():
     for command, example in (("sweep", "parallel=2"), ("encode", "encoder.max_length=512"), ("train", "model.beam=20")):
-        told = said(command, "--help", code=0)
-        assert example in told
-        assert ("model.beam=20" in told) is (command == "train")
-    told = " ".join(said("report", "--help", code=0).split())
-    assert "into its own plots/ if no other folder is named, where older ones are replaced as well" in told
+        printed = said(command, "--help", code=0)
+        assert example in printed
+        assert ("model.beam=20" in printed) is (command == "train")
+    printed = " ".join(said("report", "--help", code=0).split())
+    assert "to its own plots/, where older ones are replaced" in printed
 
 
 def test_what_help_says_of_charts_is_so(tmp_path):

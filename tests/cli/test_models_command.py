@@ -15,7 +15,7 @@ def test_nested_parameters_have_rows_of_their_own():
     row = next(line for line in said.splitlines() if line.startswith("training.optimiser.rate "))
     default, about = row.split(maxsplit=2)[1:]
     assert (default, about[:14]) == ("5e-05", "Learning rate;"), "the method's own rate, not torch's"
-    assert "training.early_stopping.patience" in said, "sections that are not there by default are told too"
+    assert "training.early_stopping.patience" in said, "sections that are not there by default are listed too"
 
 
 def test_every_row_has_a_default_that_the_method_takes():

@@ -41,22 +41,22 @@ def run(corpus, tmp_path_factory):
 
 def test_a_run_with_a_valid_part_ends_with_probabilities(run, corpus):
     results = json.loads((run / "results.json").read_text())
-    told = results["calibration"]
+    reported = results["calibration"]
     model = lw.load(run / "model")
     valid, test = (lw.read(corpus, split=split) for split in ("valid", "test"))
-    assert told["n_documents"] == len(valid) == 120
-    assert model.threshold_ == told["threshold"]
-    assert told == json.loads((run / "calibration.json").read_text())
-    expected = lw.evaluate(model.predict(test, k=10), test, metrics=["micro-F1"], threshold=told["threshold"])
+    assert reported["n_documents"] == len(valid) == 120
+    assert model.threshold_ == reported["threshold"]
+    assert reported == json.loads((run / "calibration.json").read_text())
+    expected = lw.evaluate(model.predict(test, k=10), test, metrics=["micro-F1"], threshold=reported["threshold"])
     assert results["evaluation"]["values"]["micro-F1"] == pytest.approx(expected["micro-F1"])
     assert results["timings"]["calibrate"] > 0
     said = labelwise("evaluate", run, corpus, "--set", "bootstrap=0", "--set", "metrics=[micro-F1]").out
     assert f"{100 * expected['micro-F1']:.2f}" in said
-    assert f"calibrated to, {told['threshold']:.4g}" in said
+    assert f"calibrated threshold of the model, {reported['threshold']:.4g}" in said
     other = labelwise(
         "evaluate", run, corpus, "--set", "bootstrap=0", "--set", "metrics=[micro-F1]", "--set", "threshold=0.99"
     ).out
-    assert "calibrated to" not in other
+    assert "calibrated threshold" not in other
 
 
 def test_predict_with_the_threshold_found(run):
@@ -133,8 +133,8 @@ main(sys.argv[1:])
 @pytest.mark.parametrize(
     ("module", "name", "said"),
     [
-        ("methods.base", "Method.save_calibration", "trained already"),
-        ("runs.train", "evaluate_model", "calibrated already"),
+        ("methods.base", "Method.save_calibration", "already trained"),
+        ("runs.train", "evaluate_model", "already calibrated"),
     ],
 )
 def test_a_killed_run_goes_on_with_the_calibration(corpus, tmp_path, module, name, said):
@@ -189,6 +189,6 @@ def test_mistakes_in_explain_are_told(run, arguments, message):
 
 def test_explain_of_documents_and_methods_that_have_none(run, corpus, tmp_path):
     done = labelwise("explain", run, "--data", corpus, "--document", "100", code=2)
-    assert "no document '100'; numbers go from 0 to 99" in done.err
+    assert "no document '100'; indices go from 0 to 99" in done.err
     lw.Popularity().fit(lw.read(corpus, split="train")).save(tmp_path / "popularity")
     assert "cannot explain" in labelwise("explain", tmp_path / "popularity", "x", code=2).err

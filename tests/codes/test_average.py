@@ -5,11 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labelwise.codes.average import averaged
-from labelwise.topk import NOTHING, TopK
+from labelwise.topk import NO_LABEL, TopK
 
 
 def random_top(rng, n, n_ranks, n_labels):
-    ids, scores = np.full((n, n_ranks), NOTHING, np.int32), np.full((n, n_ranks), -np.inf, np.float32)
+    ids, scores = np.full((n, n_ranks), NO_LABEL, np.int32), np.full((n, n_ranks), -np.inf, np.float32)
     for row in range(n):
         count = int(rng.integers(0, n_ranks + 1))
         chosen = np.sort(rng.choice(n_labels, count, replace=False))
@@ -23,7 +23,7 @@ def by_definition(tops, row, k, product):
     total: dict[int, float] = {}
     floors = []
     for top in tops:
-        found = {int(i): float(s) for i, s in zip(top.ids[row], top.scores[row], strict=True) if i != NOTHING}
+        found = {int(i): float(s) for i, s in zip(top.ids[row], top.scores[row], strict=True) if i != NO_LABEL}
         floors.append((found, 0.0 if product or not found else min(found.values())))
     for label in {label for found, _ in floors for label in found}:
         total[label] = float(np.float32(sum(found.get(label, floor) for found, floor in floors) / len(tops)))
@@ -38,9 +38,9 @@ def test_equals_the_definition(seed, models, k, product):
     top = averaged(tops, k, product)
     for row in range(20):
         expected = by_definition(tops, row, k, product)
-        found = [(int(i), float(s)) for i, s in zip(top.ids[row], top.scores[row], strict=True) if i != NOTHING]
+        found = [(int(i), float(s)) for i, s in zip(top.ids[row], top.scores[row], strict=True) if i != NO_LABEL]
         np.testing.assert_allclose([s for _, s in found], [s for _, s in expected], atol=1e-6)
         distinct = [s for _, s in expected]
         if len(set(np.round(distinct, 5))) == len(distinct):
             assert [i for i, _ in found] == [i for i, _ in expected]
-        assert (top.ids[row, len(found) :] == NOTHING).all()
+        assert (top.ids[row, len(found) :] == NO_LABEL).all()

@@ -1,4 +1,4 @@
-"""Label trees: their invariants however they were made, aggregation, and what a damaged file is told."""
+"""Label trees: their invariants however they were made, aggregation, and errors for damaged files."""
 
 from __future__ import annotations
 

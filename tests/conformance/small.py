@@ -4,7 +4,7 @@ from labelwise.encoders.config import EncoderConfig
 from labelwise.encoders.word_config import RecurrentConfig, WordsConfig
 from labelwise.methods.mach import MachTraining
 from labelwise.methods.word_networks import WordTraining
-from labelwise.networks.settings import OptimiserConfig, TrainingConfig
+from labelwise.networks.settings import OptimiserConfig, ScheduleConfig, TrainingConfig
 
 WORDS, RECURRENT = WordsConfig(width=16), RecurrentConfig(width=32, dropout=0.2)
 SMALL: dict[str, dict] = {
@@ -30,6 +30,8 @@ SMALL: dict[str, dict] = {
     },
     "text_encoder": {
         "encoder": EncoderConfig(model="tiny", max_length=32, pooling="mean"),
-        "training": TrainingConfig(epochs=4, optimiser=OptimiserConfig(rate=0.01, head_factor=3)),
+        "training": TrainingConfig(
+            epochs=4, optimiser=OptimiserConfig(rate=0.01, head_factor=3), schedule=ScheduleConfig(warmup=0.1)
+        ),
     },
 }

@@ -247,7 +247,7 @@ def test_shards_that_do_not_fit_together_are_both_named(tmp_path, other, message
 
 @pytest.mark.parametrize("at_once", [1, 100, 1 << 22])
 def test_numbers_are_counted_in_pieces(monkeypatch, at_once):
-    monkeypatch.setattr(mapped, "COUNTED_AT_ONCE", at_once)
+    monkeypatch.setattr(mapped, "COUNT_BATCH", at_once)
     rng = np.random.default_rng(0)
     numbers, table = rng.integers(0, 50, 1000).astype(np.int32), rng.integers(0, 9, 50).astype(np.uint16)
     np.testing.assert_array_equal(counts_of(numbers, 60), np.bincount(numbers, minlength=60))

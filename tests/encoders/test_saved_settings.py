@@ -13,7 +13,7 @@ from conformance.small import SMALL
 from labelwise.errors import ModelFormatError
 from labelwise.methods.model_folder import STATE_FILE
 from labelwise.registry import method_class
-from labelwise.store import changed_folder, map_tensors
+from labelwise.store import map_tensors, update_folder
 
 SECONDS = 15
 
@@ -33,7 +33,7 @@ def with_json(saved, tensor, change):
     value = json.loads(tensors[tensor].tobytes())
     value = change(value) or value
     tensors[tensor] = np.frombuffer(json.dumps(value).encode(), np.uint8)
-    with changed_folder(saved, "model", {}) as folder:
+    with update_folder(saved, "model", {}) as folder:
         folder.write_tensors(STATE_FILE, tensors)
 
 
@@ -41,7 +41,7 @@ def with_json(saved, tensor, change):
 def restored(saved):
     tensors = dict(map_tensors(saved / STATE_FILE))
     yield saved
-    with changed_folder(saved, "model", {}) as folder:
+    with update_folder(saved, "model", {}) as folder:
         folder.write_tensors(STATE_FILE, tensors)
 
 

@@ -245,7 +245,7 @@ def test_a_number_of_held_out_documents_becomes_a_share(tmp_path):
     train.unlink()
     found = imported(text)
     assert "valid_fraction" not in found.values["data"]
-    assert "not there to count" in said(found)["val_size"]
+    assert "not there to be counted" in said(found)["val_size"]
 
 
 def test_nothing_held_out():

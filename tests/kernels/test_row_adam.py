@@ -13,14 +13,14 @@ def test_rows_move_as_the_reference_does(seed, width, decay):
     random = np.random.default_rng(seed)
     table, first, second = (random.normal(size=(7, width)) for _ in range(3))
     rows = random.choice(7, 3, replace=False)
-    slopes = random.normal(size=(3, width))
+    gradients = random.normal(size=(3, width))
     settings = (decay, 0.9, 0.999, 0.01, 1.3, 1e-8)
     found = [part.astype(np.float32) for part in (table, first, second**2)]
     exact = [part.astype(np.float64) for part in found]
     numbers = [np.float32(number) for number in settings]
-    slopes = slopes.astype(np.float32)
+    gradients = gradients.astype(np.float32)
     for begin, end in ((0, 1), (1, 3)):
-        update_rows(*found, rows, slopes, begin, end, *numbers)
-    reference.update_rows(*exact, rows.tolist(), slopes.astype(np.float64), *settings)
+        update_rows(*found, rows, gradients, begin, end, *numbers)
+    reference.update_rows(*exact, rows.tolist(), gradients.astype(np.float64), *settings)
     for mine, expected in zip(found, exact, strict=True):
         np.testing.assert_allclose(mine, expected, rtol=1e-4, atol=1e-6)

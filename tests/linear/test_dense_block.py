@@ -16,7 +16,8 @@ from labelwise.features.rows import FeatureRows, blocks_of
 from labelwise.linear.beam import TreeSearch
 from labelwise.linear.level_trainer import SolverConfig, squared_norms
 from labelwise.linear.memory_estimate import bytes_of, training_need
-from labelwise.linear.train_tree import train_tree
+from labelwise.linear.settings import SearchSettings, TrainingSettings
+from labelwise.linear.train_tree import TrainingExamples, train_tree
 
 
 def problem(seed, n=150, n_sparse=80, n_dense=24, n_labels=40, density=0.15):
@@ -93,9 +94,10 @@ def test_training_gives_the_weights_of_the_csr_path(n_sparse, dtype, negatives):
     order = FeatureOrder(FeatureOrder.learn(Blocks(left, dense))[0].original)
     tree = LabelTree.balanced(np.asarray((labels.T @ joined).todense(), np.float32), leaf_size=6, branching=3, seed=0)
     solver = SolverConfig(tolerance=1e-4, max_passes=3000, threshold=0.05)
-    options = {"negatives": negatives, "beam": 2}
-    found = train_tree(rows, labels, tree, solver, **options)
-    expected = train_tree(order.apply(joined), labels, tree, solver, **options)
+    options = TrainingSettings(solver, SearchSettings(beam=2), negatives)
+    found = train_tree(TrainingExamples(rows, labels), tree, tree.aggregate(labels), options)
+    alone = TrainingExamples(FeatureRows.of(order.apply(joined)), labels)
+    expected = train_tree(alone, tree, tree.aggregate(labels), options)
     for a, b in zip(found, expected, strict=True):
         wide, plain = (as_matrix(level) for level in (a, b))
         differences = np.abs(wide - plain)
@@ -126,7 +128,8 @@ def test_the_search_is_that_of_the_csr_path_to_the_bit(seed, mixed, precision):
     others = rng.permutation(80)
     order = FeatureOrder(np.concatenate([others[:first], columns, others[first:]]).astype(np.int32))
     tree = LabelTree.balanced(np.asarray((labels.T @ joined).todense(), np.float32), leaf_size=6, branching=3, seed=0)
-    levels = train_tree(order.apply(joined), labels, tree, SolverConfig(threshold=0.05))
+    examples = TrainingExamples(FeatureRows.of(order.apply(joined)), labels)
+    levels = train_tree(examples, tree, tree.aggregate(labels), TrainingSettings(SolverConfig(threshold=0.05)))
     search = TreeSearch([level.stored_as(precision) for level in levels], tree.label_order)
     found, expected = order.rows(blocks), order.rows(joined)
     assert found.n_dense == 24
@@ -159,7 +162,7 @@ def test_the_memory_estimate_counts_dense_numbers_at_their_size():
     half = rows._replace(dense=dense.astype(np.float16))
     assert bytes_of(rows, labels) - bytes_of(half, labels) == dense.nbytes // 2
     joined = sparse.csr_array(np.hstack([left.toarray(), dense]))
-    found, expected = (training_need(one, labels, tree, SolverConfig()).total for one in (rows, joined))
+    found, expected = (training_need(one, tree.aggregate(labels), tree, SolverConfig()).total for one in (rows, joined))
     assert found == pytest.approx(expected, rel=0.02)
 
 

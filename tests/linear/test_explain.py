@@ -11,7 +11,7 @@ from conformance.planted import planted_features, planted_texts
 from labelwise.codes.tree import LabelTree
 from labelwise.errors import ConfigError, DataError, NotFittedError
 from labelwise.linear.beam import POST_PROCESSORS, beam_search
-from labelwise.linear.explain import explain_labels, node_weights
+from labelwise.linear.explain import TreeExplainer, node_weights
 from labelwise.linear.weights import ChunkedWeights, ChunkPart
 from labelwise.registry import method_class
 
@@ -57,7 +57,7 @@ def dense_weights(level):
 def test_terms_and_bias_are_the_margin(precision, seed):
     tree, levels, row = made_tree(seed)
     levels = [level.stored_as(precision) for level in levels]
-    paths = explain_labels(row, tree, levels, range(N_LABELS), beam=3)
+    paths = TreeExplainer(tree, levels).explain(row, range(N_LABELS), beam=3)
     document = row.toarray()[0].astype(np.float64)
     for label, path in enumerate(paths):
         assert path.label == label
@@ -92,7 +92,7 @@ def test_paths_give_what_the_beam_search_gives(name, flat, seed, beam):
     tree, levels, row = made_tree(seed, flat)
     top = beam_search(row, levels, tree.label_order, beam, N_LABELS, name)
     given = dict(zip(top.ids[0].tolist(), top.scores[0].tolist(), strict=True))
-    for path in explain_labels(row, tree, levels, range(N_LABELS), beam, name):
+    for path in TreeExplainer(tree, levels, name).explain(row, range(N_LABELS), beam):
         assert path.reached == (path.label in given)
         assert len(path.steps) == tree.depth
         if path.reached:
@@ -105,18 +105,26 @@ def test_paths_give_what_the_beam_search_gives(name, flat, seed, beam):
 
 def test_totals_are_products_of_scores():
     tree, levels, row = made_tree(3)
-    for path in explain_labels(row, tree, levels, range(N_LABELS), beam=2, post_processor="sigmoid"):
+    for path in TreeExplainer(tree, levels, "sigmoid").explain(row, range(N_LABELS), beam=2):
         scores = [step.score for step in path.steps]
         np.testing.assert_allclose([step.total for step in path.steps], np.cumprod(scores), rtol=1e-9)
         assert scores[0] == pytest.approx(1 / (1 + np.exp(-path.steps[0].margin)))
 
 
+def test_trees_are_prepared_once_for_explanations(monkeypatch):
+    data = planted_features(n_documents=100, n_labels=20)
+    model = lw.LinearTree(trees=2, leaf_size=4, branching=2).fit(data)
+    expected = model.explain(data.features[:1], k=2)
+    monkeypatch.setattr("labelwise.linear.explain.TreeSearch", None)
+    assert model.explain(data.features[:1], k=2) == expected
+
+
 def test_a_document_without_features():
     tree, levels, row = made_tree(3)
-    path = explain_labels(row * 0, tree, levels, [7], beam=2)[0]
+    path = TreeExplainer(tree, levels).explain(row * 0, [7], beam=2)[0]
     empty = sparse.csr_array((1, N_FEATURES), dtype=np.float32)
     empty.indices = empty.indices.astype(np.int32)
-    assert explain_labels(empty, tree, levels, [7], beam=2)[0].steps[-1].margin == path.steps[-1].bias
+    assert TreeExplainer(tree, levels).explain(empty, [7], beam=2)[0].steps[-1].margin == path.steps[-1].bias
 
 
 # --- through the methods ---

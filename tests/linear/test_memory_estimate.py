@@ -8,10 +8,12 @@ from scipy import sparse
 
 from conformance.memory import resident_memory
 from labelwise.codes.tree import LabelTree
+from labelwise.features.rows import FeatureRows
 from labelwise.free_memory import free_memory
 from labelwise.linear.level_trainer import SolverConfig
 from labelwise.linear.memory_estimate import FILLED, STORED, MemoryNeed, clustering_need, training_need
-from labelwise.linear.train_tree import train_tree
+from labelwise.linear.settings import TrainingSettings
+from labelwise.linear.train_tree import TrainingExamples, train_tree
 from labelwise.parallel import using_threads
 
 GB = 1 << 30
@@ -84,8 +86,14 @@ def problem(n=3000, n_features=5000, n_labels=400):
 
 
 def need(solver=None, **options) -> MemoryNeed:
+    features, labels, tree = problem()
     with using_threads(options.pop("threads", 2)):
-        return training_need(*problem(), SolverConfig(**(solver or {})), **options)
+        return training_need(features, tree.aggregate(labels), tree, SolverConfig(**(solver or {})), **options)
+
+
+def trained(features, labels, tree, solver):
+    examples = TrainingExamples(FeatureRows.of(features), labels)
+    return train_tree(examples, tree, tree.aggregate(labels), TrainingSettings(solver))
 
 
 def test_what_takes_more_is_thought_to_take_more():
@@ -103,7 +111,7 @@ def test_weights_are_counted_exactly_when_all_are_kept():
     """With a threshold of 0 no weight is lost, so their number is known."""
     features, labels, tree = problem()
     solver = SolverConfig(threshold=0, max_passes=3)
-    kept = sum(level.n_weights for level in train_tree(features, labels, tree, solver))
+    kept = sum(level.n_weights for level in trained(features, labels, tree, solver))
     assert need({"threshold": 0}).weights == pytest.approx((1 + FILLED) * STORED["float32"] * kept, rel=0.05)
 
 
@@ -111,11 +119,11 @@ def test_weights_are_counted_exactly_when_all_are_kept():
 def test_the_estimate_against_the_measured_peak():
     solver = SolverConfig(threshold=0, max_passes=3)
     with using_threads(2):
-        train_tree(*problem(300, 500, 40), solver)  # what is compiled or loaded at the first use does not count
+        trained(*problem(300, 500, 40), solver)  # what is compiled or loaded at the first use does not count
         features, labels, tree = problem(n_features=20_000, n_labels=1000)
-        expected = training_need(features, labels, tree, solver).total
+        expected = training_need(features, tree.aggregate(labels), tree, solver).total
         with resident_memory() as grown:
-            levels = train_tree(features, labels, tree, solver)
+            levels = trained(features, labels, tree, solver)
     assert sum(level.n_weights for level in levels) > 15_000_000
     assert 0.5 * expected < max(grown) < expected
 

@@ -10,7 +10,7 @@ from conformance.planted import planted_texts
 from labelwise.encoders.word_config import WordsConfig
 from labelwise.encoders.words import Vocabulary
 from labelwise.errors import ModelFormatError
-from labelwise.store import MANIFEST, changed_folder, map_tensors, strings_to_tensors
+from labelwise.store import MANIFEST, map_tensors, strings_to_tensors, update_folder
 from labelwise.strings import Strings
 
 STATE, LABELS = "state.safetensors", "labels.safetensors"
@@ -24,7 +24,7 @@ def saved(tmp_path):
 
 def change(saved, file, **arrays):
     tensors = dict(map_tensors(saved / file)) | arrays
-    with changed_folder(saved, "model", {}) as folder:
+    with update_folder(saved, "model", {}) as folder:
         folder.write_tensors(file, tensors)
 
 

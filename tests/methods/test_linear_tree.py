@@ -1,5 +1,8 @@
 """What the parameters of the linear tree do: kinds of trees, negatives, blocks of features, memory."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -172,3 +175,39 @@ def test_ignore_means_ignore(monkeypatch):
     lw.LinearFlat(memory="ignore").fit(data)
     monkeypatch.setattr("labelwise.linear.memory_estimate.free_memory", lambda: None)
     lw.LinearFlat().fit(data)
+
+
+def test_what_trees_share_is_computed_once(monkeypatch):
+    from labelwise.codes.tree import LabelTree
+    from labelwise.linear import train_tree
+
+    calls = []
+    norms, aggregate = train_tree.squared_norms, LabelTree.aggregate
+    monkeypatch.setattr(train_tree, "squared_norms", lambda rows: calls.append("norms") or norms(rows))
+    monkeypatch.setattr(LabelTree, "aggregate", lambda tree, labels: calls.append("targets") or aggregate(tree, labels))
+    lw.LinearTree(trees=3, leaf_size=4, branching=2).fit(planted("features", n_documents=60, n_labels=20))
+    assert sorted(calls) == ["norms", "targets", "targets", "targets"]
+
+
+SEARCH_BOTH = """
+import sys
+import labelwise as lw
+from labelwise.kernels.text.term_rows import look_up
+from labelwise.kernels.tree import averaging, chunk_directory, renumber, tree_search
+texts = [f"word{i} word{i % 7} common" for i in range(60)]
+model = lw.LinearTree(leaf_size=2, branching=4).fit(texts, [[f"l{i % 40}"] for i in range(60)])
+model.predict(texts)
+model.save(sys.argv[1])
+lw.load(sys.argv[1]).predict(texts[0])
+for kernel in (
+    look_up, averaging.average, renumber.renumber_rows, tree_search.descend, chunk_directory.directory_shape,
+    chunk_directory.fill_directory,
+):
+    assert len(kernel.signatures) == 1, kernel.signatures
+"""
+
+
+def test_a_fitted_and_a_loaded_model_are_searched_by_the_same_machine_code(tmp_path):
+    command = [sys.executable, "-c", SEARCH_BOTH, str(tmp_path / "model")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

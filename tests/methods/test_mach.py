@@ -73,8 +73,8 @@ def test_processes_that_know_nothing_of_each_other(tmp_path, data):
     command = [sys.executable, "-m", "labelwise.cli.main", "train", str(config), "--repetition"]
     at_the_same_time = [subprocess.Popen([*command, number], stderr=subprocess.PIPE) for number in ("2", "0")]
     for process in at_the_same_time:
-        _, told = process.communicate(timeout=120)
-        assert process.returncode == 0, told.decode()
+        _, messages = process.communicate(timeout=120)
+        assert process.returncode == 0, messages.decode()
     assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == ["000", "002"]
     done = labelwise("train", config)
     assert "2 of 4 repetitions are already finished" in done.err
@@ -262,7 +262,10 @@ def test_more_repetitions_are_better(data, model):
 def test_every_way_to_score_finds_labels(data, model, score):
     top = model.set_params(score=score).predict(data, k=3)
     put_together = {"least": np.min, "median": np.median}.get(score, np.mean)
-    tables, buckets = BucketTables(data.n_labels, 32, range(4)).side_by_side(), model._scores(data.features)
+    tables, buckets = (
+        BucketTables(data.n_labels, 32, range(4)).side_by_side(),
+        model._decoder.scores(data.features, model.decoding),
+    )
     values = put_together([table[places] for table, places in zip(buckets, tables.T, strict=True)], axis=0).T
     found = np.take_along_axis(values, top.ids, 1)
     np.testing.assert_allclose(found, np.sort(values, axis=1)[:, :-4:-1], rtol=1e-5)
@@ -301,7 +304,7 @@ def test_single_labels_with_softmax(single):
     model = lw.Mach(**settings, loss="softmax").fit(single)
     assert model.config.aggregation == "unbiased"
     assert model.score(single) > lw.Popularity().fit(single).score(single) + 0.4
-    buckets = model._scores(single.features)
+    buckets = model._decoder.scores(single.features, model.decoding)
     np.testing.assert_allclose(buckets.sum(1), 1, rtol=1e-5)
     tables = BucketTables(40, 16, range(4)).side_by_side()
     means = np.mean([table[places] for table, places in zip(buckets, tables.T, strict=True)], axis=0).T
@@ -418,3 +421,16 @@ def test_faults_of_single_repetitions_are_told(tmp_path, data):
     assert "popularity is not made of repetitions" in labelwise("train", config, *other, code=2).err
     with pytest.raises(ConfigError, match="no finished repetition"):
         lw.Mach(**SMALL, repetitions_folder=str(tmp_path / "none"), missing="leave").fit(data)
+
+
+def test_finished_repetitions_are_read_once(tmp_path, data, monkeypatch):
+    from labelwise.training.finished_repetitions import FinishedRepetitions
+
+    settings = {**SMALL, "repetitions": 2, "repetitions_folder": str(tmp_path), "training": {**TRAINING, "epochs": 1}}
+    lw.Mach(**settings).fit(data)
+    numbers, find = [], FinishedRepetitions.find
+    monkeypatch.setattr(
+        FinishedRepetitions, "find", lambda store, number: numbers.append(number) or find(store, number)
+    )
+    assert len(lw.Mach(**settings, missing="leave").fit(data).repetitions_) == 2
+    assert numbers == [0, 1]

@@ -49,7 +49,7 @@ def test_a_stopped_fit_goes_on_to_the_same_model(tmp_path):
         model.fit(data, context=FitContext(tmp_path, log))
     steps = []
     model.fit(data, context=FitContext(tmp_path, lambda **numbers: steps.append(numbers["step"])))
-    assert min(steps) > 10, "it began anew"
+    assert min(steps) > 10, "it started over"
     same_predictions(model.predict(data, k=5), whole)
 
 
@@ -171,7 +171,7 @@ def test_a_fit_that_was_stopped_in_either_stage_goes_on_to_the_same_model(tmp_pa
         model.fit(data, context=FitContext(tmp_path, log))
     seen = []
     model.fit(data, context=FitContext(tmp_path, lambda **numbers: seen.append((numbers["part"], numbers["step"]))))
-    assert min(step for part, step in seen if part == stage) > 5, "it began anew"
+    assert min(step for part, step in seen if part == stage) > 5, "it started over"
     assert {part for part, _ in seen} == ({"head", "train"} if stage == "head" else {"train"})
     same_predictions(model.predict(data, k=5), whole)
 
@@ -214,9 +214,9 @@ def test_blocks_of_labels_change_nothing_but_memory():
 
 
 def test_scores_that_saturate_are_in_the_order_of_ids():
-    from labelwise.topk import in_order
+    from labelwise.topk import sorted_by_score
 
-    top = in_order(np.array([[5, 2, 9]]), np.array([[1.0, 1.0, 0.5]], np.float32))
+    top = sorted_by_score(np.array([[5, 2, 9]]), np.array([[1.0, 1.0, 0.5]], np.float32))
     assert top.ids.tolist() == [[2, 5, 9]]
 
 

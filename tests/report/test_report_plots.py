@@ -18,7 +18,7 @@ from labelwise.report.plots import (
     save_plots,
 )
 from labelwise.report.run_files import read_run
-from labelwise.run_schema import Curve, Group
+from labelwise.run_schema import Curve, LabelGroup
 
 pytest.importorskip("matplotlib")
 
@@ -60,7 +60,7 @@ def test_plots_replace_files_only_when_forced(tmp_path):
 
 
 def test_small_bars_are_not_called_nothing():
-    groups = [Group(name="tail", occurrences=9, recall={1: 0.0, 5: 0.0005, 10: None})]
+    groups = [LabelGroup(name="tail", occurrences=9, recall={1: 0.0, 5: 0.0005, 10: None})]
     chart = recall_chart(groups)
     assert chart is not None
     text = [e.text for e in ElementTree.fromstring(chart.file("svg")).iter() if e.tag.endswith("text")]
@@ -104,7 +104,7 @@ def test_learning_curves_take_numbers_with_two_steps_and_the_later_figure():
 def test_nothing_to_draw_is_no_chart():
     assert learning_charts([]) == []
     assert recall_chart([]) is None
-    assert recall_chart([Group(name="head", occurrences=0, recall={1: 0.0})]) is None
+    assert recall_chart([LabelGroup(name="head", occurrences=0, recall={1: 0.0})]) is None
     assert frequency_chart(None) is None
     assert frequency_chart(Curve(rank=(1,), count=(5,))) is None
     assert frequency_chart(Curve(rank=(1, 2), count=(0, 0))) is None

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelwise.formatting import NOTHING, cut, duration, number, percent, size
+from labelwise.formatting import MISSING, cut, duration, number, percent, size
 from labelwise.report.wording import bar_percent, family_and_k, sorted_metrics
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "written"),
     [
-        (None, NOTHING),
+        (None, MISSING),
         (0, "0 ms"),
         (0.0001, "<1 ms"),
         (0.61, "610 ms"),
@@ -27,41 +27,41 @@ from labelwise.report.wording import bar_percent, family_and_k, sorted_metrics
         (273_600, "3 d 4 h"),
     ],
 )
-def test_durations(seconds, told):
-    assert duration(seconds) == told
+def test_durations(seconds, written):
+    assert duration(seconds) == written
 
 
 @pytest.mark.parametrize(
-    ("amount", "told"),
-    [(None, NOTHING), (0, "0 bytes"), (999, "999 bytes"), (999.6, "1.0 kB"), (88_412_000, "88.4 MB"),
+    ("amount", "written"),
+    [(None, MISSING), (0, "0 bytes"), (999, "999 bytes"), (999.6, "1.0 kB"), (88_412_000, "88.4 MB"),
      (412_300_000, "412 MB"), (999_999_999, "1.0 GB"), (1.31e9, "1.3 GB"), (5e18, "5,000 PB")],
 )  # fmt: skip
-def test_sizes(amount, told):
-    assert size(amount) == told
+def test_sizes(amount, written):
+    assert size(amount) == written
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
-    [(None, NOTHING), (45000, "45,000"), (5.0662, "5.066"), (8.0, "8"), (1234.5, "1,234"), ("word", "word"),
+    ("value", "written"),
+    [(None, MISSING), (45000, "45,000"), (5.0662, "5.066"), (8.0, "8"), (1234.5, "1,234"), ("word", "word"),
      (True, "True"), (float("inf"), "inf"), (0.00001234, "1.234e-05")],
 )  # fmt: skip
-def test_numbers(value, told):
-    assert number(value) == told
+def test_numbers(value, written):
+    assert number(value) == written
 
 
 def test_percent():
     assert percent(0.91651) == "91.65"
     assert percent(0.5, 1) == "50.0"
-    assert percent(None) == NOTHING
+    assert percent(None) == MISSING
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "written"),
     [(0, "0"), (0.0001, "<0.01"), (0.05, "0.05"), (0.17, "0.2"), (0.94, "0.9"), (0.96, "0.96"), (5.32, "5.3"),
      (9.96, "10"), (76.4, "76"), (100, "100")],
 )  # fmt: skip
-def test_bars_are_only_nothing_where_there_is_nothing(value, told):
-    assert bar_percent(value) == told
+def test_bars_are_only_nothing_where_there_is_nothing(value, written):
+    assert bar_percent(value) == written
 
 
 @given(st.text(), st.integers(2, 40))

@@ -211,7 +211,7 @@ def test_formats_that_cannot_be_mapped_are_refused(tmp_path, corpora):
 def test_a_folder_that_is_one_part_is_given_as_train(tmp_path, corpora, expected):
     """Whatever it is called: what `data convert FILE FOLDER` writes, or a single shard."""
     lw.write(lw.read(corpora / "native", split="train"), tmp_path / "corpus")
-    with pytest.raises(DataError, match=r"no training part; found: corpus; .* give it as data\.train"):
+    with pytest.raises(DataError, match=r"no training part; parts: corpus; .* give it as data\.train"):
         train(config(tmp_path / "corpus", tmp_path / "run"))
     for mapped in (False, True):
         given = settings(None, tmp_path / str(mapped), mapped=mapped)

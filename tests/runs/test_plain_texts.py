@@ -9,8 +9,9 @@ import labelwise as lw
 from cli.commands import labelwise
 from labelwise.data.options import ReadOptions
 from labelwise.errors import DataError
+from labelwise.runs.documents import Request, is_text
 from labelwise.runs.encode import _documents
-from labelwise.runs.predict import Request, predict_file
+from labelwise.runs.predict import predict_file
 
 LINES = ["caf\u00e9", "plain", "na\u00efve\r", "\u00fcber"]
 
@@ -59,3 +60,13 @@ def test_from_the_command_line(tmp_path, latin):
     done = labelwise("predict", model, latin, "--set", "encoding=latin-1")
     assert [json.loads(line)["id"] for line in done.out.splitlines()] == ["0", "1", "2", "3"]
     assert labelwise("predict", model, "--set", "encoding=latin-1", stdin=latin.read_bytes()).out == done.out
+
+
+@pytest.mark.parametrize("packed", ["", ".gz"])
+@pytest.mark.parametrize("name", ["csv", "tsv", "jsonl", "ndjson", "json", "ft", "fasttext", "vw", "vowpal", "xc", "svm",
+                                  "npz", "tfrecords", "tfrecord", "CSV"])  # fmt: skip
+def test_names_of_data_files_are_not_taken_for_texts(tmp_path, name, packed):
+    for ending, text in ((name, False), ("txt", True), ("text", True), ("log", True)):
+        path = tmp_path / f"documents.{ending}{packed}"
+        path.write_text("")
+        assert is_text(Request(str(path))) is text

@@ -126,7 +126,7 @@ def test_the_config_of_a_run_folder_means_that_folder(place, expected):
                                     "model.score=mean", "evaluate.k=20", "data.limit=100"])  # fmt: skip
 def test_other_settings_are_refused_and_named_by_their_place(place, change):
     refused = labelwise("train", "first.yml", "--set", change, cwd=place, code=2)
-    assert f"another config is here ({change.partition('=')[0]})" in " ".join(refused.err.split())
+    assert f"another config exists ({change.partition('=')[0]})" in " ".join(refused.err.split())
 
 
 def test_another_number_of_threads_is_recorded_and_warned_about(place):
@@ -143,5 +143,5 @@ def test_the_end_of_a_training_that_is_over_cannot_change(place):
     (run / "state.json").write_text(json.dumps({**json.loads((run / "state.json").read_text()), "status": "running"}))
     change = f"{TRAINING}.time_budget=3600"
     refused = labelwise("train", "first.yml", "--set", change, cwd=place, code=2)
-    assert f"another config is here ({TRAINING}.time_budget)" in " ".join(refused.err.split())
+    assert f"another config exists ({TRAINING}.time_budget)" in " ".join(refused.err.split())
     labelwise("train", "first.yml", cwd=place)

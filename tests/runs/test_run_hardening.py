@@ -11,7 +11,7 @@ from cli.commands import labelwise
 from conformance.planted import planted_texts
 from killing import kill_where_it_holds
 from labelwise.errors import DataError
-from labelwise.file_lock import locked
+from labelwise.file_lock import lock_folder
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL and links")
 
@@ -134,18 +134,18 @@ def test_links_in_a_run_folder_are_refused(tmp_path, config, name):
 def test_a_lock_changes_nothing_and_is_held_by_one(tmp_path):
     (tmp_path / ".lock").write_text("kept")
     with (
-        locked(tmp_path, DataError("busy")),
+        lock_folder(tmp_path, DataError("busy")),
         pytest.raises(DataError, match="busy"),
-        locked(tmp_path, DataError("busy"), wait=0.2),
+        lock_folder(tmp_path, DataError("busy"), wait=0.2),
     ):
         pytest.fail("two hold the lock")
-    with locked(tmp_path, DataError("busy")):
+    with lock_folder(tmp_path, DataError("busy")):
         assert (tmp_path / ".lock").read_text() == "kept"
 
 
 @pytest.mark.parametrize(("key", "value", "words"), [
-    ("run.folder", "a\0b", "run.folder: a folder's name is needed"),
-    ("run.folder", "", "run.folder: a folder's name is needed"),
+    ("run.folder", "a\0b", "run.folder: a folder name is needed"),
+    ("run.folder", "", "run.folder: a folder name is needed"),
     ("data.split_seed", -5, "data.split_seed: should be greater than or equal to 0"),
 ])  # fmt: skip
 def test_impossible_values_are_named(config, key, value, words):

@@ -10,7 +10,7 @@ from sklearn.decomposition import PCA
 from cli.commands import labelwise
 from labelwise.runs.config import InspectSection
 from labelwise.runs.folder import RunFolder
-from labelwise.runs.inspect import COLOURS, covering_labels, in_a_plane, inspected
+from labelwise.runs.inspect import COLOURS, covering_labels, is_inspected, project_to_plane
 from labelwise.sweep.search import make_search
 from sweep.planted import plant, write_study
 
@@ -23,7 +23,7 @@ TINY = {
 
 def test_the_plane_is_that_of_principal_components():
     vectors = np.random.default_rng(0).normal(size=(40, 7)) * [5, 3, 1, 1, 1, 0.1, 0.1] + 0.5
-    plane, shares, cosine = in_a_plane(vectors)
+    plane, shares, cosine = project_to_plane(vectors)
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     oracle = PCA(2).fit(unit)
     np.testing.assert_allclose(np.abs(plane), np.abs(oracle.transform(unit)), atol=1e-9)
@@ -34,12 +34,12 @@ def test_the_plane_is_that_of_principal_components():
 
 def test_the_plane_of_next_to_nothing():
     for vectors in (np.ones((1, 3)), np.ones((5, 3)), np.zeros((4, 2)), np.arange(4.0).reshape(4, 1)):
-        plane, shares, _ = in_a_plane(vectors)
+        plane, shares, _ = project_to_plane(vectors)
         assert plane.shape == (len(vectors), 2)
         assert np.isfinite(plane).all()
         assert np.isfinite(shares).all()
-    assert in_a_plane(np.ones((1, 3)))[2] is None
-    assert np.abs(in_a_plane(np.ones((5, 3)))[0]).max() < 1e-12, "one point"
+    assert project_to_plane(np.ones((1, 3)))[2] is None
+    assert np.abs(project_to_plane(np.ones((5, 3)))[0]).max() < 1e-12, "one point"
 
 
 def test_labels_that_colour_points_cover_new_documents():
@@ -81,8 +81,8 @@ def test_a_study_looks_into_the_best_of_each_verdict(tmp_path):
         assert (folder / "plots" / f"{chart}.svg").exists(), chart
     assert {path: path.stat().st_mtime_ns for path in folder.glob("trials/*/inspection.json")} == kept
     wishes = InspectSection(documents=[3], tokens=4, vectors=25)
-    assert inspected(RunFolder(folder / "trials" / best), wishes)
-    assert not inspected(RunFolder(folder / "trials" / best), InspectSection())
+    assert is_inspected(RunFolder(folder / "trials" / best), wishes)
+    assert not is_inspected(RunFolder(folder / "trials" / best), InspectSection())
 
 
 def _check_inspection(run, data):

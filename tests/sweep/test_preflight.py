@@ -92,7 +92,7 @@ def test_trials_that_all_make_the_same_mistake_end_the_sweep(tmp_path, monkeypat
     rows = result_rows(study, runner.run_sweep(study))
     assert len(started) == len(rows) == tried
     assert {row["status"] for row in rows} == {"failed"}
-    assert ("the first 3 trials failed alike" in caplog.text) is (tried == 3)
+    assert ("the first 3 trials failed with the same error" in caplog.text) is (tried == 3)
 
 
 def test_an_encoder_that_is_not_there_from_the_command_line(tmp_path):

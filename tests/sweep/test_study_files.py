@@ -7,8 +7,8 @@ import pytest
 
 from labelwise.config import ConfigSource
 from labelwise.errors import ConfigError, MissingDependencyError
-from labelwise.sweep.outcome import hopeless
-from labelwise.sweep.search import drawn, grid, make_search
+from labelwise.sweep.outcome import hopeless_reason
+from labelwise.sweep.search import grid_settings, make_search, random_settings
 from labelwise.sweep.study import StopSection, read_study
 from sweep.planted import write_study
 
@@ -25,7 +25,7 @@ def test_grid_is_every_combination_of_every_group(tmp_path):
         {"name": "b", "vary": {"model.trees": 2, "model.seed": [0, 5]}},
     ]
     study = study_of(tmp_path, vary={"model.leaf_size": [10, 20]}, groups=groups)
-    settings = grid(study)
+    settings = grid_settings(study)
     expected = [("a", s, {"trees": t}) for s in (10, 20) for t in (1, 2, 3)]
     expected += [("b", s, {"trees": 2, "seed": d}) for s in (10, 20) for d in (0, 5)]
     flat = [
@@ -40,7 +40,7 @@ def test_grid_is_every_combination_of_every_group(tmp_path):
 def test_a_trial_is_named_by_what_is_learned(tmp_path):
     def names(**changes):
         study = study_of(tmp_path, **changes)
-        return [trial.name for setting in grid(study) for trial in study.trials(setting)]
+        return [trial.name for setting in grid_settings(study) for trial in study.trials(setting)]
 
     first = names()
     assert names(threads=1, parallel=3, folder="elsewhere") == first
@@ -53,7 +53,7 @@ def test_a_trial_is_named_by_what_is_learned(tmp_path):
 
 def test_seeds_reach_the_config(tmp_path):
     study = study_of(tmp_path, seeds=[3, 4], seed_field="model.seed")
-    trials = study.trials(grid(study)[0])
+    trials = study.trials(grid_settings(study)[0])
     assert [trial.config.resolved()["model"]["seed"] for trial in trials] == [3, 4]
 
 
@@ -63,14 +63,14 @@ def test_random_settings_keep_to_their_spans_and_repeat(tmp_path):
         "model.trees": {"low": 1, "high": 3},
         "model.leaf_size": {"choices": [5, 50]},
     }
-    found = [s.values for s in drawn(study_of(tmp_path, vary=vary, search={"kind": "random", "trials": 200}))]
+    found = [s.values for s in random_settings(study_of(tmp_path, vary=vary, search={"kind": "random", "trials": 200}))]
     costs = sorted(values["model.solver.tolerance"] for values in found)
     assert costs[0] >= 1e-3
     assert costs[-1] <= 1e3
     assert abs(math.log10(costs[100])) < 0.7, "the middle of a logarithmic span is its geometric mean"
     assert {values["model.trees"] for values in found} == {1, 2, 3}
     assert {values["model.leaf_size"] for values in found} == {5, 50}
-    fewer = drawn(study_of(tmp_path, vary=vary, search={"kind": "random", "trials": 20}))
+    fewer = random_settings(study_of(tmp_path, vary=vary, search={"kind": "random", "trials": 20}))
     assert [s.values for s in fewer] == found[:20]
 
 
@@ -123,7 +123,7 @@ def test_optuna_finds_the_top_and_goes_on_where_it_was(tmp_path):
 def test_bad_study_files(tmp_path, changes, message):
     with pytest.raises(ConfigError, match=message):
         study = read_study(ConfigSource.from_file(write_study(tmp_path, **{"run": BASE, **changes})))
-        for setting in grid(study):
+        for setting in grid_settings(study):
             study.trials(setting)
 
 
@@ -131,19 +131,19 @@ def test_base_file_with_changes_over_it(tmp_path):
     (tmp_path / "base.yml").write_text("data: {path: x}\nmodel:\n  method: linear_tree\n  branching: 8\n  trees: 9\n")
     path = write_study(tmp_path, run={"model": {"trees": 4}}, base="base.yml")
     study = read_study(ConfigSource.from_file(path))
-    model = study.trials(grid(study)[0])[0].config.resolved()["model"]
+    model = study.trials(grid_settings(study)[0])[0].config.resolved()["model"]
     assert (model["trees"], model["branching"], model["leaf_size"]) == (4, 8, 2)
 
 
 def test_hopeless_is_below_a_share_of_the_median_at_the_same_point():
     rule = StopSection(after=2, factor=0.5)
     others = [[(1, 0.2), (2, 0.4), (3, 0.9)], [(1, 0.2), (2, 0.6), (3, 0.9)]]
-    assert hopeless([(1, 0.0)], others, rule) is None, "too early"
-    assert hopeless([(1, 0.0), (2, 0.26)], others, rule) is None, "the median at 2 is 0.5, not 0.9"
-    assert "the median of 2 others had 0.5000" in hopeless([(1, 0.0), (2, 0.24)], others, rule)
-    assert "best" in hopeless([(2, 0.26)], others, StopSection(after=2, factor=0.5, than="best"))
-    assert hopeless([(2, 0.0)], others[:1], rule) is None, "one other is not enough"
-    assert hopeless([(4, 0.0)], others, rule) is None, "nobody has come as far"
+    assert hopeless_reason([(1, 0.0)], others, rule) is None, "too early"
+    assert hopeless_reason([(1, 0.0), (2, 0.26)], others, rule) is None, "the median at 2 is 0.5, not 0.9"
+    assert "the median of 2 others had 0.5000" in hopeless_reason([(1, 0.0), (2, 0.24)], others, rule)
+    assert "best" in hopeless_reason([(2, 0.26)], others, StopSection(after=2, factor=0.5, than="best"))
+    assert hopeless_reason([(2, 0.0)], others[:1], rule) is None, "one other is not enough"
+    assert hopeless_reason([(4, 0.0)], others, rule) is None, "nobody has come as far"
 
 
 def test_optuna_is_asked_for_by_name(tmp_path, monkeypatch):
@@ -157,7 +157,7 @@ def test_settings_that_decide_nothing_do_not_name_a_trial_unless_they_vary(tmp_p
     def names(vary, **model):
         run = {"data": {"path": "x"}, "model": {"method": "mach", **model}}
         study = read_study(ConfigSource.from_file(write_study(tmp_path, run=run, vary=vary)))
-        return [trial.name for setting in grid(study) for trial in study.trials(setting)]
+        return [trial.name for setting in grid_settings(study) for trial in study.trials(setting)]
 
     buckets = {"model.buckets": [10, 20]}
     first = names(buckets)

@@ -58,8 +58,8 @@ def test_rows_in_files_are_no_other_study(tmp_path, claimed, mapped):
     [
         (["run.model.trees=3"], {}, r"run\.model\.trees \(1, now 3\)"),
         (["run.data.limit=50"], {}, r"run\.data\.limit \(null, now 50\)"),
-        (["run.model={method: popularity}"], {"vary": {"data.limit": [20]}}, r"model\.leaf_size varies no more"),
-        ([], {"vary": {"model.branching": [2]}}, r"vary \(model\.leaf_size varies no more\)"),
+        (["run.model={method: popularity}"], {"vary": {"data.limit": [20]}}, r"model\.leaf_size no longer varies"),
+        ([], {"vary": {"model.branching": [2]}}, r"vary \(model\.leaf_size no longer varies\)"),
         ([], {"groups": [{"name": "a", "vary": {"model.trees": [1]}}]}, r"groups \(there were none\)"),
         ([], {"search": {"kind": "random", "trials": 3}}, r'search\.kind \("grid", now "random"\)'),
         ([], {"valid_fraction": 0.2}, r"valid_fraction \(0\.1, now 0\.2\)"),
@@ -70,7 +70,7 @@ def test_another_study_is_told_apart(tmp_path, claimed, overrides, changes, mess
     with pytest.raises(ConfigError, match=message + r".*--force replaces it, --set folder=\.\.\. keeps both"):
         check_folder(other, force=False)
     before = {path: path.stat().st_mtime_ns for path in claimed.rglob("*")}
-    with pytest.raises(ConfigError, match="another study is here"):
+    with pytest.raises(ConfigError, match="holds another study"):
         claim(other, force=False)
     assert {path: path.stat().st_mtime_ns for path in claimed.rglob("*")} == before
     claim(other, force=True)

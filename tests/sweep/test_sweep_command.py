@@ -189,4 +189,4 @@ def test_hopeless_trials_are_ended_and_stay_so(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(runner, "trial_command", lambda *_: [sys.executable, "-c", ""])
     other = write_study(tmp_path, vary={"model.leaf_size": [5]}, metric="R@2", stop_hopeless={"after": 2})
     runner.run_sweep(read_study(ConfigSource.from_file(other)))
-    assert "no trial told its R@2" in caplog.text
+    assert "no trial logged R@2" in caplog.text

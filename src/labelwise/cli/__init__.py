@@ -1,1 +1,1 @@
-"""The command line: one file a command, thin; knobs are config fields, not flags."""
+"""The command line: one file per command, thin; parameters are config fields, not flags."""

@@ -11,28 +11,28 @@ import typer
 from labelwise.cli.options import ForceOption, ReadSetOption
 
 log = logging.getLogger("labelwise")
-FLATTERING = {
-    "train": "if these documents taught the model, probabilities and threshold will be far too high",
-    "test": "if the model is judged on these documents, its figures at the threshold will flatter",
+BIASED_SPLITS = {
+    "train": "if the model was trained on these documents, probabilities and threshold will be far too high",
+    "test": "if the model is evaluated on these documents, its metrics at the threshold will be too optimistic",
 }
 
 
 def calibrate_command(
     model: Annotated[str, typer.Argument(help="Model folder or run folder.")],
-    data: Annotated[str, typer.Argument(help="Labelled documents the model has not learned from, nor is judged on.")],
+    data: Annotated[str, typer.Argument(help="Labelled documents used neither for training nor for evaluation.")],
     split: Annotated[str, typer.Option(help="Part to use when DATA is a folder.")] = "valid",
     precision: Annotated[
-        float | None, typer.Option(help="Precision wanted at the threshold. Not given: the best micro-F1.")
+        float | None, typer.Option(help="Precision to reach at the threshold. Not given: the best micro-F1.")
     ] = None,
-    k: Annotated[int, typer.Option("-k", "--k", help="Predicted labels a document to learn from.")] = 20,
+    k: Annotated[int, typer.Option("-k", "--k", help="Predicted labels per document to fit on.")] = 20,
     format: Annotated[str, typer.Option(help="Format of the data.")] = "auto",
     overrides: ReadSetOption = None,
     force: ForceOption = False,
 ) -> None:
     """Turn a model's scores into probabilities and choose a threshold.
 
-    The ranking of labels stays as it is. What is learned goes into the model folder: predict then gives probabilities,
-    and predict --threshold auto only the labels worth giving out.
+    The ranking of labels does not change. The calibration is saved in the model folder: predict then returns
+    probabilities, and predict --threshold auto only labels above the threshold.
     """
     from labelwise.cli.tables import show_calibration
     from labelwise.config import ConfigSource
@@ -40,17 +40,17 @@ def calibrate_command(
     from labelwise.runs.folder import RunFolder
     from labelwise.runs.load_data import read_part
     from labelwise.runs.open_model import model_folder, open_model, read_options
-    from labelwise.runs.train import keep_calibration
+    from labelwise.runs.train import write_calibration
 
     source = ConfigSource({}, "calibrate").override(overrides or [])
     options = read_options(model, data, source.values, source)
     fitted = open_model(model)
     if fitted.calibration_ is not None and not force:
-        raise DataError(f"{model_folder(model)} is calibrated already; --force does it anew")
-    if split in FLATTERING:
-        log.warning("--split %s: %s", split, FLATTERING[split])
+        raise DataError(f"{model_folder(model)} is calibrated already; --force calibrates it again")
+    if split in BIASED_SPLITS:
+        log.warning("--split %s: %s", split, BIASED_SPLITS[split])
     report = fitted.calibrate(read_part(data, format, split, options), k=k, precision=precision)
     fitted.save_calibration(model_folder(model))
     if model_folder(model) != Path(model):
-        keep_calibration(RunFolder(model), report)
+        write_calibration(RunFolder(model), report)
     show_calibration(model, report.to_dict())

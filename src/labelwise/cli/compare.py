@@ -20,7 +20,7 @@ def compare_command(
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     force: ForceOption = False,
 ) -> None:
-    """Put runs side by side: scores, time, memory, size.
+    """Compare runs: scores, time, memory, size.
 
     Tables on a terminal, Markdown when the output goes to a file or a pipe.
     """
@@ -45,18 +45,18 @@ def compare_command(
 
 
 def _show(comparison: Comparison) -> None:
-    """The tables on a terminal, then what has to be known to read them."""
+    """Print the tables, then the notes on them."""
     from labelwise.cli.tables import print_table
-    from labelwise.formatting import NOTHING
+    from labelwise.formatting import MISSING
 
     names = ["run", *(row.name for row in comparison.rows)]
     tables: list[tuple[str, Kind]] = [("scores, %", "score"), ("time, memory, size", "cost")]
     for title, kind in tables:
-        columns = [["method", *(row.method or NOTHING for row in comparison.rows)]] if kind == "score" else []
+        columns = [["method", *(row.method or MISSING for row in comparison.rows)]] if kind == "score" else []
         for column in comparison.columns_of(kind):
             cells = [row.cells[column.name] for row in comparison.rows]
             columns.append([column.title, *(f"* {cell.text}" if cell.best else cell.text for cell in cells)])
-        for part in _fitting(names, columns):
+        for part in _split_columns(names, columns):
             heads, *rows = zip(names, *part, strict=True)
             print_table(title, heads, rows)
         if meaning := comparison.mark_meaning(kind):
@@ -65,20 +65,20 @@ def _show(comparison: Comparison) -> None:
         echo(f"- {note}")
 
 
-def _fitting(names: Sequence[str], columns: Sequence[Sequence[str]]) -> list[list[Sequence[str]]]:
-    """Columns in as many tables as the terminal's width asks for, at least one column in each."""
+def _split_columns(names: Sequence[str], columns: Sequence[Sequence[str]]) -> list[list[Sequence[str]]]:
+    """Split columns into as many tables as the terminal width requires, at least one column in each."""
     from rich.console import Console
 
-    # The frame takes three places a column; long names of runs are folded.
-    room = Console().width
-    room -= min(max(map(len, names)), room // 3) + 4
+    # The frame takes three characters per column; long run names are folded.
+    available = Console().width
+    available -= min(max(map(len, names)), available // 3) + 4
     parts: list[list[Sequence[str]]] = []
     left = 0
     for column in columns:
         width = max(map(len, column)) + 3
         if not parts or width > left:
             parts.append([])
-            left = room
+            left = available
         parts[-1].append(column)
         left -= width
     return parts

@@ -9,7 +9,7 @@ import typer
 from labelwise.cli.options import ForceOption, SetOption
 from labelwise.cli.terminal import echo
 
-app = typer.Typer(help="Look at configs, and import those of others.", no_args_is_help=True)
+app = typer.Typer(help="Show configs, and import those of other tools.", no_args_is_help=True)
 
 
 @app.command("show")
@@ -37,10 +37,10 @@ def schema_command() -> None:
 @app.command("import")
 def import_command(
     config: Annotated[str, typer.Argument(metavar="FILE.yml", help="LibMultiLabel's config; - is stdin.")],
-    output: Annotated[str, typer.Option("-o", "--output", metavar="OUT.yml", help="Where to; - is stdout.")] = "-",
+    output: Annotated[str, typer.Option("-o", "--output", metavar="OUT.yml", help="Output file; - is stdout.")] = "-",
     force: ForceOption = False,
 ) -> None:
-    """Turn a LibMultiLabel config (AttentionXML, BiGRU/BiLSTM with label attention, linear) into one of ours.
+    """Convert a LibMultiLabel config (AttentionXML, BiGRU/BiLSTM with label attention, linear).
 
     Keys without a counterpart are reported with their lines, on stderr and as comments in the result.
     """
@@ -48,9 +48,9 @@ def import_command(
     from labelwise.cli.sources import config_source, refuse_existing
     from labelwise.interop.libmultilabel import import_libmultilabel
 
-    found = import_libmultilabel(config_source(config))
-    text = found.to_yaml(f"From LibMultiLabel's {config}, by `labelwise config import`.")
-    for note in found.notes:
+    conversion = import_libmultilabel(config_source(config))
+    text = conversion.to_yaml(f"From LibMultiLabel's {config}, by `labelwise config import`.")
+    for note in conversion.notes:
         echo(str(note), err=True)
     if output == "-":
         echo(text, nl=False)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 _DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
-"""The bits of a Braille character, where its dots stand."""
+"""The bits of a Braille character at the positions of its dots."""
 
 
 def draw_curve(counts: np.ndarray, width: int = 60, height: int = 12, braille: bool = True) -> list[str]:
@@ -16,11 +16,11 @@ def draw_curve(counts: np.ndarray, width: int = 60, height: int = 12, braille: b
     Parameters
     ----------
     counts
-        Documents with each label.
+        Number of documents per label.
     width, height
         Size of the drawing inside its axes, in characters.
     braille
-        Eight dots a character; False draws with `*` for outputs that know ASCII only.
+        Eight dots per character; False draws with `*` for ASCII-only outputs.
     """
     from labelwise.data.stats import frequency_curve
 
@@ -30,9 +30,9 @@ def draw_curve(counts: np.ndarray, width: int = 60, height: int = 12, braille: b
         return []
     columns, rows = across * width, down * height
     most, last = int(frequencies[0]), int(ranks[-1])
-    # one point a column, so that the curve has no holes where ranks are far apart
-    places = np.geomspace(1, last, columns) if last > 1 else np.ones(1)
-    heights = np.interp(np.log(places), np.log(ranks), np.log(frequencies))
+    # one point per column, so that the curve has no gaps where ranks are far apart
+    positions = np.geomspace(1, last, columns) if last > 1 else np.ones(1)
+    heights = np.interp(np.log(positions), np.log(ranks), np.log(frequencies))
     scale = (rows - 1) / math.log(most) if most > 1 else 0.0
     levels = np.rint(heights * scale).astype(int)
     canvas = np.zeros((rows, columns), bool)
@@ -41,10 +41,10 @@ def draw_curve(counts: np.ndarray, width: int = 60, height: int = 12, braille: b
         low, high = sorted((level, before if abs(before - level) <= 1 else before - 1))
         canvas[rows - 1 - high : rows - low, column] = True
         before = level
-    return _framed(canvas, across, down, most, last, braille)
+    return _add_axes(canvas, across, down, most, last, braille)
 
 
-def _framed(canvas: np.ndarray, across: int, down: int, most: int, last: int, braille: bool) -> list[str]:
+def _add_axes(canvas: np.ndarray, across: int, down: int, most: int, last: int, braille: bool) -> list[str]:
     height, width = canvas.shape[0] // down, canvas.shape[1] // across
     upright, corner, flat = ("┤", "└", "─") if braille else ("|", "+", "-")
     margin = len(f"{most:,}")
@@ -58,8 +58,8 @@ def _framed(canvas: np.ndarray, across: int, down: int, most: int, last: int, br
     middle = f"{round(math.sqrt(last)):,}"
     axis = list(" " * (width + 1))
     axis[1:2] = "1"
-    place = width // 2 - len(middle) // 2
-    axis[place : place + len(middle)] = middle
+    start = width // 2 - len(middle) // 2
+    axis[start : start + len(middle)] = middle
     end = f"{last:,}"
     axis[width + 1 - len(end) :] = end
     lines.append(" " * (margin + 1) + "".join(axis) + "  rank of the label")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from labelwise.data.dataset import Dataset
     from labelwise.data.options import ReadOptions
 
-app = typer.Typer(help="Look at data sets, convert them, get them.", no_args_is_help=True)
+app = typer.Typer(help="Describe, convert and download data sets.", no_args_is_help=True)
 
 PathArgument = Annotated[str, typer.Argument(metavar="PATH", help="File, folder, or name of a known data set.")]
 FromOption = Annotated[str, typer.Option("--from", "--format", metavar="FORMAT", help="Format of the input.")]
@@ -28,17 +28,17 @@ ReadOption = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="How to read, e.g. text_column=title. May be repeated."),
 ]
 DropOption = Annotated[
-    list[str] | None, typer.Option("--drop", help="Leave out what the output has no place for, e.g. ids.")
+    list[str] | None, typer.Option("--drop", help="Leave out what the output format cannot store, e.g. ids.")
 ]
 
 
 class Corpus(StrEnum):
-    """What `data build` can build."""
+    """Corpora that `data build` can build."""
 
     pydocs = "pydocs"
 
 
-# --- looking -----------------------------------------------------------------------------------------------
+# --- showing -----------------------------------------------------------------------------------------------
 
 
 @app.command("stats")
@@ -50,7 +50,7 @@ def stats_command(
 ) -> None:
     """Count documents and labels.
 
-    Also shows how long texts are, how skewed the labels are and what the parts share.
+    Also shows text lengths, the skew of label frequencies and the overlap of the parts.
     """
     from labelwise.cli.curve import draw_curve
     from labelwise.cli.data_views import stats_table
@@ -58,24 +58,24 @@ def stats_command(
     from labelwise.data.stats import split_statistics
 
     parts = _read_parts(path, format, _options(settings))
-    found = split_statistics(parts)
+    statistics = split_statistics(parts)
     if as_json:
-        curve = found.overall.frequency_curve()
-        echo_json({**found.to_dict(), "frequency_curve": curve})
+        curve = statistics.overall.frequency_curve()
+        echo_json({**statistics.to_dict(), "frequency_curve": curve})
         return
-    print_table(path, *stats_table(found))
+    print_table(path, *stats_table(statistics))
     encoding = sys.stdout.encoding or "ascii"
-    lines = draw_curve(found.overall.label_counts, braille=encoding.lower().startswith("utf"))
+    lines = draw_curve(statistics.overall.label_counts, braille=encoding.lower().startswith("utf"))
     echo("\n" + "\n".join(lines))
 
 
 @app.command("list")
 def list_command(
-    name: Annotated[str | None, typer.Argument(help="Show all that is known of this one.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Show the details of this data set.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the known data sets, or all that is known of one."""
-    from labelwise.cli.data_views import show_entry, sum_of
+    """List the known data sets, or show the details of one."""
+    from labelwise.cli.data_views import short_checksum, show_entry
     from labelwise.cli.tables import print_table
     from labelwise.data.catalogue import entry, folder_of, names
     from labelwise.formatting import number
@@ -89,15 +89,15 @@ def list_command(
             known, published = entry(one), entry(one).published
             figures = (published.train, published.test, published.labels)
             here = "yes" if folder_of(one).is_dir() else "no"
-            rows.append([one, *map(number, figures), known.format, sum_of(known.sources[0].sha256), here])
+            rows.append([one, *map(number, figures), known.format, short_checksum(known.sources[0].sha256), here])
         columns = ["name", "train", "test", "labels", "format", "checksum", "downloaded"]
         print_table("known data sets", columns, rows)
-        echo("\nlabelwise data list NAME tells more, labelwise data download NAME gets one")
+        echo("\nlabelwise data list NAME shows more, labelwise data download NAME downloads one")
     else:
         show_entry(name)
 
 
-# --- changing ----------------------------------------------------------------------------------------------
+# --- converting ----------------------------------------------------------------------------------------------
 
 
 @app.command("convert")
@@ -113,15 +113,15 @@ def convert_command(
 ) -> None:
     """Write a data set in another format.
 
-    A folder is written with all its parts, with --split one of them. Without --to the output's extension
-    decides, and a folder is written in our own format, which keeps everything. xc, vowpal and tfrecord may be
-    larger than memory: their rows go over files beside OUT.
+    A folder is converted with all its parts, with --split only one. Without --to the output's extension decides,
+    and a folder is written in the native format, which keeps everything. xc, vowpal and tfrecord may be
+    larger than memory: their rows are kept in temporary files beside OUT.
     Formats: native, pecos, lines, tfrecord, jsonl, fasttext, xc, csv, tsv, vowpal.
     """
     from labelwise.data.convert import convert
 
-    place, found_format = _place(path, from_format)
-    documents = convert(place, output, found_format, to_format, split, _options(settings), force, drop or [])
+    source, source_format = _resolve(path, from_format)
+    documents = convert(source, output, source_format, to_format, split, _options(settings), force, drop or [])
     echo(f"{output}: {documents:,} documents")
 
 
@@ -129,7 +129,7 @@ def convert_command(
 def split_command(
     path: PathArgument,
     output: Annotated[str, typer.Argument(metavar="OUT", help="Folder for the two parts.")],
-    fraction: Annotated[float, typer.Option(help="Share of the documents that go to test.")] = 0.1,
+    fraction: Annotated[float, typer.Option(help="Fraction of the documents that go to test.")] = 0.1,
     seed: Annotated[int, typer.Option(help="Another seed draws other documents.")] = 0,
     from_format: FromOption = "auto",
     to_format: ToOption = None,
@@ -140,20 +140,20 @@ def split_command(
 ) -> None:
     """Draw a test set at random.
 
-    OUT gets a train part and a test part, in the input's format unless --to says otherwise.
+    Writes a train part and a test part to OUT, in the input's format unless --to is given.
     """
     from labelwise.data.read import detect, read
     from labelwise.data.write import write_splits
 
-    place, found_format = _place(path, from_format)
-    data = read(place, found_format, split, _options(settings))
+    source, source_format = _resolve(path, from_format)
+    data = read(source, source_format, split, _options(settings))
     train, test = data.split(fraction, seed)
-    chosen = to_format or (detect(place).name if found_format == "auto" else found_format)
+    chosen = to_format or (detect(source).name if source_format == "auto" else source_format)
     write_splits({"train": train, "test": test}, output, chosen, force, drop or [])
     echo(f"{output}: {len(train):,} documents in train, {len(test):,} in test")
 
 
-# --- getting -----------------------------------------------------------------------------------------------
+# --- downloading and building ------------------------------------------------------------------------------
 
 
 @app.command("download")
@@ -161,29 +161,29 @@ def download_command(
     name: Annotated[str, typer.Argument(help="Name of a known data set; labelwise data list shows them.")],
     folder: Annotated[
         str | None,
-        typer.Option(help="Where data sets are kept. [$LABELWISE_DATA or ~/.cache/labelwise/data]"),
+        typer.Option(help="Folder of downloaded data sets. [$LABELWISE_DATA or ~/.cache/labelwise/data]"),
     ] = None,
     force: ForceOption = False,
-    mirror: Annotated[str | None, typer.Option(metavar="URL", help="Take the files from URL/FILE.")] = None,
+    mirror: Annotated[str | None, typer.Option(metavar="URL", help="Download the files from URL/FILE.")] = None,
     check: Annotated[bool, typer.Option(help="Read the data and compare it with the published figures.")] = True,
 ) -> None:
     """Download a known data set and check it.
 
-    Goes on where an earlier try was cut. Exits with 2 if the figures differ from the published ones; the data
-    is kept all the same and can be used.
+    Resumes an interrupted download. Exits with 2 if the figures differ from the published ones; the data is kept
+    and can be used anyway.
     """
     from labelwise.cli.data_views import show_check
     from labelwise.data.catalogue import entry
     from labelwise.data.download import download
-    from labelwise.data.published import check as compared
+    from labelwise.data.published import check as compare_published
 
     echo(f"{name}: {entry(name).title}. Licence: {entry(name).licence}.")
-    found = download(name, folder, force, mirror)
-    for file in found.files:
+    downloaded = download(name, folder, force, mirror)
+    for file in downloaded.files:
         echo(f"{file.path.name}: {file.bytes:,} bytes, SHA-256 {file.sha256}")
-    echo(f"{found.folder}: {'was there already' if found.was_there else 'ready'}")
-    if check and not found.was_there:
-        show_check(name, found.folder, compared(name, folder))
+    echo(f"{downloaded.folder}: {'already downloaded' if downloaded.was_there else 'ready'}")
+    if check and not downloaded.was_there:
+        show_check(name, downloaded.folder, compare_published(name, folder))
 
 
 @app.command("build")
@@ -194,7 +194,7 @@ def build_command(
         list[str] | None, typer.Option(help="An installed package; `all` for all. May be repeated.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Another seed draws another test set.")] = 0,
-    limit: Annotated[int | None, typer.Option(min=10, help="Keep so many documents at most.")] = None,
+    limit: Annotated[int | None, typer.Option(min=10, help="Keep at most this many documents.")] = None,
     min_label_count: Annotated[int, typer.Option(min=1, help="Drop labels with fewer documents.")] = 1,
     force: ForceOption = False,
 ) -> None:
@@ -205,7 +205,7 @@ def build_command(
     built = build_pydocs(output, package, seed, limit, min_label_count, force)
     echo(
         f"{output}: {built.train:,} documents in train, {built.test:,} in test, {built.labels:,} labels, "
-        f"{built.mean_labels:.2f} labels a document"
+        f"{built.mean_labels:.2f} labels per document"
     )
 
 
@@ -220,8 +220,8 @@ def _options(settings: list[str] | None) -> ReadOptions:
     return validated(ReadOptions, source.values, source)
 
 
-def _place(path: str, format: str) -> tuple[Path, str]:
-    """Where the data lies and in which format: a path that exists, else a known data set's folder."""
+def _resolve(path: str, format: str) -> tuple[Path, str]:
+    """Path and format of the data: an existing path, else the folder of a known data set."""
     from labelwise.data.catalogue import downloaded_folder, entry, names
 
     if Path(path).exists() or path not in names():
@@ -233,7 +233,7 @@ def _place(path: str, format: str) -> tuple[Path, str]:
 def _read_parts(path: str, format: str, options: ReadOptions) -> dict[str, Dataset]:
     from labelwise.data.read import read, read_splits
 
-    place, format = _place(path, format)
-    if place.is_dir():
-        return read_splits(place, format, options)
-    return {"data": read(place, format, None, options)}
+    source, format = _resolve(path, format)
+    if source.is_dir():
+        return read_splits(source, format, options)
+    return {"data": read(source, format, None, options)}

@@ -1,4 +1,4 @@
-"""What the data commands show: statistics, what is known of a set, and published figures beside ours."""
+"""Output of the data commands: statistics, details of a known data set, comparison with published figures."""
 
 from __future__ import annotations
 
@@ -16,57 +16,57 @@ if TYPE_CHECKING:
     from labelwise.data.stats import SplitStatistics, Statistics
 
 
-_FACTS: list[tuple[str, Callable[[Statistics], Any]]] = [
+_STATISTICS: list[tuple[str, Callable[[Statistics], Any]]] = [
     ("documents", lambda s: s.documents),
     ("  without labels", lambda s: s.documents_without_labels),
     ("labels that occur", lambda s: s.labels_used),
-    ("labels a document, mean", lambda s: s.mean_labels),
+    ("labels per document, mean", lambda s: s.mean_labels),
     ("  median", lambda s: s.median_labels),
-    ("  most", lambda s: s.max_labels),
-    ("documents a label, mean", lambda s: s.mean_documents),
+    ("  max", lambda s: s.max_labels),
+    ("documents per label, mean", lambda s: s.mean_documents),
     ("  median", lambda s: s.median_documents),
-    ("  most", lambda s: s.max_documents),
+    ("  max", lambda s: s.max_documents),
     ("labels with 1 document", lambda s: f"{percent(s.share_labels_1, 1)} %"),
     ("  with at most 5", lambda s: f"{percent(s.share_labels_5, 1)} %"),
     ("  with at most 10", lambda s: f"{percent(s.share_labels_10, 1)} %"),
     ("covered by the top 1 % of labels", lambda s: f"{percent(s.top_1_percent, 1)} %"),
     ("  by the top 10 %", lambda s: f"{percent(s.top_10_percent, 1)} %"),
-    ("words a text, mean", lambda s: s.mean_words),
+    ("words per text, mean", lambda s: s.mean_words),
     ("  median", lambda s: s.median_words),
-    ("  most", lambda s: s.max_words),
+    ("  max", lambda s: s.max_words),
     ("texts without words", lambda s: s.texts_without_words),
-    ("texts that repeat another", lambda s: s.repeated_texts),
+    ("duplicate texts", lambda s: s.repeated_texts),
     ("features", lambda s: s.features),
-    ("features a document, mean", lambda s: s.mean_nonzeros),
+    ("features per document, mean", lambda s: s.mean_nonzeros),
 ]
 
 
-def stats_table(found: SplitStatistics) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows: a fact a row, a part a column, and all parts together where there are several."""
-    columns: dict[str, Statistics] = dict(found.parts)
+def stats_table(statistics: SplitStatistics) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows: one row per statistic, one column per part, and one for all parts if there are several."""
+    columns: dict[str, Statistics] = dict(statistics.parts)
     if len(columns) > 1:
-        columns["all"] = found.overall
+        columns["all"] = statistics.overall
     rows = []
-    for name, fact in _FACTS:
-        values = [fact(column) for column in columns.values()]
+    for name, statistic in _STATISTICS:
+        values = [statistic(column) for column in columns.values()]
         if any(value is not None for value in values):
             rows.append([name, *(number(value, 2) for value in values)])
-    if len(found.parts) > 1:
+    if len(statistics.parts) > 1:
         for name, shared in (
-            ("labels that train lacks", found.labels_not_in_train),
-            ("texts that train has too", found.texts_in_train),
+            ("labels not in train", statistics.labels_not_in_train),
+            ("texts also in train", statistics.texts_in_train),
         ):
             rows.append([name, *(number(shared.get(column), 2) for column in columns)])
     return ["", *columns], rows
 
 
-def sum_of(sha256: str | None) -> str:
-    """The begin of a checksum."""
+def short_checksum(sha256: str | None) -> str:
+    """The first digits of a checksum."""
     return "not known" if sha256 is None else f"{sha256[:12]}..."
 
 
 def show_entry(name: str) -> None:
-    """All that is known of a data set."""
+    """Print the catalogue entry of a data set."""
     from labelwise.data.catalogue import entry, folder_of
 
     known = entry(name)
@@ -87,12 +87,12 @@ def show_entry(name: str) -> None:
 
 
 def show_check(name: str, folder: Path, rows: list[FigureComparison]) -> None:
-    """The comparison with published figures; DataError at the end if one differs."""
-    said = {True: "ok", False: "differs", None: "not compared"}
-    cells = [[row.what, number(row.expected, 2), number(row.actual, 2), said[row.ok]] for row in rows]
-    print_table("published figures and those of the data", ["", "published", "found", ""], cells)
+    """Print the comparison with published figures; raises a DataError if one differs."""
+    verdicts = {True: "ok", False: "differs", None: "not compared"}
+    cells = [[row.what, number(row.expected, 2), number(row.actual, 2), verdicts[row.ok]] for row in rows]
+    print_table("published figures and those of the data", ["", "published", "actual", ""], cells)
     if any(row.ok is False for row in rows):
         raise DataError(
-            f"{name} is not what was published under that name: see the table. It may be another version. "
+            f"{name} differs from the published data set, see the table; it may be another version. "
             f"The data is kept and can be read: labelwise.dataset('{name}') or the path {folder}"
         )

@@ -1,4 +1,4 @@
-"""labelwise demo: from nothing to a table and a report in one command."""
+"""labelwise demo: data, training, a table and a report in one command."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from labelwise.cli.terminal import echo
 
 METHODS = ("popularity", "linear_tree")
 SHOWN = 3
-LETTERS = 200
+MIN_CHARACTERS = 200
 
 
 def demo_command(
-    folder: Annotated[str, typer.Argument(help="Where to put the data and the runs.")] = "demo",
+    folder: Annotated[str, typer.Argument(help="Folder for the data and the runs.")] = "demo",
     force: ForceOption = False,
 ) -> None:
-    """A corpus, a model, a table and a report from nothing.
+    """Build a corpus, train, evaluate and write a report.
 
-    Makes a corpus from the installed packages' documentation, trains on it, evaluates, reports, and shows some
-    predictions with the words that caused them.
+    Builds a corpus from the documentation of installed packages, trains on it, evaluates, writes a report, and shows
+    some predictions with the words that caused them.
 
-    The documents are docstrings, the labels the parts of the module's path and the parameters' names. Nothing is
-    downloaded and nothing found is imported.
+    The documents are docstrings, the labels are parts of module paths and parameter names. Nothing is downloaded, and
+    the packages are read, not imported.
     """
     from pathlib import Path
 
@@ -40,27 +40,27 @@ def demo_command(
     from labelwise.runs.open_model import open_model
     from labelwise.runs.train import train
 
-    place = Path(folder)
-    if place.exists() and not place.is_dir():
-        raise ConfigError(f"{place} is a file; give a folder, or nothing for 'demo'")
-    corpus = place / "pydocs"
+    root = Path(folder)
+    if root.exists() and not root.is_dir():
+        raise ConfigError(f"{root} is a file; give a folder, or nothing for 'demo'")
+    corpus = root / "pydocs"
     if not corpus.exists() or force:
-        place.mkdir(parents=True, exist_ok=True)
+        root.mkdir(parents=True, exist_ok=True)
         build_pydocs(refuse_existing(corpus, force), force=force)
     for method in METHODS:
         values = {
             "data": {"path": str(corpus)},
             "model": {"method": method},
-            "run": {"folder": str(place / method)},
+            "run": {"folder": str(root / method)},
         }
-        run = RunFolder(place / method)
+        run = RunFolder(root / method)
         if force or not (run.path.exists() and run.finished):
             train(run_config(ConfigSource(values, "demo")), force)
         show_results(run.path)
     test = read(corpus, split="test")
-    long_enough = [row for row, text in enumerate(test.texts or ()) if len(text) >= LETTERS]
+    long_enough = [row for row, text in enumerate(test.texts or ()) if len(text) >= MIN_CHARACTERS]
     if not long_enough:
         return
-    shown = [long_enough[(2 * place + 1) * len(long_enough) // (2 * SHOWN)] for place in range(SHOWN)]
+    shown = [long_enough[(2 * i + 1) * len(long_enough) // (2 * SHOWN)] for i in range(SHOWN)]
     echo(f"\n{METHODS[-1]} on {len(shown)} test documents, with the words that caused each label:")
-    show_documents(open_model(str(place / METHODS[-1])), test, shown)
+    show_documents(open_model(str(root / METHODS[-1])), test, shown)

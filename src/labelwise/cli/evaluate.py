@@ -22,8 +22,8 @@ def evaluate_command(
 ) -> None:
     """Evaluate a model on labelled documents.
 
-    A run is evaluated as its config says. --set takes the fields of a config's evaluate section, e.g.
-    --set metrics=[P@1,PSP@5] --set bootstrap=0, and those of data.options, e.g. --set text_column=title. F1 goes by the
+    A run is evaluated with its own config. --set takes the fields of a config's evaluate section, e.g.
+    --set metrics=[P@1,PSP@5] --set bootstrap=0, and those of data.options, e.g. --set text_column=title. F1 uses the
     calibrated threshold unless one is set.
     """
     from labelwise.atomic import replacing
@@ -37,15 +37,15 @@ def evaluate_command(
     from labelwise.runs.open_model import open_model, read_options, section_of_run
 
     source = ConfigSource({}, "evaluate").override(overrides or [])
-    reading = {key: value for key, value in source.values.items() if key in ReadOptions.model_fields}
-    judging = {key: value for key, value in source.values.items() if key not in reading}
-    section = validated(EvaluateSection, {**section_of_run(model, "evaluate"), **judging}, source)
-    options = read_options(model, data, reading, source)
+    reading_fields = {key: value for key, value in source.values.items() if key in ReadOptions.model_fields}
+    evaluation_fields = {key: value for key, value in source.values.items() if key not in reading_fields}
+    section = validated(EvaluateSection, {**section_of_run(model, "evaluate"), **evaluation_fields}, source)
+    options = read_options(model, data, reading_fields, source)
     target = refuse_existing(output, force) if output not in (None, "-") else None
     fitted = open_model(model)
     documents = read_part(data, format, split, options)
-    found = evaluate_model(fitted, documents, section)
-    evaluation = found.evaluation.to_dict()
+    measured = evaluate_model(fitted, documents, section)
+    evaluation = measured.evaluation.to_dict()
     text = json.dumps(evaluation, indent=1) + "\n"
     if output == "-":
         echo(text, nl=False)
@@ -53,9 +53,9 @@ def evaluate_command(
     if target is not None:
         with replacing(target) as file:
             file.write(text)
-    rate = len(documents) / max(found.seconds["predict"], 1e-9)
-    show_evaluation(f"{model} on {documents.name}: {len(documents):,} documents, {rate:,.0f} a second", evaluation)
-    if section.threshold is None and found.threshold is not None:
-        echo(f"F1 with the threshold the model was calibrated to, {found.threshold:.4g}")
-    if found.unknown.labels:
-        echo(str(found.unknown))
+    rate = len(documents) / max(measured.seconds["predict"], 1e-9)
+    show_evaluation(f"{model} on {documents.name}: {len(documents):,} documents, {rate:,.0f} per second", evaluation)
+    if section.threshold is None and measured.threshold is not None:
+        echo(f"F1 with the calibrated threshold of the model, {measured.threshold:.4g}")
+    if measured.unknown.labels:
+        echo(str(measured.unknown))

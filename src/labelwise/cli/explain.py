@@ -20,18 +20,18 @@ def explain_command(
     label: Annotated[
         list[str] | None, typer.Option("--label", "-l", help="Explain this label, predicted or not. May be repeated.")
     ] = None,
-    k: Annotated[int, typer.Option("-k", "--k", help="Explain so many of the best labels.")] = 3,
-    terms: Annotated[int, typer.Option(help="Words to show a label.")] = 10,
+    k: Annotated[int, typer.Option("-k", "--k", help="Number of best labels to explain.")] = 3,
+    terms: Annotated[int, typer.Option(help="Words to show per label.")] = 10,
     data: Annotated[str | None, typer.Option(help="Take the document from this data file, folder or data set.")] = None,
-    document: Annotated[str, typer.Option(help="With --data: the document's own id, or its number from 0.")] = "0",
+    document: Annotated[str, typer.Option(help="With --data: the document's id, or its index from 0.")] = "0",
     split: Annotated[str, typer.Option(help="Part to use when the data is a folder.")] = "test",
     format: Annotated[str, typer.Option(help="Format of the data.")] = "auto",
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     overrides: ReadSetOption = None,
 ) -> None:
-    """Show why a document gets its labels: words and path.
+    """Explain predicted labels: words and tree paths.
 
-    For each label the words that speak for and against it, and the nodes of each tree on the way to it.
+    Shows for each label the words with the largest contributions for and against it, and its path in each tree.
     """
     from labelwise.cli.explanations import show_explanation
     from labelwise.cli.sources import stdin_text
@@ -52,8 +52,8 @@ def explain_command(
     if json_output:
         echo_json([one.to_dict() for one in explanations])
         return
-    for place, one in enumerate(explanations):
-        if place:
+    for index, one in enumerate(explanations):
+        if index:
             echo("")
         show_explanation(one)
 
@@ -69,5 +69,5 @@ def _document(model: str, data: str, document: str, split: str, format: str, sou
     if row is None and document.isdecimal() and int(document) < len(part):
         row = int(document)
     if row is None:
-        raise DataError(f"{part.name}: there is no document '{document}'; numbers go from 0 to {len(part) - 1:,}")
+        raise DataError(f"{part.name}: there is no document '{document}'; indices go from 0 to {len(part) - 1:,}")
     return part.take(slice(row, row + 1))

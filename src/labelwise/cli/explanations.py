@@ -1,4 +1,4 @@
-"""Explanations on the terminal: words with little bars, paths with the labels that stand for their nodes."""
+"""Explanations on the terminal: words with bars, paths with example labels of their nodes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ CAUSES = 4
 
 
 def show_explanation(one: Explanation) -> None:
-    """One label: score, words, and the way to it in each tree."""
-    unseen = "" if one.predicted else "   (not reached by the beam search)"
-    echo(f"{_title(one.label, one.text)}   score {one.score:.4f}{unseen}")
+    """Print one label: score, words, and its path in each tree."""
+    unreached = "" if one.predicted else "   (not reached by the beam search)"
+    echo(f"{_title(one.label, one.text)}   score {one.score:.4f}{unreached}")
     _show_terms(one)
     for number, path in enumerate(one.paths, 1):
         of = f" in tree {number}" if len(one.paths) > 1 else ""
@@ -49,26 +49,26 @@ def _show_path(path: TreePath) -> None:
         last = depth == len(path.steps)
         what = "the label" if last else f"node {step.node} of level {depth}: {step.n_labels:,} labels"
         some = "" if last else f", such as {', '.join(_shortened(name, 24) for name in step.examples)}"
-        off = "" if step.kept else "  - off the beam"
+        off = "" if step.kept else "  - outside the beam"
         echo(f"    {step.margin:+.3f} -> {step.score:.3f}  {what}{some}{off}")
 
 
 def show_documents(model: Method, test: Dataset, rows: Sequence[int], k: int = 5) -> None:
-    """Documents with their true labels and the predicted ones, ticked where right, with the words that caused them."""
+    """Print documents with true and predicted labels, ticked if correct, and the words that caused each."""
     for row in rows:
         one = test.take(slice(row, row + 1))
         text = one.texts[0] if one.texts is not None else ""
         echo(f"\n{_shortened(_first_line(text), 100) or f'document {row}'}")
         true = test.labels_of(row)
         echo(f"  true: {', '.join(true) or 'none'}")
-        for found in model.explain(one, k=k, terms=None):
-            tick = "✓" if found.label in true else " "
-            name = _shortened(_title(found.label, found.text), 30)
-            echo(f"  {tick} {name:<30} {found.score:.2f}  {_causes(found.terms)}".rstrip())
+        for predicted in model.explain(one, k=k, terms=None):
+            tick = "✓" if predicted.label in true else " "
+            name = _shortened(_title(predicted.label, predicted.text), 30)
+            echo(f"  {tick} {name:<30} {predicted.score:.2f}  {_causes(predicted.terms)}".rstrip())
 
 
 def _causes(terms: Sequence[Term]) -> str:
-    """The words that speak most for a label."""
+    """The words with the largest positive contributions."""
     return ", ".join([_shortened(term.name, WORD) for term in terms if term.contribution > 0][:CAUSES])
 
 

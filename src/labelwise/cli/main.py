@@ -1,9 +1,9 @@
-"""The command `labelwise`: puts the commands together and turns errors into exit codes.
+"""The command `labelwise`: registers the commands and turns errors into exit codes.
 
 Exit codes: 0 done; 1 a bug of ours (with traceback) or a closed pipe; 2 something in the input or on the command line
-is wrong, told in one message; 130 stopped by Ctrl-C.
+is wrong, reported in one message; 130 stopped by Ctrl-C.
 
-Only typer is imported here: every command imports what it needs when it runs, so that --help answers at once.
+Only typer is imported here: every command imports what it needs when it runs, so that --help is fast.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         echo(f"labelwise {__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def options(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Show the version."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="Only warnings and results."),
 ) -> None:
     """Settings of all commands."""
@@ -80,9 +80,7 @@ def options(
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: run a command and exit with its code."""
-    os.environ.setdefault(
-        "OMP_WAIT_POLICY", "PASSIVE"
-    )  # threads of torch that spin halve the speed of a shared machine
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning OpenMP threads halve the speed of a shared machine
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(encoding="utf-8")  # label names are UTF-8 wherever they go
     try:
@@ -94,19 +92,19 @@ def main(arguments: list[str] | None = None) -> None:
     except LabelwiseError as error:
         _fail(str(error))
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python reports it again at exit
         sys.exit(1)
     except OSError as error:
         _fail(f"{error.filename or 'input or output'}: {error.strerror or error}")
     except MemoryError:
-        _fail("there is not enough memory for this")
+        _fail("not enough memory")
 
 
 def _fail(message: str) -> None:
     if sys.stderr is not None:
         echo(f"labelwise: {message}", err=True)
     with suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what could not be written is not tried again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python would try to write the rest again at exit
     sys.exit(2)
 
 

@@ -12,8 +12,8 @@ from labelwise.cli.terminal import echo
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-WIDTH, LEAST_WIDTH = 100, 60
-LONGEST_DEFAULT, LEAST_MEANING = 20, 30
+WIDTH, MIN_WIDTH = 100, 60
+MAX_DEFAULT_WIDTH, MIN_MEANING_WIDTH = 20, 30
 Row = tuple[str, str, str]
 
 
@@ -34,28 +34,28 @@ def models_command(
         for method, about in methods:
             echo(f"{method:<{width}}  {about}")
         return
-    kind = method_class(name)
-    width = max(shutil.get_terminal_size((WIDTH, 24)).columns, LEAST_WIDTH) if sys.stdout.isatty() else WIDTH
-    about = (sys.modules[kind.__module__].__doc__ or "").strip()
+    method_type = method_class(name)
+    width = max(shutil.get_terminal_size((WIDTH, 24)).columns, MIN_WIDTH) if sys.stdout.isatty() else WIDTH
+    about = (sys.modules[method_type.__module__].__doc__ or "").strip()
     echo("\n\n".join(fill(paragraph, width) for paragraph in about.split("\n\n")))
-    rows = list(parameter_rows(kind.Config, None))
+    rows = list(parameter_rows(method_type.Config, None))
     echo("\nparameters\n" if rows else "\nNo parameters.")
     for line in table_lines([("name", "default", "meaning"), *rows], width) if rows else ():
         echo(line)
 
 
-def parameter_rows(kind: type[BaseModel], given: BaseModel | None, prefix: str = "") -> Iterator[Row]:
-    """A row for every field, those of sections after their section; a section's defaults are those it comes with."""
+def parameter_rows(config_class: type[BaseModel], given: BaseModel | None, prefix: str = "") -> Iterator[Row]:
+    """One row per field, fields of a section after the section, with the defaults of that section."""
     from pydantic import BaseModel
 
-    for key, field in kind.model_fields.items():
+    for key, field in config_class.model_fields.items():
         default: Any = getattr(given, key) if given is not None else field.get_default(call_default_factory=True)
         about = " ".join((field.description or "").split())
         if isinstance(default, BaseModel):
             yield prefix + key, "", about
             yield from parameter_rows(type(default), default, f"{prefix}{key}.")
             continue
-        yield prefix + key, _shown(default) if not field.is_required() else "needed", about
+        yield prefix + key, _shown(default) if not field.is_required() else "required", about
         for section in _sections(field.annotation):
             yield from parameter_rows(section, None, f"{prefix}{key}.")
 
@@ -69,25 +69,25 @@ def _sections(annotation: Any) -> list[type[BaseModel]]:
 
 
 def _shown(value: Any) -> str:
-    """A value as a config would have it."""
+    """A value as it is written in a config."""
     import json
 
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def table_lines(rows: list[Row], width: int) -> Iterator[str]:
-    """Rows in three columns with folded meanings; where there is no room for three, the meaning stands below."""
+    """Rows in three columns with folded meanings; on a narrow terminal the meaning is on the next line."""
     from textwrap import wrap
 
     longest = max(len(name) for name, _, _ in rows)
-    second = min(max(len(default) for _, default, _ in rows), LONGEST_DEFAULT)
+    second = min(max(len(default) for _, default, _ in rows), MAX_DEFAULT_WIDTH)
     before = longest + second + 4
-    if width - before < LEAST_MEANING:
+    if width - before < MIN_MEANING_WIDTH:
         before = 4
     for name, default, about in rows:
         first = f"{name:<{longest}}  {default:<{second}}  "
-        meaning = wrap(about, width - before)
-        if len(first) == before and meaning:  # a default that is cut could not be copied, so it may stick out
+        meaning = wrap(about, width - before, break_on_hyphens=False)
+        if len(first) == before and meaning:  # a long default is not cut, so that it can be copied
             first += meaning.pop(0)
         yield first.rstrip()
         for line in meaning:

@@ -16,10 +16,10 @@ StudySetOption = Annotated[
 ]
 EncodeSetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="As told above, e.g. encoder.max_length=512. May be repeated."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Set an option, e.g. encoder.max_length=512. May be repeated."),
 ]
 ReadSetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="How the data is read, e.g. text_column=title. May be repeated."),
 ]
-ForceOption = Annotated[bool, typer.Option("--force", help="Replace what is there already.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace existing results.")]

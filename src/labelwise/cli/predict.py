@@ -11,20 +11,20 @@ from labelwise.cli.options import ForceOption, ReadSetOption
 
 def predict_command(
     model: Annotated[str, typer.Argument(help="Model folder or run folder.")],
-    documents: Annotated[str, typer.Argument(help="Texts, one a line, or a data file or folder; - is stdin.")] = "-",
+    documents: Annotated[str, typer.Argument(help="Texts, one per line, or a data file or folder; - is stdin.")] = "-",
     output: Annotated[
-        str, typer.Option("--output", "-o", help="Where to write: .jsonl, .tsv or .npz; - is stdout.")
+        str, typer.Option("--output", "-o", help="Output file: .jsonl, .tsv or .npz; - is stdout.")
     ] = "-",
-    k: Annotated[int, typer.Option("-k", "--k", help="Labels a document at most.")] = 10,
+    k: Annotated[int, typer.Option("-k", "--k", help="Maximum number of labels per document.")] = 10,
     threshold: Annotated[
         str | None, typer.Option(help="Leave out labels whose score is below this. auto: the calibrated threshold.")
     ] = None,
-    labels: Annotated[str | None, typer.Option(help="File of the only labels to choose from, one a line.")] = None,
+    labels: Annotated[str | None, typer.Option(help="File of allowed labels, one per line.")] = None,
     label_weights: Annotated[
         str | None, typer.Option(help="File of label<TAB>factor lines; scores are multiplied by the factors.")
     ] = None,
     format: Annotated[
-        str, typer.Option(help="Format of DOCUMENTS: text (one a line) or a data format. auto: by the name.")
+        str, typer.Option(help="Format of DOCUMENTS: text (one per line) or a data format. auto: by the name.")
     ] = "auto",
     split: Annotated[str, typer.Option(help="Part to use when DOCUMENTS is a folder.")] = "test",
     to: Annotated[str | None, typer.Option(help="Output format: jsonl, tsv or npz. Not given: by the name.")] = None,
@@ -33,11 +33,12 @@ def predict_command(
 ) -> None:
     """Predict labels for texts or any data file.
 
-    How a data file is read is set with --set, e.g. --set text_column=title; a run remembers how its own data was read.
+    --set takes options for reading a data file, e.g. --set text_column=title; the default is how the run read its data.
     """
     from labelwise.config import ConfigSource
+    from labelwise.runs.documents import Request
     from labelwise.runs.open_model import chosen_threshold, open_model, read_options
-    from labelwise.runs.predict import Request, predict_file
+    from labelwise.runs.predict import predict_file
 
     source = ConfigSource({}, "predict").override(overrides or [])
     options = read_options(model, documents, source.values, source)

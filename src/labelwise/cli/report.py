@@ -19,11 +19,11 @@ def report_command(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace charts in the folder of --plots.")] = False,
 ) -> None:
-    """Write the report of a run or of a study anew: one self-contained HTML page.
+    """Write the report of a run or of a study again: one self-contained HTML page.
 
-    The page is report.html in the folder. It comes from the other files there alone, so an older one is always
-    replaced. A study's charts always go into files too, into its own plots/ if no other folder is named, where older
-    ones are replaced as well; in a folder named with --plots charts are replaced only with --force.
+    The page is report.html in the folder. It is built only from the other files there, so an older one is always
+    replaced. The charts of a study are always written to files too: to its own plots/, where older ones are replaced,
+    or to the folder of --plots, where existing charts are replaced only with --force.
     """
     from pathlib import Path
 
@@ -36,24 +36,24 @@ def report_command(
 
     folder = RunFolder(run)
     if not folder.path.is_dir():
-        raise DataError("there is no such folder; give that of a run or of a study", folder.path)
+        raise DataError("there is no such folder; give the folder of a run or of a study", folder.path)
     if is_study(folder.path):
         for path in write_study_report(folder.path, plots, force):
             echo(f"written: {path}")
         return
     if not is_run(folder.path):
-        raise DataError(_neither(folder.path), folder.path)
+        raise DataError(_neither_message(folder.path), folder.path)
     _ = folder.state
-    # The charts come first: where they may not be written, the report is left as it is.
+    # Charts first: if they may not be written, the old report is kept.
     charts = [] if plots is None else save_plots(folder.path, Path(plots), force=force)
     for path in [write_report(folder.path), *charts]:
         echo(f"written: {path}")
 
 
-def _neither(folder: Path) -> str:
-    """What a folder is not, and what of that is inside."""
+def _neither_message(folder: Path) -> str:
+    """The message for a folder that is neither, with the runs and studies inside it."""
     from labelwise.report.study_files import is_run, is_study
 
     inside = sorted(path.name for path in folder.iterdir() if path.is_dir() and (is_run(path) or is_study(path)))
-    hint = f"; inside are {', '.join(inside[:5])}{', ...' * (len(inside) > 5)}" if inside else ""
-    return f"neither the folder of a run, with state.json, nor of a study, with trials/{hint}"
+    hint = f"; it contains {', '.join(inside[:5])}{', ...' * (len(inside) > 5)}" if inside else ""
+    return f"neither the folder of a run (with state.json) nor of a study (with trials/){hint}"

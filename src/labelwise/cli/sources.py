@@ -1,4 +1,4 @@
-"""What commands read: configs and texts, from files or standard input."""
+"""Inputs of commands: configs and texts, from files or standard input."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def config_source(path: str) -> ConfigSource:
 
 
 def refuse_study(source: ConfigSource) -> None:
-    """Say which command is meant when a run is to be trained from a study file."""
+    """Refuse a study file where a run config is needed, and name the right command."""
     if source.values.keys() & {"vary", "groups", "search", "seeds"} and not source.values.keys() & {"data", "model"}:
-        raise ConfigError(f"{source.name}: this is a study, not the config of a run; labelwise sweep carries it out")
+        raise ConfigError(f"{source.name}: this is a study, not the config of a run; use labelwise sweep")
 
 
 def refuse_run_config(source: ConfigSource) -> None:
-    """Say which command is meant when a study is to be made of a run config."""
+    """Refuse a run config where a study file is needed, and name the right command."""
     if source.values.keys() & {"data", "model"} and not source.values.keys() & {"vary", "groups"}:
         raise ConfigError(
-            f"{source.name}: this is the config of a run, not a study; labelwise train carries it out. A study has the "
+            f"{source.name}: this is the config of a run, not a study; use labelwise train. A study has the "
             "run config under `run` (or names it as `base`), and `vary`"
         )
 
@@ -40,7 +40,7 @@ def stdin_text(what: str) -> str:
 
 
 def refuse_existing(path: str | Path, force: bool) -> Path:
-    """The path, unless something is there and may not be replaced."""
+    """The path as a Path; an error if it exists and `force` is not given."""
     target = Path(path)
     if target.exists() and not force:
         raise DataError(f"{target} exists already; --force replaces it")

@@ -11,11 +11,11 @@ from labelwise.cli.terminal import echo
 from labelwise.run_schema import METRICS
 
 if TYPE_CHECKING:
-    from labelwise.sweep.runner import Finding
+    from labelwise.sweep.runner import SettingResult
     from labelwise.sweep.study import Study
 
 NOT_LEARNED = ("collapsed", "diverged")
-"""Verdicts of trainings that came to nothing."""
+"""Verdicts of failed trainings."""
 
 
 def sweep_command(
@@ -23,10 +23,10 @@ def sweep_command(
     overrides: StudySetOption = None,
     force: ForceOption = False,
 ) -> None:
-    """Train many settings as a study file says, and put them into one table.
+    """Train many settings of a study file, and print one table of results.
 
-    The same command goes on with a sweep that was stopped; finished trials are not run again. The folder of another
-    study is kept unless --force is given. Fields of the run that all trials share are set with run., as in
+    Run the same command again to resume a sweep; finished trials are not run again. The folder of another study is
+    replaced only with --force. Fields of the run that all trials share are set with run., as in
     --set run.data.limit=1000.
     """
     from labelwise.cli.sources import config_source, refuse_run_config
@@ -40,17 +40,17 @@ def sweep_command(
     refuse_run_config(source)
     checked = read_study(source)
     try:
-        findings = run_sweep(checked, force)
+        results = run_sweep(checked, force)
     except KeyboardInterrupt:
-        echo(f"stopped; the same command goes on with {checked.folder}", err=True)
+        echo(f"stopped; run the same command again to resume {checked.folder}", err=True)
         raise typer.Exit(130) from None
-    rows = result_rows(checked, findings)
-    write_results(checked, findings, rows)
-    inspect_chosen(checked, findings)
-    _show(checked, findings, rows)
+    rows = result_rows(checked, results)
+    write_results(checked, results, rows)
+    inspect_chosen(checked, results)
+    _show(checked, results, rows)
     if checked.config.report:
         _report(checked)
-    if all(found.status == FAILED for finding in findings for found in finding.outcomes.values()):
+    if all(outcome.status == FAILED for result in results for outcome in result.outcomes.values()):
         raise typer.Exit(2)
 
 
@@ -66,30 +66,30 @@ def _report(study: Study) -> None:
     echo(f"written: {page}, {len(plots)} charts in {plots[0].parent}" if plots else f"written: {page}")
 
 
-def _show(study: Study, findings: list[Finding], rows: list[dict[str, Any]]) -> None:
+def _show(study: Study, results: list[SettingResult], rows: list[dict[str, Any]]) -> None:
     from labelwise.cli.tables import print_table
     from labelwise.formatting import percent
     from labelwise.report.wording import short_names
     from labelwise.sweep.results import CSV, JSON, varying
 
-    metric, paths = study.config.metric, varying(findings)
+    metric, paths = study.config.metric, varying(results)
     group = ["group"] if study.config.groups else []
     verdict = ["verdict"] if any(row["verdict"] for row in rows) else []
     test = [f"test {metric}"] if any(row[f"test {metric}"] is not None for row in rows) else []
     several = study.config.seeds is not None
     spread = ["deviation"] if several else []
     heads = [*group, *short_names(paths), f"{metric}, %", *(["+-", "seeds"] if several else []), *test]
-    shares = {metric, "deviation", *test}
+    fractions = {metric, "deviation", *test}
     fields = [*group, *paths, metric, *spread, *(["seeds"] if several else []), *test, "seconds", *verdict, "status"]
     cells = [
-        ["" if row[f] is None else percent(row[f]) if f in shares else str(row[f]) for f in fields] for row in rows
+        ["" if row[f] is None else percent(row[f]) if f in fractions else str(row[f]) for f in fields] for row in rows
     ]
     title = f"{study.folder}: {len(rows)} settings, chosen by {metric} on the valid part"
     print_table(title, [*heads, "mean seconds" if several else "seconds", *verdict, "status"], cells)
     if rows and rows[0][metric] is not None and any(word in (rows[0]["verdict"] or "") for word in NOT_LEARNED):
         echo(
-            f"- the best setting is no good either: {rows[0]['verdict']}. Its score may be that of a model which has "
-            f"learned nothing; the remedy is in {study.folder / 'trials' / rows[0]['trials'][0] / METRICS}"
+            f"- even the best setting failed to learn: {rows[0]['verdict']}. Its score may be that of a model that has "
+            f"learned nothing; the advice is in {study.folder / 'trials' / rows[0]['trials'][0] / METRICS}"
         )
     for message in dict.fromkeys(row["message"] for row in rows if row["message"]):
         echo(f"- {message}")

@@ -1,4 +1,4 @@
-"""Tables on the terminal; plain and uncut when the output goes to a file or a pipe."""
+"""Tables on the terminal; plain text without wrapping if the output is a file or a pipe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from labelwise.run_schema import MODEL, REPORT, RESULTS, Results, read_json
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """A table; the first column is text, the others are aligned to the right."""
+    """Print a table; the first column is text, the others are aligned to the right."""
     title, columns = printable(title), [printable(column) for column in columns]
     cells = [[" ".join(printable(str(cell)).splitlines()) for cell in row] for row in rows]
     if not sys.stdout.isatty():
@@ -27,7 +27,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
     for position, column in enumerate(columns):
         table.add_column(column, justify="left" if position == 0 else "right", overflow="fold")
     for row in cells:
-        table.add_row(*map(Text, row))  # Text: brackets in names are no markup
+        table.add_row(*map(Text, row))  # Text: brackets in names are not markup
     Console().print(table)
 
 
@@ -40,7 +40,7 @@ def _print_plain(title: str, columns: Sequence[str], cells: Sequence[Sequence[st
 
 
 def show_evaluation(title: str, evaluation: dict[str, Any], baseline: Mapping[str, float | None] | None = None) -> None:
-    """Scores with their intervals, and a baseline's beside them."""
+    """Print scores with their intervals, and those of a baseline."""
     intervals = evaluation.get("intervals", {})
     columns = [
         "metric",
@@ -64,7 +64,7 @@ def show_evaluation(title: str, evaluation: dict[str, Any], baseline: Mapping[st
 
 
 def show_calibration(title: str, report: dict[str, Any]) -> None:
-    """What a calibration found: scores beside the share of right labels, and the threshold."""
+    """Print a calibration: the fraction of correct labels per range of scores, and the threshold."""
     before = report["before"] or [None] * len(report["after"])
     rows = [
         [
@@ -75,7 +75,7 @@ def show_calibration(title: str, report: dict[str, Any]) -> None:
         ]
         for first, after in zip(before, report["after"], strict=True)
     ]
-    columns = ["score", "labels before", "right, %", "labels after", "right, %"]
+    columns = ["score", "labels before", "correct, %", "labels after", "correct, %"]
     print_table(f"{title}: {report['n_documents']:,} documents", columns, rows)
     was = "" if report["error_before"] is None else f" (before: {percent(report['error_before'])})"
     echo(f"calibration error {percent(report['error_after'])} %{was}")
@@ -83,9 +83,9 @@ def show_calibration(title: str, report: dict[str, Any]) -> None:
 
 
 def _threshold_line(report: dict[str, Any]) -> str:
-    wanted = report["wanted_precision"]
-    chosen = "for the best micro-F1" if wanted is None else f"for precision {percent(wanted)} %"
-    missed = "" if report["reached"] else ", which is out of reach"
+    target = report["wanted_precision"]
+    chosen = "for the best micro-F1" if target is None else f"for precision {percent(target)} %"
+    missed = "" if report["reached"] else ", which was not reached"
     return (
         f"scores are probabilities; threshold {report['threshold']:.4g} {chosen}{missed}: expect precision "
         f"{percent(report['precision'])}, recall {percent(report['recall'])}, micro-F1 {percent(report['f1'])}"
@@ -93,7 +93,7 @@ def _threshold_line(report: dict[str, Any]) -> str:
 
 
 def show_results(run: Path) -> None:
-    """What a run came to."""
+    """Print the results of a run."""
     if (run / RESULTS).exists():
         results = read_json(run / RESULTS, Results)
         baseline = None if results.baseline is None else results.baseline.values

@@ -1,4 +1,4 @@
-"""What commands print goes through here: control characters of names and texts are shown, not obeyed."""
+"""Output of commands: control characters in names and texts are escaped."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def echo_json(value: Any) -> None:
 
 
 class LogFormatter(logging.Formatter):
-    """Messages alone."""
+    """Formats log records as their message only."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One message."""
+        """The escaped message."""
         return printable(super().format(record))

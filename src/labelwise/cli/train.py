@@ -16,15 +16,17 @@ def train_command(
     force: ForceOption = False,
     repetition: Annotated[
         list[int] | None,
-        typer.Option(help="Train only this part of a model that is made of repetitions (mach). May be repeated."),
+        typer.Option(
+            help="Train only this repetition of a model that consists of repetitions (mach). May be repeated."
+        ),
     ] = None,
 ) -> None:
-    """Train a model, evaluate it and write a report, as a config says.
+    """Train a model, evaluate it and write a report, as configured.
 
-    The same command goes on with a run that was stopped. A finished run is kept unless --force is given.
+    Run the same command again to resume a run. A finished run is replaced only with --force.
 
-    With --repetition no run is made: one part of a model is trained and kept, by as many processes as you like at the
-    same time; the command without it then puts all parts together.
+    With --repetition no run is created: one repetition of a model is trained and saved. Any number of processes can do
+    this at the same time; the command without it then combines all repetitions into a model.
     """
     from labelwise.cli.sources import config_source, refuse_study
     from labelwise.cli.tables import show_results
@@ -43,12 +45,12 @@ def train_command(
         try:
             echo(f"finished repetitions are in {train_repetitions(checked, repetition)}")
         except KeyboardInterrupt:
-            echo("stopped; the same command goes on", err=True)
+            echo("stopped; run the same command again to resume", err=True)
             raise typer.Exit(130) from None
         return
     try:
         run = train(checked, force)
     except KeyboardInterrupt:
-        echo(f"stopped; the same command goes on with {checked.run.folder}", err=True)
+        echo(f"stopped; run the same command again to resume {checked.run.folder}", err=True)
         raise typer.Exit(130) from None
     show_results(run.path)

@@ -25,7 +25,7 @@ from labelwise.kernels.buckets.bucket_scan import (
     scan_one,
     score_members,
 )
-from labelwise.topk import NOTHING, in_order
+from labelwise.topk import NO_LABEL, sorted_by_score
 
 FIRST_BUCKETS, FIRST_MEMBERS = 8, 32
 """The search begins with labels of so many best buckets of the first table; at least so many of them are scored."""
@@ -61,7 +61,7 @@ class DocumentGroup:
         self.steps = np.zeros(LANES)
         self.bounds = self.tops.sum(0, dtype=np.float64)
         self.best = np.full((LANES, k), -np.inf, np.float32)
-        self.ids = np.full((LANES, k), NOTHING, np.int32)
+        self.ids = np.full((LANES, k), NO_LABEL, np.int32)
         self.results: list[ScanResult] = []
 
     def score_best_buckets(self, rows: np.ndarray, order: np.ndarray, offsets: np.ndarray) -> None:
@@ -122,7 +122,7 @@ class SingleDocument:
         self.tops = scores.max(1) if finite else scores[:, 0]
         self.bound, self.step, self.limit = float(self.tops.sum(dtype=np.float64)), 0.0, 0
         self.best = np.full((1, k), -np.inf, np.float32)
-        self.ids = np.full((1, k), NOTHING, np.int32)
+        self.ids = np.full((1, k), NO_LABEL, np.int32)
         self.results: list[ScanResult] = []
 
     def score_best_buckets(self, rows: np.ndarray, order: np.ndarray, offsets: np.ndarray) -> None:
@@ -190,10 +190,10 @@ def _merged(results: Sequence[ScanResult]) -> tuple[np.ndarray, np.ndarray]:
     k = results[0][0].shape[1]
     best = np.concatenate([scores for scores, _, _ in results], 1)
     ids = np.concatenate([labels for _, labels, _ in results], 1)
-    top = in_order(ids, best)
+    top = sorted_by_score(ids, best)
     best, ids = top.scores, top.ids
     duplicate = np.zeros(ids.shape, bool)
-    duplicate[:, 1:] = (ids[:, 1:] == ids[:, :-1]) & (ids[:, 1:] != NOTHING)  # equal scores: duplicates are neighbours
+    duplicate[:, 1:] = (ids[:, 1:] == ids[:, :-1]) & (ids[:, 1:] != NO_LABEL)  # equal scores: duplicates are neighbours
     order = np.argsort(duplicate, axis=1, kind="stable")[:, :k]
     return np.take_along_axis(best, order, 1), np.take_along_axis(ids, order, 1)
 

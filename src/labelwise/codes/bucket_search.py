@@ -23,10 +23,12 @@ from labelwise.codes.buckets import BucketTables, members
 from labelwise.kernels.buckets.bucket_candidates import MAX_HITS, best_candidates
 from labelwise.kernels.buckets.bucket_scan import LANES, LEAST, MEDIAN, SUM, all_scores
 from labelwise.parallel import ranges, run_all, threads
-from labelwise.topk import NOTHING, TopK, in_order
+from labelwise.topk import NO_LABEL, TopK, sorted_by_score
 
 Aggregation = Literal["mean", "least", "median"]
 """How a label's scores in all tables are combined."""
+Score = Literal["logits", "mean", "least", "median", "unbiased"]
+"""How bucket scores become a label's score: what is combined, and how."""
 AGGREGATIONS: dict[Aggregation, int] = {"mean": SUM, "least": LEAST, "median": MEDIAN}
 FIRST_LABELS, GROWTH, FLAG_GROWTH = 256, 4096, 32
 """Labels whose scores are all computed, and by which factor their number grows before bytes are recomputed: rarely for
@@ -96,7 +98,7 @@ class BucketSearch:
             run_all(lambda item: item[0].scan(self._blocks(*item[1:], labels)), work)
             for group in groups:
                 group.merge()
-        ids = np.full((n_documents, k), NOTHING, np.int32)
+        ids = np.full((n_documents, k), NO_LABEL, np.int32)
         best = np.full((n_documents, k), -np.inf, np.float32)
         for group in groups:
             ids[group.documents], best[group.documents] = group.ids[group.valid], group.best[group.valid]
@@ -141,7 +143,7 @@ class BucketSearch:
     ) -> TopK:
         """The top k of some labels by `to_score` of aggregated scores times weight; all are computed, in blocks."""
         n_documents = scores.shape[2]
-        ids = np.full((n_documents, 0), NOTHING, np.int32)
+        ids = np.full((n_documents, 0), NO_LABEL, np.int32)
         best = np.full((n_documents, 0), -np.inf, np.float32)
         valid: Any = np.isfinite(scores).all((0, 1))
         kernel: Any = all_scores
@@ -154,9 +156,9 @@ class BucketSearch:
             )
             best = np.concatenate([best, weighted], 1)
             ids = np.concatenate([ids, np.broadcast_to(chosen.astype(np.int32), weighted.shape)], 1)
-            top = in_order(ids, best).head(k)
+            top = sorted_by_score(ids, best).head(k)
             ids, best = top.ids, top.scores
-        return TopK(np.where(np.isneginf(best), np.int32(NOTHING), ids), best)
+        return TopK(np.where(np.isneginf(best), np.int32(NO_LABEL), ids), best)
 
     # --- candidates ---
 
@@ -183,7 +185,7 @@ class BucketSearch:
         """
         n_tables, n_buckets, n_documents = scores.shape
         (order, offsets), rows = self._members, self._rows
-        ids = np.full((n_documents, k), NOTHING, np.int32)
+        ids = np.full((n_documents, k), NO_LABEL, np.int32)
         best = np.full((n_documents, k), -np.inf, np.float32)
         top, min_hits = min(buckets, n_buckets), min(hits, n_tables, MAX_HITS)
         kernel: Any = best_candidates

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from labelwise.topk import NOTHING
+from labelwise.topk import NO_LABEL
 
 BATCH_DOCUMENTS = 1 << 16
 """Documents processed at a time."""
@@ -26,15 +26,15 @@ def training_nodes(true: Any, ranked: np.ndarray, count: int) -> np.ndarray:
     true
         CSR [documents, nodes], columns sorted.
     ranked
-        Predicted nodes [documents, ranks], best first, padded with NOTHING.
+        Predicted nodes [documents, ranks], best first, padded with NO_LABEL.
     count
         Nodes per document.
 
     Returns
     -------
-    int32 [documents, count], padded with NOTHING.
+    int32 [documents, count], padded with NO_LABEL.
     """
-    chosen = np.full((true.shape[0], count), NOTHING, np.int32)
+    chosen = np.full((true.shape[0], count), NO_LABEL, np.int32)
     for begin in range(0, true.shape[0], BATCH_DOCUMENTS):
         end = min(begin + BATCH_DOCUMENTS, true.shape[0])
         first, last = true.indptr[begin], true.indptr[end]
@@ -50,7 +50,7 @@ def _choose(
     n_ranks = ranked.shape[1]
     rows = np.repeat(np.arange(len(ranked)), n_ranks)
     nodes, ranks = ranked.ravel(), np.tile(np.arange(n_ranks), len(ranked))
-    rows, ranks, nodes = (part[nodes != NOTHING] for part in (rows, ranks, nodes))
+    rows, ranks, nodes = (part[nodes != NO_LABEL] for part in (rows, ranks, nodes))
     true_keys = true_rows.astype(np.int64) * n_nodes + true_nodes
     keys = rows.astype(np.int64) * n_nodes + nodes
     is_true, was_ranked = _in(keys, true_keys), _in(true_keys, np.sort(keys))
@@ -79,15 +79,15 @@ def _in(values: np.ndarray, among: np.ndarray) -> np.ndarray:
 
 
 def children_of(nodes: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """The children of each document's nodes: int64 [documents, nodes x maximum children], padded with NOTHING.
+    """The children of each document's nodes: int64 [documents, nodes x maximum children], padded with NO_LABEL.
 
     The children of node p are ``offsets[p]`` to ``offsets[p + 1]``; each node is padded to the maximum.
     """
     max_children = int(np.diff(offsets).max())
     known = np.maximum(nodes, 0)
-    begins, ends = offsets[known], np.where(nodes == NOTHING, 0, offsets[known + 1])
+    begins, ends = offsets[known], np.where(nodes == NO_LABEL, 0, offsets[known + 1])
     grid = begins[..., None] + np.arange(max_children)
-    return np.where(grid < ends[..., None], grid, NOTHING).reshape(len(nodes), nodes.shape[1] * max_children)
+    return np.where(grid < ends[..., None], grid, NO_LABEL).reshape(len(nodes), nodes.shape[1] * max_children)
 
 
 def candidate_targets(candidates: np.ndarray, true: Any, documents: np.ndarray) -> np.ndarray:
@@ -97,4 +97,4 @@ def candidate_targets(candidates: np.ndarray, true: Any, documents: np.ndarray) 
     n_nodes = true.shape[1]
     keys = np.arange(len(documents))[:, None] * n_nodes + candidates
     is_true = _in(keys.ravel(), rows.astype(np.int64) * n_nodes + picked.indices).reshape(candidates.shape)
-    return (is_true & (candidates != NOTHING)).astype(np.float32)
+    return (is_true & (candidates != NO_LABEL)).astype(np.float32)

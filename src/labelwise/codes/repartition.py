@@ -22,7 +22,7 @@ from labelwise.config import Config
 from labelwise.data.csr import pick_rows
 from labelwise.data.dataset import row_pieces
 from labelwise.kernels.buckets.least_loaded import least_loaded
-from labelwise.mapped import counts_of, forget
+from labelwise.mapped import counts_of, release_pages
 from labelwise.progress import progress
 
 Count = Annotated[int, Field(ge=1)]
@@ -129,7 +129,7 @@ def _documents(labels: Any, first: int, last: int) -> np.ndarray:
         piece = labels.indices[labels.indptr[begin] : labels.indptr[end]]
         cumulative = np.concatenate([[0], np.cumsum((piece >= first) & (piece <= last))])
         documents.append(begin + np.flatnonzero(np.diff(cumulative[ends])))
-        forget(piece)
+        release_pages(piece)
     return np.concatenate(documents)
 
 

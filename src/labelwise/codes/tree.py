@@ -19,7 +19,7 @@ from scipy import sparse
 from labelwise.checks import are_offsets, are_sizes, in_range
 from labelwise.data.dataset import canonical_csr
 from labelwise.errors import ConfigError, DataError, ModelFormatError
-from labelwise.store import stored
+from labelwise.store import get_tensor
 
 MAX_LEVELS = 128
 
@@ -216,7 +216,7 @@ class LabelTree:
     def from_tensors(cls, prefix: str, tensors: Mapping[str, np.ndarray], path: Path) -> LabelTree:
         """Restore what `to_tensors` returned, checked in full: kernels index with it unchecked."""
         sizes, parents, label_order = (
-            stored(tensors, f"{prefix}.{part}", path) for part in ("sizes", "parents", "label_order")
+            get_tensor(tensors, f"{prefix}.{part}", path) for part in ("sizes", "parents", "label_order")
         )
         valid = (
             sizes.ndim == parents.ndim == label_order.ndim == 1

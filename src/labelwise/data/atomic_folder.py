@@ -14,7 +14,7 @@ from typing import Any
 from labelwise import __version__
 from labelwise.atomic import replace_folder
 from labelwise.errors import DataError
-from labelwise.file_lock import locked
+from labelwise.file_lock import lock_folder
 
 SOURCE = "source.json"
 """Every data folder written by labelwise contains this file, which records the source of the data."""
@@ -48,7 +48,7 @@ def data_folder(target: str | Path, source: Mapping[str, Any], force: bool = Fal
 def exclusive(folder: Path) -> Iterator[None]:
     """Lock a folder against other processes until the block ends."""
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder, DataError("another process is using this folder; wait until it has ended", folder)):
+    with lock_folder(folder, DataError("another process is using this folder; wait until it has ended", folder)):
         yield
 
 

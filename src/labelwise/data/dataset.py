@@ -19,7 +19,7 @@ from labelwise.data.blocks import Blocks
 from labelwise.data.csr import pick_rows
 from labelwise.data.label_space import check_distinct, positions_in
 from labelwise.errors import DataError
-from labelwise.mapped import counts_of, forget, in_pieces, mapping_of
+from labelwise.mapped import counts_of, in_pieces, mapping_of, release_pages
 from labelwise.strings import Strings
 
 Features = sparse.csr_array | np.ndarray | Blocks
@@ -251,8 +251,8 @@ def _rows_are_canonical(matrix: Any, first: int, last: int) -> bool:
     begin, end = matrix.indptr[first], matrix.indptr[last]
     indices, data = matrix.indices[begin:end], matrix.data[begin:end]
     sound = is_canonical(matrix.indptr[first : last + 1] - begin, indices, data, last - first, matrix.shape[1])
-    forget(indices)
-    forget(data)
+    release_pages(indices)
+    release_pages(data)
     return sound
 
 

@@ -28,7 +28,7 @@ from labelwise.data.csr import (
 )
 from labelwise.data.dataset import Dataset, row_pieces
 from labelwise.errors import DataError
-from labelwise.mapped import forget, in_pieces
+from labelwise.mapped import in_pieces, release_pages
 from labelwise.strings import Strings
 
 CHUNK_ENTRIES = 1 << 20
@@ -114,8 +114,8 @@ def _copy_rows(matrix: Any, indices: np.ndarray, folder: Path) -> Any:
     for first, last in row_pieces(ends, CHUNK_ENTRIES):
         part = pick_rows(matrix, indices[first:last])
         builder.add(np.diff(part.indptr), part.indices, part.data, 1.0)
-        forget(matrix.indices)
-        forget(matrix.data)
+        release_pages(matrix.indices)
+        release_pages(matrix.data)
     return builder.matrix(matrix.shape[1])
 
 
@@ -192,8 +192,8 @@ def _stack(matrices: Sequence[Any], folder: Path | None) -> Any:
             counts = np.diff(matrix.indptr[first : last + 1]).astype(np.int32)
             fraction = (builder.size + end - begin) / max(total, 1)
             builder.add(counts, matrix.indices[begin:end], matrix.data[begin:end], fraction)
-            forget(matrix.indices)
-            forget(matrix.data)
+            release_pages(matrix.indices)
+            release_pages(matrix.data)
     return builder.matrix(width)
 
 

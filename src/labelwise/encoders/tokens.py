@@ -17,7 +17,7 @@ from labelwise.encoders.config import EncoderConfig
 from labelwise.encoders.saved_settings import call_guarded, check_tokenizer
 from labelwise.errors import ConfigError, MissingDependencyError, ModelFormatError
 from labelwise.progress import progress
-from labelwise.store import stored
+from labelwise.store import get_tensor
 from labelwise.strings import Strings
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ class TextTokenizer:
         """Rebuild the tokenizer from what `state` returned; only data is read, no code is run."""
         from tokenizers import Tokenizer
 
-        text, pad = stored(tensors, "tokenizer", path), stored(tensors, "pad", path)
+        text, pad = get_tensor(tensors, "tokenizer", path), get_tensor(tensors, "pad", path)
         if pad.dtype != np.int64 or pad.shape != (1,) or pad[0] < 0:
             raise ModelFormatError(f"{path}: the tokenizer is damaged")
         rules = check_tokenizer(text, path)

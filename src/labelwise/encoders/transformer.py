@@ -26,7 +26,7 @@ from labelwise.encoders.encoder_files import check_vocabulary, encoder_source
 from labelwise.encoders.saved_settings import call_guarded, check_shapes, checked_settings
 from labelwise.encoders.tokens import TextTokenizer, state_of
 from labelwise.errors import ConfigError, MissingDependencyError, ModelFormatError
-from labelwise.store import stored
+from labelwise.store import get_tensor
 from labelwise.strings import Strings
 
 try:
@@ -151,7 +151,7 @@ class TransformerEncoder(nn.Module):
         """Rebuild the encoder from what `state` returned. Weights stay memory-mapped."""
         tokenizer = TextTokenizer.restored(tensors, path)
         weights = state_of("weights.", tensors)
-        settings = checked_settings(stored(tensors, "config", path), len(weights), path)
+        settings = checked_settings(get_tensor(tensors, "config", path), len(weights), path)
         try:
             with _quiet():
                 check_shapes(lambda: _architecture(settings), weights, path)
@@ -169,7 +169,7 @@ class TransformerEncoder(nn.Module):
 
 def _take_weights(backbone: Any, arrays: Mapping[str, np.ndarray], path: Path) -> None:
     for name, expected in backbone.state_dict().items():
-        array = stored(arrays, name, path)
+        array = get_tensor(arrays, name, path)
         if array.shape != tuple(expected.shape) or array.dtype.kind != dtype_kind(expected):
             raise ModelFormatError(f"{path}: the shape of the weight {name} differs from the settings")
     backbone.load_state_dict({key: as_tensor(value) for key, value in arrays.items()}, strict=True, assign=True)

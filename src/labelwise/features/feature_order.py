@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -18,7 +18,7 @@ from labelwise.checks import in_range
 from labelwise.errors import DataError, ModelFormatError
 from labelwise.features.rows import NO_COLUMNS, FeatureRows, as_csr, blocks_of
 from labelwise.parallel import ranges, run_all, threads
-from labelwise.store import stored
+from labelwise.store import get_tensor
 
 MIN_PARALLEL = 64  # documents up to which one thread is faster than several
 MAX_FEATURES = 1 << 30
@@ -60,7 +60,7 @@ class FeatureOrder:
         return cls(original)
 
     @classmethod
-    def learn(cls, features: Any, in_place: bool = False) -> tuple[FeatureOrder, FeatureRows]:
+    def learn(cls, features: Any, in_place: bool = False) -> OrderedFeatures:
         """The order of the training features, and the features renumbered by it; `in_place` overwrites the CSR."""
         csr, dense = blocks_of(features)
         order = cls.by_frequency(csr, dense.shape[1])
@@ -68,7 +68,8 @@ class FeatureOrder:
         n_seen = int(ordered.indices.max(initial=-1)) + 1  # all features that occur have the lowest numbers
         shape = (csr.shape[0], len(order.original))
         unused = shape[1] - n_seen - dense.shape[1]
-        return order, FeatureRows(ordered.indptr, ordered.indices, ordered.data, shape, dense, n_seen, unused=unused)
+        rows = FeatureRows(ordered.indptr, ordered.indices, ordered.data, shape, dense, n_seen, unused=unused)
+        return OrderedFeatures(order, rows)
 
     def apply(self, features: Any, in_place: bool = False) -> Any:
         """Renumber the columns of a CSR matrix, in a copy unless `in_place`."""
@@ -116,7 +117,7 @@ class FeatureOrder:
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, np.ndarray], n_features: int, path: Path) -> FeatureOrder:
         """Restore ``original`` and check that it is a permutation: kernels index with it unchecked."""
-        original = stored(tensors, "feature_order", path)
+        original = get_tensor(tensors, "feature_order", path)
         sound = original.dtype == np.int32 and original.shape == (n_features,) and in_range(original, n_features)
         if sound:
             seen = np.zeros(n_features, bool)
@@ -125,3 +126,10 @@ class FeatureOrder:
         if not sound:
             raise ModelFormatError(f"{path}: the order of features is damaged")
         return cls(original)
+
+
+class OrderedFeatures(NamedTuple):
+    """Training features, renumbered by the order next to them."""
+
+    order: FeatureOrder
+    rows: FeatureRows

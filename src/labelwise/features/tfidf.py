@@ -30,7 +30,7 @@ from labelwise.kernels.text.term_rows import UNKNOWN, count_kept, look_up, write
 from labelwise.kernels.text.term_table import TermTable, as_bytes, as_positions
 from labelwise.kernels.text.words import folding_table
 from labelwise.parallel import run_all
-from labelwise.store import stored, strings_from_tensors, strings_to_tensors
+from labelwise.store import get_tensor, strings_from_tensors, strings_to_tensors
 from labelwise.strings import Strings
 
 
@@ -80,6 +80,10 @@ class TfidfConfig(Config):
                 unfit = ", ".join((["idf"] if self.idf else []) + learned)
                 raise ValueError(f"hash_bits learns nothing from documents, so it cannot be used with {unfit}")
         return self
+
+
+LINEAR_TFIDF = TfidfConfig(sublinear=True)
+"""Default TF-IDF of linear methods and mach."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +185,7 @@ class Tfidf:
         vocabulary = strings_from_tensors("vocabulary", tensors, path)
         idf = None
         if self.config.idf:
-            idf = np.array(stored(tensors, "idf", path))
+            idf = np.array(get_tensor(tensors, "idf", path))
             if idf.dtype != np.float64 or idf.shape != (len(vocabulary),) or not np.isfinite(idf).all():
                 raise ModelFormatError(f"{path}: idf is not a finite weight for each of {len(vocabulary):,} terms")
         lookup = _build_lookup(vocabulary, self.config.ngrams[1])

@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from labelwise.heads.config import HeadConfig
 from labelwise.heads.losses import ScoreLoss, best_constants, label_priors, make_loss
-from labelwise.topk import NOTHING
+from labelwise.topk import NO_LABEL
 
 INITIAL_STD = 0.02
 """Standard deviation of the initial weights."""
@@ -100,7 +100,7 @@ class FlatHead(nn.Module):
 
     def _best_of_few(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
         best = vectors.new_full((len(vectors), k), -torch.inf)
-        ids = torch.full((len(vectors), k), NOTHING, device=vectors.device)
+        ids = torch.full((len(vectors), k), NO_LABEL, device=vectors.device)
         for begin in range(0, self.n_labels, self.config.block):
             end = min(begin + self.config.block, self.n_labels)
             scores = torch.addmm(self.bias[begin:end], vectors, self.weight[begin:end].T)

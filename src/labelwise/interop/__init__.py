@@ -1,1 +1,1 @@
-"""What other tools wrote, turned into ours: configs today, saved models later."""
+"""Imports files of other tools: configs today, saved models later."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from labelwise.config import ConfigSource, Place, to_yaml
+from labelwise.config import ConfigSource, KeyPath, to_yaml
 from labelwise.errors import ConfigError, did_you_mean
 from labelwise.runs.config import RunConfig, run_config
 
@@ -25,21 +25,21 @@ KINDS = {
     "word": "a word",
     "words": "a list of words",
     "counts": "a list of whole numbers",
-    "section": "a section with keys of its own",
+    "section": "a section with keys",
 }
 
 
 @dataclass(frozen=True)
 class Note:
-    """A key that was not converted as it is, and why."""
+    """A key that was not converted unchanged, and why."""
 
     where: str
     key: str
-    says: str
+    text: str
     line: int = 0
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.key}: {self.says}" if self.key else f"{self.where}: {self.says}"
+        return f"{self.where}: {self.key}: {self.text}" if self.key else f"{self.where}: {self.text}"
 
 
 class ConfigConversion:
@@ -49,69 +49,69 @@ class ConfigConversion:
         self.source = source
         self.values: dict[str, Any] = {}
         self.notes: list[Note] = []
-        self.filled: list[str] = []
-        self.seen: set[Place] = set()
-        self._lines: dict[Place, int] = {}
+        self.defaults_used: list[str] = []
+        self.seen: set[KeyPath] = set()
+        self._lines: dict[KeyPath, int] = {}
 
-    def has(self, *place: str) -> bool:
-        """Whether the key is there with a value."""
-        return self._found(place) is not None
+    def has(self, *keys: str) -> bool:
+        """Whether the key is present with a value."""
+        return self._raw_value(keys) is not None
 
-    def get(self, *place: str, kind: str) -> Any:
+    def get(self, *keys: str, kind: str) -> Any:
         """The checked value of a key, or None; marks the key as read."""
-        self.seen.add(place)
-        found = self._found(place)
-        if found is None:
+        self.seen.add(keys)
+        raw = self._raw_value(keys)
+        if raw is None:
             return None
-        value = self._as_kind(found, place, kind)
+        value = self._as_kind(raw, keys, kind)
         if value is None:
-            raise ConfigError(f"{self.source.where(place)}: {'.'.join(place)}: {KINDS[kind]} is needed, got {found!r}")
+            raise ConfigError(f"{self.source.where(keys)}: {'.'.join(keys)}: {KINDS[kind]} is needed, got {raw!r}")
         return value
 
-    def put(self, ours: str, value: Any, *place: str) -> None:
-        """Set one of our fields; `place` is the key it came from."""
+    def put(self, ours: str, value: Any, *keys: str) -> None:
+        """Set one of our fields; `keys` is the key it came from."""
         parts = tuple(ours.split("."))
         section = self.values
         for part in parts[:-1]:
             section = section.setdefault(part, {})
         section[parts[-1]] = value
-        if place in self.source.lines:
-            self._lines[parts] = self.source.lines[place]
+        if keys in self.source.lines:
+            self._lines[parts] = self.source.lines[keys]
 
-    def move(self, *place: str, to: str, kind: str, default: Any = None) -> Any:
+    def move(self, *keys: str, to: str, kind: str, default: Any = None) -> Any:
         """Copy a value to our field; a default of the other tool is written out."""
-        value = self.get(*place, kind=kind)
+        value = self.get(*keys, kind=kind)
         if value is None and default is not None:
             value = default
-            self.filled.append(f"{to} {default}")
+            self.defaults_used.append(f"{to} {default}")
         if value is not None:
-            self.put(to, value, *place)
+            self.put(to, value, *keys)
         return value
 
-    def note(self, text: str, *place: str) -> None:
+    def note(self, text: str, *keys: str) -> None:
         """Add a note on a key, if the file has it."""
-        self.seen.add(place)
-        if self.has(*place):
-            where = self.source.where(place)
-            self.notes.append(Note(where, ".".join(place), text, self.source.lines.get(place, 0)))
+        self.seen.add(keys)
+        if self.has(*keys):
+            where = self.source.where(keys)
+            self.notes.append(Note(where, ".".join(keys), text, self.source.lines.get(keys, 0)))
 
     def note_file(self, text: str) -> None:
         """Add a note on the whole file."""
         self.notes.append(Note(self.source.name, "", text))
 
     def note_unknown(self, known: Iterable[str], section: str | None = None) -> None:
-        """Add a note on every key that was not read; `known` are the candidates for a misspelt one."""
+        """Add a note on every key that was not read; `known` are the candidates for spelling suggestions."""
         values = self.source.values if section is None else self.source.values.get(section)
         for key in values if isinstance(values, dict) else ():
-            place = (str(key),) if section is None else (section, str(key))
-            if place not in self.seen:
-                near = did_you_mean(str(key), known)
-                hint = f"; {near}" if near.startswith("did") else ""
-                line = self.source.lines.get(place, 0)
-                says = f"unknown key, ignored{hint}"
-                self.notes.append(Note(self.source.where(place), ".".join(place), says, line))
+            keys = (str(key),) if section is None else (section, str(key))
+            if keys not in self.seen:
+                hint = did_you_mean(str(key), known)
+                suggestion = f"; {hint}" if hint.startswith("did") else ""
+                line = self.source.lines.get(keys, 0)
+                text = f"unknown key, ignored{suggestion}"
+                self.notes.append(Note(self.source.where(keys), ".".join(keys), text, line))
 
-    def finished(self) -> RunConfig:
+    def validate(self) -> RunConfig:
         """The validated result; errors name the line of the other tool's file."""
         self.notes.sort(key=lambda note: (note.line == 0, note.line))
         return run_config(ConfigSource(self.values, self.source.name, self._lines))
@@ -122,13 +122,13 @@ class ConfigConversion:
         ordered = {name: self.values[name] for name in RunConfig.model_fields if name in self.values}
         return "".join(f"# {line}\n" for line in (heading, *notes)) + to_yaml(ordered)
 
-    def _found(self, place: tuple[str, ...]) -> Any:
+    def _raw_value(self, keys: tuple[str, ...]) -> Any:
         value: Any = self.source.values
-        for part in place:
+        for part in keys:
             value = value.get(part) if isinstance(value, dict) else None
         return value
 
-    def _as_kind(self, value: Any, place: tuple[str, ...], kind: str) -> Any:
+    def _as_kind(self, value: Any, keys: tuple[str, ...], kind: str) -> Any:
         is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
         if kind == "section":
             return value if isinstance(value, dict) else None
@@ -139,7 +139,7 @@ class ConfigConversion:
         if kind == "number":
             return value if is_number else None
         if kind == "word":
-            return None if isinstance(value, dict | list | bool) else str(self.source.texts.get(place, value))
+            return None if isinstance(value, dict | list | bool) else str(self.source.texts.get(keys, value))
         items = value if isinstance(value, list) else re.split(r"[\s,]+", str(value)) if kind == "words" else [value]
         if kind == "words":
             return [str(item) for item in items]

@@ -11,45 +11,45 @@ from labelwise.interop.config_conversion import ConfigConversion
 KEY = "liblinear_options"
 LOSSES = {0: "logistic", 1: "squared_hinge", 2: "squared_hinge", 3: "hinge", 7: "logistic"}
 DUAL = (1, 3, 7)
-MOST_PASSES = 300
+MAX_PASSES = 300
 """Maximum number of passes of LIBLINEAR's dual solvers."""
 WITH_VALUE = ("-s", "-c", "-p", "-e", "-B", "-m", "-w1", "-w-1")
 
 
-def put_solver(found: ConfigConversion) -> None:
+def convert_solver_options(conversion: ConfigConversion) -> None:
     """Set the solver's fields; options that are not given have LIBLINEAR's defaults."""
-    text = found.get(KEY, kind="word") or ""
-    where = f"{found.source.where((KEY,))}: {KEY}"
-    options = _parsed(text, where)
-    kind = _number(options, "-s", 1, where)
-    if kind not in LOSSES:
+    text = conversion.get(KEY, kind="word") or ""
+    where = f"{conversion.source.where((KEY,))}: {KEY}"
+    options = _parse_options(text, where)
+    solver = _number(options, "-s", 1, where)
+    if solver not in LOSSES:
         raise ConfigError(
-            f"{where}: -s {kind:g} is not offered; L2-regularised solvers are: 0, 7 (logistic), 1, 2 (squared hinge) "
+            f"{where}: -s {solver:g} is not offered; L2-regularised solvers are: 0, 7 (logistic), 1, 2 (squared hinge) "
             "and 3 (hinge)"
         )
-    found.put("model.solver.loss", LOSSES[int(kind)], KEY)
+    conversion.put("model.solver.loss", LOSSES[int(solver)], KEY)
     cost = _number(options, "-c", 1, where)
-    found.put("model.solver.cost_positive", cost * _number(options, "-w1", 1, where), KEY)
-    found.put("model.solver.cost_negative", cost * _number(options, "-w-1", 1, where), KEY)
-    found.put("model.solver.bias", max(0.0, _number(options, "-B", -1, where)), KEY)
-    if kind in DUAL:
-        found.put("model.solver.tolerance", _number(options, "-e", 0.1, where), KEY)
-        found.put("model.solver.max_passes", MOST_PASSES, KEY)
+    conversion.put("model.solver.cost_positive", cost * _number(options, "-w1", 1, where), KEY)
+    conversion.put("model.solver.cost_negative", cost * _number(options, "-w-1", 1, where), KEY)
+    conversion.put("model.solver.bias", max(0.0, _number(options, "-B", -1, where)), KEY)
+    if solver in DUAL:
+        conversion.put("model.solver.tolerance", _number(options, "-e", 0.1, where), KEY)
+        conversion.put("model.solver.max_passes", MAX_PASSES, KEY)
     elif "-e" in options:
-        found.note(f"-e left out: -s {kind:g} has another stopping criterion; model.solver.tolerance stays", KEY)
+        conversion.note(f"-e left out: -s {solver:g} has another stopping criterion; model.solver.tolerance stays", KEY)
     if "-m" in options:
-        found.put("run.threads", int(_number(options, "-m", 1, where)), KEY)
+        conversion.put("run.threads", int(_number(options, "-m", 1, where)), KEY)
     if "-q" in options:
-        found.note("-q left out: the solver prints nothing", KEY)
+        conversion.note("-q left out: the solver prints nothing", KEY)
     if "-p" in options:
-        found.note("-p left out: it is for regression", KEY)
-    found.note_file(
+        conversion.note("-p left out: it is for regression", KEY)
+    conversion.note_file(
         "weights below model.solver.threshold (0.1) are dropped; LIBLINEAR keeps all, as threshold 0 does here"
     )
 
 
-def _parsed(text: str, where: str) -> dict[str, str]:
-    """Options and their values; `-c 2` and `-c2` are the same."""
+def _parse_options(text: str, where: str) -> dict[str, str]:
+    """Parse options and their values; `-c 2` and `-c2` are the same."""
     try:
         words = shlex.split(text)
     except ValueError as error:

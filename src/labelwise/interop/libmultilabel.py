@@ -12,7 +12,7 @@ from pathlib import Path
 from labelwise.config import ConfigSource
 from labelwise.errors import ConfigError, did_you_mean
 from labelwise.interop.config_conversion import ConfigConversion
-from labelwise.interop.liblinear import put_solver
+from labelwise.interop.liblinear import convert_solver_options
 from labelwise.metrics.names import parse_metric
 
 GLOVE = ("glove.42B.300d", "glove.840B.300d", *(f"glove.6B.{width}d" for width in (50, 100, 200, 300)))
@@ -69,65 +69,71 @@ NO_COUNTERPART = {
 
 
 def import_libmultilabel(source: ConfigSource) -> ConfigConversion:
-    """Our config from LibMultiLabel's; `values` holds the fields that are set, `notes` the remarks on other keys."""
+    """Convert a LibMultiLabel config; `values` holds the fields that are set, `notes` the remarks on other keys."""
     _refuse_searches(source)
-    found = ConfigConversion(source)
-    linear = found.get("linear", kind="switch")
-    _data(found, linear=bool(linear))
+    conversion = ConfigConversion(source)
+    linear = conversion.get("linear", kind="switch")
+    _convert_data(conversion, linear=bool(linear))
     if linear:
-        _linear(found)
+        _convert_linear(conversion)
     else:
-        _network(found)
+        _convert_network(conversion)
     unused = NETWORK_KEYS if linear else LINEAR_KEYS
     side = "linear" if linear else "neural"
     for key in unused:
-        if key not in NO_COUNTERPART and (key,) not in found.seen:
-            found.note(f"left out: LibMultiLabel does not use it on its {side} side", key)
-    for key, says in NO_COUNTERPART.items():
-        if (key,) not in found.seen:
-            found.note(says, key)
-    found.note_unknown((*COMMON_KEYS, *LINEAR_KEYS, *NETWORK_KEYS, *NO_COUNTERPART))
-    if found.filled:
-        found.note_file(f"set to LibMultiLabel's defaults, as the file does not set them: {', '.join(found.filled)}")
-    found.finished()
-    return found
+        if key not in NO_COUNTERPART and (key,) not in conversion.seen:
+            conversion.note(f"left out: LibMultiLabel does not use it on its {side} side", key)
+    for key, text in NO_COUNTERPART.items():
+        if (key,) not in conversion.seen:
+            conversion.note(text, key)
+    conversion.note_unknown((*COMMON_KEYS, *LINEAR_KEYS, *NETWORK_KEYS, *NO_COUNTERPART))
+    if conversion.defaults_used:
+        conversion.note_file(
+            f"set to LibMultiLabel's defaults, as the file does not set them: {', '.join(conversion.defaults_used)}"
+        )
+    conversion.validate()
+    return conversion
 
 
 def _refuse_searches(source: ConfigSource) -> None:
-    """A file for search_params.py has lists such as ['grid_search', [...]] for values."""
+    """Refuse files for search_params.py, which have lists such as ['grid_search', [...]] for values."""
     network = source.values.get("network_config")
-    places = {(key,): value for key, value in source.values.items()}
-    places |= {("network_config", key): value for key, value in (network if isinstance(network, dict) else {}).items()}
-    for place, value in places.items():
+    values = {(key,): value for key, value in source.values.items()}
+    values |= {("network_config", key): value for key, value in (network if isinstance(network, dict) else {}).items()}
+    for keys, value in values.items():
         if isinstance(value, list) and value and value[0] in SEARCHES:
             raise ConfigError(
-                f"{source.where(place)}: {'.'.join(map(str, place))}: this is a search ('{value[0]}'); put one value "
+                f"{source.where(keys)}: {'.'.join(map(str, keys))}: this is a search ('{value[0]}'); put one value "
                 "here to import the file, and search with `labelwise sweep`"
             )
 
 
-def _data(found: ConfigConversion, linear: bool) -> None:
-    if not found.has("training_file"):
-        raise ConfigError(f"{found.source.name}: training_file is missing; a run needs documents to train on")
-    found.move("training_file", to="data.train", kind="word")
+def _convert_data(conversion: ConfigConversion, linear: bool) -> None:
+    if not conversion.has("training_file"):
+        raise ConfigError(f"{conversion.source.name}: training_file is missing; a run needs documents to train on")
+    conversion.move("training_file", to="data.train", kind="word")
     if not linear:
-        found.move("val_file", to="data.valid", kind="word")
-    found.move("test_file", to="data.test", kind="word")
-    format = found.get("data_format", kind="word") or "txt"
+        conversion.move("val_file", to="data.valid", kind="word")
+    conversion.move("test_file", to="data.test", kind="word")
+    format = conversion.get("data_format", kind="word") or "txt"
     formats = {"txt": "tsv", "svm": "xc"}
     if format not in formats or (format == "svm" and not linear):
         accepted = "txt or svm" if linear else "txt (networks read texts)"
-        raise ConfigError(f"{found.source.where(('data_format',))}: data_format: {accepted} is needed, got '{format}'")
-    found.put("data.format", formats[format], "data_format")
-    folder, name = found.get("result_dir", kind="word"), found.get("data_name", kind="word")
-    stem = Path(found.source.name).stem
-    found.put("run.folder", (Path(folder or "runs") / (f"{name}_{stem}" if name else stem)).as_posix(), "data_name")
+        raise ConfigError(
+            f"{conversion.source.where(('data_format',))}: data_format: {accepted} is needed, got '{format}'"
+        )
+    conversion.put("data.format", formats[format], "data_format")
+    folder, name = conversion.get("result_dir", kind="word"), conversion.get("data_name", kind="word")
+    stem = Path(conversion.source.name).stem
+    conversion.put(
+        "run.folder", (Path(folder or "runs") / (f"{name}_{stem}" if name else stem)).as_posix(), "data_name"
+    )
 
 
-def _linear(found: ConfigConversion) -> None:
-    found.note("left out: on the linear side linear_technique selects the model", "model_name")
-    technique = found.get("linear_technique", kind="word") or "1vsrest"
-    where = f"{found.source.where(('linear_technique',))}: linear_technique"
+def _convert_linear(conversion: ConfigConversion) -> None:
+    conversion.note("left out: on the linear side linear_technique selects the model", "model_name")
+    technique = conversion.get("linear_technique", kind="word") or "1vsrest"
+    where = f"{conversion.source.where(('linear_technique',))}: linear_technique"
     if technique in OTHER_TECHNIQUES:
         raise ConfigError(
             f"{where}: '{technique}' is not offered; accepted: 1vsrest (linear_flat), tree (linear_tree). Calibration "
@@ -135,123 +141,125 @@ def _linear(found: ConfigConversion) -> None:
         )
     if technique not in TECHNIQUES:
         raise ConfigError(f"{where}: there is no '{technique}'; {did_you_mean(technique, TECHNIQUES)}")
-    found.put("model.method", TECHNIQUES[technique], "linear_technique")
-    if (found.source.values.get("data_format") or "txt") == "txt":
-        found.put("model.tfidf.sublinear", False)
-    put_solver(found)
-    found.move("seed", to="model.seed", kind="count")
+    conversion.put("model.method", TECHNIQUES[technique], "linear_technique")
+    if (conversion.source.values.get("data_format") or "txt") == "txt":
+        conversion.put("model.tfidf.sublinear", False)
+    convert_solver_options(conversion)
+    conversion.move("seed", to="model.seed", kind="count")
     if technique == "tree":
-        found.put("model.tree", "kway")
-        degree = found.move("tree_degree", to="model.branching", kind="count", default=100)
-        found.put("model.leaf_size", degree, "tree_degree")
-        found.move("tree_ensemble_models", to="model.trees", kind="count", default=1)
-        found.move("beam_width", to="model.beam", kind="count", default=10)
-        found.put("model.post_processor", "l2_hinge")
+        conversion.put("model.tree", "kway")
+        degree = conversion.move("tree_degree", to="model.branching", kind="count", default=100)
+        conversion.put("model.leaf_size", degree, "tree_degree")
+        conversion.move("tree_ensemble_models", to="model.trees", kind="count", default=1)
+        conversion.move("beam_width", to="model.beam", kind="count", default=10)
+        conversion.put("model.post_processor", "l2_hinge")
     else:
         for key in ("beam_width", "tree_degree", "tree_max_depth", "tree_ensemble_models"):
-            found.note("left out: it concerns trees, linear_technique is 1vsrest", key)
-    found.note("left out: LibMultiLabel's linear side has no held-out documents", "val_file")
-    found.note("left out: LibMultiLabel's linear side has no held-out documents", "val_size")
+            conversion.note("left out: it concerns trees, linear_technique is 1vsrest", key)
+    conversion.note("left out: LibMultiLabel's linear side has no held-out documents", "val_file")
+    conversion.note("left out: LibMultiLabel's linear side has no held-out documents", "val_size")
     # a margin of 0 is a sigmoid of one half
-    _metrics(found, threshold=None if technique == "tree" else 0.5)
+    _convert_metrics(conversion, threshold=None if technique == "tree" else 0.5)
 
 
-def _network(found: ConfigConversion) -> None:
-    name = found.get("model_name", kind="word")
-    where = f"{found.source.where(('model_name',))}: model_name"
+def _convert_network(conversion: ConfigConversion) -> None:
+    name = conversion.get("model_name", kind="word")
+    where = f"{conversion.source.where(('model_name',))}: model_name"
     if name is None:
-        raise ConfigError(f"{found.source.name}: model_name is missing (or `linear: true`); it selects the model")
+        raise ConfigError(f"{conversion.source.name}: model_name is missing (or `linear: true`); it selects the model")
     if name.lower() in NOT_OFFERED:
         raise ConfigError(f"{where}: {name} is not offered; the nearest method here is {NOT_OFFERED[name.lower()]}")
     if name.lower() not in NETWORKS:
         accepted = ("AttentionXML", "BiGRULWAN", "BiLSTMLWAN")
         raise ConfigError(f"{where}: there is no network '{name}'; {did_you_mean(name, accepted)}")
     method = NETWORKS[name.lower()]
-    found.put("model.method", method, "model_name")
-    _words(found)
-    _layers(found, name.lower())
+    conversion.put("model.method", method, "model_name")
+    _convert_words(conversion)
+    _convert_layers(conversion, name.lower())
     if method == "attention_xml":
-        found.move("cluster_size", to="model.cluster_size", kind="count", default=8)
-        found.move("beam_width", to="model.beam_width", kind="count", default=10)
+        conversion.move("cluster_size", to="model.cluster_size", kind="count", default=8)
+        conversion.move("beam_width", to="model.beam_width", kind="count", default=10)
     else:
         for key in ("cluster_size", "beam_width"):
-            found.note(f"left out: it concerns trees, {name} has none", key)
-    _held_out(found)
-    _training(found)
-    threshold = found.get("metric_threshold", kind="number")
-    _metrics(found, threshold=0.5 if threshold is None else threshold)
+            conversion.note(f"left out: it concerns trees, {name} has none", key)
+    _convert_held_out(conversion)
+    _convert_training(conversion)
+    threshold = conversion.get("metric_threshold", kind="number")
+    _convert_metrics(conversion, threshold=0.5 if threshold is None else threshold)
 
 
-def _words(found: ConfigConversion) -> None:
-    found.move("max_seq_length", to="model.words.max_length", kind="count", default=500)
-    found.move("min_vocab_freq", to="model.words.min_frequency", kind="count", default=1)
-    vectors, folder = found.get("embed_file", kind="word"), found.get("embed_cache_dir", kind="word")
+def _convert_words(conversion: ConfigConversion) -> None:
+    conversion.move("max_seq_length", to="model.words.max_length", kind="count", default=500)
+    conversion.move("min_vocab_freq", to="model.words.min_frequency", kind="count", default=1)
+    vectors, folder = conversion.get("embed_file", kind="word"), conversion.get("embed_cache_dir", kind="word")
     if vectors in GLOVE:
         file = (Path(folder or ".vector_cache") / f"{vectors}.txt").as_posix()
-        found.note(f"{file}: nothing is downloaded; put the file there, or set model.words.vectors", "embed_file")
-        found.put("model.words.vectors", file, "embed_file")
+        conversion.note(f"{file}: nothing is downloaded; put the file there, or set model.words.vectors", "embed_file")
+        conversion.put("model.words.vectors", file, "embed_file")
     elif vectors is not None:
-        found.put("model.words.vectors", vectors, "embed_file")
-        found.note("left out: it is for vectors that LibMultiLabel downloads", "embed_cache_dir")
+        conversion.put("model.words.vectors", vectors, "embed_file")
+        conversion.note("left out: it is for vectors that LibMultiLabel downloads", "embed_cache_dir")
     else:
-        found.note("left out: there is no embed_file", "embed_cache_dir")
-        found.note_file("there is no embed_file: word vectors are drawn at random and trained")
-    found.move("normalize_embed", to="model.words.normalise", kind="switch")
+        conversion.note("left out: there is no embed_file", "embed_cache_dir")
+        conversion.note_file("there is no embed_file: word vectors are drawn at random and trained")
+    conversion.move("normalize_embed", to="model.words.normalise", kind="switch")
 
 
-def _layers(found: ConfigConversion, name: str) -> None:
+def _convert_layers(conversion: ConfigConversion, name: str) -> None:
     section, tree = "network_config", name == "attentionxml"
-    found.get(section, kind="section")
-    found.move(section, "rnn_dim", to="model.recurrent.width", kind="count", default=512)
-    found.move(section, "embed_dropout", to="model.recurrent.word_dropout", kind="number", default=0.2)
-    found.move(
+    conversion.get(section, kind="section")
+    conversion.move(section, "rnn_dim", to="model.recurrent.width", kind="count", default=512)
+    conversion.move(section, "embed_dropout", to="model.recurrent.word_dropout", kind="number", default=0.2)
+    conversion.move(
         section, "post_encoder_dropout", to="model.recurrent.dropout", kind="number", default=0.5 if tree else 0.0
     )
-    found.note("left out: it applies between recurrent layers, and there is one", section, "encoder_dropout")
-    if (found.get(section, "rnn_layers", kind="count") or 1) > 1:
-        found.note("only one recurrent layer is supported; one is used", section, "rnn_layers")
-    frozen = found.get(section, "freeze_embed_training", kind="switch") if tree else False
-    if found.has("embed_file") or frozen:
-        found.put("model.words.frozen", bool(frozen), section, "freeze_embed_training")
+    conversion.note("left out: it applies between recurrent layers, and there is one", section, "encoder_dropout")
+    if (conversion.get(section, "rnn_layers", kind="count") or 1) > 1:
+        conversion.note("only one recurrent layer is supported; one is used", section, "rnn_layers")
+    frozen = conversion.get(section, "freeze_embed_training", kind="switch") if tree else False
+    if conversion.has("embed_file") or frozen:
+        conversion.put("model.words.frozen", bool(frozen), section, "freeze_embed_training")
     if tree:
-        found.move(section, "linear_size", to="model.hidden", kind="counts")
+        conversion.move(section, "linear_size", to="model.hidden", kind="counts")
     else:
-        found.put("model.attention", "none" if name == "bigru" else "label", "model_name")
-        found.put("model.recurrent.cell", "lstm" if name == "bilstmlwan" else "gru", "model_name")
+        conversion.put("model.attention", "none" if name == "bigru" else "label", "model_name")
+        conversion.put("model.recurrent.cell", "lstm" if name == "bilstmlwan" else "gru", "model_name")
     known = ("rnn_dim", "rnn_layers", "embed_dropout", "encoder_dropout", "post_encoder_dropout")
-    found.note_unknown((*known, "linear_size", "freeze_embed_training"), section)
+    conversion.note_unknown((*known, "linear_size", "freeze_embed_training"), section)
 
 
-def _held_out(found: ConfigConversion) -> None:
-    """The documents that choose the best weights."""
-    size = found.get("val_size", kind="number")
-    merged = found.get("merge_train_val", kind="switch")
-    if found.has("val_file"):
-        found.note("left out: val_file holds the documents", "val_size")
+def _convert_held_out(conversion: ConfigConversion) -> None:
+    """Convert the held-out documents that select the best weights."""
+    size = conversion.get("val_size", kind="number")
+    merged = conversion.get("merge_train_val", kind="switch")
+    if conversion.has("val_file"):
+        conversion.note("left out: val_file holds the documents", "val_size")
         if merged:
-            found.note("not supported: concatenate the two files and set model.valid_fraction to 0", "merge_train_val")
+            conversion.note(
+                "not supported: concatenate the two files and set model.valid_fraction to 0", "merge_train_val"
+            )
         return
     if merged or size == 0:
-        found.put("model.valid_fraction", 0.0, "merge_train_val" if merged else "val_size")
+        conversion.put("model.valid_fraction", 0.0, "merge_train_val" if merged else "val_size")
         return
     if size is None:
         size = 0.2
-        found.filled.append("data.valid_fraction 0.2")
+        conversion.defaults_used.append("data.valid_fraction 0.2")
     if size >= 1:
-        documents = _lines(Path(str(found.source.values["training_file"])))
+        documents = _count_lines(Path(str(conversion.source.values["training_file"])))
         if documents is None or documents <= size:
-            found.note(
-                "held-out documents are given as a fraction here, and the training file is not there to count: "
+            conversion.note(
+                "held-out documents are given as a fraction here, and the training file is not there to be counted: "
                 "left out, model.valid_fraction applies (0.05, at most 1,000 documents)",
                 "val_size",
             )
             return
-        found.note(f"of {documents:,} training documents, as a fraction", "val_size")
+        conversion.note(f"of {documents:,} training documents, as a fraction", "val_size")
         size = round(size / documents, 6)
-    found.put("data.valid_fraction", float(size), "val_size")
+    conversion.put("data.valid_fraction", float(size), "val_size")
 
 
-def _lines(path: Path) -> int | None:
+def _count_lines(path: Path) -> int | None:
     """The number of lines that are not blank; None if the file cannot be read."""
     try:
         with path.open("rb") as file:
@@ -260,66 +268,69 @@ def _lines(path: Path) -> int | None:
         return None
 
 
-def _training(found: ConfigConversion) -> None:
+def _convert_training(conversion: ConfigConversion) -> None:
     training = "model.training"
-    found.move("epochs", to=f"{training}.epochs", kind="count", default=10_000)
-    found.move("batch_size", to=f"{training}.batch_size", kind="count", default=16)
-    found.move("seed", to=f"{training}.seed", kind="count")
-    name = (found.get("optimizer", kind="word") or "adam").lower()
+    conversion.move("epochs", to=f"{training}.epochs", kind="count", default=10_000)
+    conversion.move("batch_size", to=f"{training}.batch_size", kind="count", default=16)
+    conversion.move("seed", to=f"{training}.seed", kind="count")
+    name = (conversion.get("optimizer", kind="word") or "adam").lower()
     if name not in ("adam", "adamw", "sgd"):
-        found.note(f"{name} is not offered, adam is used", "optimizer")
+        conversion.note(f"{name} is not offered, adam is used", "optimizer")
         name = "adam"
-    found.put(f"{training}.optimiser.name", name, "optimizer")
-    found.move("learning_rate", to=f"{training}.optimiser.rate", kind="number", default=1e-4)
-    decay = found.move("weight_decay", to=f"{training}.optimiser.weight_decay", kind="number", default=0.0)
+    conversion.put(f"{training}.optimiser.name", name, "optimizer")
+    conversion.move("learning_rate", to=f"{training}.optimiser.rate", kind="number", default=1e-4)
+    decay = conversion.move("weight_decay", to=f"{training}.optimiser.weight_decay", kind="number", default=0.0)
     if decay:
-        found.put(f"{training}.optimiser.decay_on", "all", "weight_decay")
+        conversion.put(f"{training}.optimiser.decay_on", "all", "weight_decay")
     if name == "sgd":
-        found.move("momentum", to=f"{training}.optimiser.momentum", kind="number", default=0.9)
+        conversion.move("momentum", to=f"{training}.optimiser.momentum", kind="number", default=0.9)
     else:
-        found.note(f"left out: it is a setting of sgd, the optimiser is {name}", "momentum")
-    if "valid_fraction" not in found.values["model"]:  # without held-out documents training runs to its end
-        found.put(f"{training}.validate_every", "epoch")
-        found.move("patience", to=f"{training}.early_stopping.patience", kind="count", default=5)
-        _watched(found)
+        conversion.note(f"left out: it is a setting of sgd, the optimiser is {name}", "momentum")
+    if "valid_fraction" not in conversion.values["model"]:  # without held-out documents training runs to its end
+        conversion.put(f"{training}.validate_every", "epoch")
+        conversion.move("patience", to=f"{training}.early_stopping.patience", kind="count", default=5)
+        _convert_validation_metric(conversion)
     else:
         for key in ("patience", "val_metric", "early_stopping_metric"):
-            found.note("left out: no documents are held out", key)
-    loss = found.get("loss_function", kind="word")
+            conversion.note("left out: no documents are held out", key)
+    loss = conversion.get("loss_function", kind="word")
     if loss not in (None, "binary_cross_entropy_with_logits"):
-        found.note("not offered, binary_cross_entropy_with_logits is used", "loss_function")
-    if found.get("shuffle", kind="switch") is False:
-        found.note("left out: documents are always shuffled", "shuffle")
-    found.note_file(
+        conversion.note("not offered, binary_cross_entropy_with_logits is used", "loss_function")
+    if conversion.get("shuffle", kind="switch") is False:
+        conversion.note("left out: documents are always shuffled", "shuffle")
+    conversion.note_file(
         "gradients are clipped adaptively and weights averaged (SWA), where LibMultiLabel clips each component at 0.5; "
         "model.training.clip and model.training.averaging change this"
     )
 
 
-def _watched(found: ConfigConversion) -> None:
-    """The metric that chooses the best weights."""
-    wanted, stopping = found.get("val_metric", kind="word"), found.get("early_stopping_metric", kind="word")
-    metric = _metric(wanted or "P@1")
-    if wanted is None:
-        found.filled.append("model.training.metric P@1")
+def _convert_validation_metric(conversion: ConfigConversion) -> None:
+    """Convert the metric that selects the best weights."""
+    monitored, stopping = (
+        conversion.get("val_metric", kind="word"),
+        conversion.get("early_stopping_metric", kind="word"),
+    )
+    metric = _metric(monitored or "P@1")
+    if monitored is None:
+        conversion.defaults_used.append("model.training.metric P@1")
     if metric is None or "@" not in metric:
-        found.note("cannot be computed during training, nDCG@5 is used", "val_metric")
+        conversion.note("cannot be computed during training, nDCG@5 is used", "val_metric")
         metric = "nDCG@5"
-    found.put("model.training.metric", metric, "val_metric")
-    if stopping not in (None, wanted):
-        found.note(f"left out: {metric} chooses the weights and stops training", "early_stopping_metric")
+    conversion.put("model.training.metric", metric, "val_metric")
+    if stopping not in (None, monitored):
+        conversion.note(f"left out: {metric} selects the weights and stops training", "early_stopping_metric")
 
 
-def _metrics(found: ConfigConversion, threshold: float | None) -> None:
-    """The metrics of the evaluation; without a threshold F1 cannot be computed."""
-    given = found.get("monitor_metrics", kind="words")
+def _convert_metrics(conversion: ConfigConversion, threshold: float | None) -> None:
+    """Convert the metrics of the evaluation; without a threshold F1 cannot be computed."""
+    given = conversion.get("monitor_metrics", kind="words")
     kept: list[str] = []
     for name in given or ["P@1", "P@3", "P@5"]:
         metric = _metric(name)
         if metric is None:
-            found.note(f"{name} is not offered, left out", "monitor_metrics")
+            conversion.note(f"{name} is not offered, left out", "monitor_metrics")
         elif threshold is None and "@" not in metric:
-            found.note(
+            conversion.note(
                 f"{name} left out: LibMultiLabel counts all labels that its beam reaches as predicted; "
                 "set evaluate.threshold or calibrate the model to compute it",
                 "monitor_metrics",
@@ -327,21 +338,21 @@ def _metrics(found: ConfigConversion, threshold: float | None) -> None:
         elif metric not in kept:
             kept.append(metric)
     if given is None:
-        found.filled.append("evaluate.metrics P@1, P@3, P@5")
+        conversion.defaults_used.append("evaluate.metrics P@1, P@3, P@5")
     if kept:
-        found.put("evaluate.metrics", kept, "monitor_metrics")
+        conversion.put("evaluate.metrics", kept, "monitor_metrics")
     deepest = max((parse_metric(name).k or 0 for name in kept), default=0)
     if deepest > 10:
-        found.put("evaluate.k", deepest, "monitor_metrics")
+        conversion.put("evaluate.k", deepest, "monitor_metrics")
     if any("@" not in name for name in kept):
-        found.put("evaluate.threshold", threshold, "metric_threshold")
-        found.put("calibrate.enabled", False)  # the threshold is one of raw scores
+        conversion.put("evaluate.threshold", threshold, "metric_threshold")
+        conversion.put("calibrate.enabled", False)  # the threshold is one of raw scores
     else:
-        found.note("left out: it is for F1, which is not asked for", "metric_threshold")
+        conversion.note("left out: it is for F1, which is not requested", "metric_threshold")
 
 
 def _metric(name: str) -> str | None:
-    """Our name of a metric, or None."""
+    """Our name of a metric, or None if it is unknown."""
     try:
         return parse_metric(name).name
     except ConfigError:

@@ -8,18 +8,18 @@ signature is one file, written atomically. Nothing is written before a kernel is
 
 from __future__ import annotations
 
-import ast
 import atexit
 import hashlib
 import logging
 import os
 import pickle
+import re
 import shutil
 import stat
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
@@ -38,6 +38,7 @@ from labelwise.errors import ConfigError, DataError
 
 log = logging.getLogger("labelwise")
 VARIABLE = "NUMBA_CACHE_DIR"
+_IMPORT = re.compile(r"^[ \t]*(?:from +(\.*)([\w.]*) +import +(\([^)]*\)|[^\n(#]+)|import +([^\n#]+))", re.MULTILINE)
 OUTDATED = 30 * 24 * 3600
 """Age in seconds after which machine code of other versions of a module is removed."""
 before_compiling: Callable[[Path], None] | None = None
@@ -55,7 +56,7 @@ def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
 
 def inner(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """`jit` for functions that only kernels call; from Python they cannot be called.
+    """`jit` for functions that only kernels call; a call from Python raises TypeError.
 
     They are compiled as a part of each kernel, without separate machine code or cached files, in half the time.
     """
@@ -75,7 +76,7 @@ def is_cached(kernel: Any) -> bool:
 
 
 class _InnerDispatcher(CPUDispatcher):
-    """Numba takes it for a function as any other; it has no entry point that Python could call."""
+    """A function for Numba as any other, without the entry point that a call from Python needs."""
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         raise TypeError(f"{self.py_func.__qualname__} is `inner`: only kernels can call it")
@@ -199,34 +200,40 @@ def source_hash(path: Path) -> str:
     root = path.parent
     while (root.parent / "__init__.py").exists():
         root = root.parent
-    seen: dict[Path, bytes] = {}
+    seen: set[Path] = set()
     waiting = [path]
     while waiting:
         source = waiting.pop()
-        if source in seen:
-            continue
-        seen[source] = source.read_bytes()
-        package = source.parent.relative_to(root.parent).parts
-        for first, *rest in _imports(seen[source], package):
-            module = root.joinpath(*rest)
-            paths = (module / "__init__.py", *([module.with_name(f"{module.name}.py")] if rest else []))
-            waiting += [path for path in paths if first == root.name and path.is_file()]
+        if source not in seen:
+            seen.add(source)
+            waiting += _imported_files(source, root)
     digest = hashlib.sha256()
     for source in sorted(seen):
-        digest.update(f"{source.relative_to(root).as_posix()} {len(seen[source])}\n".encode() + seen[source])
+        digest.update(f"{source.relative_to(root).as_posix()} {_content_hash(source)}\n".encode())
     return digest.hexdigest()[:24]
 
 
-def _imports(source: bytes, package: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """The parts of dotted names that a source in a package imports and that may be modules."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            yield from (tuple(alias.name.split(".")) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) + 1 - node.level] if node.level else ()
-            module = (*above, *(node.module.split(".") if node.module else ()))
-            yield module
-            yield from ((*module, alias.name) for alias in node.names)
+@cache
+def _content_hash(source: Path) -> str:
+    return hashlib.sha256(source.read_bytes()).hexdigest()
+
+
+@cache
+def _imported_files(source: Path, root: Path) -> list[Path]:
+    """The modules and packages below `root` that a source imports, by its import statements alone: parsing is slow."""
+    package = source.parent.relative_to(root.parent).parts
+    names: list[tuple[str, ...]] = []
+    for dots, module, imported, plain in _IMPORT.findall(source.read_text(encoding="utf-8")):
+        above = package[: len(package) + 1 - len(dots)] if dots else ()
+        parts = (*above, *(module.split(".") if module else ()))
+        names += [parts, *((*parts, name.split()[0]) for name in imported.strip("()").split(",") if name.strip())]
+        names += [tuple(name.split()[0].split(".")) for name in plain.split(",") if name.strip()]
+    files = []
+    for first, *rest in filter(None, names):
+        module = root.joinpath(*rest)
+        paths = (module / "__init__.py", *([module.with_name(f"{module.name}.py")] if rest else []))
+        files += [path for path in paths if first == root.name and path.is_file()]
+    return files
 
 
 @cache

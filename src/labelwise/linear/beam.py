@@ -14,7 +14,7 @@ from labelwise.errors import ConfigError, did_you_mean
 from labelwise.features.rows import FeatureRows
 from labelwise.linear.weights import ChunkedWeights
 from labelwise.parallel import ranges, run_all, threads
-from labelwise.topk import NOTHING, TopK
+from labelwise.topk import NO_LABEL, TopK
 
 BLOCK_DOCUMENTS = 2048
 MAX_BEAM_NODES = 1 << 24  # kept for a block of documents at a time
@@ -88,7 +88,7 @@ class TreeSearch:
         """Fill the rows begin..end of `ids` and `scores`."""
         from labelwise.kernels.tree.tree_search import descend
 
-        position = _empty(np.int32) if end - begin == 1 else np.full(features.shape[1], NOTHING, np.int32)
+        position = _empty(np.int32) if end - begin == 1 else np.full(features.shape[1], NO_LABEL, np.int32)
         block_size = min(BLOCK_DOCUMENTS, max(1, MAX_BEAM_NODES // beam))
         for first in range(begin, end, block_size):
             last = min(first + block_size, end)

@@ -1,7 +1,7 @@
 """Compile the kernels that a fit or a prediction needs last in a second process, while it compiles those needed first.
 
-Only where nothing is compiled yet: the second process makes tiny real calls of each stage, which leaves machine code in
-the cache, and prints the name of each file before it makes it. The first process reads what it finds there, waits for
+Only where nothing is compiled yet: the second process makes small real calls of each stage, which leaves machine code
+in the cache, and prints the name of each file before it makes it. The first process reads what it finds there, waits for
 a file that is being made, and compiles everything else itself. Without the second process it only takes longer.
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 from scipy import sparse
 
 from labelwise.errors import ConfigError, LabelwiseError
-from labelwise.file_lock import locked
+from labelwise.file_lock import lock_folder
 from labelwise.kernels import jit
 from labelwise.parallel import threads
 
@@ -29,10 +29,10 @@ log = logging.getLogger("labelwise")
 VARIABLE = "LABELWISE_COMPILE_AHEAD"
 WAITING = "labelwise:wait"
 """Numba event around waiting for a kernel that is being compiled."""
-PATIENCE = 60.0
+MAX_WAIT = 60.0
 """Seconds to wait for a kernel before it is compiled here after all."""
 FEW = 64
-"""Documents, features and labels of the tiny calls."""
+"""Documents, features and labels of the small calls."""
 
 _second: _SecondProcess | None = None
 _starting = threading.Lock()
@@ -93,7 +93,7 @@ class _SecondProcess:
                 from numba.core import event
 
                 with event.trigger_event(WAITING):
-                    self._changed.wait_for(lambda: self._file != path.name, PATIENCE)
+                    self._changed.wait_for(lambda: self._file != path.name, MAX_WAIT)
 
     def stop(self) -> None:
         """End it, if it still runs."""
@@ -134,11 +134,13 @@ def _words(_precision: str) -> None:
 
 def _solver(_precision: str) -> None:
     from labelwise.codes.tree import LabelTree
-    from labelwise.linear.level_trainer import SolverConfig
-    from labelwise.linear.train_tree import train_tree
+    from labelwise.features.rows import FeatureRows
+    from labelwise.linear.settings import TrainingSettings
+    from labelwise.linear.train_tree import TrainingExamples, train_tree
 
     tree = LabelTree.from_bounds(np.arange(FEW), [np.arange(0, FEW + 1, 2)])  # small nodes, so that rows are copied
-    train_tree(_few_documents(np.int32), _few_documents(np.int64), tree, SolverConfig())
+    examples = TrainingExamples(FeatureRows.of(_few_documents(np.int32)), _few_documents(np.int64))
+    train_tree(examples, tree, tree.aggregate(examples.labels), TrainingSettings())
 
 
 def _few_documents(kind: Any) -> Any:
@@ -149,7 +151,7 @@ def _few_documents(kind: Any) -> Any:
 
 
 STAGES: dict[str, Callable[[str], None]] = {"search": _search, "words": _words, "solver": _solver}
-"""Each with tiny data of the types that `linear_tree` has for texts."""
+"""Each with a little data of the types that `linear_tree` has for texts."""
 
 
 def _search_kernel() -> Any:
@@ -184,7 +186,7 @@ def main(precision: str, *stages: str) -> None:
     jit.before_compiling = _report
     folder = jit.cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder, busy=ConfigError("another process compiles ahead")):
+    with lock_folder(folder, busy=ConfigError("another process compiles ahead")):
         for stage in stages:
             STAGES[stage](precision)
 

@@ -13,33 +13,27 @@ import numpy as np
 
 from labelwise.codes.label_path import LabelPath, PathStep
 from labelwise.codes.tree import LabelTree
-from labelwise.linear.beam import POST_PROCESSORS, beam_search
+from labelwise.linear.beam import POST_PROCESSORS, TreeSearch
 from labelwise.linear.weights import ChunkedWeights
 
 
-def explain_labels(
-    row: Any,
-    tree: LabelTree,
-    levels: Sequence[ChunkedWeights],
-    labels: Iterable[int],
-    beam: int,
-    post_processor: str = "l3_hinge",
-) -> list[LabelPath]:
-    """The paths of some labels for one document (a CSR matrix of one row, sorted int32 indices)."""
-    kept = [set(nodes.tolist()) for nodes in _kept_nodes(row, levels, beam, post_processor)]
-    return [_path(row, tree, levels, int(label), kept, post_processor) for label in labels]
+class TreeExplainer:
+    """A tree prepared for explanations: a search for each inner level, which ends there."""
 
+    def __init__(self, tree: LabelTree, levels: Sequence[ChunkedWeights], post_processor: str = "l3_hinge") -> None:
+        self.tree, self.levels, self.post_processor = tree, levels, post_processor
+        self._searches = [
+            TreeSearch(levels[:end], np.arange(levels[end - 1].n_children), post_processor)
+            for end in range(1, len(levels))
+        ]
 
-def _kept_nodes(row: Any, levels: Sequence[ChunkedWeights], beam: int, post_processor: str) -> list[np.ndarray]:
-    """The nodes of each inner level that the beam keeps, from searches that end at that level."""
-    return [
-        _kept_at(row, levels[:end], min(beam, levels[end - 1].n_children), beam, post_processor)
-        for end in range(1, len(levels))
-    ]
-
-
-def _kept_at(row: Any, levels: Sequence[ChunkedWeights], count: int, beam: int, post_processor: str) -> np.ndarray:
-    return beam_search(row, levels, np.arange(levels[-1].n_children), beam, count, post_processor).ids[0]
+    def explain(self, row: Any, labels: Iterable[int], beam: int) -> list[LabelPath]:
+        """The paths of some labels for one document (a CSR matrix of one row, sorted int32 indices)."""
+        kept = [
+            set(search.best(row, beam, min(beam, level.n_children)).ids[0].tolist())
+            for search, level in zip(self._searches, self.levels[:-1], strict=True)
+        ]
+        return [_path(row, self.tree, self.levels, int(label), kept, self.post_processor) for label in labels]
 
 
 def _path(

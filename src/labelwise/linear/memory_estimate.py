@@ -8,6 +8,7 @@ trees only the first is examined.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -125,7 +126,7 @@ def clustering_need(features: Any, labels: Any, keep: int | None) -> MemoryNeed:
 
 def training_need(
     features: Any,
-    labels: Any,
+    targets: Sequence[Any],
     tree: LabelTree,
     solver: SolverConfig,
     *,
@@ -134,13 +135,12 @@ def training_need(
     matched: int = 0,
     precision: str = "float32",
 ) -> MemoryNeed:
-    """Memory to train some trees like this one.
+    """Memory to train some trees like this one; `targets` are the labels at each of its levels.
 
     `matched` is the beam with `matcher` negatives, else 0; `weighted`: examples have costs.
     """
     features = FeatureRows.of(features)
     n, n_features = features.shape[0], features.shape[1] - features.unused
-    targets = tree.aggregate(labels)
     target_bytes = float(sum(12 * target.nnz + 4 * n for target in targets) + 4 * n + 40 * n * matched)
     row_bytes = ROW_BYTES + weighted * COST_BYTES
     levels = []

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from labelwise import store
-from labelwise.checks import all_finite, are_sizes, in_range, rises
+from labelwise.checks import all_finite, are_sizes, in_range, is_increasing
 from labelwise.codes.tree import LabelTree
 from labelwise.errors import ModelFormatError
 from labelwise.finished import find_finished, keep_finished
@@ -147,10 +147,10 @@ def _to_tensors(parts: Mapping[Key, ChunkPart]) -> dict[str, np.ndarray]:
 
 
 def _from_tensors(tensors: Mapping[str, np.ndarray], path: Path) -> dict[Key, ChunkPart]:
-    keys = store.stored(tensors, "keys", path)
+    keys = store.get_tensor(tensors, "keys", path)
     arrays_by_name = []
     for name in _ARRAYS:
-        array, sizes = store.stored(tensors, name, path), store.stored(tensors, f"{name}.sizes", path)
+        array, sizes = store.get_tensor(tensors, name, path), store.get_tensor(tensors, f"{name}.sizes", path)
         if array.ndim != 1 or sizes.shape != (len(keys),) or not are_sizes(sizes, len(array)):
             raise ModelFormatError(f"{path}: the sizes of {name} are damaged")
         arrays_by_name.append(np.split(array, np.cumsum(sizes)[:-1]))
@@ -169,7 +169,7 @@ def _is_valid(part: ChunkPart, width: int, n_features: int) -> bool:
         and are_sizes(part.row_counts, len(part.lanes))
         and len(part.bias) == width
         and (part.row_counts > 0).all()
-        and rises(part.features)
+        and is_increasing(part.features)
         and in_range(part.features, n_features)
         and in_range(part.lanes, width)
         and all_finite(part.values)

@@ -7,8 +7,10 @@ Training documents of a node's children: with `teacher` forcing the documents th
 from __future__ import annotations
 
 import logging
-from functools import partial
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -16,26 +18,41 @@ from scipy import sparse
 from labelwise.codes.tree import LabelTree
 from labelwise.features.rows import FeatureRows
 from labelwise.linear.beam import beam_search
-from labelwise.linear.level_trainer import Chunk, LevelTrainer, SolverConfig, squared_norms, tasks_of
+from labelwise.linear.level_trainer import Chunk, LevelTrainer, squared_norms, tasks_of
+from labelwise.linear.settings import TrainingSettings
 from labelwise.linear.shards import ChunkShards
 from labelwise.linear.weights import ChunkedWeights, ChunkPart
 
 log = logging.getLogger("labelwise")
 
-Negatives = Literal["teacher", "matcher"]
+
+@dataclass(frozen=True)
+class TrainingExamples:
+    """Documents to train on, the same for all trees.
+
+    Parameters
+    ----------
+    features, labels
+        Renumbered by frequency, with the dense columns last; CSR [documents, labels].
+    user_negatives
+        CSR [documents, labels]: additional negative documents for the siblings of a label.
+    """
+
+    features: FeatureRows
+    labels: Any
+    user_negatives: Any = None
+
+    @cached_property
+    def norms(self) -> np.ndarray:
+        """Squared norms of the documents."""
+        return squared_norms(self.features)
 
 
 def train_tree(
-    features: Any,
-    labels: Any,
+    examples: TrainingExamples,
     tree: LabelTree,
-    solver: SolverConfig,
-    *,
-    negatives: Negatives = "teacher",
-    user_negatives: Any = None,
-    relevance: bool = False,
-    beam: int = 10,
-    post_processor: str = "l3_hinge",
+    targets: Sequence[Any],
+    settings: TrainingSettings,
     seed: int = 0,
     shards: ChunkShards | None = None,
     number: int = 0,
@@ -44,30 +61,29 @@ def train_tree(
 
     Parameters
     ----------
-    features, labels
-        CSR [documents, features] with sorted indices or `FeatureRows` with the dense columns last; CSR [documents,
-        labels].
-    user_negatives
-        CSR [documents, labels]: additional negative documents for the siblings of a label.
-    relevance
-        Weight a positive example by the label's value (a node's by the sum of those below); rows are scaled so that
-        their values average 1, which keeps the scale of costs.
+    targets
+        The labels of the examples at each level of the tree, from `LabelTree.aggregate`.
+    settings
+        With `relevance` a positive example is weighted by the label's value (a node's by the sum of those below); rows
+        are scaled so that their values average 1, which keeps the scale of costs.
+    seed
+        The tree's own.
     shards, number
         Storage of finished chunks, including those of an earlier, stopped attempt, and the tree's index in it.
     """
-    features = FeatureRows.of(features)
-    norms = squared_norms(features)
-    targets = tree.aggregate(labels)
-    further = tree.aggregate(user_negatives) if user_negatives is not None else None
+    features, norms = examples.features, examples.norms
+    further = None if examples.user_negatives is None else tree.aggregate(examples.user_negatives)
     levels: list[ChunkedWeights] = []
     for depth, target in enumerate(targets):
-        if relevance:
+        if settings.relevance:
             target = _scaled(target)
         offsets = tree.children_offsets(depth)
-        chunks = _chunks(
-            offsets, _documents_of(depth, targets, further, levels, features, negatives, beam, post_processor)
-        )
-        trainer = LevelTrainer(features, norms, target, solver, relevance, seed)
+        documents = None
+        if depth > 0:
+            more = None if further is None else further[depth - 1]
+            documents = _documents_of(targets[depth - 1], more, levels, features, settings)
+        chunks = _chunks(offsets, documents)
+        trainer = LevelTrainer(features, norms, target, settings.solver, settings.relevance, seed)
         what = f"level {depth + 1} of {len(targets)}"
         if shards is None:
             parts = trainer.train(chunks, what)
@@ -86,24 +102,16 @@ def _add_finished(shards: ChunkShards, number: int, depth: int, first: int, part
 
 
 def _documents_of(
-    depth: int,
-    targets: list,
-    further: list | None,
-    levels: list,
-    features: Any,
-    negatives: Negatives,
-    beam: int,
-    post: str,
+    targets: Any, further: Any, levels: Sequence[ChunkedWeights], features: FeatureRows, settings: TrainingSettings
 ) -> Any:
-    """CSC [documents, nodes above]: the documents that each node's children are trained on; None at the top (all)."""
-    if depth == 0:
-        return None
-    documents = targets[depth - 1]
-    if further is not None:
-        documents = documents + further[depth - 1]
-    if negatives == "matcher":
-        width = levels[-1].n_children
-        top = beam_search(features, levels, np.arange(width), beam, min(beam, width), post)
+    """CSC [documents, nodes above]: the documents that each node's children are trained on.
+
+    `targets` and `further` are the labels and additional negatives at the level above, the last of `levels`.
+    """
+    documents = targets if further is None else targets + further
+    if settings.negatives == "matcher":
+        width, beam = levels[-1].n_children, settings.search.beam
+        top = beam_search(features, levels, np.arange(width), beam, min(beam, width), settings.search.post_processor)
         predicted = top.to_csr(width)
         predicted.data[:] = 1  # predicted with a score of 0 too
         documents = documents + predicted

@@ -7,9 +7,9 @@ method provides features, trees and negatives; one-versus-rest is a tree without
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -17,103 +17,64 @@ from labelwise.codes.average import averaged
 from labelwise.codes.label_path import LabelPath
 from labelwise.codes.tree import LabelTree
 from labelwise.errors import ModelFormatError
-from labelwise.features.feature_order import FeatureOrder
-from labelwise.features.rows import FeatureRows, as_csr
+from labelwise.features.feature_order import FeatureOrder, OrderedFeatures
+from labelwise.features.rows import as_csr
 from labelwise.linear.beam import POST_PROCESSORS, LabelChoice, TreeSearch
-from labelwise.linear.explain import explain_labels
-from labelwise.linear.level_trainer import SolverConfig
-from labelwise.linear.memory_estimate import Memory, bytes_of, check_memory, training_need
+from labelwise.linear.explain import TreeExplainer
+from labelwise.linear.memory_estimate import bytes_of, check_memory, training_need
+from labelwise.linear.settings import SearchSettings, TrainingSettings
 from labelwise.linear.shards import ChunkShards
-from labelwise.linear.train_tree import Negatives, train_tree
+from labelwise.linear.train_tree import TrainingExamples, train_tree
 from labelwise.linear.weights import ChunkedWeights
-from labelwise.store import stored
+from labelwise.store import get_tensor
 from labelwise.topk import TopK
 
-Precision = Literal["float32", "float16", "int8"]
-SEED_STEP = 1009
-"""Difference between the seeds of two trees."""
 WIDE_BEAM, MAX_ALLOWED = 100, 1000
 """Maximum beam, and maximum labels per tree, to which a search is widened if a user allows few labels."""
 MIN_AVERAGED = 20
 """Minimum labels that each of several trees contributes to the average: for smaller `k` the result is a prefix."""
 
 
-@dataclass(frozen=True)
-class SearchSettings:
-    """How trees are searched."""
-
-    post_processor: str = "l3_hinge"
-    """How a node's margin is transformed to a score, which is combined with its parent's."""
-    beam: int = 1
-    """Nodes kept per level."""
-
-
-@dataclass(frozen=True)
-class TrainingSettings:
-    """How trees are trained."""
-
-    solver: SolverConfig = field(default_factory=SolverConfig)
-    search: SearchSettings = field(default_factory=SearchSettings)
-    negatives: Negatives = "teacher"
-    """The training documents of a node: see `train_tree`."""
-    relevance: bool = False
-    """Weight positive examples by the labels' values."""
-    precision: Precision = "float32"
-    """The type of stored weights."""
-    memory: Memory = "check"
-    seed: int = 0
-
-    def seeds(self, trees: int) -> list[int]:
-        """One seed per tree."""
-        return [self.seed + SEED_STEP * number for number in range(trees)]
-
-
 class LinearTrees:
     """Linear classifiers in trees, over features renumbered by frequency. Callers use the original indices."""
 
-    def __init__(self) -> None:
-        self.order = FeatureOrder(np.empty(0, np.int32))
+    def __init__(self, order: FeatureOrder) -> None:
+        self.order = order
         self.trees: list[tuple[LabelTree, list[ChunkedWeights]]] = []
         self._searches: dict[str, list[TreeSearch]] = {}
+        self._explainers: dict[str, list[TreeExplainer]] = {}
 
     # --- training ---
 
-    def order_features(self, features: Any, in_place: bool = False) -> FeatureRows:
-        """Learn the order of features (CSR, dense or `Blocks`) and return them renumbered, for `train`.
-
-        `in_place` overwrites the CSR; dense columns are never copied.
-        """
-        self.order, rows = FeatureOrder.learn(features, in_place)
-        return rows
-
+    @classmethod
     def train(
-        self,
-        features: FeatureRows,
+        cls,
+        features: OrderedFeatures,
         labels: Any,
         trees: Sequence[LabelTree],
         settings: TrainingSettings,
         shards: ChunkShards | None = None,
         user_negatives: Any = None,
-    ) -> None:
-        """Train the classifiers of all trees; `features` come from `order_features`.
+    ) -> LinearTrees:
+        """Train the classifiers of all trees.
 
         `shards` stores finished chunks and has those of an earlier attempt at the same training; `user_negatives`
         [documents, labels] are additional negative documents for the siblings of a label.
         """
-        self.trees, self._searches = [], {}
+        trained = cls(features.order)
+        examples = TrainingExamples(features.rows, labels, user_negatives)
+        targets = trees[0].aggregate(labels)
         need = training_need(
-            features, labels, trees[0], settings.solver, trees=len(trees), weighted=settings.relevance,
+            features.rows, targets, trees[0], settings.solver, trees=len(trees), weighted=settings.relevance,
             matched=settings.search.beam if settings.negatives == "matcher" else 0, precision=settings.precision,
         )  # fmt: skip
-        check_memory(need, settings.memory, bytes_of(features, labels))
+        check_memory(need, settings.memory, bytes_of(features.rows, labels))
         for number, (seed, tree) in enumerate(zip(settings.seeds(len(trees)), trees, strict=True)):
-            levels = train_tree(
-                features, labels, tree, settings.solver,
-                negatives=settings.negatives, user_negatives=user_negatives, relevance=settings.relevance,
-                beam=settings.search.beam, post_processor=settings.search.post_processor, seed=seed,
-                shards=shards, number=number,
-            )  # fmt: skip
-            self.trees.append((tree, [level.stored_as(settings.precision) for level in levels]))
+            if number > 0:
+                targets = tree.aggregate(labels)
+            levels = train_tree(examples, tree, targets, settings, seed, shards, number)
+            trained.trees.append((tree, [level.stored_as(settings.precision) for level in levels]))
+        return trained
 
     # --- prediction ---
 
@@ -146,8 +107,11 @@ class LinearTrees:
         """The paths of some labels in each tree, for one document."""
         row = self.order.rows(as_csr(features))
         by_tree = []
-        for tree, levels in self.trees:
-            paths = explain_labels(row, tree, levels, labels, search.beam, search.post_processor)
+        post_processor = search.post_processor
+        if post_processor not in self._explainers:
+            self._explainers[post_processor] = [TreeExplainer(*tree, post_processor) for tree in self.trees]
+        for explainer in self._explainers[post_processor]:
+            paths = explainer.explain(row, labels, search.beam)
             by_tree.append([replace(path, features=self.order.original[path.features]) for path in paths])
         return by_tree
 
@@ -173,11 +137,10 @@ class LinearTrees:
     @classmethod
     def restored(cls, tensors: Mapping[str, np.ndarray], n_features: int, n_labels: int, path: Path) -> LinearTrees:
         """Restore what `state` returned; everything that kernels rely on is checked."""
-        count = stored(tensors, "trees", path)
+        count = get_tensor(tensors, "trees", path)
         if count.shape != (1,) or count.dtype != np.int64 or not 1 <= count[0] <= 10_000:
             raise ModelFormatError(f"{path}: the number of trees is damaged")
-        restored = cls()
-        restored.order = FeatureOrder.from_tensors(tensors, n_features, path)
+        restored = cls(FeatureOrder.from_tensors(tensors, n_features, path))
         for number in range(int(count[0])):
             tree = LabelTree.from_tensors(f"tree{number}", tensors, path)
             if len(tree.label_order) != n_labels:

@@ -16,7 +16,7 @@ import numpy as np
 from labelwise.checks import all_finite, are_offsets, in_range
 from labelwise.errors import ModelFormatError
 from labelwise.parallel import ranges, run_all, threads
-from labelwise.store import stored
+from labelwise.store import get_tensor
 
 MIN_DENSITY = 0.25
 MAX_FLOAT16 = 65504.0
@@ -181,7 +181,7 @@ class ChunkedWeights:
         cls, prefix: str, tensors: Mapping[str, np.ndarray], n_features: int, children_offsets: np.ndarray, path: Path
     ) -> ChunkedWeights:
         """Restore what `to_tensors` returned, every index checked: kernels read these arrays without checks."""
-        arrays = {name: stored(tensors, f"{prefix}.{name}", path) for name in _ARRAYS}
+        arrays = {name: get_tensor(tensors, f"{prefix}.{name}", path) for name in _ARRAYS}
         level = cls(n_features, children_offsets=children_offsets.astype(np.int64), **arrays)
         if not level._is_valid():
             raise ModelFormatError(f"{path}: the weights of {prefix} are damaged")

@@ -17,7 +17,7 @@ from labelwise.errors import ConfigError
 from labelwise.heads.label_outputs import LabelOutput
 from labelwise.networks.attention_tree import AttentionTree
 from labelwise.networks.levels import AttentionLevel, Level
-from labelwise.topk import NOTHING
+from labelwise.topk import NO_LABEL
 
 
 def explain_labels(tree: AttentionTree, tokens: WordTokens, labels: np.ndarray) -> list[LabelPath]:
@@ -26,7 +26,7 @@ def explain_labels(tree: AttentionTree, tokens: WordTokens, labels: np.ndarray) 
     nodes = [shape.ancestors(depth)[labels] for depth in range(shape.depth)]
     kept = [np.ones(len(labels), bool)]
     for depth, top in enumerate(tree.search(tokens, 1)[:-1]):
-        kept.append(kept[-1] & np.isin(nodes[depth], top.ids[0][top.ids[0] != NOTHING]))
+        kept.append(kept[-1] & np.isin(nodes[depth], top.ids[0][top.ids[0] != NO_LABEL]))
     batch = tokens.batch(np.arange(1))
     views = [_view(level, batch.ids, own) for level, own in zip(tree.levels, nodes, strict=True)]
     words, inverse = np.unique(batch.ids, return_inverse=True)

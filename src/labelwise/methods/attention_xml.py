@@ -26,7 +26,7 @@ from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.encoders.word_config import RecurrentConfig, Width, WordsConfig
 from labelwise.encoders.words import Vocabulary
-from labelwise.errors import ConfigError, require_imports
+from labelwise.errors import ConfigError, import_required
 from labelwise.features.label_features import pifa
 from labelwise.features.tfidf import Tfidf, TfidfConfig
 from labelwise.fit_context import FitContext
@@ -117,7 +117,7 @@ class AttentionXML(WordNetworkMethod):
             )  # fmt: skip
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
-        require_imports(self.name, "nn", "torch")
+        import_required(self.name, "nn", "torch")
         from labelwise.networks.level_factory import restored_trees, stored_vectors
 
         config = self.config

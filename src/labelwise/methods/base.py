@@ -21,11 +21,12 @@ from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFitted
 from labelwise.fit_context import FitContext
 from labelwise.methods.calibration import Calibration
 from labelwise.methods.inputs import Documents, as_dataset, as_documents, predict_in_blocks
+from labelwise.methods.label_file import ModelLabels
 from labelwise.methods.label_filter import LabelFilter
-from labelwise.methods.model_folder import read_model, write_calibration, write_model
+from labelwise.methods.model_folder import STATE_FILE, SavedModel, read_model, write_calibration, write_model
 from labelwise.registry import method_class, methods_that
 from labelwise.strings import Strings
-from labelwise.topk import NOTHING, TopK
+from labelwise.topk import NO_LABEL, TopK
 
 if TYPE_CHECKING:
     from labelwise.codes.label_path import LabelPath
@@ -186,7 +187,7 @@ class Method:
         missing = int(k) - top.k
         ids, scores = top.ids, top.scores
         if missing:
-            ids = np.pad(ids, ((0, 0), (0, missing)), constant_values=NOTHING)
+            ids = np.pad(ids, ((0, 0), (0, missing)), constant_values=NO_LABEL)
             scores = np.pad(scores, ((0, 0), (0, missing)), constant_values=-np.inf)
         return TopK(ids, scores, self.label_names_)
 
@@ -334,7 +335,11 @@ class Method:
     def save(self, path: str | Path, force: bool = False) -> None:
         """Write a model folder: everything needed to predict from raw input, without executable content."""
         self._check_fitted()
-        write_model(self, path, force)
+        labels = ModelLabels(self.label_names_, self.label_texts_, self.label_counts_)
+        model = SavedModel(
+            self.config, labels, self.input_, self.n_documents_, self.n_features_in_, self._state(), self.calibration_
+        )
+        write_model(self.name, model, path, force)
 
     def save_calibration(self, path: str | Path) -> None:
         """Write only the calibration, into a folder this model was saved to."""
@@ -346,7 +351,14 @@ class Method:
     @classmethod
     def _from_folder(cls, folder: store.Folder) -> Self:
         model = cls()
-        read_model(model, folder)
+        saved = read_model(folder, cls.Config, cls.inputs)
+        model.config = saved.config
+        model._params = {key: getattr(saved.config, key) for key in cls.Config.model_fields}
+        labels = saved.labels
+        model.label_names_, model.label_texts_, model.label_counts_ = labels.names, labels.texts, labels.counts
+        model.input_, model.n_documents_, model.n_features_in_ = saved.input, saved.n_documents, saved.n_features
+        model._restore(saved.state, folder.path / STATE_FILE)
+        model.calibration_, model._loaded_from = saved.calibration, folder.path
         return model
 
 
@@ -354,7 +366,7 @@ def _check_scores(top: TopK, folder: Path, filtered: bool) -> None:
     """Refuse scores that are not finite, and unfiltered predictions without any label, which NaN weights cause."""
     if np.isfinite(top.scores).all():
         return
-    empty = top.ids == NOTHING
+    empty = top.ids == NO_LABEL
     wrong = ~(np.isfinite(top.scores) | empty)
     if not filtered:
         wrong[:, :1] |= empty[:, :1]

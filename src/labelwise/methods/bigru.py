@@ -22,7 +22,7 @@ from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.encoders.word_config import RecurrentConfig, WordsConfig
 from labelwise.encoders.words import Vocabulary
-from labelwise.errors import require_imports
+from labelwise.errors import import_required
 from labelwise.fit_context import FitContext
 from labelwise.methods.word_networks import WordNetworkMethod, WordTraining, check_training_process, word_data
 from labelwise.networks.settings import OptimiserConfig
@@ -73,7 +73,7 @@ class BiGRU(WordNetworkMethod):
             )  # fmt: skip
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
-        require_imports(self.name, "nn", "torch")
+        import_required(self.name, "nn", "torch")
         from labelwise.networks.level_factory import restored_trees, stored_vectors
 
         words = self.config.words

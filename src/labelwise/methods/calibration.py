@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from labelwise.errors import DataError, ModelFormatError
-from labelwise.store import stored
-from labelwise.topk import NOTHING, TopK
+from labelwise.store import get_tensor
+from labelwise.topk import NO_LABEL, TopK
 
 MIN_PROBABILITY = 1e-30
 """Lower bound of the points' probabilities, which leaves enough smaller numbers for a whole row."""
@@ -90,8 +90,8 @@ class Calibration:
 
     def __post_init__(self) -> None:
         with np.errstate(over="ignore"):
-            slopes = np.diff(self.probabilities) / np.diff(self.scores)
-        object.__setattr__(self, "_slopes", np.append(slopes, 0.0))
+            per_segment = np.diff(self.probabilities) / np.diff(self.scores)
+        object.__setattr__(self, "_slopes", np.append(per_segment, 0.0))
 
     @classmethod
     def fit(cls, scores: np.ndarray, right: np.ndarray) -> Calibration:
@@ -125,7 +125,7 @@ class Calibration:
 
     def apply(self, top: TopK) -> TopK:
         """Replace the scores of predictions by probabilities; the order stays the same."""
-        scores, empty = top.scores, top.ids == NOTHING
+        scores, empty = top.scores, top.ids == NO_LABEL
         gaps = bool(empty.any())
         if gaps:
             scores = np.where(empty, self.scores[0], scores)
@@ -152,7 +152,7 @@ class Calibration:
     def from_tensors(cls, tensors: Mapping[str, np.ndarray], path: Path) -> Calibration:
         """Rebuild from `to_tensors`, checked so that predictions stay sorted and finite for any file."""
         scores, probabilities, threshold, expected = (
-            stored(tensors, name, path) for name in ("scores", "probabilities", "threshold", "expected")
+            get_tensor(tensors, name, path) for name in ("scores", "probabilities", "threshold", "expected")
         )
         sound = (
             all(array.dtype == np.float64 for array in (scores, probabilities, threshold, expected))
@@ -163,7 +163,7 @@ class Calibration:
             and expected.shape == (3,)
             and np.isfinite(scores).all()
             and np.abs(scores).max() < 1e100
-            and (np.diff(scores) > 1e-100).all()  # or a slope would be infinite
+            and (np.diff(scores) > 1e-100).all()  # or a segment would be vertical
             and (np.diff(probabilities) > 0).all()
             and probabilities[0] >= MIN_PROBABILITY
             and probabilities[-1] <= 1

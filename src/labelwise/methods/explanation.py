@@ -11,7 +11,7 @@ import numpy as np
 from labelwise.codes.label_path import LabelPath, PathStep
 from labelwise.errors import ConfigError, DataError, did_you_mean
 from labelwise.methods.inputs import as_documents
-from labelwise.topk import NOTHING, TopK
+from labelwise.topk import NO_LABEL, TopK
 
 if TYPE_CHECKING:
     from labelwise.methods.base import Method
@@ -79,7 +79,7 @@ def explanations(
     if len(data) != 1:
         raise DataError(f"explain takes one document, got {len(data):,}")
     top = model.predict(document, k)
-    ids = top.ids[0][top.ids[0] != NOTHING] if labels is None else _ids(model, labels)
+    ids = top.ids[0][top.ids[0] != NO_LABEL] if labels is None else _ids(model, labels)
     scores = dict(zip(top.ids[0].tolist(), top.scores[0].tolist(), strict=True))
     trees = model._explain(data, ids)
     results = []

@@ -39,7 +39,7 @@ class ModelLabels:
         tensors = folder.tensors(LABELS_FILE)
         names = store.strings_from_tensors("names", tensors, path)
         texts = store.strings_from_tensors("texts", tensors, path) if "texts.ends" in tensors else None
-        counts = store.stored(tensors, "counts", path)
+        counts = store.get_tensor(tensors, "counts", path)
         n_documents, n_features = manifest.get("n_documents"), manifest.get("n_features")
         sound = (
             counts.ndim == 1

@@ -13,26 +13,24 @@ from pydantic import Field
 from labelwise.codes.label_path import LabelPath
 from labelwise.data.dataset import Dataset
 from labelwise.errors import DataError
+from labelwise.features.feature_order import FeatureOrder, OrderedFeatures
 from labelwise.features.rows import FeatureRows
-from labelwise.features.tfidf import Tfidf, TfidfConfig
+from labelwise.features.tfidf import Tfidf
 from labelwise.finished import fingerprint
 from labelwise.linear.beam import POST_PROCESSORS
 from labelwise.linear.memory_estimate import Memory as Memory
+from labelwise.linear.settings import Precision as Precision
+from labelwise.linear.settings import SearchSettings, TrainingSettings
 from labelwise.linear.shards import ChunkShards
-from labelwise.linear.trees import LinearTrees, SearchSettings, TrainingSettings
-from labelwise.linear.trees import Precision as Precision
+from labelwise.linear.trees import LinearTrees
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
 from labelwise.methods.label_filter import LabelFilter
-from labelwise.result_fields import PART, deciding
+from labelwise.result_fields import PART, deciding_fields
 from labelwise.topk import TopK
 
 PostProcessor = Literal[tuple(POST_PROCESSORS)]  # type: ignore[valid-type]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
-
-
-LINEAR_TFIDF = TfidfConfig(sublinear=True)
-"""Default TF-IDF of linear methods and mach."""
 
 
 class LinearMethod(Method):
@@ -83,11 +81,11 @@ class LinearMethod(Method):
         self.linear_ = LinearTrees.restored(tensors, n_features, len(self.label_names_), path)
 
 
-def training_features(data: Dataset, tfidf: Tfidf | None) -> tuple[Any, bool]:
-    """Training features: of TF-IDF, which is fitted here, or those given; and whether their memory may be reused."""
+def training_features(data: Dataset, tfidf: Tfidf | None) -> OrderedFeatures:
+    """Training features renumbered by frequency: of TF-IDF, which is fitted here, or those given."""
     if tfidf is not None:
-        return tfidf.fit_transform(data.texts or ()), True
-    return data.features, False
+        return FeatureOrder.learn(tfidf.fit_transform(data.texts or ()), in_place=True)
+    return FeatureOrder.learn(data.features)
 
 
 def training_settings(config: Any, search: SearchSettings, **others: Any) -> TrainingSettings:
@@ -113,7 +111,7 @@ def finished_work(
     """
     if folder is None:
         return nullcontext()
-    parameters = deciding(method.config, PART)
+    parameters = deciding_fields(method.config, PART)
     arrays = {
         f"{name}.{part}": array
         for name, rows in (("features", features), ("labels", FeatureRows.of(labels)))

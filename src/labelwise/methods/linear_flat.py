@@ -14,12 +14,11 @@ from __future__ import annotations
 from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
-from labelwise.features.tfidf import Tfidf, TfidfConfig
+from labelwise.features.tfidf import LINEAR_TFIDF, Tfidf, TfidfConfig
 from labelwise.fit_context import FitContext
 from labelwise.linear.level_trainer import SolverConfig
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.linear_base import (
-    LINEAR_TFIDF,
     LinearMethod,
     Memory,
     PostProcessor,
@@ -58,8 +57,8 @@ class LinearFlat(LinearMethod):
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
         if self.config.relevance:
             check_relevance(data)
-        self.tfidf_, self.linear_ = Tfidf(self.config.tfidf) if kind == "texts" else None, LinearTrees()
-        features = self.linear_.order_features(*training_features(data, self.tfidf_))
+        self.tfidf_ = Tfidf(self.config.tfidf) if kind == "texts" else None
+        features = training_features(data, self.tfidf_)
         settings = training_settings(self.config, self.search_settings)
-        with finished_work(self, context.checkpoints, features, data.labels, {}) as shards:
-            self.linear_.train(features, data.labels, [LabelTree.flat(data.n_labels)], settings, shards)
+        with finished_work(self, context.checkpoints, features.rows, data.labels, {}) as shards:
+            self.linear_ = LinearTrees.train(features, data.labels, [LabelTree.flat(data.n_labels)], settings, shards)

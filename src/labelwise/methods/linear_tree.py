@@ -24,7 +24,7 @@ from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.features.label_features import pifa
-from labelwise.features.tfidf import Tfidf, TfidfConfig
+from labelwise.features.tfidf import LINEAR_TFIDF, Tfidf, TfidfConfig
 from labelwise.fit_context import FitContext
 from labelwise.linear.compile_ahead import compile_ahead
 from labelwise.linear.level_trainer import SolverConfig
@@ -33,7 +33,6 @@ from labelwise.linear.shards import ChunkShards
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.given_negatives import read_negatives
 from labelwise.methods.linear_base import (
-    LINEAR_TFIDF,
     LinearMethod,
     Memory,
     PostProcessor,
@@ -110,17 +109,19 @@ class LinearTree(LinearMethod):
             given |= csr_to_tensors("negatives", own_negatives)
         if kind == "texts":
             compile_ahead(["search", "words", "solver"], config.precision)
-        self.tfidf_, self.linear_ = Tfidf(config.tfidf) if kind == "texts" else None, LinearTrees()
-        features = self.linear_.order_features(*training_features(data, self.tfidf_))
+        self.tfidf_ = Tfidf(config.tfidf) if kind == "texts" else None
+        features = training_features(data, self.tfidf_)
         negatives = "matcher" if "matcher" in config.negatives else "teacher"
         settings = training_settings(config, self.search_settings, negatives=negatives)
-        with finished_work(self, context.checkpoints, features, data.labels, given) as shards:
+        with finished_work(self, context.checkpoints, features.rows, data.labels, given) as shards:
             if own_tree is not None:
                 trees = [own_tree]
             else:
-                describing = features.sparse if kind == "texts" else data.features  # dense ones describe labels whole
+                describing = (
+                    features.rows.sparse if kind == "texts" else data.features
+                )  # dense ones describe labels whole
                 trees = _clustered(describing, data.labels, config, settings.seeds(config.trees), shards)
-            self.linear_.train(features, data.labels, trees, settings, shards, own_negatives)
+            self.linear_ = LinearTrees.train(features, data.labels, trees, settings, shards, own_negatives)
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
         if self.input_ == "texts":

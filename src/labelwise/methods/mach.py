@@ -24,36 +24,30 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from labelwise.codes.bucket_search import Aggregation, BucketSearch
+from labelwise.codes.bucket_search import BucketSearch, Score
 from labelwise.codes.buckets import BucketTables, Hash, checked_table, read_lookups
 from labelwise.codes.repartition import RepartitionConfig
 from labelwise.config import Config as BaseConfig
-from labelwise.data.csr import pick_rows
 from labelwise.data.dataset import Dataset
-from labelwise.errors import ConfigError, ModelFormatError, require_imports
+from labelwise.errors import ConfigError, ModelFormatError, import_required
 from labelwise.features.rows import as_csr
-from labelwise.features.tfidf import Tfidf, TfidfConfig
+from labelwise.features.tfidf import LINEAR_TFIDF, Tfidf, TfidfConfig
 from labelwise.fit_context import FitContext
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
 from labelwise.methods.label_filter import LabelFilter
-from labelwise.methods.linear_base import LINEAR_TFIDF
 from labelwise.networks.settings import Count, OptimiserConfig, Positive, ScheduleConfig, TrainingConfig
 from labelwise.result_fields import PART, Decides, deciding_json
-from labelwise.store import stored
-from labelwise.topk import TopK, in_order
+from labelwise.store import get_tensor
+from labelwise.topk import TopK
 
 if TYPE_CHECKING:
-    from labelwise.networks.bucket_networks import BucketNetworks, NetworkShape, Repetition, ScoreForm
+    from labelwise.networks.bucket_decoder import BucketDecoder, Decoding
+    from labelwise.networks.bucket_networks import NetworkShape, Repetition
     from labelwise.training.repetitions import RepetitionTraining
 
 log = logging.getLogger("labelwise")
 
-Score = Literal["logits", "mean", "least", "median", "unbiased"]
-AGGREGATIONS: dict[Score, Aggregation] = {"least": "least", "median": "median"}
-"""How the scores of a label's buckets are combined, if it is not their mean."""
-SCORES_AT_ONCE = 1 << 24
-"""Bucket scores computed at a time in prediction: 64 MB."""
 MAX_REPETITIONS = 1000
 
 
@@ -161,13 +155,13 @@ class Mach(Method):
 
     tfidf_: Tfidf | None
     repetitions_: list[Repetition]
-    _networks: BucketNetworks
+    _decoder: BucketDecoder
 
     # --- fit ---
 
     def check_needs(self) -> None:
         """Raise without torch, or with several ranks: they would average gradients of independent repetitions."""
-        require_imports(self.name, "nn", "torch", "accelerate")
+        import_required(self.name, "nn", "torch", "accelerate")
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ConfigError(
                 "mach trains in one process, without torchrun; use train --repetition for one process per repetition"
@@ -180,14 +174,15 @@ class Mach(Method):
         with torch_threads():
             training = self._training(data, kind, valid, context)
             folder, config = self._folder(context), self.config
-            numbers: Sequence[int] = range(config.repetitions)
+            numbers = range(config.repetitions)
             if config.missing == "leave":
-                numbers = training.finished(numbers, folder)
-                if not numbers:
+                self.repetitions_ = training.finished(numbers, folder)
+                if not self.repetitions_:
                     raise ConfigError(f"repetitions_folder: no finished repetition of this training is in {folder}")
-                log.info("%d of %d repetitions are finished and used", len(numbers), config.repetitions)
-            self.repetitions_ = training.run(numbers, folder, config.at_once)
-        self._set_up(data.n_labels, training.data.features.shape[1])
+                log.info("%d of %d repetitions are finished and used", len(self.repetitions_), config.repetitions)
+            else:
+                self.repetitions_ = training.run(numbers, folder, config.at_once)
+        self._decoder = self._built_decoder(data.n_labels, training.data.features.shape[1])
 
     def check_parts(self, numbers: Sequence[int]) -> Path:
         """Raise unless these are repetitions of this model; returns the folder of finished ones."""
@@ -278,68 +273,39 @@ class Mach(Method):
     def _n_features(self) -> int:
         return self.tfidf_.n_features if self.tfidf_ is not None else int(self.n_features_in_ or 0)
 
-    def _set_up(self, n_labels: int, n_features: int) -> None:
-        """Build the search and the networks of the repetitions, for prediction."""
+    def _built_decoder(self, n_labels: int, n_features: int) -> BucketDecoder:
+        """Search and networks of the repetitions, for prediction."""
+        from labelwise.networks.bucket_decoder import BucketDecoder
         from labelwise.networks.bucket_networks import BucketNetworks
 
+        config = self.config
         numbers = tuple(one.number for one in self.repetitions_)
         given = {one.number: one.buckets for one in self.repetitions_ if one.buckets is not None}
-        tables = BucketTables(
-            n_labels, self.config.buckets, numbers, self.config.hash, self.config.training.seed, given or None
-        )
-        self._search = BucketSearch(tables)
-        self._networks = BucketNetworks(self.repetitions_, self._sizes(n_features), self._feature_tables(n_features))
+        tables = BucketTables(n_labels, config.buckets, numbers, config.hash, config.training.seed, given or None)
+        networks = BucketNetworks(self.repetitions_, self._sizes(n_features), self._feature_tables(n_features))
+        return BucketDecoder(networks, BucketSearch(tables))
 
     # --- predict ---
 
+    @property
+    def decoding(self) -> Decoding:
+        """From the current parameters, which may be changed after fitting."""
+        from labelwise.networks.bucket_decoder import Decoding
+
+        config = self.config
+        candidates = None if config.candidates is None else (config.candidates.buckets, config.candidates.hits)
+        return Decoding(config.aggregation, "sigmoid" if config.loss == "bce" else "softmax", candidates)
+
     def _predict(self, data: Documents, k: int) -> TopK:
-        return self._best(data, k, None)
+        return self._decoder.best(self._features(data, fit=False), k, self.decoding)
 
     def _predict_chosen(self, data: Documents, k: int, chosen: LabelFilter) -> TopK:
         """Restricted to some labels the search is exact; with weights, all of their scores are computed."""
         labels = None if chosen.allowed is None else np.flatnonzero(chosen.allowed)
         k = k if labels is None else min(k, len(labels))
-        if chosen.weights is None:
-            return self._best(data, k, labels)
-        return self._best(data, k, np.arange(len(chosen.weights)) if labels is None else labels, chosen.weights)
-
-    def _best(self, data: Documents, k: int, labels: np.ndarray | None, weights: np.ndarray | None = None) -> TopK:
-        features = self._features(data, fit=False)
-        config, search = self.config, self._search
-        combined = AGGREGATIONS.get(config.aggregation, "mean")
-        per_document = len(self.repetitions_) * config.buckets
-        at_once = max(32, SCORES_AT_ONCE // per_document // 32 * 32)
-        parts = []
-        for begin in range(0, features.shape[0], at_once):
-            scores = self._scores(pick_rows(features, slice(begin, begin + at_once)))
-            if weights is not None and labels is not None:
-                top = search.best_weighted(scores, k, labels, weights, self._as_probabilities, combined)
-            elif config.candidates is not None and labels is None:
-                candidates = config.candidates
-                top = search.best_candidates(scores, k, candidates.buckets, candidates.hits, combined)
-            else:
-                top = search.best(scores, k, labels, combined)
-            parts.append(top)
-        if not parts:
-            return TopK(np.empty((0, k), np.int32), np.empty((0, k), np.float32))
-        top = TopK.concatenate(parts)
-        return top if weights is not None else in_order(top.ids, self._as_probabilities(top.scores))
-
-    def _scores(self, features: Any) -> np.ndarray:
-        """Bucket scores [repetitions, buckets, documents], in the form to be combined."""
-        form: ScoreForm = "sigmoid" if self.config.loss == "bce" else "softmax"
-        return self._networks.scores(features, "logits" if self.config.aggregation == "logits" else form)
-
-    def _as_probabilities(self, scores: np.ndarray) -> np.ndarray:
-        """Convert combined bucket scores to the scores `predict` returns; -inf stays -inf."""
-        aggregation, buckets = self.config.aggregation, self.config.buckets
-        if aggregation == "logits":
-            converted = 1 / (1 + np.exp(-np.clip(scores, -60, 60)))
-        elif aggregation == "unbiased":
-            converted = buckets / (buckets - 1) * (scores - 1 / buckets)
-        else:
-            return scores
-        return np.where(np.isneginf(scores), -np.inf, converted).astype(np.float32)
+        if chosen.weights is not None and labels is None:
+            labels = np.arange(len(chosen.weights))
+        return self._decoder.best(self._features(data, fit=False), k, self.decoding, labels, chosen.weights)
 
     # --- files ---
 
@@ -352,12 +318,12 @@ class Mach(Method):
         return state
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
-        require_imports(self.name, "nn", "torch")
+        import_required(self.name, "nn", "torch")
         from labelwise.networks.bucket_networks import Repetition
 
         self.tfidf_ = Tfidf.of_model(self.config.tfidf, tensors, path) if self.input_ == "texts" else None
         n_features = self._n_features
-        numbers = stored(tensors, "repetitions", path)
+        numbers = get_tensor(tensors, "repetitions", path)
         if (
             numbers.ndim != 1
             or numbers.dtype != np.int64
@@ -379,7 +345,7 @@ class Mach(Method):
             raise ModelFormatError(f"{path}: the model was trained with given or learned buckets, which are missing")
         if len(numbers) < self.config.repetitions:
             log.info("%s: %d of %d repetitions are present and used", path, len(numbers), self.config.repetitions)
-        self._set_up(n_labels, n_features)
+        self._decoder = self._built_decoder(n_labels, n_features)
 
     def subset(self, numbers: Sequence[int]) -> Self:
         """A copy of the model with only some of its repetitions."""
@@ -392,6 +358,6 @@ class Mach(Method):
             raise ConfigError(f"repetitions: choose some of {sorted(held)}, got {list(numbers)}")
         other = copy(self)
         other.repetitions_ = [held[number] for number in dict.fromkeys(numbers)]
-        other._set_up(len(self.label_names_), self._n_features)
+        other._decoder = other._built_decoder(len(self.label_names_), self._n_features)
         log.info("%d of %d repetitions are used", len(other.repetitions_), self.config.repetitions)
         return other

@@ -2,69 +2,79 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from labelwise import store
-from labelwise.config import validated
+from labelwise.config import Config, validated
 from labelwise.errors import ConfigError, ModelFormatError
 from labelwise.methods.calibration import Calibration
 from labelwise.methods.label_file import ModelLabels
-
-if TYPE_CHECKING:
-    from labelwise.methods.base import Method
 
 STATE_FILE = "state.safetensors"
 CONFIG_FILE = "config.json"
 CALIBRATION_FILE = "calibration.safetensors"
 
 
-def write_model(model: Method, path: str | Path, force: bool) -> None:
+@dataclass(frozen=True)
+class SavedModel:
+    """What a model folder holds."""
+
+    config: Config
+    labels: ModelLabels
+    input: str
+    """What documents are given as."""
+    n_documents: int
+    n_features: int | None
+    state: Mapping[str, np.ndarray]
+    """What was learned."""
+    calibration: Calibration | None
+
+
+def write_model(method: str, model: SavedModel, path: str | Path, force: bool) -> None:
     """Write a fitted model."""
     about = {
-        "method": model.name,
-        "input": model.input_,
-        "n_labels": len(model.label_names_),
-        "n_documents": model.n_documents_,
-        "n_features": model.n_features_in_,
-        "calibrated": model.calibration_ is not None,
+        "method": method,
+        "input": model.input,
+        "n_labels": len(model.labels.names),
+        "n_documents": model.n_documents,
+        "n_features": model.n_features,
+        "calibrated": model.calibration is not None,
     }
     with store.new_folder(path, "model", about, force) as folder:
         folder.write_json(CONFIG_FILE, model.config.model_dump(mode="json"))
-        ModelLabels(model.label_names_, model.label_texts_, model.label_counts_).write(folder)
-        folder.write_tensors(STATE_FILE, model._state())
-        if model.calibration_ is not None:
-            folder.write_tensors(CALIBRATION_FILE, model.calibration_.to_tensors())
+        model.labels.write(folder)
+        folder.write_tensors(STATE_FILE, model.state)
+        if model.calibration is not None:
+            folder.write_tensors(CALIBRATION_FILE, model.calibration.to_tensors())
 
 
 def write_calibration(calibration: Calibration, path: str | Path) -> None:
     """Write only a calibration, into the folder of a model."""
-    with store.changed_folder(path, "model", {"calibrated": True}) as folder:
+    with store.update_folder(path, "model", {"calibrated": True}) as folder:
         folder.write_tensors(CALIBRATION_FILE, calibration.to_tensors())
 
 
-def read_model(model: Method, folder: store.Folder) -> None:
-    """Restore a method from a folder, checked against its manifest: both may be untrusted."""
-    config = folder.read_json(CONFIG_FILE)
-    if not isinstance(config, dict):
+def read_model(folder: store.Folder, config_class: type[Config], inputs: Sequence[str]) -> SavedModel:
+    """Read a model, checked against the manifest: both may be untrusted. `inputs` are those the method accepts."""
+    values, manifest = folder.read_json(CONFIG_FILE), folder.manifest
+    if not isinstance(values, dict):
         raise ModelFormatError(f"{folder.path / CONFIG_FILE}: a mapping is needed")
     try:
-        held = validated(model.Config, config)
-        model._configure({key: getattr(held, key) for key in model.Config.model_fields})
+        config = validated(config_class, values)
     except ConfigError as error:
         raise ModelFormatError(f"{folder.path / CONFIG_FILE}: {error}") from None
-    labels, manifest = ModelLabels.read(folder, model.inputs), folder.manifest
-    model.label_names_, model.label_texts_, model.label_counts_ = labels.names, labels.texts, labels.counts
-    model.n_documents_, model.input_ = manifest["n_documents"], manifest["input"]
-    model.n_features_in_ = manifest["n_features"] if model.input_ == "features" else None
-    tensors = folder.tensors(STATE_FILE)
+    labels = ModelLabels.read(folder, inputs)
+    state = folder.tensors(STATE_FILE)
     if folder.verify:
-        store.check_weights(tensors, folder.path / STATE_FILE)
-    model._restore(tensors, folder.path / STATE_FILE)
-    model._loaded_from = folder.path
-    calibrated = manifest.get("calibrated", False)
+        store.check_weights(state, folder.path / STATE_FILE)
+    calibrated, calibration = manifest.get("calibrated", False), None
     if calibrated is not (CALIBRATION_FILE in manifest["files"]):
         raise ModelFormatError(f"{folder.path / store.MANIFEST}: `calibrated` does not match the files of the model")
     if calibrated:
-        path = folder.path / CALIBRATION_FILE
-        model.calibration_ = Calibration.from_tensors(folder.tensors(CALIBRATION_FILE), path)
+        calibration = Calibration.from_tensors(folder.tensors(CALIBRATION_FILE), folder.path / CALIBRATION_FILE)
+    kind, n_documents, n_features = manifest["input"], manifest["n_documents"], manifest["n_features"]
+    return SavedModel(config, labels, kind, n_documents, n_features, state, calibration)

@@ -17,7 +17,7 @@ from labelwise.errors import ModelFormatError
 from labelwise.fit_context import FitContext
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
-from labelwise.store import stored
+from labelwise.store import get_tensor
 from labelwise.topk import TopK
 
 
@@ -49,7 +49,7 @@ class Popularity(Method):
         return {"frequencies": self.frequencies_}
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
-        frequencies = stored(tensors, "frequencies", path)
+        frequencies = get_tensor(tensors, "frequencies", path)
         if frequencies.shape != self.label_counts_.shape or frequencies.dtype != np.float32:
             raise ModelFormatError(f"{path}: one frequency per label is needed")
         if not np.isfinite(frequencies).all():

@@ -24,7 +24,7 @@ from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.encoders.config import EncoderConfig
 from labelwise.encoders.encoder_files import encoder_source
-from labelwise.errors import ModelFormatError, require, require_imports
+from labelwise.errors import ModelFormatError, check_installed, import_required
 from labelwise.fit_context import FitContext
 from labelwise.heads.config import HeadConfig
 from labelwise.methods.base import Method
@@ -37,7 +37,7 @@ from labelwise.networks.settings import (
     without_validation,
 )
 from labelwise.result_fields import PART, deciding_json
-from labelwise.store import stored
+from labelwise.store import get_tensor
 from labelwise.strings import Strings
 from labelwise.topk import TopK
 
@@ -100,12 +100,12 @@ class TextEncoder(Method):
 
     def check_needs(self) -> None:
         """Raise if a package or the folder of the encoder is missing."""
-        require(self.name, "nn", "torch", "transformers", "accelerate")
+        check_installed(self.name, "nn", "torch", "transformers", "accelerate")
         if not self.config.encoder.starts_random:
             encoder_source(self.config.encoder.model)
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
-        require_imports(self.name, "nn", "torch", "transformers", "accelerate")
+        import_required(self.name, "nn", "torch", "transformers", "accelerate")
         from labelwise.device import computing_device, torch_threads
         from labelwise.encoders.transformer import open_encoder
         from labelwise.heads.flat import FlatHead
@@ -184,7 +184,7 @@ class TextEncoder(Method):
             fitting, training, context=context, head=head, callbacks=callbacks, stage=stage, identity=identity
         )
 
-    def _tokens(self, data: Dataset) -> Tokens:
+    def _tokens(self, data: Dataset | Documents) -> Tokens:
         return self.network_.encoder.tokenizer.encode(data.texts or Strings.of(()), self.config.encoder)
 
     def _encoded(self, part: EncoderData) -> EncoderData:
@@ -201,8 +201,7 @@ class TextEncoder(Method):
         from labelwise.device import torch_threads
 
         with torch_threads():
-            tokens = self.network_.encoder.tokenizer.encode(data.texts or Strings.of(()), self.config.encoder)
-            return self.network_.best(tokens, k, "predicting")
+            return self.network_.best(self._tokens(data), k, "predicting")
 
     def _encode(self, data: Documents) -> np.ndarray:
         from labelwise.device import torch_threads
@@ -230,7 +229,7 @@ class TextEncoder(Method):
         return {**state, "head.weight": as_array(head.weight), "head.bias": as_array(head.bias)}
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
-        require_imports(self.name, "nn", "torch", "transformers")
+        import_required(self.name, "nn", "torch", "transformers")
         import torch
         from torch import nn
 
@@ -242,7 +241,7 @@ class TextEncoder(Method):
         from labelwise.networks.encoder_head import EncoderHead
 
         encoder = TransformerEncoder.restored(state_of("encoder.", tensors), self.config.encoder, path)
-        weight, bias = stored(tensors, "head.weight", path), stored(tensors, "head.bias", path)
+        weight, bias = get_tensor(tensors, "head.weight", path), get_tensor(tensors, "head.bias", path)
         count = len(self.label_names_)
         if (
             weight.shape != (count, encoder.width)

@@ -14,7 +14,7 @@ import numpy as np
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, DataError
 from labelwise.methods.calibration import Calibration
-from labelwise.topk import NOTHING, TopK
+from labelwise.topk import NO_LABEL, TopK
 
 FOLDS = 5
 BINS = 10
@@ -141,7 +141,7 @@ def choose_threshold(
 
 
 def _pairs(top: TopK, truth: Dataset) -> _Pairs:
-    filled = top.ids != NOTHING
+    filled = top.ids != NO_LABEL
     documents = np.broadcast_to(np.arange(len(top))[:, None], top.ids.shape)[filled]
     scores = top.scores[filled]
     true_counts = np.diff(truth.labels.indptr)

@@ -15,7 +15,7 @@ import numpy as np
 from labelwise.codes.average import averaged
 from labelwise.data.dataset import Dataset
 from labelwise.encoders.words import Vocabulary, WordTokens
-from labelwise.errors import ConfigError, DataError, require, require_imports
+from labelwise.errors import ConfigError, DataError, check_installed, import_required
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents, split_for_early_stopping
 from labelwise.networks.settings import (
@@ -89,7 +89,7 @@ class WordNetworkMethod(Method):
 
     def check_needs(self) -> None:
         """Raise if a package or the file of word vectors is missing."""
-        require(self.name, "nn", "torch", "accelerate")
+        check_installed(self.name, "nn", "torch", "accelerate")
         vectors = self.config.words.vectors
         if vectors is not None and not Path(vectors).expanduser().exists():
             raise DataError(f"{vectors}: there is no such file of vectors")
@@ -181,7 +181,7 @@ class WordData:
 
 def check_training_process(name: str) -> None:
     """Raise if torch cannot be imported, or several processes train."""
-    require_imports(name, "nn", "torch", "accelerate")
+    import_required(name, "nn", "torch", "accelerate")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError(f"{name} trains in one process: start it without torchrun")
 

@@ -11,7 +11,7 @@ import numpy as np
 from labelwise.codes.tree import LabelTree
 from labelwise.encoders.base import Inputs
 from labelwise.networks.levels import Parents, best_nodes
-from labelwise.topk import NOTHING, TopK, in_order
+from labelwise.topk import NO_LABEL, TopK, sorted_by_score
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class AttentionTree:
     def best(self, inputs: Inputs, k: int) -> TopK:
         """The k best labels of each document."""
         top = self.search(inputs, k)[-1]
-        ids = np.where(top.ids == NOTHING, NOTHING, self.tree.label_order[np.maximum(top.ids, 0)]).astype(np.int32)
-        return in_order(ids, top.scores)
+        ids = np.where(top.ids == NO_LABEL, NO_LABEL, self.tree.label_order[np.maximum(top.ids, 0)]).astype(np.int32)
+        return sorted_by_score(ids, top.scores)
 
     def state(self, prefix: str, without: Sequence[str]) -> dict[str, np.ndarray]:
         """Tree and weights as arrays, except the weights named in `without`."""
@@ -53,4 +53,4 @@ class AttentionTree:
 
 def parents_of(top: TopK, tree: LabelTree, depth: int, child_ids: np.ndarray | None = None) -> Parents:
     """Ranked nodes as the parents of the nodes that are scored at the next level."""
-    return Parents(top.ids, np.where(top.ids == NOTHING, 0, top.scores), tree.children_offsets(depth), child_ids)
+    return Parents(top.ids, np.where(top.ids == NO_LABEL, 0, top.scores), tree.children_offsets(depth), child_ids)

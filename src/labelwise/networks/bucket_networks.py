@@ -17,7 +17,7 @@ from labelwise.device import computing_device, torch_threads
 from labelwise.encoders.arrays import as_tensor
 from labelwise.encoders.sparse_mlp import SparseMLP, SparseRows
 from labelwise.errors import ModelFormatError
-from labelwise.store import stored
+from labelwise.store import get_tensor
 
 ScoreForm = Literal["logits", "sigmoid", "softmax"]
 
@@ -70,7 +70,7 @@ class NetworkShape:
         """The arrays of one network from a file, checked against the shape."""
         arrays = {}
         for name, shape in self.shapes().items():
-            array = stored(tensors, f"{prefix}{name}", path)
+            array = get_tensor(tensors, f"{prefix}{name}", path)
             if array.shape != shape or array.dtype != np.float32:
                 raise ModelFormatError(f"{path}: {prefix}{name} is {array.dtype} {array.shape}, not {shape}")
             arrays[name] = array

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from labelwise.encoders.base import Encoder, Inputs
 from labelwise.encoders.embed import vectors_in_batches
 from labelwise.heads.flat import FlatHead
-from labelwise.topk import NOTHING, TopK, in_order
+from labelwise.topk import NO_LABEL, TopK, sorted_by_score
 
 
 class EncoderHead(nn.Module):
@@ -38,6 +38,6 @@ def best_labels(head: FlatHead, batches: Iterable[tuple[np.ndarray, Tensor]], co
     scores = np.empty((count, k), np.float32)
     for documents, vectors in batches:
         labels, best = head.best(vectors, k)
-        scores[documents] = torch.where(labels == NOTHING, best, torch.sigmoid(best)).cpu().numpy()
+        scores[documents] = torch.where(labels == NO_LABEL, best, torch.sigmoid(best)).cpu().numpy()
         ids[documents] = labels.cpu().numpy()
-    return in_order(ids, scores)
+    return sorted_by_score(ids, scores)

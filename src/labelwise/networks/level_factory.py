@@ -23,7 +23,7 @@ from labelwise.heads.label_attention import LabelAttention
 from labelwise.heads.label_outputs import LabelOutput, SharedOutput
 from labelwise.networks.attention_tree import AttentionTree
 from labelwise.networks.levels import AttentionLevel, Level, PooledLevel
-from labelwise.store import stored
+from labelwise.store import get_tensor
 
 WORDS = "encoder.words"
 MAX_TREES = 10_000
@@ -76,7 +76,7 @@ class LevelFactory:
                     weights[name] = self.vectors
                     continue
                 key = f"{prefix}.level{depth}.{name}"
-                array = stored(tensors, key, path)
+                array = get_tensor(tensors, key, path)
                 if array.shape != tuple(expected.shape) or array.dtype != np.float32:
                     raise ModelFormatError(f"{path}: {key} is {array.dtype} {array.shape}, not {tuple(expected.shape)}")
                 weights[name] = as_tensor(array)
@@ -105,7 +105,7 @@ def state_of_trees(trees: Sequence[AttentionTree], frozen: bool) -> dict[str, np
 
 def stored_vectors(tensors: Mapping[str, np.ndarray], n_words: int, frozen: bool, path: Path) -> Tensor:
     """The word vectors in what `state_of_trees` returned: the shared ones, or those of the first level."""
-    vectors = stored(tensors, "words" if frozen else f"tree0.level0.{WORDS}", path)
+    vectors = get_tensor(tensors, "words" if frozen else f"tree0.level0.{WORDS}", path)
     if vectors.ndim != 2 or len(vectors) != n_words or vectors.dtype != np.float32:
         raise ModelFormatError(f"{path}: one vector is needed for each of {n_words:,} words")
     return as_tensor(vectors)
@@ -115,7 +115,7 @@ def restored_trees(
     levels: LevelFactory, beam: int, tensors: Mapping[str, np.ndarray], n_labels: int, path: Path
 ) -> list[AttentionTree]:
     """Rebuild the trees from what `state_of_trees` returned."""
-    count = stored(tensors, "trees", path)
+    count = get_tensor(tensors, "trees", path)
     if count.shape != (1,) or count.dtype != np.int64 or not 1 <= count[0] <= MAX_TREES:
         raise ModelFormatError(f"{path}: the number of trees is damaged")
     trees = []

@@ -21,7 +21,7 @@ from labelwise.heads.flat import FlatHead, Targets, exact_topk
 from labelwise.heads.label_attention import AttentionInputs, LabelAttention
 from labelwise.heads.losses import label_priors
 from labelwise.progress import progress
-from labelwise.topk import NOTHING, TopK, in_order
+from labelwise.topk import NO_LABEL, TopK, sorted_by_score
 
 LENGTH_AT_ONCE = 16_384
 """Words per batch in prediction, padding included."""
@@ -129,7 +129,7 @@ class AttentionLevel(Level):
         scores = torch.sigmoid(self.head.scores(self._attention_inputs(inputs, candidates)))
         above = torch.from_numpy(parents.scores).to(scores.device)
         scores *= above.repeat_interleave(candidates.shape[1] // above.shape[1], 1)
-        scores.masked_fill_(candidates == NOTHING, -torch.inf)
+        scores.masked_fill_(candidates == NO_LABEL, -torch.inf)
         if parents.child_ids is not None:
             order = torch.from_numpy(np.argsort(parents.child_ids[children], axis=1, kind="stable")).to(scores.device)
             scores, candidates = scores.gather(1, order), candidates.gather(1, order)
@@ -198,8 +198,8 @@ def _learned_words(encoder: RecurrentEncoder) -> list[str]:
 
 
 def best_nodes(level: Level, inputs: Inputs, k: int, parents: Parents | None, what: str) -> TopK:
-    """The k best nodes of each document, ordered by score and then by id; NOTHING where there are fewer."""
-    ids = np.full((len(inputs), k), NOTHING, np.int32)
+    """The k best nodes of each document, ordered by score and then by id; NO_LABEL where there are fewer."""
+    ids = np.full((len(inputs), k), NO_LABEL, np.int32)
     scores = np.full((len(inputs), k), -np.inf, np.float32)
     device = next(level.parameters()).device
     batch_size = max(1, SCORES_AT_ONCE // level.n_nodes) if parents is None else None
@@ -211,6 +211,6 @@ def best_nodes(level: Level, inputs: Inputs, k: int, parents: Parents | None, wh
             count = nodes.shape[1]
             ids[batch.rows, :count], scores[batch.rows, :count] = nodes.cpu().numpy(), best.cpu().numpy()
             step(len(documents))
-    ids[~np.isfinite(scores)] = NOTHING  # a model that has diverged predicts nothing
-    scores[ids == NOTHING] = -np.inf
-    return in_order(ids, scores)
+    ids[~np.isfinite(scores)] = NO_LABEL  # a model that has diverged predicts nothing
+    scores[ids == NO_LABEL] = -np.inf
+    return sorted_by_score(ids, scores)

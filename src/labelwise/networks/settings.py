@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from labelwise.config import Config
 from labelwise.errors import ConfigError
-from labelwise.result_fields import PART, Decides, deciding
+from labelwise.result_fields import PART, Decides, deciding_fields
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
@@ -207,7 +207,7 @@ class TrainingConfig(Config):
     def part_of_the_result(self) -> dict[str, Any]:
         """The settings that affect the result, as plain values."""
         hashed_before = {"log_every": type(self).model_fields["log_every"].default}  # so older work is still found
-        return {**deciding(self, PART), **hashed_before}
+        return {**deciding_fields(self, PART), **hashed_before}
 
 
 def without_validation(training: TrainingConfig, default: TrainingConfig) -> TrainingConfig:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from labelwise.errors import ConfigError
-from labelwise.formatting import NOTHING, cut, duration, number, percent, size
+from labelwise.formatting import MISSING, cut, duration, number, percent, size
 from labelwise.report.comparison_plots import MAX_BARS, MAX_RUNS, comparison_charts
 from labelwise.report.html import for_page, write_page
 from labelwise.report.run_files import Run, read_run
@@ -123,7 +123,7 @@ class Comparison:
                 for row in self.rows:
                     cells = [row.cells[column.name] for column in columns]
                     texts = [f"**{cell.text}**" if cell.best else cell.text for cell in cells]
-                    named = [_markdown(row.name), _markdown(row.method or NOTHING)]
+                    named = [_markdown(row.name), _markdown(row.method or MISSING)]
                     lines.append(_markdown_line([*named, *texts]))
                 tables.append("\n".join(lines))
         if self.notes:

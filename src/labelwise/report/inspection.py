@@ -6,10 +6,10 @@ from pathlib import Path
 
 from pydantic import model_validator
 
-from labelwise.run_schema import INSPECTION, Part, read_json
+from labelwise.run_schema import INSPECTION, Record, read_json
 
 
-class PlanePoints(Part):
+class PlanePoints(Record):
     """Documents as points in a plane, each with the index of its label in `labels`, or -1."""
 
     x: tuple[float, ...]
@@ -28,7 +28,7 @@ class PlanePoints(Part):
         return self
 
 
-class DocumentAttention(Part):
+class DocumentAttention(Record):
     """Attention between tokens of a document, averaged over heads, by layer."""
 
     document: str
@@ -45,7 +45,7 @@ class DocumentAttention(Part):
         return self
 
 
-class Inspection(Part):
+class Inspection(Record):
     """Contents of inspection.json."""
 
     part: str = "valid"

@@ -17,7 +17,7 @@ from labelwise.report.inspection_plots import run_inspection_charts
 from labelwise.report.run_files import Run, read_run
 from labelwise.report.study_plots import run_collapse_chart
 from labelwise.report.wording import bar_percent, family_and_k, sorted_metrics, words
-from labelwise.run_schema import Calibration, Curve, Evaluation, Group, Results
+from labelwise.run_schema import Calibration, Curve, Evaluation, LabelGroup, Results
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -142,7 +142,7 @@ def k_axis(axes: Axes, ks: Sequence[int]) -> None:
 # --- head to tail -------------------------------------------------------------------------------------
 
 
-def recall_chart(groups: Sequence[Group]) -> Chart | None:
+def recall_chart(groups: Sequence[LabelGroup]) -> Chart | None:
     """Recall per frequency group, by k."""
     groups = [group for group in groups if group.recall and group.occurrences != 0]
     ks = thinned(sorted({k for group in groups for k in group.recall}), 4)

@@ -28,12 +28,12 @@ from labelwise.run_schema import (
     Machine,
     Results,
     State,
-    checked,
-    parsed,
+    parse_json,
     read_json,
     read_lines,
     read_metrics,
     read_text,
+    validate,
 )
 
 FILES = (CONFIG, STATE, METRICS, RESULTS, MACHINE, EXAMPLES, LABELS)
@@ -130,7 +130,7 @@ def _examples(path: Path) -> tuple[Example, ...]:
     examples: list[Example] = []
     for number, line in read_lines(path):
         if line.strip() and len(examples) < MAX_EXAMPLES:
-            examples.append(checked(parsed(line, path, number), Example, path, number))
+            examples.append(validate(parse_json(line, path, number), Example, path, number))
     return tuple(examples)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from labelwise.formatting import NOTHING, cut, duration, number, percent, size
+from labelwise.formatting import MISSING, cut, duration, number, percent, size
 from labelwise.report.drawing import thinned
 from labelwise.report.run_files import LabelTable, Run
 from labelwise.report.wording import family_and_k, sorted_metrics, words
@@ -68,7 +68,7 @@ def score_table(results: Results) -> dict[str, Any]:
             {
                 "metric": cut(metric, 40),
                 "value": percent(evaluation.values[metric]),
-                "interval": _span(span) if span else NOTHING,
+                "interval": _span(span) if span else MISSING,
                 "baseline": percent(baseline.values.get(metric)) if baseline else None,
                 "starts_family": family not in (None, family_and_k(metric)[0]),
             }
@@ -109,7 +109,7 @@ def _tie_lines(evaluation: Evaluation) -> list[str]:
 
 
 def _span(span: tuple[float, float]) -> str:
-    return f"{percent(span[0])} {NOTHING} {percent(span[1])}"
+    return f"{percent(span[0])} {MISSING} {percent(span[1])}"
 
 
 def group_table(results: Results) -> dict[str, Any]:
@@ -152,9 +152,9 @@ def calibration_table(calibration: Calibration) -> dict[str, Any]:
     rows = []
     for one in calibration.after[:MAX_ROWS]:
         first = before.get((one.low, one.high))
-        cells = [number(first.pairs), percent(first.share, 1)] if first else [NOTHING, NOTHING]
+        cells = [number(first.pairs), percent(first.share, 1)] if first else [MISSING, MISSING]
         cells += [number(one.pairs), percent(one.share, 1)]
-        rows.append({"name": f"{100 * one.low:.0f} {NOTHING} {100 * one.high:.0f}", "cells": cells})
+        rows.append({"name": f"{100 * one.low:.0f} {MISSING} {100 * one.high:.0f}", "cells": cells})
     target = calibration.wanted_precision
     purpose = "for the best micro-F1" if target is None else f"for a precision of {percent(target, 1)} %"
     missed = "" if calibration.reached else " (not reachable; the nearest was used)"
@@ -201,7 +201,7 @@ def _example(example: Example) -> dict[str, Any]:
         "predicted": [
             {
                 "name": _name(label.label, label.text),
-                "score": NOTHING if label.score is None else f"{label.score:.3g}",
+                "score": MISSING if label.score is None else f"{label.score:.3g}",
                 "correct": label.correct,
                 "width": width,
             }

@@ -21,13 +21,13 @@ from labelwise.formatting import number
 from labelwise.report.curves import TrainingCurves, read_training_curves
 from labelwise.report.inspection import Inspection, read_inspection
 from labelwise.report.wording import short_names
-from labelwise.run_schema import METRICS, RESULTS, STATE, Part, read_json, read_metrics
+from labelwise.run_schema import METRICS, RESULTS, STATE, Record, read_json, read_metrics
 
 TRIALS = "trials"
 FACTOR, RATE = "optimiser.rate_factor", "optimiser.rate"
 
 
-class TrialEntry(Part):
+class TrialEntry(Record):
     """The entry of one trial in results.json."""
 
     seed: int | None = None
@@ -39,7 +39,7 @@ class TrialEntry(Part):
     message: str = ""
 
 
-class StudyEntry(Part):
+class StudyEntry(Record):
     """Contents of results.json of a study."""
 
     metric: str

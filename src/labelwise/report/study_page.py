@@ -8,7 +8,7 @@ from typing import Any
 
 from labelwise.data.files import write_stream
 from labelwise.errors import DataError
-from labelwise.formatting import NOTHING, cut, duration, number, percent
+from labelwise.formatting import MISSING, cut, duration, number, percent
 from labelwise.report.drawing import Chart
 from labelwise.report.field_plots import field_charts
 from labelwise.report.html import for_page, write_page
@@ -139,7 +139,7 @@ def _differs(settings: Sequence[SettingFacts]) -> bool:
 def _row(study: StudyFacts, setting: SettingFacts) -> dict[str, Any]:
     columns = _columns(study)
     cells = [cut(setting.group, 40)] if "group" in columns else []
-    cells += [NOTHING if value is None else cut(shown_value(value), 60) for value in setting.values.values()]
+    cells += [MISSING if value is None else cut(shown_value(value), 60) for value in setting.values.values()]
     cells.append(_with_spread(setting, "value", 100))
     if "best during training, %" in columns:
         cells.append(_with_spread(setting, "best", 100))
@@ -149,14 +149,14 @@ def _row(study: StudyFacts, setting: SettingFacts) -> dict[str, Any]:
         diverged = any(trial.curves.loss and trial.curves.final_loss is None for trial in setting.trials)
         cells.append("not a number" if diverged and not setting.each("loss") else _with_spread(setting, "loss", 1))
     seconds = setting.mean("seconds")
-    cells.append(NOTHING if seconds is None else duration(seconds))
+    cells.append(MISSING if seconds is None else duration(seconds))
     return {"cells": cells, "verdicts": _verdicts(setting), "status": _status(setting)}
 
 
 def _with_spread(setting: SettingFacts, what: str, scale: float) -> str:
     middle, spread = setting.mean(what), setting.spread(what)
     if middle is None:
-        return NOTHING
+        return MISSING
     if scale == 1:
         return number(float(f"{middle:.4g}")) + ("" if spread is None else f" ± {spread:.2g}")
     return percent(middle) + ("" if spread is None else f" ± {percent(spread)}")

@@ -1,1 +1,1 @@
-"""Runs: a config in, a folder with model, figures and report out."""
+"""Runs: from a config to a folder with model, results and report."""

@@ -1,4 +1,4 @@
-"""Evaluate a model on labelled documents: scores, a table of labels, examples to look at."""
+"""Evaluate a model on labelled documents: metrics, a table of labels, example documents."""
 
 from __future__ import annotations
 
@@ -19,44 +19,44 @@ from labelwise.metrics.evaluate import Evaluation, evaluate
 from labelwise.metrics.per_label import write_label_table
 from labelwise.runs.config import EvaluateSection
 from labelwise.runs.stopwatch import stopwatch
-from labelwise.topk import NOTHING, TopK
+from labelwise.topk import NO_LABEL, TopK
 
-MAX_EXAMPLE_LETTERS = 600
+MAX_EXAMPLE_CHARACTERS = 600
 
 
 @dataclass(frozen=True)
-class Unknown:
-    """True labels that a model does not know: it cannot but miss them."""
+class UnknownLabels:
+    """True labels that the model has not seen in training and therefore always misses."""
 
     labels: int
-    """How many different ones."""
+    """Number of distinct unknown labels."""
     occurrences: int
-    """How often a document has one."""
+    """Document-label pairs with an unknown label."""
     all_occurrences: int
-    """How often a document has a label at all."""
+    """All document-label pairs."""
 
     @classmethod
-    def beyond(cls, known: int, test: Dataset) -> Unknown:
-        """The labels in the columns after the known ones."""
-        beyond = test.labels.indices[test.labels.indices >= known]
-        return cls(len(np.unique(beyond)), len(beyond), test.labels.nnz)
+    def count(cls, known: int, test: Dataset) -> UnknownLabels:
+        """Count the labels in the columns after the known ones."""
+        unknown = test.labels.indices[test.labels.indices >= known]
+        return cls(len(np.unique(unknown)), len(unknown), test.labels.nnz)
 
     def __str__(self) -> str:
-        share = self.occurrences / max(self.all_occurrences, 1)
-        return f"{self.labels:,} labels are unknown to the model; they are {share:.1%} of all true labels, all missed"
+        fraction = self.occurrences / max(self.all_occurrences, 1)
+        return f"{self.labels:,} labels are unknown to the model; they are {fraction:.1%} of true labels, all missed"
 
 
 @dataclass(frozen=True)
 class ModelEvaluation:
-    """An evaluation with what it took, and the means to score other predictions in the same way."""
+    """An evaluation with its timings, and a function that scores other predictions in the same way."""
 
     top: TopK
     evaluation: Evaluation
     seconds: dict[str, float]
     threshold: float | None
-    """What F1 without @k went by."""
-    unknown: Unknown
-    """True labels that the model has never seen."""
+    """Threshold used for F1 without @k."""
+    unknown: UnknownLabels
+    """True labels that the model has not seen in training."""
     score: Callable[[TopK], Evaluation]
 
 
@@ -65,11 +65,11 @@ def evaluate_model(
 ) -> ModelEvaluation:
     """Predict and score; with a folder, labels.tsv and examples.jsonl are written there.
 
-    F1 without @k goes by the section's threshold, or by the model's own if none is given.
+    F1 without @k uses the section's threshold, or the calibrated threshold of the model if none is given.
     """
     threshold = model.threshold_ if section.threshold is None else section.threshold
     section.check_threshold(calibrated=threshold is not None)
-    test = _in_space_of(model, test)
+    test = _aligned(model, test)
     counts = np.zeros(test.n_labels, np.int64)
     counts[: len(model.label_counts_)] = model.label_counts_
 
@@ -94,12 +94,12 @@ def evaluate_model(
     if folder is not None:
         write_label_table(folder / files.LABELS, top, test, train=counts, k=min(5, top.k))
         write_examples(folder / files.EXAMPLES, top, test, counts, section.examples)
-    unknown = Unknown.beyond(len(model.label_names_), test)
+    unknown = UnknownLabels.count(len(model.label_names_), test)
     return ModelEvaluation(top, evaluation, seconds, threshold, unknown, score)
 
 
-def _in_space_of(model: Method, test: Dataset) -> Dataset:
-    """The test documents in the model's label space. What a label means is the model's word first, then the data's."""
+def _aligned(model: Method, test: Dataset) -> Dataset:
+    """The test documents in the model's label space, with label texts from the model first, then from the data."""
     aligned = test.align(model.label_names_)
     if model.label_texts_ is None:
         return aligned
@@ -108,9 +108,9 @@ def _in_space_of(model: Method, test: Dataset) -> Dataset:
     return replace(aligned, label_texts=model.label_texts_ + others[known:])
 
 
-def write_examples(path: Path, top: TopK, test: Dataset, counts: np.ndarray, number: int) -> None:
-    """Some documents, evenly spread over the test part, with their true and predicted labels."""
-    rows = np.unique(np.linspace(0, len(test) - 1, min(number, len(test))).astype(int)) if len(test) else []
+def write_examples(path: Path, top: TopK, test: Dataset, counts: np.ndarray, limit: int) -> None:
+    """Write some documents, evenly spread over the test part, with their true and predicted labels."""
+    rows = np.unique(np.linspace(0, len(test) - 1, min(limit, len(test))).astype(int)) if len(test) else []
     with replacing(path) as file:
         for row in rows:
             file.write(json.dumps(_example(int(row), top, test, counts), ensure_ascii=False) + "\n")
@@ -118,18 +118,18 @@ def write_examples(path: Path, top: TopK, test: Dataset, counts: np.ndarray, num
 
 def _example(row: int, top: TopK, test: Dataset, counts: np.ndarray) -> dict[str, Any]:
     true = test.labels.indices[test.labels.indptr[row] : test.labels.indptr[row + 1]].tolist()
-    predicted = [i for i in top.ids[row].tolist() if i != NOTHING]
+    predicted = [i for i in top.ids[row].tolist() if i != NO_LABEL]
 
-    def about(label: int) -> dict[str, Any]:
+    def describe(label: int) -> dict[str, Any]:
         meaning = None if test.label_texts is None else test.label_texts[label]
         return {"label": test.label_names[label], "text": meaning}
 
     return {
         "id": test.ids[row] if test.ids is not None else str(row),
         "text": _shown(row, test),
-        "truth": [{**about(i), "count": int(counts[i])} for i in true],
+        "truth": [{**describe(i), "count": int(counts[i])} for i in true],
         "predicted": [
-            {**about(i), "score": float(s), "correct": i in true}
+            {**describe(i), "score": float(s), "correct": i in true}
             for i, s in zip(predicted, top.scores[row].tolist(), strict=False)
         ],
     }
@@ -138,5 +138,5 @@ def _example(row: int, top: TopK, test: Dataset, counts: np.ndarray) -> dict[str
 def _shown(row: int, test: Dataset) -> str:
     if test.texts is not None:
         text = test.texts[row]
-        return text if len(text) <= MAX_EXAMPLE_LETTERS else text[:MAX_EXAMPLE_LETTERS] + " ..."
+        return text if len(text) <= MAX_EXAMPLE_CHARACTERS else text[:MAX_EXAMPLE_CHARACTERS] + " ..."
     return test.paths[row] if test.paths is not None else f"document {row}"

@@ -1,8 +1,8 @@
 """A run folder: resolved config, log, metrics.jsonl, model, results, report. One process at a time writes to it.
 
-A run that was stopped, by Ctrl-C or a power cut, is resumed when the same command is given again: all settings that
-decide the result must be the same, and every finished stage is kept. A finished run is only replaced on demand. What
-killed processes have left half-written is removed at the next start.
+A run that was stopped, by Ctrl-C or a power cut, is resumed by running the same command again: all settings that
+decide the result must be the same, and every finished stage is kept. A finished run is replaced only with `force`.
+Temporary files of killed processes are removed at the next start.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from labelwise.atomic import clean_up, is_left_over, replacing
+from labelwise.atomic import clean_up, is_temporary_name, replacing
 from labelwise.config import ConfigSource
 from labelwise.errors import ConfigError, LabelwiseError
-from labelwise.file_lock import LOCK, locked
-from labelwise.result_fields import RESULT, UNFINISHED, differing
+from labelwise.file_lock import LOCK, lock_folder
+from labelwise.result_fields import RESULT, UNFINISHED, differing_keys
 from labelwise.run_schema import (
     CHECKPOINTS,
     CLEARING,
@@ -61,7 +61,7 @@ class RunFolder:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What state.json says; an error when it is not there or damaged."""
+        """The contents of state.json; an error if it is missing or damaged."""
         state = read_state(self.path)
         if state is None:
             problem = f"not a run folder, {STATE} is missing" if self.path.exists() else "there is no such run folder"
@@ -70,33 +70,33 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has come to its end."""
+        """Whether the run is finished."""
         return self.state.get("status") == FINISHED
 
     @contextmanager
-    def opened(self, config: RunConfig, force: bool) -> Iterator[None]:
-        """Make the folder, or resume what a stopped run left, and keep other processes out meanwhile."""
-        self._claim()
-        with locked(self.path, ConfigError(f"{self.path}: another process is working in this run folder")):
+    def open_for_run(self, config: RunConfig, force: bool) -> Iterator[None]:
+        """Lock the folder for the block; create it, or prepare it for resuming."""
+        self._create_or_check()
+        with lock_folder(self.path, ConfigError(f"{self.path}: another process is working in this run folder")):
             self._prepare(config, force)
             with _log_to(self / LOG):
-                self._drop_cut_line()
+                self._drop_incomplete_line()
                 try:
                     yield
                 except LabelwiseError as error:
-                    self._note(f"ERROR {error}")
+                    self._append_to_log(f"ERROR {error}")
                     with suppress(OSError, LabelwiseError):  # the first error is the one to report
                         self.write_json(STATE, {**self.state, "status": FAILED, "error": str(error)})
                     raise
 
-    def _claim(self) -> None:
-        """Make sure there is a folder that is ours or can be."""
+    def _create_or_check(self) -> None:
+        """Create the folder, or check that the existing one is a run folder or empty."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             others = [
                 path.name
                 for path in self.path.iterdir()
-                if path.name != LOCK and not is_left_over(path.name, FILES, WRITTEN_FOLDERS)
+                if path.name != LOCK and not is_temporary_name(path.name, FILES, WRITTEN_FOLDERS)
             ]
         except OSError as error:
             raise ConfigError(f"run.folder: {self.path} cannot be used: {error.strerror}") from None
@@ -104,7 +104,7 @@ class RunFolder:
             raise ConfigError(f"{self.path} exists and is not a run folder; choose another with --set run.folder=...")
         linked = [name for name in FILES if (self / name).is_symlink()]
         if linked:
-            raise ConfigError(f"{self / linked[0]}: this is a link, where a run writes a file of its own; remove it")
+            raise ConfigError(f"{self / linked[0]}: this is a link, a run needs a regular file here; remove it")
 
     def _prepare(self, config: RunConfig, force: bool) -> None:
         clean_up(self.path, FILES, WRITTEN_FOLDERS)
@@ -118,29 +118,29 @@ class RunFolder:
                 f"{self.path}: this run is finished; --force replaces it, --set run.folder=... keeps both"
             )
         elif not (self / MODEL).exists() and not (self / CHECKPOINTS).exists():
-            self._clear()  # nothing has been learned yet, so nothing is lost whatever the config
+            self._clear()  # nothing has been trained yet, so nothing is lost with any config
             self._start(config)
         else:
             self._resume(config)
 
     def _resume(self, config: RunConfig) -> None:
         before = ConfigSource.from_file(self / CONFIG).values
-        scope = RESULT if (self / MODEL).exists() else UNFINISHED  # a model is there: when its training ended is past
-        different = differing(deciding_values(before, scope), deciding_values(config.resolved(), scope))
+        scope = RESULT if (self / MODEL).exists() else UNFINISHED  # once there is a model, its training has ended
+        different = differing_keys(deciding_values(before, scope), deciding_values(config.resolved(), scope))
         if different:
             more = f" and {len(different) - 5} more" if len(different) > 5 else ""
             raise ConfigError(
-                f"{self.path}: an unfinished run with another config is here ({', '.join(different[:5])}{more}); give "
+                f"{self.path}: an unfinished run with another config exists ({', '.join(different[:5])}{more}); use "
                 "the same config to resume it, --force to start over, or --set run.folder=... for another folder"
             )
         self.write_text(CONFIG, config.to_yaml())
         state = {key: value for key, value in self.state.items() if key != "error"}
         self.write_json(STATE, {**state, "name": self.path.resolve().name, "status": RUNNING})
-        self._note_threads(config)
+        self._record_threads(config)
         log.info("resuming the run in %s", self.path)
 
-    def _note_threads(self, config: RunConfig) -> None:
-        """Record another number of threads than before, which changes sums of networks in their last digits."""
+    def _record_threads(self, config: RunConfig) -> None:
+        """Record a changed number of threads, which changes floating-point sums of networks in their last digits."""
         machine = describe_machine()
         try:
             before = json.loads((self / MACHINE).read_text(encoding="utf-8"))
@@ -150,8 +150,8 @@ class RunFolder:
             return
         if threads == machine["threads"]:
             return
-        held = before.get("threads_before")
-        earlier = [*(held if isinstance(held, list) else []), threads]
+        recorded = before.get("threads_before")
+        earlier = [*(recorded if isinstance(recorded, list) else []), threads]
         self.write_json(MACHINE, {**before, "threads": machine["threads"], "threads_before": earlier})
         if not config.make_method().same_on_any_threads:
             log.warning(
@@ -160,7 +160,7 @@ class RunFolder:
             )  # fmt: skip
 
     def _clear(self) -> None:
-        """Remove what a run writes and nothing else; until the next run starts, state.json says what was begun."""
+        """Remove the files that runs write and nothing else; state.json records that clearing has begun."""
         self.write_json(STATE, {**self.state, "status": CLEARING})
         for path in [self / name for name in (*WRITTEN_FILES, *WRITTEN_FOLDERS)]:
             if path.is_dir() and not path.is_symlink():
@@ -168,7 +168,7 @@ class RunFolder:
             else:
                 path.unlink(missing_ok=True)
 
-    def _note(self, text: str) -> None:
+    def _append_to_log(self, text: str) -> None:
         with (self / LOG).open("a", encoding="utf-8") as file:
             file.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} {text}\n")
 
@@ -181,12 +181,12 @@ class RunFolder:
             "started": _now(),
             "finished": None,
         }
-        self.write_json(STATE, state)  # first: it is what makes the folder ours
+        self.write_json(STATE, state)  # first: it marks the folder as a run folder
         self.write_text(CONFIG, config.to_yaml())
         self.write_json(MACHINE, describe_machine())
 
-    def learned(self) -> None:
-        """All but the report is done: note when; unfinished work of methods is not needed any more."""
+    def finish_stages(self) -> None:
+        """Record the time at which all but the report is done, and remove the checkpoints."""
         shutil.rmtree(self / CHECKPOINTS, ignore_errors=True)
         self.write_json(STATE, {**self.state, "finished": _now()})
 
@@ -204,8 +204,8 @@ class RunFolder:
         """The lines of metrics.jsonl so far."""
         return read_metrics(self / METRICS)
 
-    def _drop_cut_line(self) -> None:
-        """A kill may have left half a line at the end of metrics.jsonl; the next one must not be glued to it."""
+    def _drop_incomplete_line(self) -> None:
+        """Remove an incomplete last line of metrics.jsonl, so that the next record starts on a new line."""
         if (self / METRICS).exists():
             text = (self / METRICS).read_text(encoding="utf-8")
             if text and not text.endswith("\n"):

@@ -1,4 +1,4 @@
-"""Files about labels that go with a prediction: a list of those allowed, and factors for some."""
+"""Label files for prediction: a list of allowed labels, and factors for scores."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from labelwise.strings import Strings
 
 
 def read_label_list(path: str | Path, known: Strings) -> list[str]:
-    """Labels that the model knows, one a line; blank lines are passed over."""
+    """Labels of the model, one per line; blank lines are ignored."""
     labels = []
     for number, line in _lines(path):
         if line not in known.positions:
             raise DataError(f"the model has no label '{line[:80]}'", path, number)
         labels.append(line)
     if not labels:
-        raise DataError("the file is empty; the names of labels are needed, one a line", path)
+        raise DataError("the file is empty; label names are needed, one per line", path)
     return labels
 
 
@@ -34,7 +34,7 @@ def read_label_weights(path: str | Path) -> dict[str, float]:
         if factor is None or not math.isfinite(factor) or not label:
             raise DataError(f"{line[:80]!r} is not label<TAB>factor", path, number)
         if weights.get(label, factor) != factor:
-            raise DataError(f"'{label}' stands here with another factor than before", path, number)
+            raise DataError(f"'{label}' has another factor on an earlier line", path, number)
         weights[label] = factor
     if not weights:
         raise DataError("the file is empty; lines of label<TAB>factor are needed", path)
@@ -42,7 +42,7 @@ def read_label_weights(path: str | Path) -> dict[str, float]:
 
 
 def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    """The lines that say something, with their numbers."""
+    """Line numbers and lines, without blank lines."""
     from labelwise.data.stream import line_bounds, text_blocks
 
     for block in text_blocks(Path(path)):

@@ -1,4 +1,4 @@
-"""The data of a run: named sets, folders with parts or single files, split where asked, all in one label space."""
+"""The data of a run: named sets, folders with parts or single files, split as configured, all in one label space."""
 
 from __future__ import annotations
 
@@ -31,49 +31,49 @@ class RunData:
 
 
 def load_run_data(section: DataSection, scratch: Path | None = None) -> RunData:
-    """Read what a config's data section asks for; with a `scratch` folder, rows go to files there and are mapped."""
+    """Read the data of a config's data section; with a `scratch` folder, rows are written there and memory-mapped."""
     if section.mapped:
         _refuse_unmapped(section)
     parts = _parts_of_path(section, scratch) if section.path is not None else _parts_of_files(section, scratch)
-    train, valid, test = parts.pop("train"), parts.get("valid"), parts.get("test")  # rows of a whole are let go of
+    train, valid, test = parts.pop("train"), parts.get("valid"), parts.get("test")  # pop frees the unsplit rows
     if section.test_fraction is not None:
         if test is not None:
-            raise DataError("data.test_fraction is given, but the data has a test part already; leave one out")
+            raise DataError("data.test_fraction is given, but the data has a test part already; remove one of them")
         train, test = split(train, section.test_fraction, section.split_seed, scratch)
     if section.valid_fraction is not None:
         if valid is not None:
-            raise DataError("data.valid_fraction is given, but the data has a valid part already; leave one out")
+            raise DataError("data.valid_fraction is given, but the data has a valid part already; remove one of them")
         train, valid = split(train, section.valid_fraction, section.split_seed + 1, scratch)
     if section.limit is not None:
         some = slice(0, section.limit)
         train = train.take(some) if scratch is None else take_mapped(train, some, scratch)
-    return RunData(*_one_width(train, valid, test))
+    return RunData(*_equal_width(train, valid, test))
 
 
 def split(data: Dataset, fraction: float, seed: int, scratch: Path | None) -> tuple[Dataset, Dataset]:
-    """Two data sets drawn at random, in memory, or in files if there is a folder for them."""
+    """Split at random, in memory, or in files if there is a `scratch` folder."""
     return data.split(fraction, seed) if scratch is None else split_mapped(data, fraction, seed, scratch)
 
 
 def _refuse_unmapped(section: DataSection) -> None:
-    """An error if any of the data is in a format whose rows cannot be put into files."""
+    """Refuse data in a format whose rows cannot be memory-mapped."""
     for path in (section.path, section.train, section.valid, section.test):
         if path is not None and Path(path).exists():
-            found = detect(path) if section.format == AUTO else format_named(section.format)
+            format = detect(path) if section.format == AUTO else format_named(section.format)
         elif path is not None and path == section.path:
-            found = format_named(known_entry(known_name(path, "data.path")).format)
+            format = format_named(known_entry(known_name(path, "data.path")).format)
         else:
-            continue  # what is not there is told when it is read
-        if found.read_mapped is None:
-            can = [name for name in FORMATS if format_named(name).read_mapped is not None]
+            continue  # a missing file is reported when it is read
+        if format.read_mapped is None:
+            mappable = [name for name in FORMATS if format_named(name).read_mapped is not None]
             raise ConfigError(
-                f"data.mapped: {path} is in the format {found.name}, whose documents are read into memory; rows of "
-                f"{', '.join(can)} can be mapped. Leave data.mapped out"
+                f"data.mapped: {path} is in the format {format.name}, whose documents are read into memory; rows of "
+                f"{', '.join(mappable)} can be mapped. Leave out data.mapped"
             )
 
 
-def _one_width(*parts: Dataset | None) -> list[Any]:
-    """Sparse parts with the same number of features: a file without counts may not mention the last ones."""
+def _equal_width(*parts: Dataset | None) -> list[Any]:
+    """Sparse parts with the same number of features: a file without a header may lack the last ones."""
     sparse_parts: list[Any] = [p.features for p in parts if p is not None and sparse.issparse(p.features)]
     width = max((features.shape[1] for features in sparse_parts), default=0)
     return [
@@ -93,18 +93,16 @@ def _parts_of_path(section: DataSection, scratch: Path | None) -> dict[str, Data
     else:
         name = known_name(path, "data.path")
         if section.format != "auto" or section.options != ReadOptions():
-            raise ConfigError(
-                f"data: {name} is a known data set; how it is read is settled, leave out format and options"
-            )
+            raise ConfigError(f"data: {name} is a known data set; its format is known, leave out format and options")
         parts = named_dataset(name, scratch=scratch)
     if "train" not in parts:
-        alone = "; the folder is one part itself, give it as data.train" if _is_a_part(path, section.format) else ""
-        raise DataError(f"{path}: there is no training part; found: {', '.join(parts) or 'none'}{alone}")
+        hint = "; the folder is one part itself, give it as data.train" if _is_a_part(path, section.format) else ""
+        raise DataError(f"{path}: there is no training part; parts: {', '.join(parts) or 'none'}{hint}")
     return parts
 
 
 def known_name(name: str, where: str) -> str:
-    """The name of a known data set, or an error: nothing else of that name is there."""
+    """Return the name of a known data set, or raise an error: there is no such file or folder either."""
     if name in named_sets():
         return name
     near = difflib.get_close_matches(name, named_sets(), n=1)
@@ -118,14 +116,14 @@ def read_part(
     """One part of a file, a folder or a known data set."""
     if Path(path).exists():
         return read(path, format, split if Path(path).is_dir() else None, options, labels)
-    found = named_dataset(known_name(path, "data"), split)
-    if not isinstance(found, Dataset):
-        raise DataError(f"{path} has the parts {', '.join(found)}; choose one with --split")
-    return found
+    data = named_dataset(known_name(path, "data"), split)
+    if not isinstance(data, Dataset):
+        raise DataError(f"{path} has the parts {', '.join(data)}; choose one with --split")
+    return data
 
 
 def _is_a_part(path: str, format: str) -> bool:
-    """Whether this is a single part, whatever it is called, and not a folder with parts in it."""
+    """Whether this is a single part of any name, and not a folder of parts."""
     return not Path(path).is_dir() or Path(path) in find_parts(path, format)[1].values()
 
 

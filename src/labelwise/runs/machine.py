@@ -1,4 +1,4 @@
-"""What machine and which packages a figure was measured with."""
+"""The machine and the package versions that results were measured with."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def describe_machine() -> dict[str, Any]:
         "memory_bytes": _memory(),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": {name: found for name in PACKAGES if (found := _version(name))},
+        "packages": {name: installed for name in PACKAGES if (installed := _version(name))},
     }
 
 
 def peak_memory() -> int | None:
-    """The most memory this process has held, in bytes; None where the system does not tell."""
+    """Peak memory of this process in bytes; None where the system does not report it."""
     try:
         import resource
     except ImportError:

@@ -1,4 +1,4 @@
-"""The model of a model folder or run folder, and how its run read documents: what every user of a model begins with."""
+"""Opens the model of a model folder or run folder, with the options that its run read documents with."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def open_model(path: str) -> Method:
 
 
 def model_folder(path: str) -> Path:
-    """The model folder that is meant by a model folder or a run folder."""
+    """The model folder itself, or the one inside a run folder."""
     folder = Path(path)
     if not (folder / MANIFEST).exists() and (folder / STATE).exists():
         if not (folder / MODEL / MANIFEST).exists():
-            raise ConfigError(f"{folder}: this run has no model yet; give its train command again to resume it")
+            raise ConfigError(f"{folder}: this run has no model yet; run its train command again to resume it")
         return folder / MODEL
     return folder
 
 
 def chosen_threshold(given: str | None, model: Method) -> float | None:
-    """A threshold as typed: a number, or `auto` for the one that was found when the model was calibrated."""
+    """Parse --threshold: a number, or `auto` for the calibrated threshold of the model."""
     if given is None:
         return None
     if given == "auto":
@@ -47,15 +47,15 @@ def chosen_threshold(given: str | None, model: Method) -> float | None:
 
 
 def read_options(model: str, documents: str, overrides: Mapping[str, Any], source: ConfigSource) -> ReadOptions:
-    """How to read documents for a model: as its run reads such files, changed by what is given now."""
-    before, held = section_of_run(model, "data"), None
+    """How to read documents for a model: as its run read files of this type, with overrides."""
+    before, recorded = section_of_run(model, "data"), None
     if Path(str(before.get("train") or before.get("path"))).suffix == Path(documents).suffix:
-        held = before.get("options")
-    return validated(ReadOptions, {**(held if isinstance(held, dict) else {}), **overrides}, source)
+        recorded = before.get("options")
+    return validated(ReadOptions, {**(recorded if isinstance(recorded, dict) else {}), **overrides}, source)
 
 
 def section_of_run(model: str, name: str) -> dict[str, Any]:
-    """What the config of a run says in one section; nothing for a model folder."""
+    """One section of the config of a run; empty for a model folder."""
     config = Path(model) / CONFIG
     section: Any = ConfigSource.from_file(config).values.get(name) if config.exists() else None
     return section if isinstance(section, dict) else {}

@@ -1,134 +1,76 @@
-"""Predict from a file or standard input to JSONL, TSV or npz, batch by batch: the input may be endless."""
+"""Predict from a file or standard input to JSONL, TSV or npz, batch by batch: the input may be an endless stream."""
 
 from __future__ import annotations
 
-import io
 import math
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from labelwise.atomic import replacing
 from labelwise.data.dataset import Dataset
-from labelwise.data.options import ReadOptions
-from labelwise.data.stream import decoded_line, open_stream, warn_replaced
+from labelwise.data.stream import warn_replaced
 from labelwise.errors import ConfigError, DataError
 from labelwise.formatting import CONTROL, json_text
 from labelwise.methods.base import Method
 from labelwise.methods.label_filter import LabelFilter
 from labelwise.progress import progress
+from labelwise.runs.documents import PIECE, Request, decode_lines, is_text, open_documents
 from labelwise.runs.label_files import read_label_list, read_label_weights
 from labelwise.runs.load_data import read_part
 from labelwise.strings import Strings
-from labelwise.topk import NOTHING, TopK
+from labelwise.topk import NO_LABEL, TopK
 
 BATCH = 1024
-PIECE = 1 << 20
 WRITERS = ("jsonl", "tsv", "npz")
-DATA_SUFFIXES = (
-    ".csv",
-    ".tsv",
-    ".jsonl",
-    ".json",
-    ".ft",
-    ".fasttext",
-    ".vw",
-    ".vowpal",
-    ".xc",
-    ".svm",
-    ".npz",
-    ".tfrecords",
-)
 LINES = ("texts", "paths")
-"""Kinds of documents that a line can hold."""
+"""Input types that can be given one per line."""
 
 Batch = tuple[list[str], Strings | Dataset]
 
 
-@dataclass(frozen=True)
-class Request:
-    """What to predict for and how much of it to tell."""
-
-    documents: str
-    """A file, a folder, the name of a known data set, or `-` for standard input."""
-    format: str = "auto"
-    """`text` for one text (or path, if the model reads files) per line, a data format, or `auto`: a data format if the
-    name says so, text otherwise."""
-    split: str = "test"
-    options: ReadOptions = field(default_factory=ReadOptions)
-    k: int = 10
-    threshold: float | None = None
-    labels: str | None = None
-    """File of the only labels to choose from, one a line."""
-    label_weights: str | None = None
-    """File of label<TAB>factor lines: what scores are multiplied by."""
-
-
 def predict_file(model: Method, request: Request, output: str, to: str | None, force: bool) -> None:
     """Predict for every document and write the result; `-` stands for standard output."""
-    kind = to or (Path(output).suffix.lstrip(".") if output != "-" else "jsonl")
+    file_format = to or (Path(output).suffix.lstrip(".") if output != "-" else "jsonl")
     if request.threshold is not None and math.isnan(request.threshold):
         raise ConfigError("threshold: a number is needed, got nan")
-    if kind not in WRITERS:
+    if file_format not in WRITERS:
         raise ConfigError(
-            f"{output}: cannot write predictions as '{kind}'; give a name that ends in .jsonl, .tsv or .npz"
+            f"{output}: cannot write predictions as '{file_format}'; give a name that ends in .jsonl, .tsv or .npz"
         )
-    if kind == "npz" and output == "-":
+    if file_format == "npz" and output == "-":
         raise ConfigError("npz is written to a file: give one with -o")
     batches = _text_batches(request, model) if is_text(request) else _data_batches(request)
-    tops = _predicted(model, batches, request.k, request.threshold, _label_filter(model, request))
-    with _target(output, force, binary=kind == "npz") as file:
-        if kind == "npz":
+    tops = _predict_batches(model, batches, request.k, request.threshold, _label_filter(model, request))
+    with _open_output(output, force, binary=file_format == "npz") as file:
+        if file_format == "npz":
             _write_npz(file, tops, len(model.label_names_))
         else:
-            write = _write_jsonl if kind == "jsonl" else _write_tsv
+            write = _write_jsonl if file_format == "jsonl" else _write_tsv
             for ids, top in tops:
                 write(file, ids, top, model.label_texts_)
                 file.flush()
 
 
-def is_text(request: Request) -> bool:
-    """Whether the documents are plain text, one a line."""
-    if request.documents == "-":
-        if request.format not in ("auto", "text"):
-            raise ConfigError("standard input is read as texts, one a line; other formats need a file")
-        return True
-    if request.format != "auto":
-        return request.format == "text"
-    path = Path(request.documents)
-    name = path.with_suffix("") if path.suffix in (".gz", ".xz", ".bz2") else path
-    return path.is_file() and name.suffix not in DATA_SUFFIXES
-
-
 def _text_batches(request: Request, model: Method) -> Iterator[Batch]:
     if model.input_ not in LINES and model.learns:
-        raise DataError(f"the model was trained on {model.input_}: give a data file and name its --format")
+        raise DataError(f"the model was trained on {model.input_}: give a data file and its --format")
     name = "stdin" if request.documents == "-" else request.documents
     count = replaced = 0
-    with opened(request.documents) as stream, progress("predicting") as step:
+    with open_documents(request.documents) as stream, progress("predicting") as step:
         for lines in _line_batches(stream):
-            texts, touched = decoded(lines, name, count + 1, request.options)
-            replaced += touched
-            yield [str(count + place) for place in range(len(texts))], Strings.of(texts)
+            texts, changed = decode_lines(lines, name, count + 1, request.options)
+            replaced += changed
+            yield [str(count + row) for row in range(len(texts))], Strings.of(texts)
             step(len(texts))
             count += len(texts)
     warn_replaced(name, replaced, request.options.encoding)
 
 
-def opened(documents: str) -> Any:
-    """The bytes of a file, unpacked, or of standard input."""
-    if documents == "-":
-        if sys.stdin is None:
-            raise DataError("standard input is closed: give a file", "stdin")
-        return nullcontext(sys.stdin.buffer)
-    return io.BufferedReader(open_stream(documents), PIECE)
-
-
 def _line_batches(stream: Any) -> Iterator[list[bytes]]:
-    """Lines as they come: whoever types gets an answer a line, whoever pipes gets large batches."""
+    """Lines as they arrive: one answer per line for typed input, large batches for piped input."""
     rest = b""
     while piece := stream.read1(PIECE):
         *lines, rest = (rest + piece).split(b"\n")
@@ -136,15 +78,6 @@ def _line_batches(stream: Any) -> Iterator[list[bytes]]:
             yield lines[begin : begin + BATCH]
     if rest:
         yield [rest]
-
-
-def decoded(lines: Iterable[bytes], name: str, first: int, options: ReadOptions) -> tuple[list[str], int]:
-    """Lines as texts, the first one's number being `first`; and in how many of them bytes had to be replaced."""
-    found = [
-        decoded_line(line.removesuffix(b"\r"), name, number, options.encoding, options.on_bad_bytes)
-        for number, line in enumerate(lines, first)
-    ]
-    return [text for text, _ in found], sum(replaced for _, replaced in found)
 
 
 def _data_batches(request: Request) -> Iterator[Batch]:
@@ -158,13 +91,13 @@ def _data_batches(request: Request) -> Iterator[Batch]:
 
 
 def _label_filter(model: Method, request: Request) -> LabelFilter | None:
-    """What the request's files say about labels, checked before anything is written."""
+    """The label filter of the request's files, checked before anything is written."""
     labels = read_label_list(request.labels, model.label_names_) if request.labels is not None else None
     weights = read_label_weights(request.label_weights) if request.label_weights is not None else None
     return model.label_filter(labels, weights)
 
 
-def _predicted(
+def _predict_batches(
     model: Method, batches: Iterable[Batch], k: int, threshold: float | None, chosen: LabelFilter | None
 ) -> Iterator[tuple[list[str], TopK]]:
     for ids, batch in batches:
@@ -180,7 +113,7 @@ def _write_jsonl(file: IO[str], ids: list[str], top: TopK, label_texts: Strings 
                 **({"text": label_texts[number]} if label_texts is not None else {}),
                 "score": score,
             }
-            for (label, score), number in zip(row, numbers[numbers != NOTHING].tolist(), strict=True)
+            for (label, score), number in zip(row, numbers[numbers != NO_LABEL].tolist(), strict=True)
         ]
         file.write(json_text({"id": name, "labels": labels}) + "\n")
 
@@ -189,10 +122,10 @@ def _write_tsv(file: IO[str], ids: list[str], top: TopK, label_texts: Strings | 
     del label_texts
     for name, row in zip(ids, top, strict=True):
         for label, score in row:
-            file.write(f"{_field(name)}\t{_field(label)}\t{score:.6g}\n")
+            file.write(f"{_tsv_field(name)}\t{_tsv_field(label)}\t{score:.6g}\n")
 
 
-def _field(text: str) -> str:
+def _tsv_field(text: str) -> str:
     return CONTROL.sub(" ", text.replace("\t", " ").replace("\n", " "))
 
 
@@ -206,8 +139,8 @@ def _write_npz(file: IO[bytes], tops: Iterable[tuple[list[str], TopK]], n_labels
 
 
 @contextmanager
-def _target(output: str, force: bool, binary: bool) -> Iterator[IO]:
-    """Standard output, or a file that appears under its name only when it is whole."""
+def _open_output(output: str, force: bool, binary: bool) -> Iterator[IO]:
+    """Standard output, or a file that gets its name only when it is complete."""
     if output == "-":
         if sys.stdout is None:
             raise DataError("standard output is closed: give a file with -o", "stdout")

@@ -1,4 +1,4 @@
-"""Single repetitions of a model that is made of independent parts, each trained by a process of its own."""
+"""Trains single repetitions of a model that consists of independent parts, each in a separate process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from labelwise.data.out_of_core import scratch_at
 from labelwise.errors import ConfigError
-from labelwise.file_lock import LOCK, locked
+from labelwise.file_lock import LOCK, lock_folder
 from labelwise.fit_context import FitContext
 from labelwise.parallel import using_threads
 from labelwise.run_schema import SCRATCH
@@ -19,7 +19,7 @@ from labelwise.runs.train import split_for_calibration
 
 
 def train_repetitions(config: RunConfig, numbers: Sequence[int]) -> Path:
-    """Train some repetitions on the data of a run; returns the folder they are in."""
+    """Train the given repetitions on the data of a run; returns the folder of finished repetitions."""
     model = config.make_method()
     numbers = sorted(set(numbers))
     try:
@@ -32,8 +32,8 @@ def train_repetitions(config: RunConfig, numbers: Sequence[int]) -> Path:
         try:
             work.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"--repetition: {work} cannot be made: {error.strerror}") from None
-        with locked(work, ConfigError(f"{work}: another process is working on the same repetition")):
+            raise ConfigError(f"--repetition: {work} cannot be created: {error.strerror}") from None
+        with lock_folder(work, ConfigError(f"{work}: another process is working on the same repetition")):
             try:
                 with scratch_at(work / SCRATCH, config.data.mapped) as scratch:
                     data, _ = split_for_calibration(config, load_run_data(config.data, scratch), scratch)
@@ -46,7 +46,7 @@ def train_repetitions(config: RunConfig, numbers: Sequence[int]) -> Path:
 
 
 def _remove_empty(work: Path) -> None:
-    """Leave no folder behind where nothing has been learned yet."""
+    """Remove the work folder if nothing has been trained yet."""
     with suppress(OSError):
         if [path.name for path in work.iterdir()] == [LOCK]:
             shutil.rmtree(work)

@@ -1,4 +1,4 @@
-"""Seconds of a piece of work, without those in which kernels are compiled: that happens once on a machine."""
+"""Measures seconds of work without the compilation of kernels, which happens once per machine."""
 
 from __future__ import annotations
 
@@ -15,43 +15,45 @@ COMPILATION = "numba:compile"
 
 @dataclass
 class Stopwatch:
-    """Reads `seconds` of work and `compiling` seconds when its block has ended."""
+    """`seconds` of work and `compiling` seconds, set when the block ends."""
 
     seconds: float = 0.0
     compiling: float = 0.0
 
     def __str__(self) -> str:
-        besides = f", besides {self.compiling:.1f} s to compile kernels" if self.compiling >= 0.1 else ""
-        return f"{self.seconds:.1f} s{besides}"
+        compilation = f", plus {self.compiling:.1f} s to compile kernels" if self.compiling >= 0.1 else ""
+        return f"{self.seconds:.1f} s{compilation}"
 
 
 @contextmanager
 def stopwatch() -> Iterator[Stopwatch]:
-    """Time the block. Kernels are compiled one after the other, and what they call is compiled inside of them.
+    """Time the block. Kernels are compiled one at a time; events of functions they call are nested.
 
     Waiting for a kernel that a second process compiles counts as compiling.
     """
-    from numba.core import event as happenings
+    from numba.core import event as numba_event
 
     from labelwise.linear.compile_ahead import WAITING
 
     watch, begin = Stopwatch(), time.perf_counter()
-    open_since: list[float] = []
+    started: list[float] = []
 
-    class Compilations(happenings.Listener):
+    class Compilations(numba_event.Listener):
         def on_start(self, event: Any) -> None:
-            if not open_since and not watch.compiling:
-                log.info("compiling kernels, once on this machine")
-            open_since.append(time.perf_counter())
+            if not started and not watch.compiling:
+                log.info("compiling kernels, once per machine")
+            started.append(time.perf_counter())
 
         def on_end(self, event: Any) -> None:
-            since = open_since.pop() if open_since else begin  # another thread's may have begun before the block
-            if not open_since:
-                watch.compiling += time.perf_counter() - since
+            start = (
+                started.pop() if started else begin
+            )  # another thread's compilation may have started before the block
+            if not started:
+                watch.compiling += time.perf_counter() - start
 
     listener = Compilations()
     try:
-        with happenings.install_listener(COMPILATION, listener), happenings.install_listener(WAITING, listener):
+        with numba_event.install_listener(COMPILATION, listener), numba_event.install_listener(WAITING, listener):
             yield watch
     finally:
         watch.seconds = max(time.perf_counter() - begin - watch.compiling, 0.0)

@@ -1,6 +1,6 @@
-"""A run from config to report: read, fit, calibrate, evaluate, inspect, report. Each stage is kept once it is done.
+"""A run from config to report: read, fit, calibrate, evaluate, inspect, report. Finished stages are kept.
 
-`labelwise train` and the sweeps call `train`; a run that was stopped goes on with the first stage that is missing.
+`labelwise train` and the sweeps call `train`; an interrupted run resumes with the first unfinished stage.
 """
 
 from __future__ import annotations
@@ -35,39 +35,39 @@ log = logging.getLogger("labelwise")
 
 
 def train(config: RunConfig, force: bool = False) -> RunFolder:
-    """Carry out a run; returns its folder."""
+    """Train, evaluate and report as configured; returns the run folder."""
     run = RunFolder(str(config.run.folder))
     if force or not (run / files.MODEL).exists():
         config.make_method().check_needs()
     with (
         using_threads(config.run.threads),
-        run.opened(config, force),
+        run.open_for_run(config, force),
         scratch_at(run / files.SCRATCH, config.data.mapped) as scratch,
     ):
         with _timed(run, "read"):
             data, held_out = split_for_calibration(config, load_run_data(config.data, scratch), scratch)
         log.info("train: %r", data.train)
-        model = _fitted(config, run, data)
+        model = _fit(config, run, data)
         if held_out is not None:
-            _calibrated(config, run, held_out, model)
+            _calibrate(config, run, held_out, model)
         if data.test is not None:
-            _evaluated(config, run, data.train, data.test, model)
+            _evaluate(config, run, data.train, data.test, model)
         else:
             log.info("no test part: the model is not evaluated (data.test, or data.test_fraction, gives one)")
         if config.inspect.enabled and can_be_inspected(model):
             with _timed(run, "inspect"):
                 inspect(run, model, data, config.inspect)
-        run.learned()
+        run.finish_stages()
         if config.run.report:
-            _reported(run)
+            _write_report(run)
         run.finish()
     return run
 
 
-def _fitted(config: RunConfig, run: RunFolder, data: RunData) -> Method:
+def _fit(config: RunConfig, run: RunFolder, data: RunData) -> Method:
     folder = run / files.MODEL
     if folder.exists():
-        log.info("the model of this run is trained already")
+        log.info("the model of this run is already trained")
         return load(folder)
     model = config.make_method()
     context = FitContext(run / files.CHECKPOINTS, lambda **numbers: run.record("fit", **numbers))
@@ -80,7 +80,7 @@ def _fitted(config: RunConfig, run: RunFolder, data: RunData) -> Method:
 def split_for_calibration(
     config: RunConfig, data: RunData, scratch: Path | None = None
 ) -> tuple[RunData, Dataset | None]:
-    """The data without what is held out for calibration, and that; faults are found before anything is trained."""
+    """The data without the documents held out for calibration, and those; errors are raised before training."""
     section, held_out = config.calibrate, None
     if section.enabled is not False:
         held_out = data.valid
@@ -97,62 +97,62 @@ def split_for_calibration(
     return data, held_out
 
 
-def _calibrated(config: RunConfig, run: RunFolder, held_out: Dataset, model: Method) -> None:
+def _calibrate(config: RunConfig, run: RunFolder, held_out: Dataset, model: Method) -> None:
     if model.calibration_ is not None and (run / files.CALIBRATION).exists():
-        log.info("the model of this run is calibrated already")
+        log.info("the model of this run is already calibrated")
         return
     with _timed(run, "calibrate"):
         report = model.calibrate(held_out, k=config.calibrate.k, precision=config.calibrate.precision)
-        keep_calibration(run, report)
+        write_calibration(run, report)
         model.save_calibration(run / files.MODEL)
     log.log(logging.INFO if report.reached else logging.WARNING, "%s", report)
 
 
-def keep_calibration(run: RunFolder, report: CalibrationReport) -> None:
-    """Write down what a calibration found, in the results too if there are any, so that reports tell the latest."""
+def write_calibration(run: RunFolder, report: CalibrationReport) -> None:
+    """Write calibration.json, and update results.json if it exists, so that reports show the latest calibration."""
     run.write_json(files.CALIBRATION, report.to_dict())
     results = run / files.RESULTS
     if results.exists():
         run.write_json(files.RESULTS, {**json.loads(results.read_text("utf-8")), "calibration": report.to_dict()})
 
 
-def _calibration(run: RunFolder) -> dict[str, Any] | None:
+def _read_calibration(run: RunFolder) -> dict[str, Any] | None:
     path = run / files.CALIBRATION
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-def _evaluated(config: RunConfig, run: RunFolder, train: Dataset, test: Dataset, model: Method) -> None:
+def _evaluate(config: RunConfig, run: RunFolder, train: Dataset, test: Dataset, model: Method) -> None:
     if (run / files.RESULTS).exists():
-        log.info("the model of this run is evaluated already")
+        log.info("the model of this run is already evaluated")
         return
-    found = evaluate_model(model, test, config.evaluate, run.path)
-    seconds = {**_seconds(run), **found.seconds}
-    for stage, spent in found.seconds.items():
+    measured = evaluate_model(model, test, config.evaluate, run.path)
+    seconds = {**_stage_seconds(run), **measured.seconds}
+    for stage, spent in measured.seconds.items():
         run.record(stage, seconds=round(spent, 3))
     baseline = None
     if model.learns:
         floor = Popularity().fit(train).predict(test, config.evaluate.k)
-        values = found.score(floor).values
+        values = measured.score(floor).values
         baseline = {"method": "popularity", "values": values}
     train_statistics = statistics(train)
     results = {
         "split": "test",
         "n_documents": len(test),
-        "evaluation": found.evaluation.to_dict(),
+        "evaluation": measured.evaluation.to_dict(),
         "timings": {**seconds, "predict_documents_per_second": len(test) / max(seconds["predict"], 1e-9)},
-        "memory": {"peak_bytes": _peak(run)},
+        "memory": {"peak_bytes": _peak_bytes(run)},
         "model": {"bytes": folder_bytes(run / files.MODEL), "n_labels": len(model.label_names_)},
         "data": {"train": train_statistics.to_dict(), "test": statistics(test).to_dict()},
         "frequency_curve": train_statistics.frequency_curve(),
         "baseline": baseline,
-        "calibration": _calibration(run),
+        "calibration": _read_calibration(run),
     }
-    run.record("evaluate", split="test", **found.evaluation.values)
-    files.checked(results, files.Results, run / files.RESULTS)  # what reports could not read is not written
+    run.record("evaluate", split="test", **measured.evaluation.values)
+    files.validate(results, files.Results, run / files.RESULTS)  # never write what reports cannot read
     run.write_json(files.RESULTS, results)
 
 
-def _reported(run: RunFolder) -> None:
+def _write_report(run: RunFolder) -> None:
     from labelwise.report.html import write_report
 
     try:
@@ -176,17 +176,17 @@ def _timed(run: RunFolder, stage: str) -> Iterator[None]:
     log.info("%s done in %s", stage, watch)
 
 
-def _seconds(run: RunFolder) -> dict[str, float]:
-    """Seconds of the last reading, and of all tries at fitting: what a stopped run did is not done again."""
+def _stage_seconds(run: RunFolder) -> dict[str, float]:
+    """Seconds of the last read and calibration, and of all attempts at fitting, because a resumed fit continues."""
     stages = ("read", "fit", "calibrate")
-    ended = [entry for entry in run.records() if "done" in entry]  # methods write lines of their own in between
+    ended = [entry for entry in run.records() if "done" in entry]  # methods log other records in between
     spent = {stage: [entry["seconds"] for entry in ended if entry["stage"] == stage] for stage in stages}
     calibrate = {"calibrate": spent["calibrate"][-1]} if spent["calibrate"] else {}
     return {"read": sum(spent["read"][-1:]), "fit": sum(spent["fit"]), **calibrate}
 
 
-def _peak(run: RunFolder) -> int | None:
-    """The most memory any process of this run has held."""
+def _peak_bytes(run: RunFolder) -> int | None:
+    """Peak memory over all processes of this run."""
     peaks = [entry.get("peak_bytes") for entry in run.records()] + [peak_memory()]
     return max((peak for peak in peaks if peak), default=None)
 

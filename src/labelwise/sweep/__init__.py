@@ -1,1 +1,1 @@
-"""Sweeps: many runs from one study file, several at a time, resumable, with one table at the end."""
+"""Sweeps: many runs from one study file, in parallel, resumable, with one table of results."""

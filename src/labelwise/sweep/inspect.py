@@ -1,4 +1,4 @@
-"""Looks into a few trials of a study once it is done: the best one, and the best of each verdict."""
+"""Inspects a few trials of a finished study: the best one, and the best of each verdict."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from labelwise.errors import LabelwiseError
 from labelwise.methods.base import load
 from labelwise.parallel import using_threads
 from labelwise.runs.folder import RunFolder
-from labelwise.runs.inspect import can_be_inspected, inspect, inspected
+from labelwise.runs.inspect import can_be_inspected, inspect, is_inspected
 from labelwise.runs.load_data import RunData, load_run_data
 from labelwise.sweep.outcome import FINISHED
-from labelwise.sweep.runner import Finding
+from labelwise.sweep.runner import SettingResult
 from labelwise.sweep.study import Study, Trial
 
 log = logging.getLogger("labelwise")
 
 
-def chosen_trials(findings: list[Finding]) -> list[Trial]:
+def chosen_trials(results: list[SettingResult]) -> list[Trial]:
     """The best of all finished trials, then the best of every other verdict."""
     finished = {
-        trial.name: (trial, finding.outcomes[trial.name])
-        for finding in findings
-        for trial in finding.trials
-        if trial.name in finding.outcomes and finding.outcomes[trial.name].status == FINISHED
+        trial.name: (trial, result.outcomes[trial.name])
+        for result in results
+        for trial in result.trials
+        if trial.name in result.outcomes and result.outcomes[trial.name].status == FINISHED
     }
     ranked = sorted(finished.values(), key=lambda pair: -(pair[1].value or 0.0))
     seen: dict[str | None, Trial] = {}
@@ -35,18 +35,18 @@ def chosen_trials(findings: list[Finding]) -> list[Trial]:
     return list(seen.values())
 
 
-def inspect_chosen(study: Study, findings: list[Finding]) -> None:
-    """Write inspection.json into the folders of the chosen trials; what cannot be looked into is told and left out."""
+def inspect_chosen(study: Study, results: list[SettingResult]) -> None:
+    """Write inspection.json into the folders of the chosen trials; a trial that fails is skipped with a warning."""
     if study.config.inspect == "none":
         return
     loaded: dict[str, RunData] = {}
-    trials = chosen_trials(findings)
+    trials = chosen_trials(results)
     mapped = any(trial.config.data.mapped for trial in trials)
-    place = scratch_beside(study.folder) if mapped else nullcontext()
-    with using_threads(study.config.threads), place as scratch:
+    context = scratch_beside(study.folder) if mapped else nullcontext()
+    with using_threads(study.config.threads), context as scratch:
         for trial in trials:
             run, section = RunFolder(trial.folder), trial.config.inspect
-            if inspected(run, section) or not can_be_inspected(trial.config.make_method()):
+            if is_inspected(run, section) or not can_be_inspected(trial.config.make_method()):
                 continue
             try:
                 data = trial.config.data
@@ -54,6 +54,6 @@ def inspect_chosen(study: Study, findings: list[Finding]) -> None:
                 if key not in loaded:
                     loaded[key] = load_run_data(data, scratch if data.mapped else None)
                 inspect(run, load(run / files.MODEL), loaded[key], section)
-                log.info("trial %s looked into", trial.name)
+                log.info("trial %s inspected", trial.name)
             except LabelwiseError as error:
-                log.warning("trial %s could not be looked into: %s", trial.name, error)
+                log.warning("trial %s could not be inspected: %s", trial.name, error)

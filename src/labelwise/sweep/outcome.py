@@ -1,4 +1,4 @@
-"""What came out of a trial so far, read from its files; and the rule that tells which trials are hopeless."""
+"""The outcome of a trial so far, read from its files; and the rule that decides which trials are hopeless."""
 
 from __future__ import annotations
 
@@ -22,45 +22,45 @@ Curve = list[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a trial stands."""
+    """State and result of a trial."""
 
     status: str
     value: float | None = None
-    """The metric on the valid part; of a stopped trial the best it had."""
+    """The metric on the valid part; for a stopped trial, the best value it reached."""
     test: float | None = None
-    """The metric on the test part, only to be told."""
+    """The metric on the test part, only shown, never used to choose."""
     seconds: float | None = None
-    """Time of fitting; of a trial that did not end, as far as it is known."""
+    """Time of fitting; for an unfinished trial, up to its last record."""
     verdict: str | None = None
-    """The collapse monitor's last word."""
+    """The last verdict of the collapse monitor."""
     message: str = ""
     """Why it was stopped or failed."""
 
     @property
     def settled(self) -> bool:
-        """Whether the trial is not run again by a later sweep. What failed is: the cause may be mended."""
+        """Whether a later sweep does not run the trial again. Failed trials are run again: the cause may be fixed."""
         return self.status in (FINISHED, HOPELESS)
 
 
-def note(trial: Trial, status: str, message: str) -> None:
-    """Remember that a trial ended before its time."""
+def write_note(trial: Trial, status: str, message: str) -> None:
+    """Record that a trial was stopped or failed."""
     with replacing(trial.beside(NOTE)) as file:
         json.dump({"status": status, "message": message}, file)
 
 
 def read_outcome(trial: Trial, metric: str) -> Outcome:
-    """How a trial stands by its files."""
+    """Read the outcome of a trial from its files."""
     records = files.read_metrics(trial.folder / files.METRICS, damaged="skip")
     fits = [entry for entry in records if entry.get("stage") == "fit"]
     verdicts = [entry["verdict"] for entry in fits if isinstance(entry.get("verdict"), str)]
     verdict = verdicts[-1] if verdicts else None
     spent = [entry["seconds"] for entry in fits if "done" in entry]
     seconds = sum(spent) if spent else fits[-1].get("time") if fits else None
-    valid = _json(trial.folder / VALID).get("values", {}).get(metric)
+    valid = _read_json(trial.folder / VALID).get("values", {}).get(metric)
     if valid is not None and files.is_finished(trial.folder):
-        test = _json(trial.folder / files.RESULTS).get("evaluation", {}).get("values", {}).get(metric)
+        test = _read_json(trial.folder / files.RESULTS).get("evaluation", {}).get("values", {}).get(metric)
         return Outcome(FINISHED, valid, test, seconds, verdict)
-    noted = _json(trial.beside(NOTE))
+    noted = _read_json(trial.beside(NOTE))
     status, message = noted.get("status", UNFINISHED), noted.get("message", "")
     reached = [value for _, value in curve(records, metric, "step")]
     best = max(reached, default=None) if status == HOPELESS else None
@@ -68,7 +68,7 @@ def read_outcome(trial: Trial, metric: str) -> Outcome:
 
 
 def curve(records: Sequence[dict[str, Any]], metric: str, counted_in: str) -> Curve:
-    """The best of a metric so far at each validation of a training, by epoch, step or time."""
+    """The running maximum of a metric at each validation of a training, over epochs, steps or seconds."""
     points: Curve = []
     for entry in records:
         at, value = entry.get(counted_in), entry.get(metric)
@@ -77,24 +77,24 @@ def curve(records: Sequence[dict[str, Any]], metric: str, counted_in: str) -> Cu
     return points
 
 
-def hopeless(own: Curve, others: Sequence[Curve], rule: StopSection) -> str | None:
-    """Why a trial is hopeless, or None: it is below a share of what the others had when they were as far."""
+def hopeless_reason(own: Curve, others: Sequence[Curve], rule: StopSection) -> str | None:
+    """Why a trial is hopeless, or None: its metric is below a fraction of what others had at the same point."""
     if not own or own[-1][0] < rule.after:
         return None
     at, value = own[-1]
-    as_far = [
+    at_same_point = [
         max(v for t, v in points if t <= at) for points in others if points and points[-1][0] >= at >= points[0][0]
     ]
-    if len(as_far) < rule.others:
+    if len(at_same_point) < rule.others:
         return None
-    measure = median(as_far) if rule.than == "median" else max(as_far)
-    if value >= rule.factor * measure:
+    reference = median(at_same_point) if rule.than == "median" else max(at_same_point)
+    if value >= rule.factor * reference:
         return None
-    return f"{value:.4f} after {at:g} {rule.unit}, the {rule.than} of {len(as_far)} others had {measure:.4f}"
+    return f"{value:.4f} after {at:g} {rule.unit}, the {rule.than} of {len(at_same_point)} others had {reference:.4f}"
 
 
 def failure_message(output: Path, code: int) -> str:
-    """The last thing a trial said, or the signal that killed it."""
+    """The last output line of a trial, or the signal that killed it."""
     if code < 0:
         return f"killed by signal {-code}" + (" (was there enough memory?)" if code == -9 else "")
     try:
@@ -105,9 +105,9 @@ def failure_message(output: Path, code: int) -> str:
     return last.removeprefix("labelwise: ")
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}

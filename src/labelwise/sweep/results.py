@@ -1,4 +1,4 @@
-"""One table of a study: settings with their metric over seeds, best first; as rows, results.csv and results.json."""
+"""The table of a study: settings with mean metrics over seeds, best first; as rows, results.csv and results.json."""
 
 from __future__ import annotations
 
@@ -12,49 +12,49 @@ from typing import Any
 
 from labelwise.atomic import replacing
 from labelwise.sweep.outcome import FAILED, FINISHED, HOPELESS, UNFINISHED
-from labelwise.sweep.runner import Finding
+from labelwise.sweep.runner import SettingResult
 from labelwise.sweep.study import Study
 
 CSV, JSON = "results.csv", "results.json"
 
 
-def result_rows(study: Study, findings: list[Finding]) -> list[dict[str, Any]]:
-    """A row for each setting, numbers as means over seeds; those that finished first, then by the metric."""
-    paths = varying(findings)
+def result_rows(study: Study, results: list[SettingResult]) -> list[dict[str, Any]]:
+    """One row per setting with means over seeds; finished settings first, sorted by the metric."""
+    paths = varying(results)
     rows = []
-    for finding in findings:
-        found = list(finding.outcomes.values())
-        statuses = Counter(outcome.status for outcome in found)
-        values = finding.values
-        tests = [outcome.test for outcome in found if outcome.test is not None]
-        seconds = [outcome.seconds for outcome in found if outcome.seconds is not None]
+    for result in results:
+        outcomes = list(result.outcomes.values())
+        statuses = Counter(outcome.status for outcome in outcomes)
+        values = result.values
+        tests = [outcome.test for outcome in outcomes if outcome.test is not None]
+        seconds = [outcome.seconds for outcome in outcomes if outcome.seconds is not None]
         rows.append(
             {
-                **({"group": finding.setting.group.name} if study.config.groups else {}),
-                **{path: finding.setting.values.get(path) for path in paths},
+                **({"group": result.setting.group.name} if study.config.groups else {}),
+                **{path: result.setting.values.get(path) for path in paths},
                 study.config.metric: mean(values) if values else None,
                 "deviation": stdev(values) if len(values) > 1 else None,
                 "seeds": len(values),
                 f"test {study.config.metric}": mean(tests) if tests else None,
                 "seconds": round(mean(seconds), 2) if seconds else None,
-                "verdict": _counted([outcome.verdict for outcome in found if outcome.verdict]),
+                "verdict": _counted([outcome.verdict for outcome in outcomes if outcome.verdict]),
                 "status": _status(statuses),
-                "message": next((outcome.message for outcome in found if outcome.message), ""),
-                "trials": [trial.name for trial in finding.trials],
+                "message": next((outcome.message for outcome in outcomes if outcome.message), ""),
+                "trials": [trial.name for trial in result.trials],
             }
         )
     return sorted(rows, key=lambda row: (row["status"] != FINISHED, -(row[study.config.metric] or 0.0)))
 
 
-def varying(findings: list[Finding]) -> list[str]:
+def varying(results: list[SettingResult]) -> list[str]:
     """The fields in which settings differ."""
-    paths = list(dict.fromkeys(path for finding in findings for path in finding.setting.values))
-    shown = {path: {json.dumps(f.setting.values.get(path), sort_keys=True) for f in findings} for path in paths}
+    paths = list(dict.fromkeys(path for result in results for path in result.setting.values))
+    shown = {path: {json.dumps(f.setting.values.get(path), sort_keys=True) for f in results} for path in paths}
     return [path for path in paths if len(shown[path]) > 1]
 
 
-def write_results(study: Study, findings: list[Finding], rows: list[dict[str, Any]]) -> None:
-    """results.csv for tables, results.json with every trial."""
+def write_results(study: Study, results: list[SettingResult], rows: list[dict[str, Any]]) -> None:
+    """Write results.csv, and results.json with every trial."""
     with replacing(study.folder / CSV) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(rows[0] if rows else [])
@@ -63,14 +63,14 @@ def write_results(study: Study, findings: list[Finding], rows: list[dict[str, An
     trials = {
         trial.name: {
             "folder": str(Path("trials") / trial.name),
-            "group": finding.setting.group.name,
-            "values": finding.setting.values,
+            "group": result.setting.group.name,
+            "values": result.setting.values,
             "seed": trial.seed,
-            **asdict(finding.outcomes[trial.name]),
+            **asdict(result.outcomes[trial.name]),
         }
-        for finding in findings
-        for trial in finding.trials
-        if trial.name in finding.outcomes
+        for result in results
+        for trial in result.trials
+        if trial.name in result.outcomes
     }
     whole = {
         "study": study.source.name,

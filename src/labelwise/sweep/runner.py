@@ -1,7 +1,7 @@
-"""Carries a study out: several trials at a time, each in a process of its own, so that one that dies harms no other.
+"""Runs a study: several trials in parallel, each in a separate process, so that a crash does not affect the others.
 
-All that is known about a trial is in its files. A sweep that was killed leaves its finished trials finished; its
-running ones end by themselves (see trial.py), and the next sweep goes on with them.
+The state of a trial is in its files. Finished trials of a killed sweep stay finished; its running trials exit by
+themselves (see trial.py), and the next sweep resumes them.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from typing import IO
 
 from labelwise.atomic import replacing
 from labelwise.errors import ConfigError
-from labelwise.file_lock import locked
+from labelwise.file_lock import lock_folder
 from labelwise.run_schema import METRICS, read_metrics
 from labelwise.sweep import outcome as outcomes
 from labelwise.sweep.claim import check_folder, claim
-from labelwise.sweep.outcome import Outcome, curve, hopeless, read_outcome
+from labelwise.sweep.outcome import Outcome, curve, hopeless_reason, read_outcome
 from labelwise.sweep.preflight import check_study
 from labelwise.sweep.search import Search, make_search
 from labelwise.sweep.study import Setting, StopSection, Study, Trial
 
 log = logging.getLogger("labelwise")
-LOOK_EVERY = 0.1
+POLL_SECONDS = 0.1
 LOCK_WAIT = 15.0
-ALIKE = 3
-"""First trials that all end with the same mistake before the others are not tried any more."""
-MISTAKE = 2
-"""Exit code of a trial that was told what is wrong with its input."""
+SAME_ERRORS = 3
+"""Stop when this many first trials have all failed with the same input error."""
+INPUT_ERROR = 2
+"""Exit code of a trial that failed with a LabelwiseError."""
 
 
 @dataclass
-class Finding:
-    """A setting with its trials and what came out of each."""
+class SettingResult:
+    """A setting with its trials and their outcomes."""
 
     setting: Setting
     trials: list[Trial]
@@ -46,39 +46,39 @@ class Finding:
 
     @property
     def complete(self) -> bool:
-        """Whether every seed has ended, well or not."""
+        """Whether every seed has ended, successfully or not."""
         return all(trial.name in self.outcomes for trial in self.trials)
 
     @property
     def values(self) -> list[float]:
         """The metric of every seed that has one."""
-        return [found.value for found in self.outcomes.values() if found.value is not None]
+        return [outcome.value for outcome in self.outcomes.values() if outcome.value is not None]
 
 
 @dataclass
 class Running:
-    """A trial at work."""
+    """A running trial."""
 
     trial: Trial
     process: subprocess.Popen
     slot: int
-    looked_at: float = 0.0
+    checked_at: float = 0.0
 
 
-def run_sweep(study: Study, force: bool = False) -> list[Finding]:
-    """All trials of a study that are not done yet; what came out of all. With `force`, what is there is replaced."""
+def run_sweep(study: Study, force: bool = False) -> list[SettingResult]:
+    """Run all unfinished trials of a study; returns all outcomes. With `force`, an existing study is replaced."""
     check_folder(study, force)
     check_study(study)
     study.folder.mkdir(parents=True, exist_ok=True)
     busy = ConfigError(f"{study.folder}: another sweep is working in this folder")
-    with locked(study.folder, busy, LOCK_WAIT) as lock:  # trials of a killed sweep end within moments
+    with lock_folder(study.folder, busy, LOCK_WAIT) as lock:  # trials of a killed sweep exit within seconds
         claim(study, force)
         (study.folder / "trials").mkdir(exist_ok=True)
         return _Sweep(study, lock).run()
 
 
 def trial_command(trial: Trial, metric: str) -> list[str]:
-    """What a trial's process runs."""
+    """The command of a trial's process."""
     return [sys.executable, "-m", "labelwise.sweep.trial", str(trial.beside(outcomes.CONFIG)), metric]
 
 
@@ -86,42 +86,45 @@ class _Sweep:
     def __init__(self, study: Study, lock: IO[bytes]) -> None:
         self.study, self.lock, self.metric = study, lock, study.config.metric
         self.search: Search = make_search(study)
-        self.findings: list[Finding] = []
-        self.told: set[int] = set()
+        self.results: list[SettingResult] = []
+        self.reported: set[int] = set()
         self.outcomes: dict[str, Outcome] = {}
         self.seen: dict[str, Trial] = {}
         self.queue: deque[Trial] = deque()
         self.running: list[Running] = []
-        self.mistakes: list[str] = []
+        self.input_errors: list[str] = []
 
-    def run(self) -> list[Finding]:
+    def run(self) -> list[SettingResult]:
         try:
             while True:
                 while len(self.running) < self.study.config.parallel and (trial := self._next()) is not None:
                     self._start(trial)
                 if not self.running:
-                    if self._all_alike():
-                        log.warning("the first %d trials failed alike, so no other was tried", len(self.mistakes))
-                    self._tell_of_idle_rule()
-                    return self.findings
-                time.sleep(LOOK_EVERY)
+                    if self._all_failed_alike():
+                        log.warning(
+                            "the first %d trials failed with the same error, so no other was started",
+                            len(self.input_errors),
+                        )
+                    self._warn_if_rule_unused()
+                    return self.results
+                time.sleep(POLL_SECONDS)
                 for work in list(self.running):
-                    self._look_at(work)
+                    self._poll(work)
         finally:
             for work in self.running:
-                _end(work.process)
+                _stop(work.process)
 
     def _next(self) -> Trial | None:
-        """A trial that has to be run, from the settings in turn."""
-        if self._all_alike():
+        """The next trial to run, taking settings from the search as needed."""
+        if self._all_failed_alike():
             return None
         while not self.queue:
             setting = self.search.next()
             if setting is None:
                 return None
-            finding = Finding(setting, self.study.trials(setting))
-            self.findings.append(finding)
-            for trial in finding.trials:
+            result = SettingResult(setting, self.study.trials(setting))
+            self.results.append(result)
+            for trial in result.trials:
                 if trial.name not in self.seen:
                     self.seen[trial.name] = trial
                     before = read_outcome(trial, self.metric)
@@ -129,7 +132,7 @@ class _Sweep:
                         self.outcomes[trial.name] = before
                     else:
                         self.queue.append(trial)
-            self._tell()
+            self._report_outcomes()
         return self.queue.popleft()
 
     def _start(self, trial: Trial) -> None:
@@ -138,7 +141,7 @@ class _Sweep:
         with replacing(trial.beside(outcomes.CONFIG)) as file:
             file.write(trial.config.to_yaml())
         trial.beside(outcomes.NOTE).unlink(missing_ok=True)
-        environment = {**os.environ, "OMP_NUM_THREADS": str(self.study.threads_a_trial)}
+        environment = {**os.environ, "OMP_NUM_THREADS": str(self.study.threads_per_trial)}
         environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         if config.gpus is not None:
             environment["CUDA_VISIBLE_DEVICES"] = str(config.gpus[slot % len(config.gpus)])
@@ -150,77 +153,80 @@ class _Sweep:
                 stderr=subprocess.STDOUT,
                 env=environment,
                 start_new_session=True,
-                # The study stays locked until the last trial of a killed sweep is gone.
+                # The study stays locked until the last trial of a killed sweep has exited.
                 pass_fds=(self.lock.fileno(),) if os.name == "posix" else (),
             )
         self.running.append(Running(trial, process, slot))
         log.info("trial %s started", trial.name)
 
-    def _look_at(self, work: Running) -> None:
+    def _poll(self, work: Running) -> None:
         code = work.process.poll()
         trial = work.trial
         if code is None:
-            why = self._hopeless(work)
-            if why is None:
+            reason = self._hopeless_reason(work)
+            if reason is None:
                 return
-            _end(work.process)
-            outcomes.note(trial, outcomes.HOPELESS, why)
+            _stop(work.process)
+            outcomes.write_note(trial, outcomes.HOPELESS, reason)
         elif code != 0:
             message = outcomes.failure_message(trial.beside(outcomes.OUTPUT), code)
-            outcomes.note(trial, outcomes.FAILED, message)
-            if code == MISTAKE:
-                self.mistakes.append(message.replace(trial.name, "TRIAL"))
+            outcomes.write_note(trial, outcomes.FAILED, message)
+            if code == INPUT_ERROR:
+                self.input_errors.append(message.replace(trial.name, "TRIAL"))
         if work.process.stdin is not None:
             with suppress(OSError):
                 work.process.stdin.close()
         self.running.remove(work)
-        found = self.outcomes[trial.name] = read_outcome(trial, self.metric)
-        shown = "" if found.value is None else f", {self.metric} {100 * found.value:.2f} %"
-        log.info("trial %s %s%s%s", trial.name, found.status, shown, f": {found.message}" if found.message else "")
-        self._tell()
+        outcome = self.outcomes[trial.name] = read_outcome(trial, self.metric)
+        value = "" if outcome.value is None else f", {self.metric} {100 * outcome.value:.2f} %"
+        reason = f": {outcome.message}" if outcome.message else ""
+        log.info("trial %s %s%s%s", trial.name, outcome.status, value, reason)
+        self._report_outcomes()
 
-    def _hopeless(self, work: Running) -> str | None:
+    def _hopeless_reason(self, work: Running) -> str | None:
         rule = self.study.config.stop_hopeless
-        if rule is None or time.monotonic() - work.looked_at < 1:
+        if rule is None or time.monotonic() - work.checked_at < 1:
             return None
-        work.looked_at = time.monotonic()
+        work.checked_at = time.monotonic()
         own = self._curve(work.trial, rule)
         if not own or own[-1][0] < rule.after:
             return None
-        return hopeless(own, [self._curve(t, rule) for name, t in self.seen.items() if name != work.trial.name], rule)
+        return hopeless_reason(
+            own, [self._curve(t, rule) for name, t in self.seen.items() if name != work.trial.name], rule
+        )
 
     def _curve(self, trial: Trial, rule: StopSection) -> outcomes.Curve:
         records = read_metrics(trial.folder / METRICS, damaged="skip")
         return curve(records, self.metric, outcomes.COUNTED_IN[rule.unit])
 
-    def _all_alike(self) -> bool:
-        """Whether every trial so far has made the same mistake: the others would."""
-        alike = len(self.mistakes) >= ALIKE and len(set(self.mistakes)) == 1
-        return alike and len(self.mistakes) == len(self.outcomes)
+    def _all_failed_alike(self) -> bool:
+        """Whether every trial so far has failed with the same input error, as the others would."""
+        same = len(self.input_errors) >= SAME_ERRORS and len(set(self.input_errors)) == 1
+        return same and len(self.input_errors) == len(self.outcomes)
 
-    def _tell_of_idle_rule(self) -> None:
+    def _warn_if_rule_unused(self) -> None:
         rule = self.study.config.stop_hopeless
         if rule is not None and not any(self._curve(trial, rule) for trial in self.seen.values()):
             log.warning(
-                "stop_hopeless: no trial told its %s while it trained, so none could be stopped; the metric must be "
+                "stop_hopeless: no trial logged %s during training, so none could be stopped; the metric must be "
                 "one that is validated, such as P@1 or model.training.metric",
                 self.metric,
             )
 
-    def _tell(self) -> None:
-        """Hand results to the settings that wait for them, and those of whole settings to the search."""
-        for number, finding in enumerate(self.findings):
-            for trial in finding.trials:
+    def _report_outcomes(self) -> None:
+        """Copy outcomes to their settings, and report complete settings to the search."""
+        for number, result in enumerate(self.results):
+            for trial in result.trials:
                 if trial.name in self.outcomes:
-                    finding.outcomes[trial.name] = self.outcomes[trial.name]
-            if number not in self.told and finding.complete:
-                self.told.add(number)
-                values = finding.values
-                self.search.tell(finding.setting, sum(values) / len(values) if values else None)
+                    result.outcomes[trial.name] = self.outcomes[trial.name]
+            if number not in self.reported and result.complete:
+                self.reported.add(number)
+                values = result.values
+                self.search.tell(result.setting, sum(values) / len(values) if values else None)
 
 
-def _end(process: subprocess.Popen) -> None:
-    """End a trial: closing its standard input is enough, unless it is stuck."""
+def _stop(process: subprocess.Popen) -> None:
+    """Stop a trial: closing its standard input is enough, unless it hangs."""
     if process.stdin is not None:
         with suppress(OSError):
             process.stdin.close()

@@ -1,7 +1,7 @@
-"""One trial in a process of its own: `python -m labelwise.sweep.trial CONFIG METRIC`.
+"""One trial in a separate process: `python -m labelwise.sweep.trial CONFIG METRIC`.
 
-It trains, then scores the valid part. The sweep holds the other end of standard input: when it is gone, by whatever
-means, the trial ends too, and a later sweep goes on with it.
+It trains, then evaluates on the valid part. The sweep holds the other end of standard input: when the sweep exits or is
+killed, the trial exits too, and a later sweep resumes it.
 """
 
 from __future__ import annotations
@@ -31,42 +31,42 @@ ORPHANED = 75
 
 
 def run_trial(config: RunConfig, metric: str) -> None:
-    """Train as the config says, unless that is done already, and write the score on the valid part beside it."""
+    """Train as configured, unless that is done already, and write the metric on the valid part to valid.json."""
     run = RunFolder(str(config.run.folder))
     if not ((run / files.STATE).exists() and run.finished):
         train(config)
-    if metric in scored(run.path):  # another metric may have been asked for since
+    if metric in read_values(run.path):  # a finished trial may lack a newly chosen metric
         return
     with scratch_at(run / files.SCRATCH, config.data.mapped) as scratch:
         valid = load_run_data(config.data, scratch).valid
         if valid is None:
-            raise LabelwiseError("the data has no valid part any more; a study needs one to choose by")
+            raise LabelwiseError("the data no longer has a valid part; a study needs one to compare trials")
         section = config.evaluate.model_copy(
             update={"metrics": [metric], "bootstrap": 0, "k": max(config.evaluate.k, parse_metric(metric).k or 0)}
         )
-        found = evaluate_model(load(run / files.MODEL), valid, section)
-    values = {**scored(run.path), **found.evaluation.values}
+        measured = evaluate_model(load(run / files.MODEL), valid, section)
+    values = {**read_values(run.path), **measured.evaluation.values}
     run.write_json(VALID, {"n_documents": len(valid), "values": values})
 
 
-def scored(folder: Path) -> dict[str, Any]:
-    """The scores on the valid part that were written before."""
+def read_values(folder: Path) -> dict[str, Any]:
+    """The metrics on the valid part that were written before."""
     try:
-        found = json.loads((folder / VALID).read_text(encoding="utf-8"))
-        return dict(found["values"])
+        content = json.loads((folder / VALID).read_text(encoding="utf-8"))
+        return dict(content["values"])
     except (OSError, ValueError, TypeError, KeyError):
         return {}
 
 
-def _end_with_the_sweep() -> None:
-    while os.read(0, 1):  # not sys.stdin, whose lock would be in the way when Python ends
+def _exit_with_sweep() -> None:
+    while os.read(0, 1):  # not sys.stdin, whose lock would block the interpreter at exit
         pass
     os._exit(ORPHANED)
 
 
 def main(arguments: list[str]) -> None:
-    """Entry point; the last line on standard error is the reason of a failure."""
-    threading.Thread(target=_end_with_the_sweep, daemon=True).start()
+    """Entry point; the last line on standard error is the reason for a failure."""
+    threading.Thread(target=_exit_with_sweep, daemon=True).start()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     path, metric = arguments
     try:
@@ -76,7 +76,7 @@ def main(arguments: list[str]) -> None:
         sys.stderr.write(f"labelwise: {' '.join(str(error).split())}\n")
         code = 2
     except MemoryError:
-        sys.stderr.write("labelwise: there is not enough memory for this\n")
+        sys.stderr.write("labelwise: not enough memory\n")
         code = 2
     sys.exit(code)
 

@@ -11,7 +11,7 @@ from labelwise.codes.buckets import checked_table
 from labelwise.errors import LabelwiseError
 from labelwise.finished import find_finished, fingerprint_by_budget, fingerprint_in, keep_finished
 from labelwise.networks.bucket_networks import NetworkShape, Repetition
-from labelwise.store import stored
+from labelwise.store import get_tensor
 
 log = logging.getLogger("labelwise")
 
@@ -71,7 +71,7 @@ class FinishedRepetitions:
             return None
         try:
             tensors = held.tensors(FILE)
-            buckets = stored(tensors, "buckets", path / FILE) if self.own_tables else None
+            buckets = get_tensor(tensors, "buckets", path / FILE) if self.own_tables else None
             if buckets is not None:
                 buckets = checked_table(buckets, self.n_labels, self.sizes.n_buckets, f"{path / FILE}: buckets")
             return Repetition(number, self.sizes.checked(tensors, "", path / FILE), buckets)

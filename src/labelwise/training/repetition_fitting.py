@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -90,19 +91,22 @@ class RepetitionFitting:
         scores = self.module(SparseRows(indptr, columns, values))
         return bucket_loss(scores, BucketTargets(indices, fractions), self.loss_name)
 
+    @cached_property
+    def _search(self) -> BucketSearch:
+        given = dict(zip(self.numbers, self.tables, strict=True))
+        n_labels = self.data.labels.shape[1]
+        return BucketSearch(BucketTables(n_labels, self.n_buckets, tuple(self.numbers), given=given))
+
     def validate(self) -> dict[str, float]:
         """Precision and nDCG on the held-out documents, with these repetitions only."""
         if self.data.valid is None or self.data.valid[1].shape[0] == 0:
             return {}
         features, labels = self.data.valid
         metrics, k = metrics_to_validate(self.training.metric)
-        given = dict(zip(self.numbers, self.tables, strict=True))
-        tables = BucketTables(self.data.labels.shape[1], self.n_buckets, tuple(self.numbers), given=given)
-        search = BucketSearch(tables)
         parts = []
         for begin in range(0, labels.shape[0], VALIDATED_AT_ONCE):
             some = pick_rows(features, slice(begin, begin + VALIDATED_AT_ONCE))
             rows = sparse_rows(some, len(self.tables), self.hashed)
             scores = self.module.scores_by_output(rows.to(self.module.table.device))
-            parts.append(search.best(scores.float().cpu().numpy(), min(k, tables.n_items)))
+            parts.append(self._search.best(scores.float().cpu().numpy(), min(k, self.data.labels.shape[1])))
         return validation_metrics(TopK.concatenate(parts), labels, metrics, self.data.labels)

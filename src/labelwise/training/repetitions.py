@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +69,6 @@ class RepetitionTraining:
     settings: str
     context: FitContext
     repartition: RepartitionConfig | None = None
-    _fingerprints: dict[str, str] = field(default_factory=dict)
 
     def run(self, numbers: Sequence[int], folder: Path | None, at_once: int) -> list[Repetition]:
         """Return these repetitions: finished ones are read from the folder, others are trained and written to it."""
@@ -93,10 +93,11 @@ class RepetitionTraining:
                 shutil.rmtree(self.context.checkpoints / _stage(group), ignore_errors=True)
         return [done[number] for number in numbers]
 
-    def finished(self, numbers: Sequence[int], folder: Path | None) -> list[int]:
-        """Which of some repetitions the folder holds."""
+    def finished(self, numbers: Sequence[int], folder: Path | None) -> list[Repetition]:
+        """Those of some repetitions that the folder holds."""
         store = self._store(folder)
-        return [] if store is None else [number for number in numbers if store.find(number) is not None]
+        kept = [] if store is None else [store.find(number) for number in numbers]
+        return [one for one in kept if one is not None]
 
     def _store(self, folder: Path | None) -> FinishedRepetitions | None:
         if folder is None:
@@ -127,7 +128,7 @@ class RepetitionTraining:
                 head=(f"biases.{last}", f"weights.{last - 1}" if last else "table"),
                 rows=("table",),
                 stage=_stage(numbers) if len(rounds) == 1 else f"{_stage(numbers)}/round-{index}",
-                identity=self.identity() + fingerprint(*tables),
+                identity=self.identity + fingerprint(*tables),
             )
             ended_by_budget |= history.stopped == TIME_BUDGET
             if self.repartition is not None and index + 1 < len(rounds):
@@ -186,20 +187,18 @@ class RepetitionTraining:
 
     # --- fingerprints ---
 
+    @cached_property
     def identity(self) -> str:
         """A hash of the data and all settings, except the number and given tables."""
-        if "identity" not in self._fingerprints:
-            matrices = self.data.matrices()
-            arrays = [getattr(matrix, part) for matrix in matrices for part in ("indptr", "indices", "data")]
-            settings = [self.settings, self.training.part_of_the_result()]
-            shapes = [list(matrix.shape) for matrix in matrices]
-            self._fingerprints["identity"] = fingerprint(*arrays, shapes, settings)
-        return self._fingerprints["identity"]
+        matrices = self.data.matrices()
+        arrays = [getattr(matrix, part) for matrix in matrices for part in ("indptr", "indices", "data")]
+        settings = [self.settings, self.training.part_of_the_result()]
+        return fingerprint(*arrays, [list(matrix.shape) for matrix in matrices], settings)
 
     def fingerprint(self, number: int) -> str:
         """A hash of all that one repetition depends on; hashed buckets follow from its number."""
         given = self.tables.given or {}
-        return fingerprint(self.identity(), number, *([given[number]] if number in given else []))
+        return fingerprint(self.identity, number, *([given[number]] if number in given else []))
 
 
 def _stage(numbers: Sequence[int]) -> str:

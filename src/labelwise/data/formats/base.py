@@ -27,6 +27,7 @@ class Format:
     exist. ``recognises_unlabelled(path)`` recognises documents without a file of labels beside them.
     ``read_mapped(path, options, folder)`` is `read` for data larger than memory: rows are written to files in the
     folder and mapped. The path of a part with several files is a pattern with `*`, which does not exist.
+    ``other_extensions`` are not written, but mean this format too.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Format:
     write: Callable[[Dataset, Path], None] | None
     parts: Callable[[Path], dict[str, Path]]
     extension: str
+    other_extensions: tuple[str, ...] = ()
     part_name: Callable[[str], str] | None = None
     siblings: Callable[[Path], list[Path]] | None = None
     recognises_unlabelled: Callable[[Path], bool] | None = None

@@ -130,4 +130,5 @@ FORMAT = Format(
     write=write,
     parts=parts,
     extension=".ft",
+    other_extensions=(".fasttext",),
 )

@@ -341,4 +341,5 @@ FORMAT = Format(
     write=write,
     parts=parts,
     extension=".jsonl",
+    other_extensions=(".ndjson", ".json"),
 )

@@ -22,8 +22,8 @@ from labelwise.store import (
     Folder,
     csr_from_tensors,
     csr_to_tensors,
+    get_tensor,
     new_folder,
-    stored,
     strings_from_tensors,
     strings_to_tensors,
 )
@@ -78,7 +78,7 @@ def _read_folder(path: Path) -> Dataset:
     if "features.indptr" in tensors:
         features = csr_from_tensors("features", tensors, where)
     elif "features" in tensors:
-        features = stored(tensors, "features", where)
+        features = get_tensor(tensors, "features", where)
     if "label_names" not in texts:
         raise ModelFormatError(f"{where}: the label names are missing")
     labels = csr_from_tensors("labels", tensors, where)

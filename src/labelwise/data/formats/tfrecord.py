@@ -173,5 +173,6 @@ FORMAT = Format(
     write=write,
     parts=parts,
     extension=EXTENSION,
+    other_extensions=(".tfrecord",),
     read_mapped=read,
 )

@@ -186,5 +186,6 @@ FORMAT = Format(
     write=write,
     parts=parts,
     extension=EXTENSION,
+    other_extensions=(".vowpal",),
     read_mapped=read,
 )

@@ -198,5 +198,6 @@ FORMAT = Format(
     write=write,
     parts=parts,
     extension=".txt",
+    other_extensions=(".xc", ".svm"),
     read_mapped=read,
 )

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from labelwise.kernels.jit import inner, jit
-from labelwise.topk import NOTHING
+from labelwise.topk import NO_LABEL
 
 
 @jit
 def average(ids, scores, models, product, begin, end, out_ids, out_scores):
     """Labels by their mean score over the models, best first, ties by lower id.
 
-    ids, scores [documents, models * n_ranks]: the predictions of each model, side by side, padded with NOTHING. A label
-    that a model does not predict counts 0 there if scores are products (`product`), otherwise as much as the model's
-    lowest prediction for the document.
+    ids, scores [documents, models * n_ranks]: the predictions of each model, side by side, padded with NO_LABEL. A
+    label that a model does not predict counts 0 there if scores are products (`product`), otherwise as much as the
+    model's lowest prediction for the document.
     """
     n_ranks = ids.shape[1] // models
     keep = out_ids.shape[1]
@@ -26,14 +26,14 @@ def average(ids, scores, models, product, begin, end, out_ids, out_scores):
         for model in range(models):
             first = model * n_ranks
             last = first
-            while last < first + n_ranks and ids[i, last] != NOTHING:
+            while last < first + n_ranks and ids[i, last] != NO_LABEL:
                 last += 1
             floor = 0.0 if product or last == first else np.float64(scores[i, last - 1])
             floors += floor
             for p in range(first, last):
                 count = _add(labels, sums, count, ids[i, p], scores[i, p] - floor)
         for p in range(keep):
-            out_ids[i, p] = NOTHING
+            out_ids[i, p] = NO_LABEL
             out_scores[i, p] = -np.inf
         for c in range(count):
             mean = np.float32((sums[c] + floors) / models)

@@ -14,7 +14,7 @@ from labelwise.kernels.tree.chunk_directory import look_up
 from labelwise.kernels.tree.lanes import LANES, add_spans, as_float
 from labelwise.kernels.tree.prefetch import prefetch
 from labelwise.kernels.tree.sorting import sort_from_bit
-from labelwise.topk import NOTHING
+from labelwise.topk import NO_LABEL
 
 _LOW = 0xFFFFFFFF
 HINGE, SIGMOID, PLAIN = 0, 1, 2
@@ -31,7 +31,7 @@ def expand(
 
     block is (dense [documents, columns], first_dense, zeros): dense features with the indices from first_dense on,
     summed also if 0 with `zeros`; it may have no columns. nodes, scores [documents, beam]: the kept nodes of the level
-    above, padded with NOTHING; scores are logarithms unless the transform is PLAIN. allowed [children] is a mask of
+    above, padded with NO_LABEL; scores are logarithms unless the transform is PLAIN. allowed [children] is a mask of
     children (empty: all), extra [children] is added to scores (empty: nothing), names [children] are their ids in the
     result (empty: their indices). `position` [features] must hold -1 (empty: never used) and is reset to it;
     word_offsets to starts are the chunks' directories, `widest` is the maximum number of children per chunk. Ties go to
@@ -43,11 +43,11 @@ def expand(
     count = np.int64(0)
     for i in range(n):
         for slot in range(beam):
-            if nodes[i, slot] != NOTHING:
+            if nodes[i, slot] != NO_LABEL:
                 unsorted_pairs[count] = (np.int64(nodes[i, slot]) << 32) | (i * beam + slot)
                 count += 1
         for rank in range(keep):
-            out_nodes[i, rank] = NOTHING
+            out_nodes[i, rank] = NO_LABEL
             out_scores[i, rank] = -np.inf
     pairs = sort_from_bit(32, unsorted_pairs, count, len(children_offsets), np.empty(n * beam, np.int64))
     sums = np.empty(widest + LANES, np.float32)  # blocks are added as a whole; the rest of the last one is ignored
@@ -201,11 +201,13 @@ def _score(margin, above, transform, power):
 def _insert(nodes, scores, keep, node, score):
     """Insert a node into a row sorted best first, if it is among the best."""
     last = keep - 1
-    if nodes[last] != NOTHING and (score < scores[last] or (score == scores[last] and node > nodes[last])):
+    if nodes[last] != NO_LABEL and (score < scores[last] or (score == scores[last] and node > nodes[last])):
         return
     rank = last
     while rank > 0 and (
-        nodes[rank - 1] == NOTHING or score > scores[rank - 1] or (score == scores[rank - 1] and node < nodes[rank - 1])
+        nodes[rank - 1] == NO_LABEL
+        or score > scores[rank - 1]
+        or (score == scores[rank - 1] and node < nodes[rank - 1])
     ):
         nodes[rank] = nodes[rank - 1]
         scores[rank] = scores[rank - 1]
@@ -220,7 +222,7 @@ def from_logarithms(ids, scores, begin, end):
     for i in range(begin, end):
         for rank in range(ids.shape[1]):
             node = ids[i, rank]
-            if node == NOTHING:
+            if node == NO_LABEL:
                 break
             score = np.exp(min(scores[i, rank], MAX_LOG))
             to = rank

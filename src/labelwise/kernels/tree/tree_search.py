@@ -7,7 +7,7 @@ import numpy as np
 from labelwise.kernels.jit import inner, jit
 from labelwise.kernels.tree.addresses import array_at
 from labelwise.kernels.tree.beam import expand, from_logarithms
-from labelwise.topk import NOTHING
+from labelwise.topk import NO_LABEL
 
 ARRAYS = 13
 WIDEST, BEFORE = 2 * ARRAYS, 2 * ARRAYS + 1
@@ -30,7 +30,7 @@ def descend(
     if is_first:
         for i in range(len(nodes)):
             for slot in range(nodes.shape[1]):
-                nodes[i, slot] = NOTHING if slot > 0 else 0
+                nodes[i, slot] = NO_LABEL if slot > 0 else 0
                 kept[i, slot] = 0
     found, found_scores = nodes, kept
     for depth in range(len(levels)):
@@ -61,9 +61,9 @@ def descend(
 
 @inner
 def _copy_rows(nodes, scores, first, out_nodes, out_scores):
-    """Copy rows into wider ones from row `first` on, padded with NOTHING."""
+    """Copy rows into wider ones from row `first` on, padded with NO_LABEL."""
     width = nodes.shape[1]
     for i in range(len(nodes)):
         for slot in range(out_nodes.shape[1]):
-            out_nodes[first + i, slot] = nodes[i, slot] if slot < width else NOTHING
+            out_nodes[first + i, slot] = nodes[i, slot] if slot < width else NO_LABEL
             out_scores[first + i, slot] = scores[i, slot] if slot < width else -np.inf

@@ -1,0 +1,75 @@
+"""Input documents of a command: a file of texts, one per line, standard input, or a data set."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labelwise.data.options import ReadOptions
+from labelwise.data.read import FORMATS, format_named
+from labelwise.data.splits import stem_and_extension
+from labelwise.data.stream import decoded_line, open_stream
+from labelwise.errors import ConfigError, DataError
+
+PIECE = 1 << 20
+"""Bytes read at a time."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Which documents to predict for, and which predictions to output."""
+
+    documents: str
+    """A file, a folder, the name of a known data set, or `-` for standard input."""
+    format: str = "auto"
+    """`text` for one text (or path, if the model reads files) per line, a data format, or `auto`: a data format if the
+    name says so, text otherwise."""
+    split: str = "test"
+    options: ReadOptions = field(default_factory=ReadOptions)
+    k: int = 10
+    threshold: float | None = None
+    labels: str | None = None
+    """File of allowed labels, one per line."""
+    label_weights: str | None = None
+    """File of label<TAB>factor lines; scores are multiplied by the factors."""
+
+
+def is_text(request: Request) -> bool:
+    """Whether the documents are plain text, one per line."""
+    if request.documents == "-":
+        if request.format not in ("auto", "text"):
+            raise ConfigError("standard input is read as texts, one per line; other formats need a file")
+        return True
+    if request.format != "auto":
+        return request.format == "text"
+    path = Path(request.documents)
+    return path.is_file() and stem_and_extension(path)[1] not in _data_extensions()
+
+
+def _data_extensions() -> set[str]:
+    """Extensions of data formats, without .txt, which may be anything."""
+    formats = [format_named(name) for name in FORMATS]
+    return {extension for one in formats for extension in (one.extension, *one.other_extensions)} - {"", ".txt"}
+
+
+def open_documents(documents: str) -> Any:
+    """Open a file (decompressed) or standard input, in binary mode."""
+    if documents == "-":
+        if sys.stdin is None:
+            raise DataError("standard input is closed: give a file", "stdin")
+        return nullcontext(sys.stdin.buffer)
+    return io.BufferedReader(open_stream(documents), PIECE)
+
+
+def decode_lines(lines: Iterable[bytes], name: str, first: int, options: ReadOptions) -> tuple[list[str], int]:
+    """Decode lines, numbered from `first`; also returns in how many lines invalid bytes were replaced."""
+    lines_and_flags = [
+        decoded_line(line.removesuffix(b"\r"), name, number, options.encoding, options.on_bad_bytes)
+        for number, line in enumerate(lines, first)
+    ]
+    return [text for text, _ in lines_and_flags], sum(replaced for _, replaced in lines_and_flags)
