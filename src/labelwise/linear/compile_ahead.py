@@ -1,8 +1,8 @@
 """Compile the kernels that a fit or a prediction needs last in a second process, while it compiles those needed first.
 
 Only where nothing is compiled yet: the second process makes small real calls of each stage, which leaves machine code
-in the cache, and prints the name of each file before it makes it. The first process reads what it finds there, waits for
-a file that is being made, and compiles everything else itself. Without the second process it only takes longer.
+in the cache, and prints the name of each file before it compiles it. The first process reads what is there, waits for
+a file that is being compiled, and compiles everything else itself. Without the second process it only takes longer.
 """
 
 from __future__ import annotations
