@@ -19,7 +19,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from labelwise.kernels.jit import inner, jit
+from labelwise.kernels.jit import jit
 
 LANES = 32
 STEPS = 200
@@ -177,7 +177,7 @@ def scan_one(rows, labels, begin, bytes_, limit, bound, step, scores, aggregatio
     return limit
 
 
-@inner
+@jit  # not `inner`: inlined, it slows the scan down
 def exact_score(rows, row, scores, document, aggregation, scratch):
     """The mean, minimum or median score of a label's buckets, as float32."""
     tables = rows.shape[1]
@@ -226,7 +226,7 @@ def _lowest_bit(bits):
     return index
 
 
-@inner
+@jit
 def insert_best(score, label, best, ids):
     """Insert a label at its rank if it is among the best and not there yet; ties go to the lower label."""
     last = len(best) - 1
