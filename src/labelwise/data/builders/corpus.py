@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.data.atomic_folder import data_folder
+from labelwise.data.document_hash import hash_fraction
 from labelwise.errors import DataError
 
 TEST_FRACTION = 0.2
@@ -42,12 +42,6 @@ class BuiltCorpus:
     @property
     def mean_labels(self) -> float:
         return self.occurrences / max(self.documents, 1)
-
-
-def hash_fraction(text: str, seed: int) -> float:
-    """A hash of text and seed as a number in [0, 1)."""
-    digest = hashlib.blake2b(text.encode(), digest_size=8, key=seed.to_bytes(8, "little", signed=True)).digest()
-    return int.from_bytes(digest, "little") / 2**64
 
 
 def write_corpus(

@@ -1,0 +1,68 @@
+"""A hash of each document's content, 8 bytes: equal documents have equal hashes, in whatever file or order they come.
+
+Splits by hash, models that remember their training documents, and the search for duplicates all use it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from labelwise.data.blocks import Blocks
+from labelwise.strings import Strings
+
+KINDS = ("texts", "features", "paths", "arrays")
+"""Types of documents, the first that is present is hashed."""
+
+
+def document_hashes(data: Any, kind: str | None = None) -> np.ndarray:
+    """One uint64 per document of a `Dataset` or `Documents`, of its content of this type (the first it has, if None).
+
+    A row of sparse features has the same hash whatever the number of columns.
+    """
+    chosen = kind or next((one for one in KINDS if getattr(data, one) is not None), None)
+    if chosen is None:
+        return np.empty(0, np.uint64)
+    contents = _contents(getattr(data, chosen))
+    return np.fromiter((_number(content) for content in contents), np.uint64, len(data))
+
+
+def hash_fraction(text: str, seed: int) -> float:
+    """A hash of text and seed as a number in [0, 1)."""
+    return _number(text.encode(), seed) / 2**64
+
+
+def hash_fractions(hashes: np.ndarray, seed: int) -> np.ndarray:
+    """For each hash a number in [0, 1); different seeds give independent numbers."""
+    return np.fromiter((_number(value, seed) for value in _rows(hashes)), np.uint64, len(hashes)) / 2.0**64
+
+
+def _number(content: Any, seed: int = 0) -> int:
+    digest = hashlib.blake2b(content, digest_size=8, key=seed.to_bytes(8, "little", signed=True)).digest()
+    return int.from_bytes(digest, "little")
+
+
+def _contents(documents: Any) -> Iterable[Any]:
+    if isinstance(documents, Strings):
+        view = documents.buffer.data
+        return (view[a:b] for a, b in zip(documents.starts.tolist(), documents.ends.tolist(), strict=True))
+    if isinstance(documents, Blocks):
+        parts = [_contents(block) for block in (documents.sparse, documents.dense) if block is not None]
+        return (b"".join(map(bytes, row)) for row in zip(*parts, strict=True))
+    if sparse.issparse(documents):
+        return _sparse_rows(documents)
+    return _rows(documents)
+
+
+def _sparse_rows(matrix: Any) -> Iterable[bytes]:
+    for begin, end in zip(matrix.indptr[:-1].tolist(), matrix.indptr[1:].tolist(), strict=True):
+        columns, values = matrix.indices[begin:end], matrix.data[begin:end]
+        yield columns.astype("<i8").tobytes() + values.astype("<f4").tobytes()
+
+
+def _rows(array: np.ndarray) -> Iterable[bytes]:
+    return (np.ascontiguousarray(row).tobytes() for row in array)

@@ -1,0 +1,70 @@
+"""Hashes of documents: equal content, equal hash; anything else differs; and fractions are uniform."""
+
+import hashlib
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+
+from labelwise.data.blocks import Blocks
+from labelwise.data.dataset import Dataset
+from labelwise.data.document_hash import document_hashes, hash_fraction, hash_fractions
+from labelwise.strings import Strings
+
+
+def of_texts(texts):
+    return Dataset(sparse.csr_array((len(texts), 1)), texts=Strings.of(texts))
+
+
+@given(st.lists(st.text(max_size=20), max_size=30))
+def test_texts_are_hashed_by_content(texts):
+    hashes = document_hashes(of_texts(texts))
+    expected = [
+        int.from_bytes(hashlib.blake2b(t.encode(), digest_size=8, key=bytes(8)).digest(), "little") for t in texts
+    ]
+    assert hashes.dtype == np.uint64
+    assert hashes.tolist() == expected
+
+
+def test_order_and_selection_do_not_matter():
+    data = of_texts([f"text {i}" for i in range(50)])
+    rows = np.random.default_rng(0).permutation(50)
+    assert document_hashes(data.take(rows)).tolist() == document_hashes(data)[rows].tolist()
+
+
+def test_sparse_rows_do_not_depend_on_the_number_of_columns():
+    matrix = sparse.random_array((20, 10), density=0.3, format="csr", rng=np.random.default_rng(0), dtype=np.float32)
+    wide = sparse.csr_array((matrix.data, matrix.indices, matrix.indptr), shape=(20, 99))
+    labels = sparse.csr_array((20, 1))
+    narrow_hashes = document_hashes(Dataset(labels, features=matrix))
+    assert narrow_hashes.tolist() == document_hashes(Dataset(labels, features=wide)).tolist()
+    distinct = {tuple(row) for row in matrix.toarray().tolist()}
+    assert len(set(narrow_hashes.tolist())) == len(distinct)
+
+
+def test_blocks_and_arrays_differ_where_their_content_does():
+    labels, dense = sparse.csr_array((6, 1)), np.arange(12, dtype=np.float32).reshape(6, 2)
+    matrix = sparse.csr_array(np.eye(6, 4, dtype=np.float32))
+    both = document_hashes(Dataset(labels, features=Blocks(matrix, dense)))
+    assert len(set(both.tolist())) == 6
+    changed = dense.copy()
+    changed[2, 1] += 1
+    others = document_hashes(Dataset(labels, features=Blocks(matrix, changed)))
+    assert np.flatnonzero(both != others).tolist() == [2]
+    images = Dataset(labels, arrays=np.arange(24, dtype=np.uint8).reshape(6, 2, 2))
+    assert len(set(document_hashes(images).tolist())) == 6
+
+
+def test_nothing_has_no_hashes():
+    assert len(document_hashes(Dataset(sparse.csr_array((0, 3))))) == 0
+
+
+def test_fractions_are_uniform_and_independent_of_each_other():
+    hashes = document_hashes(of_texts([f"text {i}" for i in range(4000)]))
+    first, second = hash_fractions(hashes, 0), hash_fractions(hashes, 1)
+    assert abs(first.mean() - 0.5) < 0.03
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.06
+    assert (first >= 0).all()
+    assert (first < 1).all()
+    assert 0 <= hash_fraction("text", 3) < 1
