@@ -18,7 +18,7 @@ from labelwise.config import Config as BaseConfig
 from labelwise.config import validated
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFittedError
-from labelwise.fit_context import FitContext
+from labelwise.fit_context import FitContext, limited_time
 from labelwise.methods.calibration import Calibration
 from labelwise.methods.inputs import Documents, as_dataset, as_documents, predict_in_blocks
 from labelwise.methods.label_file import ModelLabels
@@ -82,6 +82,11 @@ class Method:
         self._params: dict[str, Any] = {}
         self.config: Any = self.Config()
         self._configure(params)
+
+    @property
+    def time_budget(self) -> float | None:
+        """Wall-clock seconds for all of `fit`, the field `time_budget` of the config or its section `training`."""
+        return getattr(getattr(self.config, "training", self.config), "time_budget", None)
 
     # --- parameters, with scikit-learn's conventions ---
 
@@ -149,7 +154,8 @@ class Method:
         kind = self._kind_of(dataset)
         held_out = valid.align(dataset.label_names) if valid is not None else None
         self.__dict__.pop("label_names_", None)  # a failed fit must not leave the model looking fitted
-        self._fit(dataset, kind, held_out, context or FitContext())
+        with limited_time(context or FitContext(), self.time_budget) as timed:
+            self._fit(dataset, kind, held_out, timed)
         self.calibration_, self._loaded_from = None, None
         self.input_ = kind
         self.n_features_in_ = dataset.features.shape[1] if kind == "features" else None  # type: ignore[union-attr]
