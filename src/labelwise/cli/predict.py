@@ -15,7 +15,12 @@ def predict_command(
     output: Annotated[
         str, typer.Option("--output", "-o", help="Output file: .jsonl, .tsv or .npz; - is stdout.")
     ] = "-",
-    k: Annotated[int, typer.Option("-k", "--k", help="Maximum number of labels per document.")] = 10,
+    k: Annotated[
+        int | None,
+        typer.Option(
+            "-k", "--k", help="Maximum number of labels per document. Not given: 10; with --threshold no maximum."
+        ),
+    ] = None,
     threshold: Annotated[
         str | None, typer.Option(help="Leave out labels whose score is below this. auto: the calibrated threshold.")
     ] = None,
@@ -32,6 +37,8 @@ def predict_command(
     force: ForceOption = False,
 ) -> None:
     """Predict labels for texts or any data file.
+
+    Without --threshold the 10 best labels are written, with it all labels that reach it; -k sets a maximum for both.
 
     --set takes options for reading a data file, e.g. --set text_column=title; the default is how the run read its data.
     """
