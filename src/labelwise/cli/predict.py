@@ -43,13 +43,14 @@ def predict_command(
     --set takes options for reading a data file, e.g. --set text_column=title; the default is how the run read its data.
     """
     from labelwise.config import ConfigSource
+    from labelwise.methods.base import load
     from labelwise.runs.documents import Request
-    from labelwise.runs.open_model import chosen_threshold, open_model, read_options
+    from labelwise.runs.open_model import chosen_threshold, read_options
     from labelwise.runs.predict import predict_file
 
     source = ConfigSource({}, "predict").override(overrides or [])
     options = read_options(model, documents, source.values, source)
-    fitted = open_model(model)
+    fitted = load(model)
     limit = chosen_threshold(threshold, fitted)
     request = Request(documents, format, split, options, k, limit, labels, label_weights)
     predict_file(fitted, request, output, to, force)

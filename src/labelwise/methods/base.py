@@ -2,7 +2,7 @@
 
 A method is a subclass with a nested ``Config``, a ``name`` and four hooks: `_fit`, `_predict`, `_state`, `_restore`.
 Everything else (checking inputs, names of labels, probabilities, folders on disk, parameters) is here, so that it is
-the same for all. A method that can explain its predictions has a fifth hook, `_explain`.
+the same for all. What only some methods can do is in `capabilities.py`.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFittedError
 from labelwise.fit_context import FitContext
 from labelwise.methods.calibration import Calibration
+from labelwise.methods.capabilities import Capabilities
 from labelwise.methods.inputs import Documents, as_dataset, as_documents, predict_in_blocks
 from labelwise.methods.label_file import ModelLabels
 from labelwise.methods.label_filter import LabelFilter
 from labelwise.methods.model_folder import STATE_FILE, SavedModel, read_model, write_calibration, write_model
 from labelwise.methods.predictions import check_scores, checked_k, checked_limits, limited
-from labelwise.registry import method_class, methods_that
+from labelwise.registry import method_class
+from labelwise.run_schema import model_folder
 from labelwise.strings import Strings
 from labelwise.topk import TopK
 
 if TYPE_CHECKING:
-    from labelwise.codes.label_path import LabelPath
     from labelwise.encoders.attention import AttentionMap
     from labelwise.methods.explanation import Explanation
     from labelwise.methods.threshold import CalibrationReport
 
 
-class Method:
+class Method(Capabilities):
     """Base class of all methods.
 
     Parameters are the fields of the nested `Config`, given by keyword and checked at once. After `fit` or `load`:
@@ -52,18 +53,6 @@ class Method:
     """False for baselines that ignore the document."""
     same_on_any_threads: ClassVar[bool] = True
     """False if the last bits of the result depend on the number of threads, as with torch."""
-
-    chooses_labels: ClassVar[bool] = False
-    """Whether predictions can be restricted to some labels, and labels weighted."""
-
-    encodes: ClassVar[bool] = False
-    """Whether `encode` works: documents have vectors."""
-    attends: ClassVar[bool] = False
-    """Whether `attention` works: tokens attend to tokens."""
-    explains: ClassVar[bool] = False
-    """Whether `explain` works."""
-    trains_in_parts: ClassVar[bool] = False
-    """Whether `fit_parts` works: parts of a model can be trained by separate processes."""
 
     Config: ClassVar[type[BaseConfig]] = BaseConfig
     """The parameters; each method has its own nested class."""
@@ -312,10 +301,6 @@ class Method:
         """The best k labels; k is at most the number of labels."""
         raise NotImplementedError
 
-    def _predict_chosen(self, data: Documents, k: int, chosen: LabelFilter) -> TopK:
-        """The best k labels with some left out or weighted, for methods with `chooses_labels`."""
-        raise ConfigError(f"{self.name} cannot leave out or weight labels; {methods_that('chooses_labels')} can")
-
     def _state(self) -> dict[str, np.ndarray]:
         """The learned state, as named arrays."""
         raise NotImplementedError
@@ -323,34 +308,6 @@ class Method:
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
         """Restore what `_state` returned. The arrays may be untrusted: check all that a kernel relies on."""
         raise NotImplementedError
-
-    def _explain(self, data: Documents, labels: np.ndarray) -> list[list[LabelPath]]:
-        """Per tree the paths of some labels (ids), for one document."""
-        raise ConfigError(f"{self.name} cannot explain its predictions; {methods_that('explains')} can")
-
-    def _encode(self, data: Documents) -> np.ndarray:
-        """The documents' vectors."""
-        raise ConfigError(f"{self.name} has no document vectors; {methods_that('encodes')} can")
-
-    def _attention(self, data: Documents, tokens: int) -> list[AttentionMap]:
-        """The documents' attention."""
-        raise ConfigError(f"{self.name} has no attention among tokens; {methods_that('attends')} has")
-
-    def _feature_names(self, columns: np.ndarray) -> list[str] | None:
-        """Names of some features, or None if unknown."""
-        return None
-
-    # --- training of parts, for methods with `trains_in_parts` ---
-
-    def check_parts(self, numbers: Sequence[int]) -> Path:
-        """Raise unless these parts can be trained alone; returns the folder of finished ones."""
-        raise ConfigError(f"{self.name} is not made of repetitions; {methods_that('trains_in_parts')} is")
-
-    def fit_parts(
-        self, data: Dataset, numbers: Sequence[int], valid: Dataset | None = None, context: FitContext | None = None
-    ) -> Path:
-        """Train some parts and write them to the folder of `check_parts`, which is returned."""
-        return self.check_parts(numbers)
 
     # --- files ---
 
@@ -385,12 +342,12 @@ class Method:
 
 
 def load(path: str | Path, verify: bool = True) -> Method:
-    """Open a model folder written by `Method.save`; its manifest decides the class.
+    """Open a model folder written by `Method.save`, or the model of a run folder; its manifest decides the class.
 
     Weights are memory-mapped. `verify=False` skips the comparison of hashes and the check for weights that are not
     finite, for large models on a trusted disk.
     """
-    folder = store.Folder(path, "model", verify)
+    folder = store.Folder(model_folder(path), "model", verify)
     name = folder.manifest.get("method")
     try:
         method = method_class(name if isinstance(name, str) else repr(name))
