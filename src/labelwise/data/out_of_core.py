@@ -192,7 +192,8 @@ def _stack(matrices: Sequence[Any], folder: Path | None) -> Any:
         return None
     if isinstance(matrices[0], Blocks):
         return Blocks(
-            _stack([matrix.sparse for matrix in matrices], folder), _stack([matrix.dense for matrix in matrices], folder)
+            _stack([matrix.sparse for matrix in matrices], folder),
+            _stack([matrix.dense for matrix in matrices], folder),
         )
     count, width = sum(matrix.shape[0] for matrix in matrices), matrices[0].shape[1]
     if isinstance(matrices[0], np.ndarray):
