@@ -44,7 +44,7 @@ def test_lists_and_patterns_are_one_part(folder):
 
 @pytest.mark.parametrize("wrong", [[], 3, [1, "a"], {"a": 1}])
 def test_anything_else_is_refused_in_one_line(wrong):
-    with pytest.raises(ConfigError, match="^test: data.train: a path or a list of paths is needed"):
+    with pytest.raises(ConfigError, match=r"^test: data.train: a path or a list of paths is needed"):
         load(train=wrong)
 
 

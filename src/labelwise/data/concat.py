@@ -19,7 +19,7 @@ from labelwise.errors import DataError
 from labelwise.strings import Strings
 
 
-def concat(datasets: Iterable[Dataset], name: str | None = None, *, scratch: Path | None = None) -> Dataset:
+def concat(datasets: Iterable[Dataset], name: str | None = None, *, scratch: str | Path | None = None) -> Dataset:
     """One data set with the documents of all, in this order.
 
     Labels are matched by name. If the label spaces differ, the new one has the labels of all, in the order in which
@@ -43,7 +43,7 @@ def concat(datasets: Iterable[Dataset], name: str | None = None, *, scratch: Pat
     texts = _joint_texts(parts, names)
     width = max((_sparse_width(part.features) for part in parts), default=0)
     aligned = [replace(part.align(names), label_texts=None, features=_widened(part.features, width)) for part in parts]
-    joined = merge_shards(aligned, chosen, scratch, "are to be joined")
+    joined = merge_shards(aligned, chosen, None if scratch is None else Path(scratch), "are to be joined")
     return replace(joined, label_texts=texts)
 
 
@@ -73,8 +73,8 @@ def _joint_texts(parts: list[Dataset], names: Strings) -> Strings | None:
 
 
 def _sparse_width(features: Features | None) -> int:
-    block: Any = features.sparse if isinstance(features, Blocks) else features
-    return block.shape[1] if sparse.issparse(block) else 0
+    block = features.sparse if isinstance(features, Blocks) else features
+    return block.shape[1] if isinstance(block, sparse.csr_array) else 0
 
 
 def _widened(features: Any, width: int) -> Any:

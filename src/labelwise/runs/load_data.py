@@ -22,7 +22,6 @@ from labelwise.data.read import AUTO, FORMATS, detect, expand_paths, find_parts,
 from labelwise.errors import ConfigError, DataError
 from labelwise.runs.config import DataSection
 
-
 log = logging.getLogger("labelwise")
 
 FEW_DOCUMENTS = 100
