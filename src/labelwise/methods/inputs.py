@@ -15,7 +15,7 @@ import numpy as np
 from scipy import sparse
 
 from labelwise.data.blocks import Blocks
-from labelwise.data.csr import csr_of, pick_rows
+from labelwise.data.csr import pick_rows, widened
 from labelwise.data.dataset import (
     Dataset,
     Features,
@@ -162,13 +162,6 @@ def _with_model_width(features: Any, n_features: int | None) -> Any:
     return widened(features, n_features)
 
 
-def widened(features: Any, n_features: int) -> Any:
-    """A sparse matrix with additional empty columns."""
-    if features.shape[1] == n_features:
-        return features
-    return csr_of(features.data, features.indices, features.indptr, (features.shape[0], n_features))
-
-
 def split_for_early_stopping(
     data: Dataset, valid: Dataset | None, fraction: float, max_documents: int, seed: int
 ) -> tuple[Dataset, Dataset | None]:
@@ -187,4 +180,5 @@ def predict_in_blocks(predict: Callable[[Dataset], TopK], data: Dataset, what: s
             part = data.take(slice(begin, begin + AT_ONCE))
             parts.append(predict(part))
             step(len(part))
-    return TopK.concatenate(parts)
+    widest = max(part.k for part in parts)  # with a threshold each block is as wide as it needs
+    return TopK.concatenate([part.padded(widest) for part in parts])
