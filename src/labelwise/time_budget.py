@@ -132,14 +132,13 @@ def check_pace(begin: float, done: float, total: float) -> None:
 NO_LIMIT = TimeBudget()
 
 
-def random_blocks(count: int, budget: TimeBudget, seed: int) -> Iterator[np.ndarray]:
-    """Blocks of the indices below `count`, drawn at random and sorted, until all are drawn or the time is used.
+def timed_blocks(order: np.ndarray, budget: TimeBudget) -> Iterator[np.ndarray]:
+    """Blocks of indices, taken from `order` and sorted, until all are taken or the time is used.
 
     The caller works on a block before it asks for the next. There is always a first block; the duration of a block
-    decides the size of the next, so that the last one ends near the deadline.
+    decides the size of the next, so that the last one ends near the deadline. For a sample, the order is a random one.
     """
-    order = np.random.default_rng(seed).permutation(count)
-    done, size = 0, SMALLEST_BLOCK
+    count, done, size = len(order), 0, SMALLEST_BLOCK
     while done < count:
         block = np.sort(order[done : done + size])
         begin = time.monotonic()

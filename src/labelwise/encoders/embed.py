@@ -14,7 +14,7 @@ from labelwise.encoders.base import Encoder, Inputs, SomeInputs, tensors_of
 from labelwise.encoders.batches import batches_by_length
 from labelwise.progress import progress
 from labelwise.strings import Strings
-from labelwise.time_budget import TimeBudget, check_pace, random_blocks
+from labelwise.time_budget import TimeBudget, check_pace, timed_blocks
 
 if TYPE_CHECKING:
     from labelwise.encoders.transformer import TransformerEncoder
@@ -51,7 +51,7 @@ def encode_some(
         return np.arange(len(inputs)), encode_inputs(encoder, inputs, what)
     blocks, parts = [], []
     with progress(what, len(inputs), seconds_left=budget.remaining) as step:
-        for rows in random_blocks(len(inputs), budget, seed):
+        for rows in timed_blocks(np.random.default_rng(seed).permutation(len(inputs)), budget):
             with step.part(len(rows)):
                 parts.append(encode_inputs(encoder, SomeInputs(inputs, rows), what))
             blocks.append(rows)

@@ -45,14 +45,14 @@ class PassLimit:
 
     Parameters
     ----------
-    budget
-        Of this level.
+    budget, whole
+        Time budget of this level, and of the whole tree: a chunk gets one pass at least until that one ends.
     pace
         What was measured so far.
     """
 
-    def __init__(self, budget: TimeBudget, pace: SolverPace) -> None:
-        self.budget, self.pace = budget, pace
+    def __init__(self, budget: TimeBudget, whole: TimeBudget, pace: SolverPace) -> None:
+        self.budget, self.whole, self.pace = budget, whole, pace
         self.left = 0.0
         """Work of the chunks that have not begun."""
         self.cut: dict[int, int] = {}
@@ -67,7 +67,7 @@ class PassLimit:
             left, self.left = max(self.left, work), self.left - work
         available = self.budget.remaining() * min(threads(), left / work)
         allowed = int(min(available / (self.pace.per_pass() * left), max_passes))
-        return max(allowed, 0 if available <= 0 and self.pace.trained else 1)
+        return max(allowed, 0 if self.whole.expired() and self.pace.trained else 1)
 
     def add(self, first: int, work: float, passes: float, seconds: float, limit: int | None) -> None:
         """Record a chunk that has taken `passes` passes over `work`; with a `limit` it was not trained to the end."""

@@ -100,7 +100,7 @@ def train_tree(
             more = None if further is None else further[depth - 1]
             documents = _documents_of(targets[depth - 1], more, levels, features, settings)
         chunks = _chunks(offsets, documents)
-        limit = PassLimit(time.budget.part(work[depth] / max(sum(work[depth:]), 1.0)), time.pace)
+        limit = PassLimit(time.budget.part(work[depth] / max(sum(work[depth:]), 1.0)), time.budget, time.pace)
         trainer = LevelTrainer(features, norms, target, settings.solver, settings.relevance, seed, limit)
         what = f"level {depth + 1} of {len(targets)}"
         if shards is None:

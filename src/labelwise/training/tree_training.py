@@ -25,7 +25,7 @@ from labelwise.networks.level_factory import LevelFactory
 from labelwise.networks.levels import Level, Parents, best_nodes
 from labelwise.networks.settings import TrainingConfig
 from labelwise.progress import progress, stage
-from labelwise.time_budget import TimeBudget, random_blocks
+from labelwise.time_budget import TimeBudget, timed_blocks
 from labelwise.topk import TopK
 from labelwise.training.callbacks import History
 from labelwise.training.level_fitting import LevelData, LevelFitting
@@ -192,7 +192,7 @@ def best_nodes_of_some(
         return np.arange(len(inputs)), best_nodes(level, inputs, k, parents, "ranking")
     blocks, tops = [], []
     with progress("ranking", len(inputs), seconds_left=budget.remaining) as step:
-        for rows in random_blocks(len(inputs), budget, seed):
+        for rows in timed_blocks(np.random.default_rng(seed).permutation(len(inputs)), budget):
             with step.part(len(rows)):
                 own = None if parents is None else parents.of(rows)
                 tops.append(best_nodes(level, SomeInputs(inputs, rows), k, own, "ranking"))
