@@ -18,7 +18,7 @@ from labelwise.errors import DataError
 class Strings(Sequence[str]):
     """A list of str over one buffer; ``buffer[starts[i]:ends[i]]`` is text ``i`` in valid UTF-8."""
 
-    __slots__ = ("_positions", "buffer", "distinct", "ends", "starts")
+    __slots__ = ("_positions", "buffer", "column_numbers", "distinct", "ends", "starts")
 
     def __init__(self, buffer: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> None:
         if buffer.dtype != np.uint8 or starts.shape != ends.shape or starts.ndim != 1:
@@ -28,6 +28,7 @@ class Strings(Sequence[str]):
         self.ends = ends
         self._positions: dict[str, int] | None = None
         self.distinct: bool | None = None  # whether all differ, None until it is known
+        self.column_numbers = False  # whether these stand for names that a label matrix does not have
 
     @classmethod
     def of(cls, items: Iterable[str] | Strings) -> Strings:
@@ -134,8 +135,8 @@ class Strings(Sequence[str]):
         return self._positions
 
     def __getstate__(self) -> tuple:
-        return self.buffer, self.starts, self.ends
+        return self.buffer, self.starts, self.ends, self.column_numbers
 
     def __setstate__(self, state: tuple) -> None:
-        self.buffer, self.starts, self.ends = state
+        self.buffer, self.starts, self.ends, self.column_numbers = state
         self._positions = self.distinct = None

@@ -48,6 +48,9 @@ class Dataset:
         The documents' identifiers, if the source has them.
     name
         The source of the data, for messages and reports.
+    open_columns
+        Whether the last columns of sparse features may be missing, as in files that only list those that occur;
+        `read` sets it. Matrices of other sources must have all columns that a model was trained on.
     """
 
     labels: sparse.csr_array
@@ -59,6 +62,7 @@ class Dataset:
     ids: Strings | None = None
     name: str = "data"
     arrays: np.ndarray | None = None
+    open_columns: bool = False
 
     def __post_init__(self) -> None:
         labels = canonical_csr(self.labels, "labels")
@@ -149,6 +153,7 @@ class Dataset:
         """
         if self.label_names is label_names or self.label_names == label_names:
             return self
+        self._check_names(label_names)
         check_distinct(label_names, "align")
         columns = positions_in(self.label_names, label_names)
         new = np.flatnonzero(columns < 0)
@@ -167,6 +172,27 @@ class Dataset:
             texts = candidates[np.where(own < 0, np.arange(len(names)), len(names) + own)]
         return replace(self, labels=labels, label_names=names, label_texts=texts)
 
+    def _check_names(self, others: Strings) -> None:
+        """Refuse to match column numbers of a matrix with the names of another label space."""
+        own = self.label_names
+        if not len(own) or not (own.column_numbers or others.column_numbers):
+            return
+        mine, theirs = (
+            f"{len(names):,} labels {'without names' if names.column_numbers else f'({names[0]!r}, ...)'}"
+            for names in (own, others)
+        )
+        raise DataError(
+            f"{self.name}: {mine} cannot be matched with {theirs}: column numbers only identify labels among "
+            "matrices with the same columns. Give both label names (Dataset(..., label_names=...))"
+        )
+
+
+def mark_as_read(data: Dataset) -> Dataset:
+    """Mark a data set of a file: the last columns may be missing, and numbers are the names of labels."""
+    object.__setattr__(data, "open_columns", True)  # `replace` would check all rows once more
+    data.label_names.column_numbers = False
+    return data
+
 
 def _numbered_names(count: int, what: str) -> Strings:
     """Column numbers as names, for labels without names."""
@@ -174,7 +200,9 @@ def _numbered_names(count: int, what: str) -> Strings:
         raise DataError(
             f"{what}: {count:,} labels without names, at most {MAX_UNNAMED_LABELS:,} are read; is the shape right?"
         )
-    return Strings.numbers(count)
+    names = Strings.numbers(count)
+    names.column_numbers = True
+    return names
 
 
 def _used(labels: sparse.csr_array, piece: int = 1 << 20) -> np.ndarray:

@@ -8,6 +8,7 @@ the same for all. A method that can explain its predictions has a fifth hook, `_
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -20,6 +21,7 @@ from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFittedError
 from labelwise.fit_context import FitContext
 from labelwise.methods.calibration import Calibration
+from labelwise.methods.feature_width import FeatureWidth
 from labelwise.methods.inputs import Documents, as_dataset, as_documents, predict_in_blocks
 from labelwise.methods.label_file import ModelLabels
 from labelwise.methods.label_filter import LabelFilter
@@ -73,7 +75,7 @@ class Method:
     label_texts_: Strings | None
     label_counts_: np.ndarray
     n_documents_: int
-    n_features_in_: int | None
+    feature_width_: FeatureWidth | None
     input_: str
     calibration_: Calibration | None = None
     _loaded_from: Path | None = None
@@ -147,12 +149,15 @@ class Method:
         if dataset.n_labels == 0:
             raise DataError(f"{dataset.name}: there are no labels to learn")
         kind = self._kind_of(dataset)
+        width = FeatureWidth.of(dataset.features) if kind == "features" else None
         held_out = valid.align(dataset.label_names) if valid is not None else None
+        if held_out is not None and held_out.features is not None and width is not None:
+            held_out = replace(held_out, features=width.fitted(held_out.features, held_out.open_columns))
         self.__dict__.pop("label_names_", None)  # a failed fit must not leave the model looking fitted
         self._fit(dataset, kind, held_out, context or FitContext())
         self.calibration_, self._loaded_from = None, None
         self.input_ = kind
-        self.n_features_in_ = dataset.features.shape[1] if kind == "features" else None  # type: ignore[union-attr]
+        self.feature_width_ = width
         self.label_names_ = dataset.label_names
         self.label_texts_ = dataset.label_texts
         self.label_counts_ = dataset.label_counts()
@@ -178,7 +183,7 @@ class Method:
         self._check_fitted()
         if not isinstance(k, int | np.integer) or isinstance(k, bool) or not 1 <= k <= MAX_K:
             raise ConfigError(f"k must be a whole number from 1 to {MAX_K:,}, got {k!r}")
-        dataset = as_documents(documents, self.input_, self.n_features_in_)
+        dataset = as_documents(documents, self.input_, self.feature_width_)
         count = min(int(k), len(self.label_names_))
         chosen = self.label_filter(labels, label_weights)
         top = self._predict(dataset, count) if chosen is None else self._predict_chosen(dataset, count, chosen)
@@ -201,7 +206,7 @@ class Method:
         from labelwise.metrics.evaluate import evaluate
 
         self._check_fitted()
-        dataset = as_dataset(data, labels, (self.input_,))
+        dataset = as_dataset(data, labels, (self.input_,), self.label_names_)
         return evaluate(self.predict(dataset, k=1), dataset, metrics=["P@1"])["P@1"]
 
     # --- probabilities and explanations ---
@@ -228,7 +233,7 @@ class Method:
         from labelwise.methods.threshold import calibrate
 
         self._check_fitted()
-        dataset = as_dataset(data, labels, (self.input_,)).align(self.label_names_)
+        dataset = as_dataset(data, labels, (self.input_,), self.label_names_).align(self.label_names_)
         if len(dataset) == 0:
             raise DataError(f"{dataset.name}: there are no documents to calibrate on")
         top = predict_in_blocks(lambda part: self._raw_predictions(part, k), dataset, "calibrating")
@@ -263,12 +268,17 @@ class Method:
     def encode(self, documents: Any) -> np.ndarray:
         """One vector per document, float32 [documents, width], for methods with `encodes`."""
         self._check_fitted()
-        return self._encode(as_documents(documents, self.input_, self.n_features_in_))
+        return self._encode(as_documents(documents, self.input_, self.feature_width_))
 
     def attention(self, documents: Any, tokens: int = 32) -> list[AttentionMap]:
         """Attention per layer among at most `tokens` tokens per document, for methods with `attends`; slow."""
         self._check_fitted()
-        return self._attention(as_documents(documents, self.input_, self.n_features_in_), tokens)
+        return self._attention(as_documents(documents, self.input_, self.feature_width_), tokens)
+
+    @property
+    def n_features_in_(self) -> int | None:
+        """Columns of the training features, None if the model reads something else; scikit-learn's name."""
+        return None if self.feature_width_ is None else self.feature_width_.columns
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "label_names_"):
@@ -337,7 +347,7 @@ class Method:
         self._check_fitted()
         labels = ModelLabels(self.label_names_, self.label_texts_, self.label_counts_)
         model = SavedModel(
-            self.config, labels, self.input_, self.n_documents_, self.n_features_in_, self._state(), self.calibration_
+            self.config, labels, self.input_, self.n_documents_, self.feature_width_, self._state(), self.calibration_
         )
         write_model(self.name, model, path, force)
 
@@ -356,7 +366,7 @@ class Method:
         model._params = {key: getattr(saved.config, key) for key in cls.Config.model_fields}
         labels = saved.labels
         model.label_names_, model.label_texts_, model.label_counts_ = labels.names, labels.texts, labels.counts
-        model.input_, model.n_documents_, model.n_features_in_ = saved.input, saved.n_documents, saved.n_features
+        model.input_, model.n_documents_, model.feature_width_ = saved.input, saved.n_documents, saved.width
         model._restore(saved.state, folder.path / STATE_FILE)
         model.calibration_, model._loaded_from = saved.calibration, folder.path
         return model

@@ -17,7 +17,7 @@ from labelwise.data.options import ReadOptions
 from labelwise.data.out_of_core import split_mapped, take_mapped
 from labelwise.data.read import AUTO, FORMATS, detect, find_parts, format_named, read, read_splits
 from labelwise.errors import ConfigError, DataError
-from labelwise.methods.inputs import widened
+from labelwise.methods.feature_width import widened
 from labelwise.runs.config import DataSection
 
 
