@@ -20,7 +20,15 @@ class Strings(Sequence[str]):
 
     __slots__ = ("_positions", "buffer", "column_numbers", "distinct", "ends", "starts")
 
-    def __init__(self, buffer: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> None:
+    def __init__(
+        self, buffer: np.ndarray | Iterable[str], starts: np.ndarray | None = None, ends: np.ndarray | None = None
+    ) -> None:
+        """From any strings, or from a buffer with starts and ends."""
+        if starts is None or ends is None or not isinstance(buffer, np.ndarray):
+            if starts is not None or ends is not None:
+                raise ValueError("Strings takes a list of str, or a uint8 buffer with starts and ends")
+            given = Strings.of(buffer)  # type: ignore[arg-type]
+            buffer, starts, ends = given.buffer, given.starts, given.ends
         if buffer.dtype != np.uint8 or starts.shape != ends.shape or starts.ndim != 1:
             raise ValueError("Strings needs a uint8 buffer and two vectors of equal length")
         self.buffer = buffer

@@ -1,4 +1,4 @@
-"""The contract of every method: fit, predict, save, load, with scikit-learn's conventions.
+"""The contract of every method: fit, predict, save, load, with scikit-learn's conventions (`Estimator`).
 
 A method is a subclass with a nested ``Config``, a ``name`` and four hooks: `_fit`, `_predict`, `_state`, `_restore`.
 Everything else (checking inputs, names of labels, probabilities, folders on disk, parameters) is here, so that it is
@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from labelwise import store
-from labelwise.config import Config as BaseConfig
-from labelwise.config import validated
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFittedError
 from labelwise.fit_context import FitContext
 from labelwise.methods.calibration import Calibration
+from labelwise.methods.estimator import Estimator
 from labelwise.methods.feature_width import FeatureWidth
 from labelwise.methods.inputs import Documents, as_dataset, as_documents, predict_in_blocks
 from labelwise.methods.label_file import ModelLabels
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 MAX_K = 100_000
 
 
-class Method:
+class Method(Estimator):
     """Base class of all methods.
 
     Parameters are the fields of the nested `Config`, given by keyword and checked at once. After `fit` or `load`:
@@ -68,9 +67,6 @@ class Method:
     trains_in_parts: ClassVar[bool] = False
     """Whether `fit_parts` works: parts of a model can be trained by separate processes."""
 
-    Config: ClassVar[type[BaseConfig]] = BaseConfig
-    """The parameters; each method has its own nested class."""
-
     label_names_: Strings
     label_texts_: Strings | None
     label_counts_: np.ndarray
@@ -79,47 +75,6 @@ class Method:
     input_: str
     calibration_: Calibration | None = None
     _loaded_from: Path | None = None
-
-    def __init__(self, **params: Any) -> None:
-        self._params: dict[str, Any] = {}
-        self.config: Any = self.Config()
-        self._configure(params)
-
-    # --- parameters, with scikit-learn's conventions ---
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """All parameters by name, as given."""
-        del deep  # no parameter is an estimator
-        return {key: self._params.get(key, getattr(self.config, key)) for key in self.Config.model_fields}
-
-    def set_params(self, **params: Any) -> Self:
-        """Change parameters; unknown names and invalid values raise an error and change nothing."""
-        self._configure(params)
-        return self
-
-    def _configure(self, params: Mapping[str, Any]) -> None:
-        merged = {**self._params, **params}
-        try:
-            self.config = validated(self.Config, merged)
-        except ConfigError as error:
-            raise ConfigError(f"{type(self).__name__}: {error}") from None
-        self._params = merged
-
-    def __repr__(self) -> str:
-        given = ", ".join(f"{key}={value!r}" for key, value in self._params.items())
-        return f"{type(self).__name__}({given})"
-
-    def __sklearn_tags__(self) -> Any:
-        from sklearn import utils  # only ever called by scikit-learn itself
-
-        return utils.Tags(  # type: ignore[missing-attribute]
-            estimator_type=None,
-            target_tags=utils.TargetTags(required=True, multi_output=True),  # type: ignore[missing-attribute]
-            input_tags=utils.InputTags(sparse=True, string=True),  # type: ignore[missing-attribute]
-        )
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "label_names_")
 
     # --- fit and predict ---
 

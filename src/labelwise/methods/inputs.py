@@ -55,8 +55,7 @@ def as_dataset(data: Any, labels: Any, kinds: Sequence[str], known: Strings | No
     if not sparse.issparse(labels) and not isinstance(labels, np.ndarray):
         if isinstance(labels, str):
             raise DataError("labels must be a list with each document's labels, got one string")
-        lists: list[Any] = [[row] if isinstance(row, str | int | np.integer) else row for row in labels]
-        labels, names = labels_from_lists(lists, known if known is not None and known.column_numbers else None)
+        labels, names = labels_from_lists(labels, known if known is not None and known.column_numbers else None)
     kind, documents = _documents(data, kinds)
     return Dataset(labels, names, **{kind: documents})  # type: ignore[arg-type]
 
