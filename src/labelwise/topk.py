@@ -85,7 +85,7 @@ class TopK:
         if documents is not None and len(documents) != len(self):
             raise DataError(f"{len(documents):,} identifiers for predictions of {len(self):,} documents")
         try:
-            from pandas import DataFrame
+            from pandas import DataFrame  # type: ignore[missing-import]
         except ImportError:
             raise MissingDependencyError("pandas", None, "to_frame") from None
         rows, ranks = np.nonzero(self.ids != NO_LABEL)

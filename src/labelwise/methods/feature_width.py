@@ -35,9 +35,10 @@ class FeatureWidth:
         """
         if isinstance(features, Blocks):
             return self._fitted_blocks(features, open_columns)
-        if features.shape[1] == self.columns:
+        given = features.shape[1]
+        if given == self.columns:
             return features
-        if open_columns and sparse.issparse(features) and features.shape[1] < self.columns and not self.dense:
+        if open_columns and given < self.columns and not self.dense and sparse.issparse(features):
             return widened(features, self.columns)
         raise self._error(FeatureWidth.of(features))
 
