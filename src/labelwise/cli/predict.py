@@ -15,7 +15,12 @@ def predict_command(
     output: Annotated[
         str, typer.Option("--output", "-o", help="Output file: .jsonl, .tsv or .npz; - is stdout.")
     ] = "-",
-    k: Annotated[int, typer.Option("-k", "--k", help="Maximum number of labels per document.")] = 10,
+    k: Annotated[
+        int | None,
+        typer.Option(
+            "-k", "--k", help="Maximum number of labels per document. Not given: 10; with --threshold no maximum."
+        ),
+    ] = None,
     threshold: Annotated[
         str | None, typer.Option(help="Leave out labels whose score is below this. auto: the calibrated threshold.")
     ] = None,
@@ -33,16 +38,19 @@ def predict_command(
 ) -> None:
     """Predict labels for texts or any data file.
 
+    Without --threshold the 10 best labels are written, with it all labels that reach it; -k sets a maximum for both.
+
     --set takes options for reading a data file, e.g. --set text_column=title; the default is how the run read its data.
     """
     from labelwise.config import ConfigSource
+    from labelwise.methods.base import load
     from labelwise.runs.documents import Request
-    from labelwise.runs.open_model import chosen_threshold, open_model, read_options
+    from labelwise.runs.open_model import chosen_threshold, read_options
     from labelwise.runs.predict import predict_file
 
     source = ConfigSource({}, "predict").override(overrides or [])
     options = read_options(model, documents, source.values, source)
-    fitted = open_model(model)
+    fitted = load(model)
     limit = chosen_threshold(threshold, fitted)
     request = Request(documents, format, split, options, k, limit, labels, label_weights)
     predict_file(fitted, request, output, to, force)

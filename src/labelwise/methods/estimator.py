@@ -14,6 +14,7 @@ from scipy import sparse
 from labelwise.config import Config as BaseConfig
 from labelwise.config import validated
 from labelwise.errors import ConfigError, DataError, NotFittedError
+from labelwise.methods.predictions import checked_k
 from labelwise.methods.signature import documented, signature_of
 from labelwise.strings import Strings
 from labelwise.topk import TopK
@@ -137,13 +138,16 @@ class Estimator:
 
     def _scores(self, documents: Any, k: int, calibrated: bool) -> sparse.csr_array:
         n_labels = len(self.label_names_)
-        top = self._raw_predictions(documents, min(k, n_labels) if isinstance(k, int) else k)
+        top = self._ranked(self._as_documents(documents), min(checked_k(k), n_labels))
         return (self.calibration_.apply(top) if calibrated else top).to_csr(n_labels)
 
     def _check_fitted(self) -> None:
         raise NotImplementedError
 
-    def _raw_predictions(self, documents: Any, k: int) -> TopK:
+    def _as_documents(self, documents: Any) -> Any:
+        raise NotImplementedError
+
+    def _ranked(self, data: Any, k: int) -> TopK:
         raise NotImplementedError
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from scipy import sparse
 
 from labelwise.data.blocks import Blocks
-from labelwise.data.csr import csr_of
+from labelwise.data.csr import widened
 from labelwise.errors import DataError, ModelFormatError
 
 MAX_FEATURES = 1 << 31
@@ -85,10 +85,3 @@ class FeatureWidth:
         if not sound:
             raise ModelFormatError(f"{path}: the numbers of features do not fit the manifest")
         return None if columns is None else cls(columns, dense)
-
-
-def widened(features: Any, columns: int) -> Any:
-    """A sparse matrix with additional empty columns."""
-    if features.shape[1] == columns:
-        return features
-    return csr_of(features.data, features.indices, features.indptr, (features.shape[0], columns))

@@ -98,11 +98,10 @@ def _label_filter(model: Method, request: Request) -> LabelFilter | None:
 
 
 def _predict_batches(
-    model: Method, batches: Iterable[Batch], k: int, threshold: float | None, chosen: LabelFilter | None
+    model: Method, batches: Iterable[Batch], k: int | None, threshold: float | None, chosen: LabelFilter | None
 ) -> Iterator[tuple[list[str], TopK]]:
     for ids, batch in batches:
-        top = model.predict(batch, k, labels=chosen)
-        yield ids, top if threshold is None else top.above(threshold)
+        yield ids, model.predict(batch, k, threshold=threshold, labels=chosen)
 
 
 def _write_jsonl(file: IO[str], ids: list[str], top: TopK, label_texts: Strings | None) -> None:
