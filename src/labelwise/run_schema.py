@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from labelwise.errors import DataError
+from labelwise.errors import ConfigError, DataError
+from labelwise.store import MANIFEST
 
 CONFIG, STATE, METRICS, LOG, MODEL = "config.yml", "state.json", "metrics.jsonl", "log.txt", "model"
 RESULTS, MACHINE, LABELS, EXAMPLES = "results.json", "machine.json", "labels.tsv", "examples.jsonl"
@@ -292,6 +293,16 @@ def is_run_folder(folder: Path) -> bool:
 def is_finished(folder: Path) -> bool:
     """Whether a folder holds a finished run."""
     return _state_or_nothing(folder).get("status") == FINISHED
+
+
+def model_folder(path: str | Path) -> Path:
+    """The model folder itself, or the one inside a run folder."""
+    folder = Path(path)
+    if not (folder / MANIFEST).exists() and (folder / STATE).exists():
+        if not (folder / MODEL / MANIFEST).exists():
+            raise ConfigError(f"{folder}: this run has no model yet; run its train command again to resume it")
+        return folder / MODEL
+    return folder
 
 
 def _state_or_nothing(folder: Path) -> dict[str, Any]:

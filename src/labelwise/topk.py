@@ -64,6 +64,15 @@ class TopK:
         """Only the first k ranks."""
         return TopK(self.ids[:, :k], self.scores[:, :k], self.label_names)
 
+    def padded(self, k: int) -> TopK:
+        """With empty ranks at the end up to k; the same object if there are as many already."""
+        missing = k - self.k
+        if missing <= 0:
+            return self
+        ids = np.pad(self.ids, ((0, 0), (0, missing)), constant_values=NO_LABEL)
+        scores = np.pad(self.scores, ((0, 0), (0, missing)), constant_values=-np.inf)
+        return TopK(ids, scores, self.label_names)
+
     def above(self, threshold: float) -> TopK:
         """Without predictions whose score is below the threshold."""
         keep = self.scores >= threshold

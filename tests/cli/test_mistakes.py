@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import labelwise as lw
 from cli.commands import labelwise
 from labelwise.config import ConfigSource
 
@@ -84,9 +85,9 @@ def test_run_folders_and_models_are_told_apart(books):
     (books / "runs" / "empty" / "state.json").write_text('{"status": "running"}')
     assert "no model yet" in labelwise("predict", "runs/empty", stdin="x\n", cwd=books, code=2).err
     labelwise("train", "books.yml", cwd=books)
-    code = "import labelwise; labelwise.load('runs/books')"
-    done = subprocess.run([sys.executable, "-c", code], cwd=books, capture_output=True, text=True)
-    assert "did you mean runs/books/model?" in done.stderr
+    assert lw.load(books / "runs" / "books").name == "popularity", "a run folder is as good as its model folder"
+    (books / "runs" / "books" / "state.json").unlink()
+    assert "did you mean runs/books/model?" in labelwise("predict", "runs/books", stdin="x\n", cwd=books, code=2).err
     assert "is a file" in labelwise("demo", "books.csv", cwd=books, code=2).err
 
 

@@ -18,7 +18,12 @@ def predict_command(
     output: Annotated[
         str, typer.Option("--output", "-o", help="Output file: .csv, .jsonl, .tsv or .npz; - is stdout.")
     ] = "-",
-    k: Annotated[int, typer.Option("-k", "--k", help="Maximum number of labels per document.")] = 10,
+    k: Annotated[
+        int | None,
+        typer.Option(
+            "-k", "--k", help="Maximum number of labels per document. Not given: 10; with --threshold no maximum."
+        ),
+    ] = None,
     threshold: Annotated[
         str | None, typer.Option(help="Leave out labels whose score is below this. auto: the calibrated threshold.")
     ] = None,
@@ -47,18 +52,21 @@ def predict_command(
 
     On a terminal the result is a table, in a pipe one JSON object per document.
 
+    Without --threshold the 10 best labels are written, with it all labels that reach it; -k sets a maximum for both.
+
     --set takes options for reading a data file, e.g. --set text_column=title; the default is how the run read its data.
     """
     from labelwise.cli.predictions import PredictionTable, on_terminal
     from labelwise.config import ConfigSource
+    from labelwise.methods.base import load
     from labelwise.runs.documents import Request, is_text_argument
-    from labelwise.runs.open_model import chosen_threshold, open_model, read_options
+    from labelwise.runs.open_model import chosen_threshold, read_options
     from labelwise.runs.predict import predict_file
 
     typed = is_text_argument(documents, format)
     source = ConfigSource({}, "predict").override(overrides or [])
     options = read_options(model, "-" if typed else documents, source.values, source)
-    fitted = open_model(model)
+    fitted = load(model)
     limit = chosen_threshold(threshold, fitted)
     request = Request(documents, format, split, options, k, limit, labels, label_weights, explain, typed)
     table = PredictionTable(fitted, request) if on_terminal(output, to) else None

@@ -63,12 +63,15 @@ class PredictionTable:
         table.add_column(score_name(self.model), justify="right", no_wrap=True)
         with_texts = self.model.label_texts_ is not None
         names = ["label", *(["text"] if with_texts else []), *(["words"] if self.request.explain else [])]
-        for name in names:
-            table.add_column(name, no_wrap=True, overflow="ellipsis", min_width=MIN_WIDTH)
+        rows = []
         for one in found:
             cells = [one.label, *([one.text or ""] if with_texts else [])]
             if self.request.explain:
                 cells.append(", ".join(one.words or ()))
-            plain = [cut(printable(cell), self.console.width) for cell in cells]
-            table.add_row("", score_text(self.model, one.score), *map(Text, plain))
+            rows.append([cut(printable(cell), self.console.width) for cell in cells])
+        for name, column in zip(names, zip(*rows, strict=True), strict=True):
+            widest = min(MIN_WIDTH, max(map(len, column)))
+            table.add_column(name, no_wrap=True, overflow="ellipsis", min_width=widest)
+        for one, cells in zip(found, rows, strict=True):
+            table.add_row("", score_text(self.model, one.score), *map(Text, cells))
         return table

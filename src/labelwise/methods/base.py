@@ -2,14 +2,14 @@
 
 A method is a subclass with a nested ``Config``, a ``name`` and four hooks: `_fit`, `_predict`, `_state`, `_restore`.
 Everything else (checking inputs, names of labels, probabilities, folders on disk, parameters) is here, so that it is
-the same for all. A method that can explain its predictions has a fifth hook, `_explain`.
+the same for all. What only some methods can do is in `capabilities.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -20,24 +20,24 @@ from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFittedError
 from labelwise.fit_context import FitContext
 from labelwise.methods.calibration import Calibration
+from labelwise.methods.capabilities import Capabilities
 from labelwise.methods.inputs import Documents, as_dataset, as_documents, predict_in_blocks
 from labelwise.methods.label_file import ModelLabels
 from labelwise.methods.label_filter import LabelFilter
 from labelwise.methods.model_folder import STATE_FILE, SavedModel, read_model, write_calibration, write_model
-from labelwise.registry import method_class, methods_that
+from labelwise.methods.predictions import check_scores, checked_k, checked_limits, limited
+from labelwise.registry import method_class
+from labelwise.run_schema import model_folder
 from labelwise.strings import Strings
-from labelwise.topk import NO_LABEL, TopK
+from labelwise.topk import TopK
 
 if TYPE_CHECKING:
-    from labelwise.codes.label_path import LabelPath
     from labelwise.encoders.attention import AttentionMap
     from labelwise.methods.explanation import Explanation
     from labelwise.methods.threshold import CalibrationReport
 
-MAX_K = 100_000
 
-
-class Method:
+class Method(Capabilities):
     """Base class of all methods.
 
     Parameters are the fields of the nested `Config`, given by keyword and checked at once. After `fit` or `load`:
@@ -53,18 +53,6 @@ class Method:
     """False for baselines that ignore the document."""
     same_on_any_threads: ClassVar[bool] = True
     """False if the last bits of the result depend on the number of threads, as with torch."""
-
-    chooses_labels: ClassVar[bool] = False
-    """Whether predictions can be restricted to some labels, and labels weighted."""
-
-    encodes: ClassVar[bool] = False
-    """Whether `encode` works: documents have vectors."""
-    attends: ClassVar[bool] = False
-    """Whether `attention` works: tokens attend to tokens."""
-    explains: ClassVar[bool] = False
-    """Whether `explain` works."""
-    trains_in_parts: ClassVar[bool] = False
-    """Whether `fit_parts` works: parts of a model can be trained by separate processes."""
 
     Config: ClassVar[type[BaseConfig]] = BaseConfig
     """The parameters; each method has its own nested class."""
@@ -159,37 +147,59 @@ class Method:
         self.n_documents_ = len(dataset)
         return self
 
-    def predict(self, documents: Any, k: int = 10, *, labels: Any = None, label_weights: Any = None) -> TopK:
-        """The k best labels of each document, best first, ties in order of label ids.
+    def predict(
+        self,
+        documents: Any,
+        k: int | None = None,
+        *,
+        threshold: float | Literal["auto"] | None = None,
+        labels: Any = None,
+        label_weights: Any = None,
+    ) -> TopK:
+        """The best labels of each document, best first, ties in order of label ids.
 
-        `documents` is a Dataset, or documents of the type the model was trained on: texts, paths, features or arrays,
-        or a single text or path. The result always has k columns; where the model predicts fewer labels they are
-        empty. The scores of a calibrated model are probabilities.
+        Parameters
+        ----------
+        documents
+            A Dataset, or documents of the type the model was trained on: texts, paths, features or arrays, or a single
+            text or path.
+        k
+            At most so many labels per document. The result then has k columns; where the model predicts fewer labels
+            they are empty. Not given: 10, or with a threshold as many as reach it.
+        threshold
+            Only labels with at least this score; `auto` is the calibrated threshold. Without k nothing else limits the
+            number of labels, and the result has as many columns as its longest row needs.
+        labels
+            Names, ids or a mask of the only labels to predict, or what `label_filter` returned, which is not checked
+            again at each call. For methods with `chooses_labels`.
+        label_weights
+            A mapping or a vector of factors; scores are multiplied by them before calibration. For the same methods.
 
-        `labels` (names, ids or a mask) restricts predictions to these labels; scores are multiplied by
-        `label_weights` (a mapping or a vector) before calibration. Only methods with `chooses_labels` support this.
-        `labels` may also be what `label_filter` returned for both, which is not checked again at each call.
+        Returns
+        -------
+        TopK
+            Labels and scores. The scores of a calibrated model are probabilities.
         """
-        top = self._raw_predictions(documents, k, labels, label_weights)
-        return top if self.calibration_ is None else self.calibration_.apply(top)
-
-    def _raw_predictions(self, documents: Any, k: int, labels: Any = None, label_weights: Any = None) -> TopK:
-        """Predictions before calibration."""
         self._check_fitted()
-        if not isinstance(k, int | np.integer) or isinstance(k, bool) or not 1 <= k <= MAX_K:
-            raise ConfigError(f"k must be a whole number from 1 to {MAX_K:,}, got {k!r}")
-        dataset = as_documents(documents, self.input_, self.n_features_in_)
-        count = min(int(k), len(self.label_names_))
-        chosen = self.label_filter(labels, label_weights)
-        top = self._predict(dataset, count) if chosen is None else self._predict_chosen(dataset, count, chosen)
+        count, least = checked_limits(k, threshold, self.threshold_)
+        data, chosen = self._as_documents(documents), self.label_filter(labels, label_weights)
+
+        def ranked(rows: np.ndarray | None, k: int) -> TopK:
+            top = self._ranked(data if rows is None else data.take(rows), k, chosen)
+            return top if self.calibration_ is None else self.calibration_.apply(top)
+
+        return limited(ranked, count, least, len(data), len(self.label_names_))
+
+    def _ranked(self, data: Documents, k: int, chosen: LabelFilter | None = None) -> TopK:
+        """The best k labels, before calibration."""
+        count = min(k, len(self.label_names_))
+        top = self._predict(data, count) if chosen is None else self._predict_chosen(data, count, chosen)
         if self._loaded_from is not None:
-            _check_scores(top, self._loaded_from, filtered=chosen is not None)
-        missing = int(k) - top.k
-        ids, scores = top.ids, top.scores
-        if missing:
-            ids = np.pad(ids, ((0, 0), (0, missing)), constant_values=NO_LABEL)
-            scores = np.pad(scores, ((0, 0), (0, missing)), constant_values=-np.inf)
-        return TopK(ids, scores, self.label_names_)
+            check_scores(top, self._loaded_from, filtered=chosen is not None)
+        return TopK(top.ids, top.scores, self.label_names_).padded(k)
+
+    def _as_documents(self, documents: Any) -> Documents:
+        return as_documents(documents, self.input_, self.n_features_in_)
 
     def label_filter(self, labels: Any = None, label_weights: Any = None) -> LabelFilter | None:
         """`labels` and `label_weights` of `predict`, checked once for many calls; None when neither is given."""
@@ -231,7 +241,8 @@ class Method:
         dataset = as_dataset(data, labels, (self.input_,)).align(self.label_names_)
         if len(dataset) == 0:
             raise DataError(f"{dataset.name}: there are no documents to calibrate on")
-        top = predict_in_blocks(lambda part: self._raw_predictions(part, k), dataset, "calibrating")
+        count = checked_k(k)
+        top = predict_in_blocks(lambda part: self._ranked(self._as_documents(part), count), dataset, "calibrating")
         self.calibration_, report = calibrate(top, dataset, precision)
         return report
 
@@ -263,12 +274,12 @@ class Method:
     def encode(self, documents: Any) -> np.ndarray:
         """One vector per document, float32 [documents, width], for methods with `encodes`."""
         self._check_fitted()
-        return self._encode(as_documents(documents, self.input_, self.n_features_in_))
+        return self._encode(self._as_documents(documents))
 
     def attention(self, documents: Any, tokens: int = 32) -> list[AttentionMap]:
         """Attention per layer among at most `tokens` tokens per document, for methods with `attends`; slow."""
         self._check_fitted()
-        return self._attention(as_documents(documents, self.input_, self.n_features_in_), tokens)
+        return self._attention(self._as_documents(documents), tokens)
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "label_names_"):
@@ -290,10 +301,6 @@ class Method:
         """The best k labels; k is at most the number of labels."""
         raise NotImplementedError
 
-    def _predict_chosen(self, data: Documents, k: int, chosen: LabelFilter) -> TopK:
-        """The best k labels with some left out or weighted, for methods with `chooses_labels`."""
-        raise ConfigError(f"{self.name} cannot leave out or weight labels; {methods_that('chooses_labels')} can")
-
     def _state(self) -> dict[str, np.ndarray]:
         """The learned state, as named arrays."""
         raise NotImplementedError
@@ -301,40 +308,6 @@ class Method:
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
         """Restore what `_state` returned. The arrays may be untrusted: check all that a kernel relies on."""
         raise NotImplementedError
-
-    def _explain(self, data: Documents, labels: np.ndarray) -> list[list[LabelPath]]:
-        """Per tree the paths of some labels (ids), for one document."""
-        raise ConfigError(f"{self.name} cannot explain its predictions; {methods_that('explains')} can")
-
-    def _top_contributions(self, data: Documents, labels: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Features with the largest positive contributions [documents, k, count], -1 for none, and the amounts."""
-        from labelwise.methods.top_words import contributions_one_by_one
-
-        return contributions_one_by_one(self, data, labels, count)
-
-    def _encode(self, data: Documents) -> np.ndarray:
-        """The documents' vectors."""
-        raise ConfigError(f"{self.name} has no document vectors; {methods_that('encodes')} can")
-
-    def _attention(self, data: Documents, tokens: int) -> list[AttentionMap]:
-        """The documents' attention."""
-        raise ConfigError(f"{self.name} has no attention among tokens; {methods_that('attends')} has")
-
-    def _feature_names(self, columns: np.ndarray) -> list[str] | None:
-        """Names of some features, or None if unknown."""
-        return None
-
-    # --- training of parts, for methods with `trains_in_parts` ---
-
-    def check_parts(self, numbers: Sequence[int]) -> Path:
-        """Raise unless these parts can be trained alone; returns the folder of finished ones."""
-        raise ConfigError(f"{self.name} is not made of repetitions; {methods_that('trains_in_parts')} is")
-
-    def fit_parts(
-        self, data: Dataset, numbers: Sequence[int], valid: Dataset | None = None, context: FitContext | None = None
-    ) -> Path:
-        """Train some parts and write them to the folder of `check_parts`, which is returned."""
-        return self.check_parts(numbers)
 
     # --- files ---
 
@@ -368,28 +341,13 @@ class Method:
         return model
 
 
-def _check_scores(top: TopK, folder: Path, filtered: bool) -> None:
-    """Refuse scores that are not finite, and unfiltered predictions without any label, which NaN weights cause."""
-    if np.isfinite(top.scores).all():
-        return
-    empty = top.ids == NO_LABEL
-    wrong = ~(np.isfinite(top.scores) | empty)
-    if not filtered:
-        wrong[:, :1] |= empty[:, :1]
-    if wrong.any():
-        raise ModelFormatError(
-            f"{folder}: the scores of document {int(wrong.any(1).argmax())} are not finite numbers; the weights are "
-            "damaged, the training has diverged, or features of the document are too large"
-        )
-
-
 def load(path: str | Path, verify: bool = True) -> Method:
-    """Open a model folder written by `Method.save`; its manifest decides the class.
+    """Open a model folder written by `Method.save`, or the model of a run folder; its manifest decides the class.
 
     Weights are memory-mapped. `verify=False` skips the comparison of hashes and the check for weights that are not
     finite, for large models on a trusted disk.
     """
-    folder = store.Folder(path, "model", verify)
+    folder = store.Folder(model_folder(path), "model", verify)
     name = folder.manifest.get("method")
     try:
         method = method_class(name if isinstance(name, str) else repr(name))

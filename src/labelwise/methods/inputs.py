@@ -187,4 +187,5 @@ def predict_in_blocks(predict: Callable[[Dataset], TopK], data: Dataset, what: s
             part = data.take(slice(begin, begin + AT_ONCE))
             parts.append(predict(part))
             step(len(part))
-    return TopK.concatenate(parts)
+    widest = max(part.k for part in parts)  # with a threshold each block is as wide as it needs
+    return TopK.concatenate([part.padded(widest) for part in parts])

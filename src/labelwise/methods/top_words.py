@@ -14,6 +14,7 @@ from labelwise.topk import NO_LABEL, TopK
 
 if TYPE_CHECKING:
     from labelwise.methods.base import Method
+    from labelwise.methods.capabilities import Capabilities
 
 
 def top_words(model: Method, documents: Any, top: TopK, count: int) -> list[list[list[str]]]:
@@ -46,7 +47,7 @@ def check_explains(model: Method, count: int) -> None:
 
 
 def contributions_one_by_one(
-    model: Method, data: Documents, labels: np.ndarray, count: int
+    model: Capabilities, data: Documents, labels: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """What `Method._top_contributions` returns, from one explanation per document."""
     features = np.full((*labels.shape, count), -1, np.int64)

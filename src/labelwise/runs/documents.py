@@ -33,7 +33,8 @@ class Request:
     name says so, text otherwise."""
     split: str = "test"
     options: ReadOptions = field(default_factory=ReadOptions)
-    k: int = 10
+    k: int | None = None
+    """Maximum number of labels per document. None: 10, or as many as reach the threshold."""
     threshold: float | None = None
     labels: str | None = None
     """File of allowed labels, one per line."""

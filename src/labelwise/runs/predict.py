@@ -204,9 +204,7 @@ def _predict_batches(
     model: Method, batches: Iterable[Batch], request: Request, chosen: LabelFilter | None
 ) -> Iterator[Predicted]:
     for batch in batches:
-        top = model.predict(batch.documents, request.k, labels=chosen)
-        if request.threshold is not None:
-            top = top.above(request.threshold)
+        top = model.predict(batch.documents, request.k, threshold=request.threshold, labels=chosen)
         words = None if request.explain is None else top_words(model, batch.documents, top, request.explain)
         yield Predicted(batch.ids, batch.texts, batch.rows, top, words)
 
