@@ -172,7 +172,7 @@ def predict_in_blocks(predict: Callable[[Dataset], TopK], data: Dataset, what: s
     with progress(what, len(data)) as step:
         for begin in range(0, max(len(data), 1), AT_ONCE):
             part = data.take(slice(begin, begin + AT_ONCE))
-            parts.append(predict(part))
-            step(len(part))
+            with step.part(len(part)):
+                parts.append(predict(part))
     widest = max(part.k for part in parts)  # with a threshold each block is as wide as it needs
     return TopK.concatenate([part.padded(widest) for part in parts])

@@ -28,6 +28,7 @@ from labelwise.networks.settings import (
     TrainingConfig,
     without_validation,
 )
+from labelwise.progress import progress
 from labelwise.result_fields import PART, deciding_json
 from labelwise.strings import Strings
 from labelwise.topk import TopK
@@ -104,7 +105,12 @@ class WordNetworkMethod(Method):
             if len(trees) == 1:
                 return trees[0].best(tokens, k)
             each = min(max(k, LABELS_PER_TREE), len(self.label_names_))
-            return averaged([tree.best(tokens, each) for tree in trees], k, product=True)
+            tops = []
+            with progress("predicting", len(trees), "work") as step:
+                for tree in trees:
+                    with step.part(1):
+                        tops.append(tree.best(tokens, each))
+            return averaged(tops, k, product=True)
 
     def _tokens(self, data: Documents) -> WordTokens:
         return self.vocabulary_.encode(data.texts or Strings.of(()))
@@ -122,14 +128,16 @@ class WordNetworkMethod(Method):
         with torch_threads(), torch.no_grad():
             encoders = [tree.levels[-1].encoder for tree in self.trees_]
             vectors = np.empty((len(tokens), sum(encoder.width for encoder in encoders)), np.float32)
-            for documents in batches_by_length(tokens.lengths, TOKENS_AT_ONCE):
-                batch = tokens.batch(documents)
-                ids, lengths = tensors_of(batch)
-                means = [
-                    encoder(ids.to(encoder.words.device), lengths).sum(1).cpu() / lengths[:, None]
-                    for encoder in encoders
-                ]
-                vectors[batch.rows] = torch.cat(means, 1).numpy()
+            with progress("encoding", len(tokens)) as step:
+                for documents in batches_by_length(tokens.lengths, TOKENS_AT_ONCE):
+                    batch = tokens.batch(documents)
+                    ids, lengths = tensors_of(batch)
+                    means = [
+                        encoder(ids.to(encoder.words.device), lengths).sum(1).cpu() / lengths[:, None]
+                        for encoder in encoders
+                    ]
+                    vectors[batch.rows] = torch.cat(means, 1).numpy()
+                    step(len(documents))
         return vectors
 
     def _explain(self, data: Documents, labels: np.ndarray) -> list[list[LabelPath]]:
