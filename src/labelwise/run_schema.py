@@ -22,9 +22,13 @@ RESULTS, MACHINE, LABELS, EXAMPLES = "results.json", "machine.json", "labels.tsv
 REPORT, CALIBRATION, INSPECTION = "report.html", "calibration.json", "inspection.json"
 CHECKPOINTS = "checkpoints"
 PREDICTIONS = "predictions.safetensors"
+TIME = "time.json"
+"""Seconds that an unfinished run with a time budget has spent."""
 SCRATCH = ".rows"
 """Folder for the rows of memory-mapped data while a process uses them."""
-WRITTEN_FILES = (CONFIG, METRICS, LOG, CALIBRATION, RESULTS, MACHINE, LABELS, EXAMPLES, PREDICTIONS, INSPECTION, REPORT)
+WRITTEN_FILES = (
+    CONFIG, METRICS, LOG, CALIBRATION, RESULTS, MACHINE, LABELS, EXAMPLES, PREDICTIONS, INSPECTION, REPORT, TIME,
+)  # fmt: skip
 WRITTEN_FOLDERS = (MODEL, CHECKPOINTS, SCRATCH)
 FORMAT = "labelwise-run"
 FINISHED, RUNNING, FAILED, CLEARING = "finished", "running", "failed", "clearing"

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from labelwise.cli.options import ForceOption, SetOption
-from labelwise.cli.terminal import echo
+from labelwise.cli.terminal import command_began, echo
 
 
 def train_command(
@@ -49,7 +49,7 @@ def train_command(
             raise typer.Exit(130) from None
         return
     try:
-        run = train(checked, force)
+        run = train(checked, force, command_began())
     except KeyboardInterrupt:
         echo(f"stopped; run the same command again to resume {checked.run.folder}", err=True)
         raise typer.Exit(130) from None

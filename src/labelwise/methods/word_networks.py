@@ -16,6 +16,8 @@ from labelwise.codes.average import averaged
 from labelwise.data.dataset import Dataset
 from labelwise.encoders.words import Vocabulary, WordTokens
 from labelwise.errors import ConfigError, DataError, check_installed, import_required
+from labelwise.fit_context import FitContext
+from labelwise.methods.affordable import affordable
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents, split_for_early_stopping
 from labelwise.networks.settings import (
@@ -194,8 +196,11 @@ def check_training_process(name: str) -> None:
         raise ConfigError(f"{name} trains in one process: start it without torchrun")
 
 
-def word_data(config: Any, data: Dataset, valid: Dataset | None) -> WordData:
-    """Hold out documents if none are given, learn the vocabulary, and read or draw the word vectors."""
+def word_data(config: Any, data: Dataset, valid: Dataset | None, context: FitContext) -> WordData:
+    """Hold out documents if none are given, learn the vocabulary, and read or draw the word vectors.
+
+    With little time, only some of the documents are used.
+    """
     import torch
 
     from labelwise.encoders.word_vectors import word_table
@@ -203,6 +208,11 @@ def word_data(config: Any, data: Dataset, valid: Dataset | None) -> WordData:
 
     training = config.training
     train, held_out = split_for_early_stopping(data, valid, config.valid_fraction, MAX_VALID, training.seed)
+
+    def prepare(part: Dataset) -> None:
+        Vocabulary.learned(part.texts or Strings.of(()), config.words)
+
+    train, held_out = affordable(train, held_out, prepare, context, training.seed)
     if held_out is None:
         training = without_validation(training, type(config).model_fields["training"].default)
     training = _with_averaging_interval(training, len(train))

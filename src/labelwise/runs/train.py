@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -32,13 +33,19 @@ from labelwise.runs.folder import RunFolder
 from labelwise.runs.inspect import can_be_inspected, inspect
 from labelwise.runs.load_data import CALIBRATION, RunData, hold_out, load_run_data
 from labelwise.runs.machine import peak_memory
+from labelwise.runs.run_time import REPORT_SECONDS, RunTime
 from labelwise.runs.stopwatch import Stopwatch, stopwatch
+from labelwise.time_budget import TimeBudget
 
 log = logging.getLogger("labelwise")
 
 
-def train(config: RunConfig, force: bool = False) -> RunFolder:
-    """Train, evaluate and report as configured; returns the run folder."""
+def train(config: RunConfig, force: bool = False, begin: float | None = None) -> RunFolder:
+    """Train, evaluate and report as configured; returns the run folder.
+
+    `begin` is when the run's time budget began, on the monotonic clock; None: now.
+    """
+    begin = time.monotonic() if begin is None else begin
     run = RunFolder(str(config.run.folder))
     if force or not (run / files.MODEL).exists():
         config.make_method().check_needs()
@@ -46,34 +53,57 @@ def train(config: RunConfig, force: bool = False) -> RunFolder:
         using_threads(config.run.threads),
         run.open_for_run(config, force),
         scratch_at(run / files.SCRATCH, config.data.mapped) as scratch,
+        _run_time(config, run, begin) as times,
     ):
         with _timed(run, "read"):
             data, held_out = split_for_calibration(config, load_run_data(config.data, scratch), scratch)
         log.info("train: %r", data.train)
-        model = _fit(config, run, data)
+        model = _fit(config, run, data, times.for_fit())
         if held_out is not None:
-            _calibrate(config, run, held_out, model)
+            _calibrate(config, run, held_out, model, times.for_calibration(has_test=data.test is not None))
         if data.test is not None:
-            _evaluate(config, run, data.train, data.test, model)
+            _evaluate(config, run, data.train, data.test, model, times.for_evaluation())
         else:
             log.info("no test part: the model is not evaluated (data.test, or data.test_fraction, gives one)")
-        if config.inspect.enabled and can_be_inspected(model):
+        if (
+            config.inspect.enabled
+            and can_be_inspected(model)
+            and times.allows("inspect", _inspection_seconds(config, run) + REPORT_SECONDS)
+        ):
             with _timed(run, "inspect"):
                 inspect(run, model, data, config.inspect)
         run.finish_stages()
-        if config.run.report:
+        if config.run.report and times.allows("report", REPORT_SECONDS):
             _write_report(run)
         run.finish()
     return run
 
 
-def _fit(config: RunConfig, run: RunFolder, data: RunData) -> Method:
+@contextmanager
+def _run_time(config: RunConfig, run: RunFolder, begin: float) -> Iterator[RunTime]:
+    """The time budget of a run, whose seconds are recorded if it is interrupted."""
+    times = RunTime(config.run.time_budget, run / files.TIME, begin)
+    try:
+        yield times
+    except BaseException:
+        times.interrupted()
+        raise
+    times.finished()
+
+
+def _inspection_seconds(config: RunConfig, run: RunFolder) -> float:
+    """Seconds that an inspection is expected to take: two passes, at the speed of the last prediction."""
+    speeds = [entry["documents_per_second"] for entry in run.records() if "documents_per_second" in entry]
+    return 2 * config.inspect.vectors / max(speeds[-1], 1e-9) if speeds else 0.0
+
+
+def _fit(config: RunConfig, run: RunFolder, data: RunData, budget: TimeBudget) -> Method:
     folder = run / files.MODEL
     if folder.exists():
         log.info("the model of this run is already trained")
         return load(folder)
     model = config.make_method()
-    context = FitContext(run / files.CHECKPOINTS, lambda **numbers: run.record("fit", **numbers))
+    context = FitContext(run / files.CHECKPOINTS, lambda **numbers: run.record("fit", **numbers), budget)
     with _timed(run, "fit"):
         model.fit(data.train, valid=data.valid, context=context)
     model.save(folder)
