@@ -161,7 +161,7 @@ class Mach(Method):
     # --- fit ---
 
     def check_needs(self) -> None:
-        """Raise without torch, a file of the TF-IDF, or with several ranks, which would average independent gradients."""
+        """Raise without torch, without a file of TF-IDF, or with several ranks: they would average other gradients."""
         import_required(self.name, "nn", "torch", "accelerate")
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ConfigError(
