@@ -20,6 +20,7 @@ from labelwise.data.stats import statistics
 from labelwise.errors import ConfigError, MissingDependencyError
 from labelwise.fit_context import FitContext
 from labelwise.methods.base import Method, load
+from labelwise.methods.card import Reading, Scores, update_card
 from labelwise.methods.popularity import Popularity
 from labelwise.methods.threshold import CalibrationReport
 from labelwise.parallel import using_threads
@@ -73,6 +74,8 @@ def _fit(config: RunConfig, run: RunFolder, data: RunData) -> Method:
     context = FitContext(run / files.CHECKPOINTS, lambda **numbers: run.record("fit", **numbers))
     with _timed(run, "fit"):
         model.fit(data.train, valid=data.valid, context=context)
+    reading = Reading.of(config.data.training_path, config.data.format, config.data.options)
+    model.card_ = model.card_.model_copy(update={"reading": reading})
     model.save(folder)
     return model
 
@@ -134,6 +137,7 @@ def _evaluate(config: RunConfig, run: RunFolder, train: Dataset, test: Dataset, 
         floor = Popularity().fit(train).predict(test, config.evaluate.k)
         values = measured.score(floor).values
         baseline = {"method": "popularity", "values": values}
+    model.card_ = update_card(run / files.MODEL, {"scores": Scores.of(measured.evaluation, test)})
     train_statistics = statistics(train)
     results = {
         "split": "test",
