@@ -86,7 +86,7 @@ def test_info_is_one_screen(place):
     assert about["threshold"].split(":")[0] == f"{lw.load(place / 'runs' / 'judged').threshold_:.4g}"
     assert f"labelwise {lw.__version__}" in about["versions"]
     assert "explain" in about["can"]
-    assert about["use"] == "labelwise predict runs/judged documents.csv --threshold auto"
+    assert about["use"] == "labelwise predict runs/judged documents.csv -o suggestions.csv --threshold auto"
 
 
 def test_info_for_programs(place):

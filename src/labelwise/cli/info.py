@@ -133,7 +133,7 @@ def _commands(about: Mapping[str, Any], model: Mapping[str, Any], card: Mapping[
     folder = quote(about["folder"])
     documents = "documents" + (card.get("reading", {}).get("extension") or ".txt")
     threshold = " --threshold auto" if model["threshold"] is not None else ""
-    yield f"labelwise predict {folder} {documents}{threshold}"
+    yield f"labelwise predict {folder} {documents} -o suggestions.csv{threshold}"
     if "explain" in model["can"] and model["reads"] == "texts":
         yield f'labelwise explain {folder} "a text"'
     yield f"labelwise.load({about['folder']!r})  # in Python"

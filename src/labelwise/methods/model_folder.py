@@ -15,6 +15,7 @@ from labelwise.config import Config, validated
 from labelwise.errors import ConfigError, ModelFormatError
 from labelwise.methods.calibration import Calibration
 from labelwise.methods.card import Card, read_card, write_card
+from labelwise.methods.feature_width import FeatureWidth
 from labelwise.methods.label_file import ModelLabels
 from labelwise.registry import method_package
 
@@ -34,7 +35,8 @@ class SavedModel:
     input: str
     """What documents are given as."""
     n_documents: int
-    n_features: int | None
+    width: FeatureWidth | None
+    """Of the features; None if documents are given as something else."""
     state: Mapping[str, np.ndarray]
     """What was learned."""
     calibration: Calibration | None
@@ -48,7 +50,8 @@ def write_model(method: str, model: SavedModel, path: str | Path, force: bool) -
         "input": model.input,
         "n_labels": len(model.labels.names),
         "n_documents": model.n_documents,
-        "n_features": model.n_features,
+        **(model.width.to_manifest() if model.width is not None else {"n_features": None}),
+        "numbered_labels": model.labels.names.column_numbers,
         "calibrated": model.calibration is not None,
     }
     package = method_package(method)
@@ -117,8 +120,9 @@ def read_model(folder: store.Folder, config_class: type[Config], inputs: Sequenc
     """Read a model, checked against the manifest: both may be untrusted. `inputs` are those the method accepts."""
     manifest, config = folder.manifest, read_parameters(folder, config_class)
     labels = ModelLabels.read(folder, inputs)
+    width = FeatureWidth.from_manifest(manifest, folder.path / store.MANIFEST)
     state = folder.tensors(STATE_FILE)
     if folder.verify:
         store.check_weights(state, folder.path / STATE_FILE)
-    kind, n_documents, n_features = manifest["input"], manifest["n_documents"], manifest["n_features"]
-    return SavedModel(config, labels, kind, n_documents, n_features, state, read_calibration(folder), read_card(folder))
+    kind, n_documents = manifest["input"], manifest["n_documents"]
+    return SavedModel(config, labels, kind, n_documents, width, state, read_calibration(folder), read_card(folder))
