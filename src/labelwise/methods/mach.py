@@ -85,6 +85,7 @@ class Mach(Method):
     name = "mach"
     inputs = ("features", "texts")
     same_on_any_threads = False
+    validates = True
     chooses_labels = True
     trains_in_parts = True
 

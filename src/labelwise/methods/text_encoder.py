@@ -63,6 +63,7 @@ class TextEncoder(Method):
     name = "text_encoder"
     inputs = ("texts",)
     same_on_any_threads = False
+    validates = True
     encodes = True
     attends = True
 

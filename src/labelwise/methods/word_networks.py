@@ -78,6 +78,7 @@ class WordNetworkMethod(Method):
 
     inputs = ("texts",)
     same_on_any_threads = False
+    validates = True
     encodes = True
     explains = True
 
