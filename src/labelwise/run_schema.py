@@ -144,8 +144,8 @@ class Refit(Record):
     def __str__(self) -> str:
         fraction = f"{100 * self.n_judged / max(self.n_documents, 1):.0f} %"
         return (
-            f"scores: of a model trained on {self.n_judged:,} of {self.n_documents:,} documents ({fraction}); the saved "
-            f"model was then trained on all {self.n_documents:,}"
+            f"scores: of a model trained on {self.n_judged:,} of {self.n_documents:,} documents ({fraction}); the "
+            f"saved model was then trained on all {self.n_documents:,}"
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from labelwise.config import ConfigSource
 from labelwise.data.catalogue import downloaded_folder
 from labelwise.data.catalogue import entry as known_entry
-from labelwise.data.read import AUTO, expand_paths, find_parts
+from labelwise.data.read import AUTO, expand_paths, find_parts, format_named
 from labelwise.data.splits import ALIASES, stem_and_extension
 from labelwise.errors import ConfigError, DataError
 from labelwise.run_schema import is_run_folder
@@ -93,7 +93,7 @@ def _parts(data: Sequence[str], format: str) -> set[str]:
 def _refuse_results(folder: Path) -> None:
     if is_run_folder(folder):
         raise ConfigError(f"{folder}: this is a run folder, not data; labelwise train {folder}/config.yml resumes it")
-    if (folder / MANIFEST).exists() and not find_parts(folder)[1]:
+    if (folder / MANIFEST).exists() and not format_named("native").recognises(folder):
         raise ConfigError(f"{folder}: this is a model folder, not data")
 
 
