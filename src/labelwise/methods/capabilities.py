@@ -53,6 +53,15 @@ class Capabilities:
         """Per tree the paths of some labels (ids), for one document."""
         raise ConfigError(f"{self.name} cannot explain its predictions; {methods_that('explains')} can")
 
+    def _top_contributions(self, data: Documents, labels: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Features with the largest positive contributions [documents, k, count], -1 for none, and the amounts.
+
+        For methods with `explains`; a method that can do better than one explanation per document overrides it.
+        """
+        from labelwise.methods.top_words import contributions_one_by_one
+
+        return contributions_one_by_one(self, data, labels, count)
+
     def _encode(self, data: Documents) -> np.ndarray:
         """The documents' vectors."""
         raise ConfigError(f"{self.name} has no document vectors; {methods_that('encodes')} can")
