@@ -212,6 +212,7 @@ def _read_part(
     scratch: str | Path | None = None,
 ) -> Dataset:
     """Read one part, in the label space of `first` if that is given."""
+    from labelwise.data.dataset import mark_as_read
     from labelwise.data.label_texts import attach_label_texts
     from labelwise.data.options import refuse_without_effect
 
@@ -221,6 +222,7 @@ def _read_part(
         data = format.read_mapped(path, options, Path(scratch))
     else:
         data = format.read(path, options)
+    mark_as_read(data)
     if not options.labels:
         return _without_labels(data)
     if format.name in LABELS_IN_ONE_STRING and options.label_separator is None:

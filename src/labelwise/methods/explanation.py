@@ -75,7 +75,7 @@ def explanations(
     if terms is not None and terms < 0:
         raise ConfigError(f"terms must be 0 or more, got {terms}")
     model._check_fitted()
-    data = as_documents(document, model.input_, model.n_features_in_)
+    data = as_documents(document, model.input_, model.feature_width_)
     if len(data) != 1:
         raise DataError(f"explain takes one document, got {len(data):,}")
     top = model.predict(document, k)

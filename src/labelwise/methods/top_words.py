@@ -24,7 +24,7 @@ def top_words(model: Method, documents: Any, top: TopK, count: int) -> list[list
     label's own classifier, as a mean over the trees.
     """
     check_explains(model, count)
-    data = as_documents(documents, model.input_, model.n_features_in_)
+    data = as_documents(documents, model.input_, model.feature_width_)
     features, _ = model._top_contributions(data, top.ids, count)
     distinct, inverse = np.unique(features, return_inverse=True)
     known = distinct[distinct >= 0]
