@@ -17,7 +17,7 @@ import numpy as np
 from labelwise import store
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFittedError
-from labelwise.fit_context import FitContext
+from labelwise.fit_context import FitContext, limited_time
 from labelwise.methods.calibration import Calibration
 from labelwise.methods.capabilities import Capabilities
 from labelwise.methods.estimator import Estimator
@@ -64,6 +64,11 @@ class Method(Estimator, Capabilities):
     calibration_: Calibration | None = None
     _loaded_from: Path | None = None
 
+    @property
+    def time_budget(self) -> float | None:
+        """Wall-clock seconds for all of `fit`, the field `time_budget` of the config or its section `training`."""
+        return getattr(getattr(self.config, "training", self.config), "time_budget", None)
+
     # --- fit and predict ---
 
     def check_needs(self) -> None:
@@ -97,7 +102,8 @@ class Method(Estimator, Capabilities):
         if held_out is not None and held_out.features is not None and width is not None:
             held_out = replace(held_out, features=width.fitted(held_out.features, held_out.open_columns))
         self.__dict__.pop("label_names_", None)  # a failed fit must not leave the model looking fitted
-        self._fit(dataset, kind, held_out, context or FitContext())
+        with limited_time(context or FitContext(), self.time_budget) as timed:
+            self._fit(dataset, kind, held_out, timed)
         self.calibration_, self._loaded_from = None, None
         self.input_ = kind
         self.feature_width_ = width

@@ -26,11 +26,12 @@ from labelwise.linear.trees import LinearTrees
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
 from labelwise.methods.label_filter import LabelFilter
-from labelwise.result_fields import PART, deciding_fields
+from labelwise.result_fields import PART, Decides, deciding_fields
 from labelwise.topk import TopK
 
 PostProcessor = Literal[tuple(POST_PROCESSORS)]  # type: ignore[valid-type]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
+TimeLimit = Annotated[Annotated[float, Field(gt=0)] | None, Decides.END]
 
 
 class LinearMethod(Method):
