@@ -102,7 +102,7 @@ def options():
     [
         ((), "--text title+abstract --labels subjects"),
         (("--labels", "subjects"), "--labels subjects --text title+abstract"),
-        (("--text=titel", "--method", "popularity"), "--method popularity --text title --labels subjects"),
+        (("--text=titlex", "--method", "popularity"), "--method popularity --text title --labels subjects"),
         (("--text", "title", "--labels", "nothing like it"), "--text title --labels subjects"),
     ],
 )
