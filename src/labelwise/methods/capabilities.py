@@ -45,6 +45,8 @@ class Capabilities:
     """Whether `attention` works: tokens attend to tokens."""
     explains: ClassVar[bool] = False
     """Whether `explain` works."""
+    validates: ClassVar[bool] = False
+    """Whether `fit` uses its `valid` documents, to stop early or to keep the best weights."""
     trains_in_parts: ClassVar[bool] = False
     """Whether `fit_parts` works: parts of a model can be trained by separate processes."""
 

@@ -86,6 +86,7 @@ class Mach(Method):
     speed = "minutes to hours on a CPU"
     inputs = ("features", "texts")
     same_on_any_threads = False
+    validates = True
     chooses_labels = True
     trains_in_parts = True
 

@@ -73,6 +73,7 @@ class TextEncoder(Method):
     speed = "minutes with a frozen encoder on a CPU; a GPU to fine-tune"
     inputs = ("texts",)
     same_on_any_threads = False
+    validates = True
     encodes = True
     attends = True
 

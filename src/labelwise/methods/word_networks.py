@@ -79,6 +79,7 @@ class WordNetworkMethod(Method):
     inputs = ("texts",)
     needs = ("torch", "accelerate")
     same_on_any_threads = False
+    validates = True
     encodes = True
     explains = True
 

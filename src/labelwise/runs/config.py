@@ -167,6 +167,8 @@ class RunSection(Config):
     """Folder of the run. Not given: `runs/` and the config file's name."""
     threads: Annotated[int, Field(ge=1)] | None = None
     """Threads. Not given: all cores."""
+    refit: bool = False
+    """After the scores are known, train the saved model on all documents, also the held-out ones."""
     report: bool = True
     """Write report.html (needs the extra `report`)."""
 
