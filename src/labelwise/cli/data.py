@@ -45,28 +45,34 @@ class Corpus(StrEnum):
 def stats_command(
     path: PathArgument,
     format: Annotated[str, typer.Option("--format", help="Format of the files.")] = "auto",
+    show: Annotated[int, typer.Option(min=0, metavar="N", help="Also show N documents of each part.")] = 0,
     as_json: JsonOption = False,
     settings: ReadOption = None,
 ) -> None:
     """Count documents and labels.
 
-    Also shows text lengths, the skew of label frequencies and the overlap of the parts.
+    Also shows text lengths, the skew of label frequencies, the overlap of the parts, frequent and rare labels, and what
+    looks like a mistake: labels that differ only by case or blanks, empty and duplicate texts.
     """
     from labelwise.cli.curve import draw_curve
-    from labelwise.cli.data_views import stats_table
+    from labelwise.cli.data_views import show_highlights, show_records, stats_table
     from labelwise.cli.tables import print_table
+    from labelwise.data.highlights import records
     from labelwise.data.stats import split_statistics
 
     parts = _read_parts(path, format, _options(settings))
     statistics = split_statistics(parts)
     if as_json:
         curve = statistics.overall.frequency_curve()
-        echo_json({**statistics.to_dict(), "frequency_curve": curve})
+        shown = {"records": records(parts, show)} if show else {}
+        echo_json({**statistics.to_dict(), "frequency_curve": curve, **shown})
         return
     print_table(path, *stats_table(statistics))
     encoding = sys.stdout.encoding or "ascii"
     lines = draw_curve(statistics.overall.label_counts, braille=encoding.lower().startswith("utf"))
     echo("\n" + "\n".join(lines))
+    show_highlights(statistics)
+    show_records(records(parts, show))
 
 
 @app.command("list")
@@ -131,6 +137,9 @@ def split_command(
     output: Annotated[str, typer.Argument(metavar="OUT", help="Folder for the two parts.")],
     fraction: Annotated[float, typer.Option(help="Fraction of the documents that go to test.")] = 0.1,
     seed: Annotated[int, typer.Option(help="Another seed draws other documents.")] = 0,
+    by: Annotated[
+        str, typer.Option(help="random, or hash: a document is in the same part when the data grows.")
+    ] = "random",
     from_format: FromOption = "auto",
     to_format: ToOption = None,
     split: PartOption = None,
@@ -138,7 +147,7 @@ def split_command(
     settings: ReadOption = None,
     drop: DropOption = None,
 ) -> None:
-    """Draw a test set at random.
+    """Draw a test set, at random or by a hash of each document.
 
     Writes a train part and a test part to OUT, in the input's format unless --to is given.
     """
@@ -147,7 +156,7 @@ def split_command(
 
     source, source_format = _resolve(path, from_format)
     data = read(source, source_format, split, _options(settings))
-    train, test = data.split(fraction, seed)
+    train, test = data.split(fraction, seed, by)
     chosen = to_format or (detect(source).name if source_format == "auto" else source_format)
     write_splits({"train": train, "test": test}, output, chosen, force, drop or [])
     echo(f"{output}: {len(train):,} documents in train, {len(test):,} in test")
@@ -222,9 +231,12 @@ def _options(settings: list[str] | None) -> ReadOptions:
 
 def _resolve(path: str, format: str) -> tuple[Path, str]:
     """Path and format of the data: an existing path, else the folder of a known data set."""
-    from labelwise.data.catalogue import downloaded_folder, entry, names
+    from labelwise.data.catalogue import downloaded_folder, entry, names, near_sets
+    from labelwise.errors import DataError
 
     if Path(path).exists() or path not in names():
+        if not Path(path).exists() and (question := near_sets(path)):
+            raise DataError(f"there is no such file or folder; {question}", path)
         return Path(path), format
 
     return downloaded_folder(path), entry(path).format if format == "auto" else format

@@ -1,4 +1,4 @@
-"""Opens the model of a model folder or run folder, with the options that its run read documents with."""
+"""What commands with a model need of its run: the options its documents were read with, and its threshold."""
 
 from __future__ import annotations
 
@@ -9,24 +9,11 @@ from typing import Any
 from labelwise.config import ConfigSource, validated
 from labelwise.data.options import ReadOptions
 from labelwise.errors import ConfigError
-from labelwise.methods.base import Method, load
-from labelwise.run_schema import CONFIG, MODEL, STATE
-from labelwise.store import MANIFEST
-
-
-def open_model(path: str) -> Method:
-    """The model in a model folder or in a run folder."""
-    return load(model_folder(path))
-
-
-def model_folder(path: str) -> Path:
-    """The model folder itself, or the one inside a run folder."""
-    folder = Path(path)
-    if not (folder / MANIFEST).exists() and (folder / STATE).exists():
-        if not (folder / MODEL / MANIFEST).exists():
-            raise ConfigError(f"{folder}: this run has no model yet; run its train command again to resume it")
-        return folder / MODEL
-    return folder
+from labelwise.methods.base import Method
+from labelwise.methods.card import Reading, read_card
+from labelwise.run_schema import CONFIG, model_folder
+from labelwise.runs.config import DataSection
+from labelwise.store import Folder
 
 
 def chosen_threshold(given: str | None, model: Method) -> float | None:
@@ -47,11 +34,24 @@ def chosen_threshold(given: str | None, model: Method) -> float | None:
 
 
 def read_options(model: str, documents: str, overrides: Mapping[str, Any], source: ConfigSource) -> ReadOptions:
-    """How to read documents for a model: as its run read files of this type, with overrides."""
-    before, recorded = section_of_run(model, "data"), None
-    if Path(str(before.get("train") or before.get("path"))).suffix == Path(documents).suffix:
-        recorded = before.get("options")
-    return validated(ReadOptions, {**(recorded if isinstance(recorded, dict) else {}), **overrides}, source)
+    """How to read documents for a model: as files of this type were read for its training, with overrides."""
+    recorded = _reading(model).options_for(documents)
+    try:
+        validated(ReadOptions, recorded)
+    except ConfigError as error:
+        raise ConfigError(f"{model}: the options its documents were read with: {error}") from None
+    return validated(ReadOptions, {**recorded, **overrides}, source)
+
+
+def _reading(model: str) -> Reading:
+    """From the card of the model; for one without, from the config of its run."""
+    reading = read_card(Folder(model_folder(model), "model")).reading
+    if reading is None:
+        data = section_of_run(model, "data")
+        if data:
+            section = validated(DataSection, data)
+            reading = Reading.of(section.training_path, section.format, section.options)
+    return reading or Reading()
 
 
 def section_of_run(model: str, name: str) -> dict[str, Any]:

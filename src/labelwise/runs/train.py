@@ -1,4 +1,4 @@
-"""A run from config to report: read, fit, calibrate, evaluate, inspect, report. Finished stages are kept.
+"""A run from config to report: read, fit, calibrate, evaluate, inspect, refit, report. Finished stages are kept.
 
 `labelwise train` and the sweeps call `train`; an interrupted run resumes with the first unfinished stage.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,20 +16,25 @@ from typing import Any
 
 from labelwise import run_schema as files
 from labelwise.data.dataset import Dataset
+from labelwise.data.document_hash import document_hashes
 from labelwise.data.out_of_core import scratch_at
 from labelwise.data.stats import statistics
 from labelwise.errors import ConfigError, MissingDependencyError
 from labelwise.fit_context import FitContext
 from labelwise.methods.base import Method, load
+from labelwise.methods.card import Reading, Scores, update_card
 from labelwise.methods.popularity import Popularity
 from labelwise.methods.threshold import CalibrationReport
+from labelwise.metrics.result import Evaluation
+from labelwise.metrics.saved_predictions import SavedPredictions
 from labelwise.parallel import using_threads
 from labelwise.runs.config import RunConfig
-from labelwise.runs.evaluate import evaluate_model
-from labelwise.runs.folder import RunFolder
+from labelwise.runs.evaluate import ModelEvaluation, evaluate_model
+from labelwise.runs.folder import RunFolder, folder_bytes
 from labelwise.runs.inspect import can_be_inspected, inspect
-from labelwise.runs.load_data import RunData, load_run_data, split
+from labelwise.runs.load_data import CALIBRATION, RunData, hold_out, load_run_data
 from labelwise.runs.machine import peak_memory
+from labelwise.runs.refit import check_resumable, documents_to_refit, is_refitted, record_refit
 from labelwise.runs.stopwatch import Stopwatch, stopwatch
 
 log = logging.getLogger("labelwise")
@@ -48,6 +54,8 @@ def train(config: RunConfig, force: bool = False) -> RunFolder:
             data, held_out = split_for_calibration(config, load_run_data(config.data, scratch), scratch)
         log.info("train: %r", data.train)
         model = _fit(config, run, data)
+        if is_refitted(model, data):
+            check_resumable(run, data, held_out)
         if held_out is not None:
             _calibrate(config, run, held_out, model)
         if data.test is not None:
@@ -57,6 +65,8 @@ def train(config: RunConfig, force: bool = False) -> RunFolder:
         if config.inspect.enabled and can_be_inspected(model):
             with _timed(run, "inspect"):
                 inspect(run, model, data, config.inspect)
+        if config.run.refit or is_refitted(model, data):
+            _refit(config, run, data, held_out, model, scratch)
         run.finish_stages()
         if config.run.report:
             _write_report(run)
@@ -73,8 +83,32 @@ def _fit(config: RunConfig, run: RunFolder, data: RunData) -> Method:
     context = FitContext(run / files.CHECKPOINTS, lambda **numbers: run.record("fit", **numbers))
     with _timed(run, "fit"):
         model.fit(data.train, valid=data.valid, context=context)
+    reading = Reading.of(config.data.training_path, config.data.format, config.data.options)
+    model.card_ = model.card_.model_copy(update={"reading": reading})
     model.save(folder)
     return model
+
+
+def _refit(
+    config: RunConfig, run: RunFolder, data: RunData, held_out: Dataset | None, judged: Method, scratch: Path | None
+) -> None:
+    """Replace the judged model by one that is trained on the held-out documents as well."""
+    if is_refitted(judged, data):
+        log.info("the model of this run is already trained on all documents")
+        record_refit(run, judged, len(data.train))
+        return
+    everything = documents_to_refit(data, held_out, judged.validates, scratch)
+    if len(everything) == len(data.train):
+        log.info("no documents are held out: the model is trained on all of them already")
+        return
+    shutil.rmtree(run / files.CHECKPOINTS, ignore_errors=True)
+    model = config.make_method()
+    context = FitContext(run / files.REFIT_CHECKPOINTS, lambda **numbers: run.record(files.REFIT, **numbers))
+    with _timed(run, files.REFIT):
+        model.fit(everything, valid=data.valid if judged.validates else None, context=context)
+    model.calibration_ = judged.calibration_
+    model.save(run / files.MODEL, force=True)
+    record_refit(run, model, len(data.train))
 
 
 def split_for_calibration(
@@ -85,7 +119,7 @@ def split_for_calibration(
     if section.enabled is not False:
         held_out = data.valid
         if section.fraction is not None:
-            train, held_out = split(data.train, section.fraction, config.data.split_seed + 2, scratch)
+            train, held_out = hold_out(data.train, section.fraction, config.data, CALIBRATION, scratch)
             data = replace(data, train=train)
         if held_out is None and section.enabled is True:
             raise ConfigError(
@@ -129,11 +163,11 @@ def _evaluate(config: RunConfig, run: RunFolder, train: Dataset, test: Dataset, 
     seconds = {**_stage_seconds(run), **measured.seconds}
     for stage, spent in measured.seconds.items():
         run.record(stage, seconds=round(spent, 3))
-    baseline = None
+    popularity = None
     if model.learns:
-        floor = Popularity().fit(train).predict(test, config.evaluate.k)
-        values = measured.score(floor).values
-        baseline = {"method": "popularity", "values": values}
+        popularity = measured.score(Popularity().fit(train).predict(measured.test, config.evaluate.k))
+    _keep_predictions(run, measured, popularity)
+    model.card_ = update_card(run / files.MODEL, {"scores": Scores.of(measured.evaluation, measured.test)})
     train_statistics = statistics(train)
     results = {
         "split": "test",
@@ -144,12 +178,21 @@ def _evaluate(config: RunConfig, run: RunFolder, train: Dataset, test: Dataset, 
         "model": {"bytes": folder_bytes(run / files.MODEL), "n_labels": len(model.label_names_)},
         "data": {"train": train_statistics.to_dict(), "test": statistics(test).to_dict()},
         "frequency_curve": train_statistics.frequency_curve(),
-        "baseline": baseline,
+        "baseline": None if popularity is None else {"method": "popularity", "values": popularity.values},
         "calibration": _read_calibration(run),
     }
     run.record("evaluate", split="test", **measured.evaluation.values)
     files.validate(results, files.Results, run / files.RESULTS)  # never write what reports cannot read
     run.write_json(files.RESULTS, results)
+
+
+def _keep_predictions(run: RunFolder, measured: ModelEvaluation, popularity: Evaluation | None) -> None:
+    """Keep the test predictions, for paired comparisons with other runs."""
+    sums = measured.evaluation.sums
+    if sums is not None:
+        hashes = document_hashes(measured.test)
+        baseline = None if popularity is None else popularity.sums
+        SavedPredictions(measured.top, hashes, sums, baseline).write(run / files.PREDICTIONS)
 
 
 def _write_report(run: RunFolder) -> None:
@@ -189,8 +232,3 @@ def _peak_bytes(run: RunFolder) -> int | None:
     """Peak memory over all processes of this run."""
     peaks = [entry.get("peak_bytes") for entry in run.records()] + [peak_memory()]
     return max((peak for peak in peaks if peak), default=None)
-
-
-def folder_bytes(folder: Path) -> int:
-    """Bytes of all files in a folder."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
