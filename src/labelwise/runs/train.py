@@ -22,6 +22,7 @@ from labelwise.data.stats import statistics
 from labelwise.errors import ConfigError, MissingDependencyError
 from labelwise.fit_context import FitContext
 from labelwise.methods.base import Method, load
+from labelwise.methods.card import Reading, Scores, update_card
 from labelwise.methods.popularity import Popularity
 from labelwise.methods.threshold import CalibrationReport
 from labelwise.metrics.result import Evaluation
@@ -82,6 +83,8 @@ def _fit(config: RunConfig, run: RunFolder, data: RunData) -> Method:
     context = FitContext(run / files.CHECKPOINTS, lambda **numbers: run.record("fit", **numbers))
     with _timed(run, "fit"):
         model.fit(data.train, valid=data.valid, context=context)
+    reading = Reading.of(config.data.training_path, config.data.format, config.data.options)
+    model.card_ = model.card_.model_copy(update={"reading": reading})
     model.save(folder)
     return model
 
@@ -164,6 +167,7 @@ def _evaluate(config: RunConfig, run: RunFolder, train: Dataset, test: Dataset, 
     if model.learns:
         popularity = measured.score(Popularity().fit(train).predict(measured.test, config.evaluate.k))
     _keep_predictions(run, measured, popularity)
+    model.card_ = update_card(run / files.MODEL, {"scores": Scores.of(measured.evaluation, measured.test)})
     train_statistics = statistics(train)
     results = {
         "split": "test",
