@@ -25,7 +25,15 @@ from labelwise.methods.inputs import Documents, as_dataset, as_documents, predic
 from labelwise.methods.label_file import ModelLabels
 from labelwise.methods.label_filter import LabelFilter
 from labelwise.methods.model_folder import STATE_FILE, SavedModel, read_model, write_calibration, write_model
-from labelwise.methods.predictions import check_scores, checked_k, checked_limits, limited
+from labelwise.methods.predictions import (
+    CALIBRATION_K,
+    check_scores,
+    checked_k,
+    checked_limits,
+    k_from_data,
+    limited,
+)
+from labelwise.methods.training_documents import TrainingDocuments
 from labelwise.registry import method_class
 from labelwise.run_schema import model_folder
 from labelwise.strings import Strings
@@ -41,8 +49,8 @@ class Method(Capabilities):
     """Base class of all methods.
 
     Parameters are the fields of the nested `Config`, given by keyword and checked at once. After `fit` or `load`:
-    ``label_names_``, ``label_texts_`` (or None), ``label_counts_`` (training documents per label), ``n_documents_`` and
-    ``n_features_in_`` (None when the model reads texts). After `calibrate`: ``calibration_`` and ``threshold_``, both
+    ``label_names_``, ``label_texts_`` (or None), ``label_counts_`` (training documents per label), ``n_documents_``,
+    ``trained_on_`` (hashes of the training documents; None for older folders) and ``n_features_in_`` (None when the model reads texts). After `calibrate`: ``calibration_`` and ``threshold_``, both
     None before; setting ``calibration_`` to None restores the plain scores.
     """
 
@@ -61,6 +69,7 @@ class Method(Capabilities):
     label_texts_: Strings | None
     label_counts_: np.ndarray
     n_documents_: int
+    trained_on_: TrainingDocuments | None = None
     n_features_in_: int | None
     input_: str
     calibration_: Calibration | None = None
@@ -145,6 +154,7 @@ class Method(Capabilities):
         self.label_texts_ = dataset.label_texts
         self.label_counts_ = dataset.label_counts()
         self.n_documents_ = len(dataset)
+        self.trained_on_ = TrainingDocuments.of(dataset, kind, hashed=self.learns)
         return self
 
     def predict(
@@ -217,7 +227,7 @@ class Method(Capabilities):
     # --- probabilities and explanations ---
 
     def calibrate(
-        self, data: Any, labels: Any = None, *, k: int = 20, precision: float | None = None
+        self, data: Any, labels: Any = None, *, k: int | None = None, precision: float | None = None
     ) -> CalibrationReport:
         """Fit the calibration of scores to probabilities, and choose a threshold; the ranking does not change.
 
@@ -226,7 +236,8 @@ class Method(Capabilities):
         data, labels
             Held-out documents with their labels, as in `fit`; neither training nor test documents.
         k
-            Predicted labels per document to calibrate on.
+            Predicted labels per document to calibrate on. None: 20 or, if the training documents have more labels, as
+            many as 99 % of them have, and for each document all labels that reach the threshold.
         precision
             Choose the threshold with this precision. None: the one with the best micro-F1.
 
@@ -235,15 +246,20 @@ class Method(Capabilities):
         CalibrationReport
             Threshold, expected precision and recall, and calibration error before and after; `print` shows a summary.
         """
-        from labelwise.methods.threshold import calibrate
+        from labelwise.methods.threshold import calibrated
 
         self._check_fitted()
         dataset = as_dataset(data, labels, (self.input_,)).align(self.label_names_)
         if len(dataset) == 0:
             raise DataError(f"{dataset.name}: there are no documents to calibrate on")
-        count = checked_k(k)
-        top = predict_in_blocks(lambda part: self._ranked(self._as_documents(part), count), dataset, "calibrating")
-        self.calibration_, report = calibrate(top, dataset, precision)
+        count = k_from_data(CALIBRATION_K, self.trained_on_) if k is None else checked_k(k)
+
+        def ranked(rows: np.ndarray | None, k: int) -> TopK:
+            chosen = dataset if rows is None else dataset.take(rows)
+            return predict_in_blocks(lambda part: self._ranked(self._as_documents(part), k), chosen, "calibrating")
+
+        n_labels = len(self.label_names_)
+        self.calibration_, report = calibrated(ranked, dataset, count, precision, None if k is not None else n_labels)
         return report
 
     @property
@@ -316,8 +332,9 @@ class Method(Capabilities):
         self._check_fitted()
         labels = ModelLabels(self.label_names_, self.label_texts_, self.label_counts_)
         model = SavedModel(
-            self.config, labels, self.input_, self.n_documents_, self.n_features_in_, self._state(), self.calibration_
-        )
+            self.config, labels, self.input_, self.n_documents_, self.n_features_in_, self._state(), self.calibration_,
+            self.trained_on_,
+        )  # fmt: skip
         write_model(self.name, model, path, force)
 
     def save_calibration(self, path: str | Path) -> None:
@@ -337,7 +354,8 @@ class Method(Capabilities):
         model.label_names_, model.label_texts_, model.label_counts_ = labels.names, labels.texts, labels.counts
         model.input_, model.n_documents_, model.n_features_in_ = saved.input, saved.n_documents, saved.n_features
         model._restore(saved.state, folder.path / STATE_FILE)
-        model.calibration_, model._loaded_from = saved.calibration, folder.path
+        model.calibration_, model.trained_on_ = saved.calibration, saved.trained_on
+        model._loaded_from = folder.path
         return model
 
 

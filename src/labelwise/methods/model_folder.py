@@ -13,10 +13,12 @@ from labelwise.config import Config, validated
 from labelwise.errors import ConfigError, ModelFormatError
 from labelwise.methods.calibration import Calibration
 from labelwise.methods.label_file import ModelLabels
+from labelwise.methods.training_documents import TrainingDocuments
 
 STATE_FILE = "state.safetensors"
 CONFIG_FILE = "config.json"
 CALIBRATION_FILE = "calibration.safetensors"
+TRAINING_FILE = "training.safetensors"
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class SavedModel:
     state: Mapping[str, np.ndarray]
     """What was learned."""
     calibration: Calibration | None
+    trained_on: TrainingDocuments | None
+    """None in older folders."""
 
 
 def write_model(method: str, model: SavedModel, path: str | Path, force: bool) -> None:
@@ -48,6 +52,8 @@ def write_model(method: str, model: SavedModel, path: str | Path, force: bool) -
         folder.write_json(CONFIG_FILE, model.config.model_dump(mode="json"))
         model.labels.write(folder)
         folder.write_tensors(STATE_FILE, model.state)
+        if model.trained_on is not None:
+            folder.write_tensors(TRAINING_FILE, model.trained_on.to_tensors())
         if model.calibration is not None:
             folder.write_tensors(CALIBRATION_FILE, model.calibration.to_tensors())
 
@@ -77,4 +83,8 @@ def read_model(folder: store.Folder, config_class: type[Config], inputs: Sequenc
     if calibrated:
         calibration = Calibration.from_tensors(folder.tensors(CALIBRATION_FILE), folder.path / CALIBRATION_FILE)
     kind, n_documents, n_features = manifest["input"], manifest["n_documents"], manifest["n_features"]
-    return SavedModel(config, labels, kind, n_documents, n_features, state, calibration)
+    trained_on = None
+    if TRAINING_FILE in manifest["files"]:
+        path = folder.path / TRAINING_FILE
+        trained_on = TrainingDocuments.from_tensors(folder.tensors(TRAINING_FILE), path, folder.verify)
+    return SavedModel(config, labels, kind, n_documents, n_features, state, calibration, trained_on)

@@ -14,6 +14,7 @@ import numpy as np
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, DataError
 from labelwise.methods.calibration import Calibration
+from labelwise.methods.predictions import MOST_LABELS, Ranked
 from labelwise.topk import NO_LABEL, TopK
 
 FOLDS = 5
@@ -41,6 +42,7 @@ class CalibrationReport:
     n_true: int
     """Number of true labels, including those never predicted."""
     k: int
+    """Predicted labels per document; without a given k more where more reach the threshold."""
     wanted_precision: float | None
     """The requested precision. None: the threshold has the best micro-F1."""
     reached: bool
@@ -54,6 +56,8 @@ class CalibrationReport:
     error_after: float
     before: tuple[ReliabilityBin, ...]
     after: tuple[ReliabilityBin, ...]
+    n_cut: int = 0
+    """Documents in which the last of the k labels reaches the threshold, so that others may reach it too."""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values for JSON."""
@@ -71,6 +75,15 @@ class CalibrationReport:
             f"threshold {self.threshold:.4g} for {target}{missed}: precision {self.precision:.3f}, recall "
             f"{self.recall:.3f}, micro-F1 {self.f1:.3f}; calibration error {self.error_after:.4f}{before}; from "
             f"{self.n_documents:,} documents, {self.n_pairs:,} predicted labels"
+            f"{'; ' + self.cut_remark if self.n_cut else ''}"
+        )
+
+    @property
+    def cut_remark(self) -> str:
+        """What the cut at k means, in words."""
+        return (
+            f"in {self.n_cut:,} of {self.n_documents:,} documents all {self.k} predicted labels reach the threshold, and "
+            "so may others; without k as many labels as needed are used"
         )
 
 
@@ -113,6 +126,33 @@ def calibrate(top: TopK, truth: Dataset, precision: float | None = None) -> tupl
         _error(before) if before else None, _error(after), before, after,
     )  # fmt: skip
     return replace(whole, threshold=threshold, expected=expected), report
+
+
+def calibrated(
+    ranked: Ranked, truth: Dataset, k: int, precision: float | None, n_labels: int | None
+) -> tuple[Calibration, CalibrationReport]:
+    """`calibrate` on the best k labels per document and, if `n_labels` is given, all others that reach the threshold.
+
+    Documents whose last label reaches the threshold are ranked again with twice as many labels, so that threshold and
+    figures are those of predictions that only the threshold cuts.
+    """
+    top, depths, width = ranked(None, k), np.full(len(truth), k), k
+    while True:
+        calibration, report = calibrate(top, truth, precision)
+        cut = _cut(top, depths, calibration)
+        if width >= min(n_labels or 0, MOST_LABELS) or not len(cut):
+            return calibration, replace(report, k=k, n_cut=0 if width == n_labels else len(cut))
+        width = min(2 * width, n_labels or 0, MOST_LABELS)
+        deeper, top = ranked(cut, width), top.padded(width)
+        top.ids[cut], top.scores[cut], depths[cut] = deeper.ids, deeper.scores, width
+
+
+def _cut(top: TopK, depths: np.ndarray, calibration: Calibration) -> np.ndarray:
+    """The documents whose last label reaches the threshold, given how many labels each was ranked for."""
+    last = np.arange(len(top)), depths - 1
+    filled = top.ids[last] != NO_LABEL
+    scores = np.where(filled, top.scores[last], calibration.scores[0])
+    return np.flatnonzero(filled & (calibration.transform(scores).astype(np.float32) >= calibration.threshold))
 
 
 def choose_threshold(
