@@ -70,7 +70,6 @@ def test_what_is_typed_after_set(typed, value):
         ("data: x\nmodel: {method: popularity}", "a section with keys is needed, got 'x'"),
         ("data: {path: x}\nmodel: {meth: popularity}", "`method` is missing (given: meth)"),
         ("data: {path: x}\nmodel: {method: popularity}\nevaluate: {metrics: [P@50]}", "set evaluate.k to that"),
-        ("data: {path: books.csv}\nmodel: {method: popularity}", "give a single file as data.train"),
         ("data: {path: eurlex57}\nmodel: {method: popularity}", "did you mean the data set 'eurlex57k'?"),
         ("data: {train: books.csv}\nmodel: {method: popularity}\nrun: {folder: books.csv/x}", "cannot be used"),
     ],

@@ -17,16 +17,23 @@ from scipy import sparse
 from labelwise.checks import are_offsets, in_range
 from labelwise.data.blocks import Blocks
 from labelwise.data.csr import pick_rows
+from labelwise.data.document_hash import document_hashes, hash_fractions
 from labelwise.data.label_space import check_distinct, positions_in
-from labelwise.errors import DataError
+from labelwise.errors import ConfigError, DataError, did_you_mean
 from labelwise.mapped import counts_of, in_pieces, mapping_of, release_pages
 from labelwise.strings import Strings
 
 Features = sparse.csr_array | np.ndarray | Blocks
 CSR = sparse.csr_array, sparse.csr_matrix
 """SciPy's newer and older type."""
+RANDOM, HASH = SPLIT_BY = ("random", "hash")
+"""How a split chooses documents: by a seed, or by the content of each."""
 MAX_UNNAMED_LABELS = 1 << 27
 """Most labels that may be named by their column numbers: a damaged shape must not allocate gigabytes."""
+
+
+class EmptyPartError(DataError):
+    """A split would leave one of its two parts without documents."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,20 +132,30 @@ class Dataset:
         }
         return replace(self, labels=pick_rows(self.labels, rows), **picked)
 
-    def split(self, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
-        """Split at random into two data sets: the second has `fraction` of the documents; both keep their order."""
-        chosen = self.split_mask(fraction, seed)
+    def split(self, fraction: float, seed: int = 0, by: str = RANDOM) -> tuple[Dataset, Dataset]:
+        """Split into two data sets: the second has `fraction` of the documents; both keep their order.
+
+        With `by="hash"` the content of a document decides: it is in the same part whatever other documents there are,
+        and so are its duplicates. The second part then has about that fraction.
+        """
+        chosen = self.split_mask(fraction, seed, by)
         return self.take(~chosen), self.take(chosen)
 
-    def split_mask(self, fraction: float, seed: int = 0) -> np.ndarray:
+    def split_mask(self, fraction: float, seed: int = 0, by: str = RANDOM) -> np.ndarray:
         """Mask of the documents that `split` puts into the second data set."""
         if not 0 < fraction < 1:
             raise DataError(f"{self.name}: a split takes a fraction between 0 and 1, got {fraction}")
-        chosen = np.zeros(len(self), bool)
-        size = round(fraction * len(self))
-        if not 0 < size < len(self):
-            raise DataError(f"{self.name}: {fraction:.3g} of {len(self):,} documents leaves one part without any")
-        chosen[np.random.default_rng(seed).permutation(len(self))[:size]] = True
+        if by not in SPLIT_BY:
+            raise ConfigError(f"by: there is no split by '{by}'; {did_you_mean(by, SPLIT_BY)}")
+        if by == HASH:
+            chosen = hash_fractions(document_hashes(self), seed) < fraction
+        else:
+            chosen = np.zeros(len(self), bool)
+            chosen[np.random.default_rng(seed).permutation(len(self))[: round(fraction * len(self))]] = True
+        if not len(self):
+            raise EmptyPartError(f"{self.name}: there are no documents")
+        if chosen.all() or not chosen.any():
+            raise EmptyPartError(f"{self.name}: {fraction:.3g} of {len(self):,} documents leaves one part without any")
         return chosen
 
     def align(self, label_names: Strings) -> Dataset:

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import sparse
 
 from labelwise.data.blocks import Blocks
-from labelwise.data.csr import csr_of, pick_rows
+from labelwise.data.csr import pick_rows, widened
 from labelwise.data.dataset import (
     Dataset,
     Features,
@@ -160,13 +160,6 @@ def _with_model_width(features: Any, n_features: int | None) -> Any:
     if columns > n_features or not sparse.issparse(features):
         raise DataError(f"the model was trained on {n_features:,} features, the documents have {columns:,}")
     return widened(features, n_features)
-
-
-def widened(features: Any, n_features: int) -> Any:
-    """A sparse matrix with additional empty columns."""
-    if features.shape[1] == n_features:
-        return features
-    return csr_of(features.data, features.indices, features.indptr, (features.shape[0], n_features))
 
 
 def split_for_early_stopping(

@@ -33,7 +33,9 @@ def chosen_threshold(given: str | None, model: Method) -> float | None:
 def read_options(model: str, documents: str, overrides: Mapping[str, Any], source: ConfigSource) -> ReadOptions:
     """How to read documents for a model: as its run read files of this type, with overrides."""
     before, recorded = section_of_run(model, "data"), None
-    if Path(str(before.get("train") or before.get("path"))).suffix == Path(documents).suffix:
+    trained = before.get("train") or before.get("path")
+    first = trained[0] if isinstance(trained, list) else trained
+    if Path(str(first)).suffix == Path(documents).suffix:
         recorded = before.get("options")
     return validated(ReadOptions, {**(recorded if isinstance(recorded, dict) else {}), **overrides}, source)
 

@@ -27,7 +27,7 @@ from labelwise.runs.config import RunConfig
 from labelwise.runs.evaluate import evaluate_model
 from labelwise.runs.folder import RunFolder
 from labelwise.runs.inspect import can_be_inspected, inspect
-from labelwise.runs.load_data import RunData, load_run_data, split
+from labelwise.runs.load_data import CALIBRATION, RunData, hold_out, load_run_data
 from labelwise.runs.machine import peak_memory
 from labelwise.runs.stopwatch import Stopwatch, stopwatch
 
@@ -85,7 +85,7 @@ def split_for_calibration(
     if section.enabled is not False:
         held_out = data.valid
         if section.fraction is not None:
-            train, held_out = split(data.train, section.fraction, config.data.split_seed + 2, scratch)
+            train, held_out = hold_out(data.train, section.fraction, config.data, CALIBRATION, scratch)
             data = replace(data, train=train)
         if held_out is None and section.enabled is True:
             raise ConfigError(
