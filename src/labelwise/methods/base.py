@@ -7,7 +7,9 @@ the same for all. What only some methods can do is in `capabilities.py`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -44,14 +46,17 @@ if TYPE_CHECKING:
     from labelwise.methods.explanation import Explanation
     from labelwise.methods.threshold import CalibrationReport
 
+log = logging.getLogger("labelwise")
+
 
 class Method(Capabilities):
     """Base class of all methods.
 
     Parameters are the fields of the nested `Config`, given by keyword and checked at once. After `fit` or `load`:
     ``label_names_``, ``label_texts_`` (or None), ``label_counts_`` (training documents per label), ``n_documents_``,
-    ``trained_on_`` (hashes of the training documents; None for older folders) and ``n_features_in_`` (None when the model reads texts). After `calibrate`: ``calibration_`` and ``threshold_``, both
-    None before; setting ``calibration_`` to None restores the plain scores.
+    ``trained_on_`` (hashes of the training documents; None for older folders) and ``n_features_in_`` (None when the
+    model reads texts). After `calibrate`: ``calibration_`` and ``threshold_``, both None before; setting ``calibration_``
+    to None restores the plain scores.
     """
 
     name: ClassVar[str]
@@ -260,6 +265,10 @@ class Method(Capabilities):
 
         n_labels = len(self.label_names_)
         self.calibration_, report = calibrated(ranked, dataset, count, precision, None if k is not None else n_labels)
+        if self.trained_on_ is not None:
+            report = replace(report, n_seen=self.trained_on_.overlap(dataset, self.input_).seen)
+        for remark in report.remarks():
+            log.warning("calibration: %s", remark)
         return report
 
     @property

@@ -88,12 +88,13 @@ def best_and_reaching(
 
     Only documents whose last label still reaches the threshold are ranked again, with twice as many labels.
     """
-    rows, top = None, ranked(None, k)
-    rounds, pending = [(rows, top)], _reaching(top, threshold)
+    top = ranked(None, k)
+    rounds: list[tuple[np.ndarray | None, TopK]] = [(None, top)]
+    pending = _reaching(top, threshold)
     while len(pending) and k < min(n_labels, most):
         k = min(2 * k, n_labels, most)
-        rows, top = pending, ranked(pending, k)
-        rounds.append((rows, top))
+        top = ranked(pending, k)
+        rounds.append((pending, top))
         pending = pending[_reaching(top, threshold)]
     if len(rounds) == 1:
         return top

@@ -15,10 +15,14 @@ from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, DataError
 from labelwise.methods.calibration import Calibration
 from labelwise.methods.predictions import MOST_LABELS, Ranked
+from labelwise.methods.training_documents import Overlap
 from labelwise.topk import NO_LABEL, TopK
 
 FOLDS = 5
 BINS = 10
+SEEN_IN_TRAINING = (
+    "the model has seen them with their labels, so probabilities, threshold and expected figures are too high"
+)
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,8 @@ class CalibrationReport:
     after: tuple[ReliabilityBin, ...]
     n_cut: int = 0
     """Documents in which the last of the k labels reaches the threshold, so that others may reach it too."""
+    n_seen: int | None = None
+    """Documents that the model was trained on; None if it does not know its training documents."""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values for JSON."""
@@ -65,6 +71,7 @@ class CalibrationReport:
             **vars(self),
             "before": [vars(one) for one in self.before],
             "after": [vars(one) for one in self.after],
+            "remarks": self.remarks(),
         }
 
     def __str__(self) -> str:
@@ -75,16 +82,19 @@ class CalibrationReport:
             f"threshold {self.threshold:.4g} for {target}{missed}: precision {self.precision:.3f}, recall "
             f"{self.recall:.3f}, micro-F1 {self.f1:.3f}; calibration error {self.error_after:.4f}{before}; from "
             f"{self.n_documents:,} documents, {self.n_pairs:,} predicted labels"
-            f"{'; ' + self.cut_remark if self.n_cut else ''}"
         )
 
-    @property
-    def cut_remark(self) -> str:
-        """What the cut at k means, in words."""
-        return (
-            f"in {self.n_cut:,} of {self.n_documents:,} documents all {self.k} predicted labels reach the threshold, and "
-            "so may others; without k as many labels as needed are used"
-        )
+    def remarks(self) -> list[str]:
+        """What to know about threshold and figures before relying on them, in words."""
+        found = []
+        if self.n_seen:
+            found.append(Overlap(self.n_documents, self.n_seen).remark(SEEN_IN_TRAINING))
+        if self.n_cut:
+            found.append(
+                f"in {self.n_cut:,} of {self.n_documents:,} documents all {self.k} predicted labels reach the "
+                "threshold and so may others that the figures do not count; without k as many labels as needed are predicted"
+            )
+        return found
 
 
 @dataclass(frozen=True)
@@ -112,6 +122,8 @@ def calibrate(top: TopK, truth: Dataset, precision: float | None = None) -> tupl
     if precision is not None and not 0 < precision <= 1:
         raise ConfigError(f"precision must be above 0 and at most 1, got {precision!r}")
     pairs = _pairs(top, truth)
+    if truth.labels.nnz == 0:
+        raise DataError(f"{truth.name}: none of the {len(truth):,} documents has a label, so there is nothing to learn")
     if len(pairs.scores) == 0:
         raise DataError(f"{truth.name}: no label is predicted for any document, so there is nothing to calibrate")
     whole = Calibration.fit(pairs.scores, pairs.right)

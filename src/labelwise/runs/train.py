@@ -22,6 +22,7 @@ from labelwise.fit_context import FitContext
 from labelwise.methods.base import Method, load
 from labelwise.methods.popularity import Popularity
 from labelwise.methods.threshold import CalibrationReport
+from labelwise.metrics.evaluate import check_truth
 from labelwise.parallel import using_threads
 from labelwise.runs.config import RunConfig
 from labelwise.runs.evaluate import evaluate_model
@@ -29,6 +30,7 @@ from labelwise.runs.folder import RunFolder
 from labelwise.runs.inspect import can_be_inspected, inspect
 from labelwise.runs.load_data import CALIBRATION, RunData, hold_out, load_run_data
 from labelwise.runs.machine import peak_memory
+from labelwise.runs.remarks import run_remarks, with_calibration
 from labelwise.runs.stopwatch import Stopwatch, stopwatch
 
 log = logging.getLogger("labelwise")
@@ -93,6 +95,7 @@ def split_for_calibration(
                 "calibrate.fraction=0.1 or data.valid_fraction=0.1 sets some of the training documents aside"
             )
     if data.test is not None:
+        check_truth(data.test.labels, data.test.name)
         config.evaluate.check_threshold(calibrated=held_out is not None)
     return data, held_out
 
@@ -113,7 +116,9 @@ def write_calibration(run: RunFolder, report: CalibrationReport) -> None:
     run.write_json(files.CALIBRATION, report.to_dict())
     results = run / files.RESULTS
     if results.exists():
-        run.write_json(files.RESULTS, {**json.loads(results.read_text("utf-8")), "calibration": report.to_dict()})
+        before, calibration = json.loads(results.read_text("utf-8")), report.to_dict()
+        remarks = with_calibration(before.get("remarks", []), calibration, before.get("threshold"))
+        run.write_json(files.RESULTS, {**before, "calibration": calibration, "remarks": remarks})
 
 
 def _read_calibration(run: RunFolder) -> dict[str, Any] | None:
@@ -129,25 +134,30 @@ def _evaluate(config: RunConfig, run: RunFolder, train: Dataset, test: Dataset, 
     seconds = {**_stage_seconds(run), **measured.seconds}
     for stage, spent in measured.seconds.items():
         run.record(stage, seconds=round(spent, 3))
-    baseline = None
-    if model.learns:
-        floor = Popularity().fit(train).predict(test, config.evaluate.k)
-        values = measured.score(floor).values
-        baseline = {"method": "popularity", "values": values}
-    train_statistics = statistics(train)
+    floor = measured.score(Popularity().fit(train)).values if model.learns else None
+    train_statistics, calibration = statistics(train), _read_calibration(run)
+    remarks = run_remarks(measured, floor)
+    if calibration is not None:
+        remarks = with_calibration(remarks, calibration, None)
     results = {
         "split": "test",
-        "n_documents": len(test),
+        "n_documents": len(measured.documents),
+        "n_available": measured.available,
+        "k": measured.top.k,
+        "n_seen": None if measured.overlap is None else measured.overlap.seen,
+        "remarks": remarks,
+        "threshold": measured.threshold,
         "evaluation": measured.evaluation.to_dict(),
-        "timings": {**seconds, "predict_documents_per_second": len(test) / max(seconds["predict"], 1e-9)},
+        "timings": {**seconds, "predict_documents_per_second": len(measured.documents) / max(seconds["predict"], 1e-9)},
         "memory": {"peak_bytes": _peak_bytes(run)},
         "model": {"bytes": folder_bytes(run / files.MODEL), "n_labels": len(model.label_names_)},
         "data": {"train": train_statistics.to_dict(), "test": statistics(test).to_dict()},
         "frequency_curve": train_statistics.frequency_curve(),
-        "baseline": baseline,
-        "calibration": _read_calibration(run),
+        "baseline": None if floor is None else {"method": "popularity", "values": floor},
+        "calibration": calibration,
     }
     run.record("evaluate", split="test", **measured.evaluation.values)
+    run.append_to_log(*(f"WARNING {remark}" for remark in remarks))
     files.validate(results, files.Results, run / files.RESULTS)  # never write what reports cannot read
     run.write_json(files.RESULTS, results)
 
