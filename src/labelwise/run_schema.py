@@ -21,9 +21,10 @@ CONFIG, STATE, METRICS, LOG, MODEL = "config.yml", "state.json", "metrics.jsonl"
 RESULTS, MACHINE, LABELS, EXAMPLES = "results.json", "machine.json", "labels.tsv", "examples.jsonl"
 REPORT, CALIBRATION, INSPECTION = "report.html", "calibration.json", "inspection.json"
 CHECKPOINTS = "checkpoints"
+PREDICTIONS = "predictions.safetensors"
 SCRATCH = ".rows"
 """Folder for the rows of memory-mapped data while a process uses them."""
-WRITTEN_FILES = (CONFIG, METRICS, LOG, CALIBRATION, RESULTS, MACHINE, LABELS, EXAMPLES, INSPECTION, REPORT)
+WRITTEN_FILES = (CONFIG, METRICS, LOG, CALIBRATION, RESULTS, MACHINE, LABELS, EXAMPLES, PREDICTIONS, INSPECTION, REPORT)
 WRITTEN_FOLDERS = (MODEL, CHECKPOINTS, SCRATCH)
 FORMAT = "labelwise-run"
 FINISHED, RUNNING, FAILED, CLEARING = "finished", "running", "failed", "clearing"

@@ -57,7 +57,7 @@ def evaluate_command(
     if target is not None:
         with replacing(target) as file:
             file.write(text)
-    rate = len(measured.documents) / max(measured.seconds["predict"], 1e-9)
+    rate = len(measured.test) / max(measured.seconds["predict"], 1e-9)
     title = f"{model} on {documents.name}: {measured.evaluated} documents, {rate:,.0f} per second"
     show_evaluation(title, evaluation)
     if section.threshold is None and measured.threshold is not None:

@@ -55,8 +55,8 @@ class Method(Capabilities):
     Parameters are the fields of the nested `Config`, given by keyword and checked at once. After `fit` or `load`:
     ``label_names_``, ``label_texts_`` (or None), ``label_counts_`` (training documents per label), ``n_documents_``,
     ``trained_on_`` (hashes of the training documents; None for older folders) and ``n_features_in_`` (None when the
-    model reads texts). After `calibrate`: ``calibration_`` and ``threshold_``, both None before; setting ``calibration_``
-    to None restores the plain scores.
+    model reads texts). After `calibrate`: ``calibration_`` and ``threshold_``, both None before; setting
+    ``calibration_`` to None restores the plain scores.
     """
 
     name: ClassVar[str]

@@ -92,7 +92,7 @@ class CalibrationReport:
         if self.n_cut:
             found.append(
                 f"in {self.n_cut:,} of {self.n_documents:,} documents all {self.k} predicted labels reach the "
-                "threshold and so may others that the figures do not count; without k as many labels as needed are predicted"
+                "threshold and so may others that the figures do not count; without k as many labels as needed are used"
             )
         return found
 

@@ -58,10 +58,10 @@ class UnknownLabels:
 class ModelEvaluation:
     """An evaluation with its timings, and a function that scores another model on the same documents."""
 
+    test: Dataset
+    """The documents that were evaluated, in the label space of the model."""
     top: TopK
     """The best k labels of the documents."""
-    documents: Dataset
-    """The documents that were evaluated, in the label space of the model."""
     available: int
     """Number of documents that they were sampled from."""
     evaluation: Evaluation
@@ -77,7 +77,7 @@ class ModelEvaluation:
     @property
     def evaluated(self) -> str:
         """How many documents were evaluated, and of how many."""
-        return counted(len(self.documents), self.available)
+        return counted(len(self.test), self.available)
 
 
 def evaluate_model(
@@ -132,7 +132,7 @@ def evaluate_model(
         write_examples(folder / files.EXAMPLES, top, test, counts, section.examples)
     unknown = UnknownLabels.count(n_known, test)
     return ModelEvaluation(
-        top, test, available, evaluation, seconds, threshold, unknown, overlap, lambda other: judge(other)[1]
+        test, top, available, evaluation, seconds, threshold, unknown, overlap, lambda other: judge(other)[1]
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from labelwise import run_schema as files
 from labelwise.data.dataset import Dataset
+from labelwise.data.document_hash import document_hashes
 from labelwise.data.out_of_core import scratch_at
 from labelwise.data.stats import statistics
 from labelwise.errors import ConfigError, MissingDependencyError
@@ -23,9 +24,11 @@ from labelwise.methods.base import Method, load
 from labelwise.methods.popularity import Popularity
 from labelwise.methods.threshold import CalibrationReport
 from labelwise.metrics.evaluate import check_truth
+from labelwise.metrics.result import Evaluation
+from labelwise.metrics.saved_predictions import SavedPredictions
 from labelwise.parallel import using_threads
 from labelwise.runs.config import RunConfig
-from labelwise.runs.evaluate import evaluate_model
+from labelwise.runs.evaluate import ModelEvaluation, evaluate_model
 from labelwise.runs.folder import RunFolder
 from labelwise.runs.inspect import can_be_inspected, inspect
 from labelwise.runs.load_data import CALIBRATION, RunData, hold_out, load_run_data
@@ -134,32 +137,42 @@ def _evaluate(config: RunConfig, run: RunFolder, train: Dataset, test: Dataset, 
     seconds = {**_stage_seconds(run), **measured.seconds}
     for stage, spent in measured.seconds.items():
         run.record(stage, seconds=round(spent, 3))
-    floor = measured.score(Popularity().fit(train)).values if model.learns else None
+    popularity = measured.score(Popularity().fit(train)) if model.learns else None
+    _keep_predictions(run, measured, popularity)
     train_statistics, calibration = statistics(train), _read_calibration(run)
-    remarks = run_remarks(measured, floor)
+    remarks = run_remarks(measured, None if popularity is None else popularity.values)
     if calibration is not None:
         remarks = with_calibration(remarks, calibration, None)
     results = {
         "split": "test",
-        "n_documents": len(measured.documents),
+        "n_documents": len(measured.test),
         "n_available": measured.available,
         "k": measured.top.k,
         "n_seen": None if measured.overlap is None else measured.overlap.seen,
         "remarks": remarks,
         "threshold": measured.threshold,
         "evaluation": measured.evaluation.to_dict(),
-        "timings": {**seconds, "predict_documents_per_second": len(measured.documents) / max(seconds["predict"], 1e-9)},
+        "timings": {**seconds, "predict_documents_per_second": len(measured.test) / max(seconds["predict"], 1e-9)},
         "memory": {"peak_bytes": _peak_bytes(run)},
         "model": {"bytes": folder_bytes(run / files.MODEL), "n_labels": len(model.label_names_)},
         "data": {"train": train_statistics.to_dict(), "test": statistics(test).to_dict()},
         "frequency_curve": train_statistics.frequency_curve(),
-        "baseline": None if floor is None else {"method": "popularity", "values": floor},
+        "baseline": None if popularity is None else {"method": "popularity", "values": popularity.values},
         "calibration": calibration,
     }
     run.record("evaluate", split="test", **measured.evaluation.values)
     run.append_to_log(*(f"WARNING {remark}" for remark in remarks))
     files.validate(results, files.Results, run / files.RESULTS)  # never write what reports cannot read
     run.write_json(files.RESULTS, results)
+
+
+def _keep_predictions(run: RunFolder, measured: ModelEvaluation, popularity: Evaluation | None) -> None:
+    """Keep the test predictions, for paired comparisons with other runs."""
+    sums = measured.evaluation.sums
+    if sums is not None:
+        hashes = document_hashes(measured.test)
+        baseline = None if popularity is None else popularity.sums
+        SavedPredictions(measured.top, hashes, sums, baseline).write(run / files.PREDICTIONS)
 
 
 def _write_report(run: RunFolder) -> None:
