@@ -252,11 +252,13 @@ class Method(Capabilities):
             Threshold, expected precision and recall, and calibration error before and after; `print` shows a summary.
         """
         from labelwise.methods.threshold import calibrated
+        from labelwise.metrics.evaluate import check_truth
 
         self._check_fitted()
         dataset = as_dataset(data, labels, (self.input_,)).align(self.label_names_)
         if len(dataset) == 0:
             raise DataError(f"{dataset.name}: there are no documents to calibrate on")
+        check_truth(dataset.labels, dataset.name)
         count = k_from_data(CALIBRATION_K, self.trained_on_) if k is None else checked_k(k)
 
         def ranked(rows: np.ndarray | None, k: int) -> TopK:

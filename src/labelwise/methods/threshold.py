@@ -122,8 +122,6 @@ def calibrate(top: TopK, truth: Dataset, precision: float | None = None) -> tupl
     if precision is not None and not 0 < precision <= 1:
         raise ConfigError(f"precision must be above 0 and at most 1, got {precision!r}")
     pairs = _pairs(top, truth)
-    if truth.labels.nnz == 0:
-        raise DataError(f"{truth.name}: none of the {len(truth):,} documents has a label, so there is nothing to learn")
     if len(pairs.scores) == 0:
         raise DataError(f"{truth.name}: no label is predicted for any document, so there is nothing to calibrate")
     whole = Calibration.fit(pairs.scores, pairs.right)

@@ -9,6 +9,7 @@ from labelwise.formatting import percent
 from labelwise.metrics.result import Evaluation, cut_remarks
 from labelwise.report.wording import family_and_k, sorted_metrics
 from labelwise.runs.evaluate import ModelEvaluation
+from labelwise.runs.loss_curve import still_falling
 
 SEEN_IN_TRAINING = "the model has seen them with their labels, so these scores are higher than on new documents"
 CALIBRATION = "calibration: "
@@ -23,16 +24,18 @@ def evaluation_remarks(measured: ModelEvaluation) -> list[str]:
     return [*seen, *cut_remarks(measured.evaluation.n_cut)]
 
 
-def run_remarks(measured: ModelEvaluation, baseline: Mapping[str, float] | None) -> list[str]:
+def run_remarks(
+    measured: ModelEvaluation, baseline: Mapping[str, float] | None, records: Sequence[Mapping[str, Any]]
+) -> list[str]:
     """Remarks on a run: those on its evaluation, and signs that the model has learned too little.
 
-    `baseline` are the values of popularity (None: the method does not learn).
+    `baseline` are the values of popularity (None: the method does not learn), `records` the lines of metrics.jsonl.
     """
     found = evaluation_remarks(measured)
     if baseline is not None:
         found += _not_better(measured.evaluation, baseline)
         found += _never_predicted(measured.evaluation)
-    return found
+    return found + still_falling(records)
 
 
 def with_calibration(remarks: Sequence[str], calibration: Mapping[str, Any], threshold: float | None) -> list[str]:

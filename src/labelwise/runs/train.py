@@ -140,7 +140,7 @@ def _evaluate(config: RunConfig, run: RunFolder, train: Dataset, test: Dataset, 
     popularity = measured.score(Popularity().fit(train)) if model.learns else None
     _keep_predictions(run, measured, popularity)
     train_statistics, calibration = statistics(train), _read_calibration(run)
-    remarks = run_remarks(measured, None if popularity is None else popularity.values)
+    remarks = run_remarks(measured, None if popularity is None else popularity.values, run.records())
     if calibration is not None:
         remarks = with_calibration(remarks, calibration, None)
     results = {
