@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from labelwise.checks import is_increasing
-from labelwise.data.dataset import Dataset
 from labelwise.data.document_hash import document_hashes
 from labelwise.errors import ModelFormatError
 from labelwise.store import get_tensor
@@ -43,11 +42,9 @@ class TrainingDocuments:
     labels_per_document: int
 
     @classmethod
-    def of(cls, data: Dataset, kind: str, hashed: bool) -> TrainingDocuments:
-        """From the training data; without hashes for methods that ignore the document."""
-        hashes = np.unique(document_hashes(data, kind)) if hashed else np.empty(0, np.uint64)
-        counts = np.diff(data.labels.indptr)
-        return cls(hashes, int(np.quantile(counts, MANY, method="higher")))
+    def of(cls, labels: Any, hashes: np.ndarray) -> TrainingDocuments:
+        """From the label matrix and the hashes of the documents, none for methods that ignore the document."""
+        return cls(np.unique(hashes), int(np.quantile(np.diff(labels.indptr), MANY, method="higher")))
 
     def overlap(self, documents: Any, kind: str) -> Overlap:
         """How many of these documents were trained on."""

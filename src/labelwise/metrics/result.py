@@ -14,7 +14,7 @@ from labelwise.metrics.propensity import Propensity
 TIE_RANGE_TO_SHOW = 0.001
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """What `evaluate` returns; ``evaluation["P@1"]`` is one value.
 
@@ -61,6 +61,10 @@ class Evaluation:
         from labelwise.metrics.names import parse_metric
 
         return self.values[name if name in self.values else parse_metric(name).name]
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}: {value:.4f}" for name, value in self.values.items())
+        return f"Evaluation({values}; {self.n_documents:,} documents)"
 
     def __str__(self) -> str:
         lines = []
