@@ -14,6 +14,8 @@ from labelwise.config import Config, ConfigSource, to_yaml, validated
 from labelwise.data.options import ReadOptions
 from labelwise.errors import ConfigError
 from labelwise.methods.base import Method
+from labelwise.methods.predictions import DEFAULT_K, k_from_data
+from labelwise.methods.training_documents import TrainingDocuments
 from labelwise.metrics.groups import check_boundaries
 from labelwise.metrics.names import parse_metrics
 from labelwise.metrics.propensity import propensity_constants
@@ -96,8 +98,12 @@ class EvaluateSection(Config):
     """Bootstrap resamples for the confidence intervals; 0 disables them."""
     examples: Annotated[int, Field(ge=0)] = 20
     """Test documents shown in the report."""
-    k: Annotated[int, Field(ge=1, le=100_000)] = 10
-    """Labels predicted per document."""
+    k: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """Labels predicted per document. Not given: at least 10, as many as the metrics need and as 99 % of the training
+    documents have (at most 100); F1 without @k then counts all labels that reach the threshold. If given, it cuts
+    these too."""
+    limit: Annotated[int, Field(ge=1)] | None = None
+    """Evaluate on a random sample of this many test documents, always the same ones."""
 
     @field_validator("metrics", mode="before")
     @classmethod
@@ -108,9 +114,8 @@ class EvaluateSection(Config):
     def _can_be_computed(self) -> EvaluateSection:
         """Check before training that the requested metrics can be computed after it."""
         try:
-            metrics = parse_metrics(self.metrics) if self.metrics is not None else []
-            deepest = max((metric.k or 0 for metric in metrics), default=0)
-            if deepest > self.k:
+            deepest = self._deepest()
+            if self.k is not None and deepest > self.k:
                 raise ValueError(f"@{deepest} needs {deepest} predicted labels per document; set evaluate.k to that")
             check_threshold(self.threshold, [])  # whether it may be missing depends on the calibration
             propensity_constants(self.propensity)
@@ -118,6 +123,14 @@ class EvaluateSection(Config):
         except ConfigError as error:
             raise ValueError(str(error)) from None
         return self
+
+    def _deepest(self) -> int:
+        metrics = parse_metrics(self.metrics) if self.metrics is not None else []
+        return max((metric.k or 0 for metric in metrics), default=0)
+
+    def ranks(self, trained_on: TrainingDocuments | None) -> int:
+        """Labels to rank per document: as given, or as the training data and the metrics need."""
+        return self.k if self.k is not None else k_from_data(max(DEFAULT_K, self._deepest()), trained_on)
 
     def check_threshold(self, calibrated: bool) -> None:
         """Refuse metrics that need a threshold when there is none, neither given nor from a calibration."""
@@ -139,8 +152,9 @@ class CalibrateSection(Config):
     """Hold out this fraction of the training documents for it. Not given: the valid part is used."""
     precision: Annotated[float, Field(gt=0, le=1)] | None = None
     """Choose the threshold for this precision. Not given: for the best micro-F1."""
-    k: Annotated[int, Field(ge=1, le=100_000)] = 20
-    """Predicted labels per document that the calibration is fitted on."""
+    k: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """Predicted labels per document that the calibration is fitted on. Not given: at least 20 and as many as 99 % of
+    the training documents have (at most 100), and all that reach the threshold."""
 
 
 class InspectSection(Config):
