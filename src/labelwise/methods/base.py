@@ -25,7 +25,7 @@ from labelwise.methods.capabilities import Capabilities
 from labelwise.methods.card import CalibrationNote, Card, card_of
 from labelwise.methods.estimator import Estimator
 from labelwise.methods.feature_width import FeatureWidth
-from labelwise.methods.inputs import Documents, as_dataset, as_documents, predict_in_blocks
+from labelwise.methods.inputs import Documents, as_dataset, as_documents, predict_in_blocks, predict_in_time
 from labelwise.methods.label_file import ModelLabels
 from labelwise.methods.label_filter import LabelFilter
 from labelwise.methods.model_folder import (
@@ -48,6 +48,7 @@ from labelwise.methods.training_documents import TrainingDocuments
 from labelwise.registry import method_class
 from labelwise.run_schema import model_folder
 from labelwise.strings import Strings
+from labelwise.time_budget import NO_LIMIT, TimeBudget
 from labelwise.topk import TopK
 
 if TYPE_CHECKING:
@@ -209,7 +210,13 @@ class Method(Estimator, Capabilities):
     # --- probabilities and explanations ---
 
     def calibrate(
-        self, data: Any, labels: Any = None, *, k: int | None = None, precision: float | None = None
+        self,
+        data: Any,
+        labels: Any = None,
+        *,
+        k: int | None = None,
+        precision: float | None = None,
+        budget: TimeBudget = NO_LIMIT,
     ) -> CalibrationReport:
         """Fit the calibration of scores to probabilities, and choose a threshold; the ranking does not change.
 
@@ -222,6 +229,8 @@ class Method(Estimator, Capabilities):
             many as 99 % of them have, and for each document all labels that reach the threshold.
         precision
             Choose the threshold with this precision. None: the one with the best micro-F1.
+        budget
+            Calibrate on as many of the documents, drawn at random, as there is time for; a run sets it.
 
         Returns
         -------
@@ -238,7 +247,18 @@ class Method(Estimator, Capabilities):
         check_truth(dataset.labels, dataset.name)
         count = k_from_data(CALIBRATION_K, self.trained_on_) if k is None else checked_k(k)
 
+        known: TopK | None = None
+        if budget.is_limited:
+            done, known = predict_in_time(
+                lambda part: self._ranked(self._as_documents(part), count), dataset, "calibrating", budget
+            )
+            if len(done) < len(dataset):
+                log.info("calibrating: ended by the time budget after %d of %d documents", len(done), len(dataset))
+                dataset = dataset.take(done)
+
         def ranked(rows: np.ndarray | None, k: int) -> TopK:
+            if rows is None and k == count and known is not None:
+                return known
             chosen = dataset if rows is None else dataset.take(rows)
             return predict_in_blocks(lambda part: self._ranked(self._as_documents(part), k), chosen, "calibrating")
 

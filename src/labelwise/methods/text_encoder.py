@@ -57,8 +57,8 @@ log = logging.getLogger("labelwise")
 HEAD_TIME, ENCODING_TIME, VALID_TIME = 0.75, 0.85, 0.1
 """Maximum fractions of the time budget: of training the head alone, of encoding the texts for that, and of that for
 held-out ones."""
-STEP_COST = 3
-"""Time of a document in a step of training, as a multiple of encoding it."""
+STEP_COST = 5
+"""Time of a document in a step of training, as a multiple of encoding it; rather too much than too little."""
 MAX_VALID = 2000
 """Maximum number of documents held out from the training documents: more would only cost time."""
 RECIPE = TrainingConfig(
@@ -155,7 +155,7 @@ class TextEncoder(Method):
             within = context.within(context.budget.part(HEAD_TIME))
             history, pace = self._train_head(tokens[:1], training.model_copy(update=alone), within, watched=False)
             left = context.budget.remaining()
-            if left <= 0 or left < pace * STEP_COST * training.batch_size * training.accumulate / 2:
+            if left <= 0 or left < pace * STEP_COST * training.batch_size * training.accumulate:
                 log.info("training: left out, only the head is trained: the time budget does not allow a step of both")
                 return history
         fitting = EncoderFitting(self.network_, tokens[0], tokens[1] if valid is not None else None, training)

@@ -39,11 +39,20 @@ class RunTime:
     def __init__(self, seconds: float | None, record: Path, begin: float | None = None) -> None:
         self.budget = NO_LIMIT.limited(seconds, record, begin)
         self._total = seconds or 0.0
+        self._refit_seconds = 0.0
 
-    def for_fit(self) -> TimeBudget:
-        """Of training."""
+    def for_fit(self, refit: bool) -> TimeBudget:
+        """Of training; half of the time if the model is trained once more on all documents."""
+        if not self.budget.is_limited:
+            return NO_LIMIT
         reserve = min(RESERVE * self._total + RESERVE_SECONDS, self.budget.remaining() / 2)
-        return self.budget.reserving(reserve)
+        budget = self.budget.reserving(reserve).part(0.5 if refit else 1.0)
+        self._refit_seconds = budget.remaining() if refit else 0.0
+        return budget
+
+    def for_refit(self) -> TimeBudget:
+        """Of training on all documents, after the evaluation."""
+        return self._before_tail()
 
     def for_calibration(self, has_test: bool) -> TimeBudget:
         """Of predicting for the calibration."""
@@ -51,6 +60,9 @@ class RunTime:
 
     def for_evaluation(self) -> TimeBudget:
         """Of predicting for the evaluation."""
+        return self._before_tail().reserving(self._refit_seconds)
+
+    def _before_tail(self) -> TimeBudget:
         return self.budget.reserving(TAIL * self._total + TAIL_SECONDS)
 
     def allows(self, what: str, seconds: float) -> bool:

@@ -80,7 +80,7 @@ def train(config: RunConfig, force: bool = False, begin: float | None = None) ->
             with _timed(run, "inspect"):
                 inspect(run, model, data, config.inspect)
         if config.run.refit or is_refitted(model, data):
-            _refit(config, run, data, held_out, model, scratch)
+            _refit(config, run, data, held_out, model, scratch, times.for_refit())
         run.finish_stages()
         if config.run.report and times.allows("report", REPORT_SECONDS):
             _write_report(run)
@@ -102,8 +102,11 @@ def _run_time(config: RunConfig, run: RunFolder, begin: float) -> Iterator[RunTi
 
 def _inspection_seconds(config: RunConfig, run: RunFolder) -> float:
     """Seconds that an inspection is expected to take: two passes, at the speed of the last prediction."""
-    speeds = [entry["documents_per_second"] for entry in run.records() if "documents_per_second" in entry]
-    return 2 * config.inspect.vectors / max(speeds[-1], 1e-9) if speeds else 0.0
+    path = run / files.RESULTS
+    if not path.exists():
+        return 0.0
+    speed = json.loads(path.read_text("utf-8"))["timings"]["predict_documents_per_second"]
+    return 2 * config.inspect.vectors / max(speed, 1e-9)
 
 
 def _fit(config: RunConfig, run: RunFolder, data: RunData, budget: TimeBudget) -> Method:
@@ -122,7 +125,13 @@ def _fit(config: RunConfig, run: RunFolder, data: RunData, budget: TimeBudget) -
 
 
 def _refit(
-    config: RunConfig, run: RunFolder, data: RunData, held_out: Dataset | None, judged: Method, scratch: Path | None
+    config: RunConfig,
+    run: RunFolder,
+    data: RunData,
+    held_out: Dataset | None,
+    judged: Method,
+    scratch: Path | None,
+    budget: TimeBudget,
 ) -> None:
     """Replace the judged model by one that is trained on the held-out documents as well."""
     if is_refitted(judged, data):
@@ -135,7 +144,7 @@ def _refit(
         return
     shutil.rmtree(run / files.CHECKPOINTS, ignore_errors=True)
     model = config.make_method()
-    context = FitContext(run / files.REFIT_CHECKPOINTS, lambda **numbers: run.record(files.REFIT, **numbers))
+    context = FitContext(run / files.REFIT_CHECKPOINTS, lambda **numbers: run.record(files.REFIT, **numbers), budget)
     with _timed(run, files.REFIT):
         model.fit(everything, valid=data.valid if judged.validates else None, context=context)
     model.calibration_ = judged.calibration_
@@ -164,12 +173,12 @@ def split_for_calibration(
     return data, held_out
 
 
-def _calibrate(config: RunConfig, run: RunFolder, held_out: Dataset, model: Method) -> None:
+def _calibrate(config: RunConfig, run: RunFolder, held_out: Dataset, model: Method, budget: TimeBudget) -> None:
     if model.calibration_ is not None and (run / files.CALIBRATION).exists():
         log.info("the model of this run is already calibrated")
         return
     with _timed(run, "calibrate"):
-        report = model.calibrate(held_out, k=config.calibrate.k, precision=config.calibrate.precision)
+        report = model.calibrate(held_out, k=config.calibrate.k, precision=config.calibrate.precision, budget=budget)
         write_calibration(run, report)
         model.save_calibration(run / files.MODEL)
     log.log(logging.INFO if report.reached else logging.WARNING, "%s", report)
@@ -190,11 +199,13 @@ def _read_calibration(run: RunFolder) -> dict[str, Any] | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-def _evaluate(config: RunConfig, run: RunFolder, train: Dataset, test: Dataset, model: Method) -> None:
+def _evaluate(
+    config: RunConfig, run: RunFolder, train: Dataset, test: Dataset, model: Method, budget: TimeBudget
+) -> None:
     if (run / files.RESULTS).exists():
         log.info("the model of this run is already evaluated")
         return
-    measured = evaluate_model(model, test, config.evaluate, run.path)
+    measured = evaluate_model(model, test, config.evaluate, run.path, budget)
     seconds = {**_stage_seconds(run), **measured.seconds}
     for stage, spent in measured.seconds.items():
         run.record(stage, seconds=round(spent, 3))
