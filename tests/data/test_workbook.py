@@ -10,7 +10,9 @@ from data_cases import assert_same, put
 import labelwise as lw
 from cli.commands import labelwise
 from labelwise.data.formats import workbook
+from labelwise.data.options import ReadOptions
 from labelwise.errors import ConfigError, DataError, MissingDependencyError
+from labelwise.methods.card import Reading
 
 openpyxl = pytest.importorskip("openpyxl")
 OPTIONS = {"text_column": "title+abstract", "label_column": "subjects", "id_column": "no"}
@@ -51,6 +53,13 @@ def test_a_workbook_is_read_like_the_same_table_as_csv(catalogue, tmp_path):
 def test_missing_columns_are_proposed(catalogue, tmp_path):
     error = labelwise("train", "catalogue.xlsx", cwd=tmp_path, code=2).err
     assert "labelwise train catalogue.xlsx --text title+abstract --labels subjects" in error
+
+
+def test_a_model_of_a_csv_file_reads_workbooks_with_the_same_columns():
+    reading = Reading.of("a.csv", "auto", ReadOptions(text_column="title", encoding="latin-1"))
+    assert reading.options_for("b.xlsx") == {"text_column": "title"}
+    assert reading.options_for("b.csv") == {"text_column": "title", "encoding": "latin-1"}
+    assert reading.options_for("b.jsonl") == {}
 
 
 def test_the_first_of_several_sheets_is_read(tmp_path, caplog):

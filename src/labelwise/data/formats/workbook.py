@@ -1,7 +1,7 @@
 """Rows of Excel workbooks (.xlsx), which the format `csv` reads like those of a CSV file.
 
-The package openpyxl parses them, row by row; formulas are not computed, their last values are read. Nothing in a workbook
-is executed. Sizes are checked before anything is unpacked.
+The package openpyxl parses them, row by row; formulas are not computed, their last values are read. Nothing in a
+workbook is executed. Sizes are checked before anything is unpacked.
 """
 
 from __future__ import annotations
