@@ -17,6 +17,7 @@ from labelwise.errors import ConfigError, DataError, did_you_mean
 from labelwise.features.feature_order import FeatureOrder, OrderedFeatures
 from labelwise.features.rows import FeatureRows
 from labelwise.features.tfidf import Tfidf
+from labelwise.features.word_analysis import WordAnalysis
 from labelwise.finished import fingerprint
 from labelwise.linear.beam import POST_PROCESSORS
 from labelwise.linear.memory_estimate import Memory as Memory
@@ -59,6 +60,9 @@ class LinearMethod(Method):
         """From the current parameters, which may be changed after fitting."""
         return SearchSettings(self.config.post_processor, getattr(self.config, "beam", 1))
 
+    def check_needs(self) -> None:
+        WordAnalysis.of(self.config.tfidf)
+
     def _predict(self, data: Documents, k: int) -> TopK:
         return self.linear_.best(self._features(data), k, self.search_settings)
 
@@ -91,7 +95,7 @@ class LinearMethod(Method):
         return data.features if self.tfidf_ is None else self.tfidf_.rows(data.texts or ())
 
     def _feature_names(self, columns: np.ndarray) -> list[str] | None:
-        return None if self.tfidf_ is None or self.tfidf_.config.hash_bits else self.tfidf_.terms(columns)
+        return None if self.tfidf_ is None or self.tfidf_.config.hash_bits else self.tfidf_.readable_terms(columns)
 
     def _state(self) -> dict[str, np.ndarray]:
         words = {} if self.tfidf_ is None else self.tfidf_.for_model()
