@@ -7,7 +7,7 @@ from labelwise.codes.repartition import RepartitionConfig
 from labelwise.encoders.config import EncoderConfig
 from labelwise.encoders.word_config import RecurrentConfig
 from labelwise.encoders.word_config import WordsConfig
-from labelwise.features.tfidf import TfidfConfig
+from labelwise.features.tfidf_config import TfidfConfig
 from labelwise.heads.config import HeadConfig
 from labelwise.linear.level_trainer import SolverConfig
 from labelwise.methods.attention_xml import AttentionXML as _AttentionXML
@@ -45,7 +45,7 @@ class AttentionXML(_AttentionXML):
     trees
         Number of trees (with their networks) whose scores are averaged; each is clustered with another seed.
     tfidf
-        TF-IDF of the documents that represent labels in clustering. Keys: ngrams, min_df, max_df, max_features, sublinear, idf, norm, lowercase, hash_bits.
+        TF-IDF of the documents that represent labels in clustering. Keys: analyzer, ngrams, stop_words, lemmas, lemmatizer, stemmer, min_df, max_df, max_features, sublinear, idf, norm, lowercase, hash_bits.
     label_features
         Largest features per label in clustering; null keeps all.
     training
@@ -102,7 +102,7 @@ class LinearFlat(_LinearFlat):
     Parameters
     ----------
     tfidf
-        How texts become features (not used when the data has features). Keys: ngrams, min_df, max_df, max_features, sublinear, idf, norm, lowercase, hash_bits.
+        How texts become features (not used when the data has features). Keys: analyzer, ngrams, stop_words, lemmas, lemmatizer, stemmer, min_df, max_df, max_features, sublinear, idf, norm, lowercase, hash_bits.
     solver
         How the classifiers are trained. Keys: loss, cost_positive, cost_negative, bias, tolerance, max_passes, threshold, max_weights.
     relevance
@@ -113,6 +113,8 @@ class LinearFlat(_LinearFlat):
         Precision of the stored weights.
     memory
         Refuse to train what does not fit in memory: `check`, `ignore`, or a limit in GB.
+    time_budget
+        Wall-clock seconds for all of `fit`, including time before an interruption. With less time the solver makes fewer passes.
     seed
         Seed of training.
     """
@@ -125,6 +127,7 @@ class LinearFlat(_LinearFlat):
         post_processor: Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'sigmoid', 'log_sigmoid', 'none'] = 'sigmoid',
         precision: Literal['float32', 'float16', 'int8'] = 'float32',
         memory: Union[Literal['check', 'ignore'], float] = 'check',
+        time_budget: float | None = None,
         seed: int = 0,
     ) -> None: ...
 
@@ -134,7 +137,7 @@ class LinearTree(_LinearTree):
     Parameters
     ----------
     tfidf
-        How texts become features (not used when the data has features). Keys: ngrams, min_df, max_df, max_features, sublinear, idf, norm, lowercase, hash_bits.
+        How texts become features (not used when the data has features). Keys: analyzer, ngrams, stop_words, lemmas, lemmatizer, stemmer, min_df, max_df, max_features, sublinear, idf, norm, lowercase, hash_bits.
     tree
         The tree: labels halved recursively, clustered into `branching` groups at once, or your own hierarchy.
     hierarchy
@@ -163,6 +166,8 @@ class LinearTree(_LinearTree):
         Precision of the stored weights.
     memory
         Refuse to train what does not fit in memory: `check`, `ignore`, or a limit in GB.
+    time_budget
+        Wall-clock seconds for all of `fit`, including time before an interruption. With less time fewer trees are trained, at least one, or the solver makes fewer passes.
     seed
         Seed of clustering and training.
     """
@@ -184,6 +189,7 @@ class LinearTree(_LinearTree):
         post_processor: Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'sigmoid', 'log_sigmoid', 'none'] = 'l3_hinge',
         precision: Literal['float32', 'float16', 'int8'] = 'float32',
         memory: Union[Literal['check', 'ignore'], float] = 'check',
+        time_budget: float | None = None,
         seed: int = 0,
     ) -> None: ...
 
@@ -221,7 +227,7 @@ class Mach(_Mach):
     missing
         What to do with repetitions that are not finished: train them, or build a model without them.
     tfidf
-        How texts become features. Keys: ngrams, min_df, max_df, max_features, sublinear, idf, norm, lowercase, hash_bits.
+        How texts become features. Keys: analyzer, ngrams, stop_words, lemmas, lemmatizer, stemmer, min_df, max_df, max_features, sublinear, idf, norm, lowercase, hash_bits.
     """
     def __init__(
         self,

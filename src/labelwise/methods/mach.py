@@ -31,7 +31,8 @@ from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, ModelFormatError, import_required
 from labelwise.features.tfidf import LINEAR_TFIDF, TfidfConfig
-from labelwise.fit_context import FitContext
+from labelwise.features.word_analysis import WordAnalysis
+from labelwise.fit_context import FitContext, limited_time
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
 from labelwise.methods.label_filter import LabelFilter
@@ -66,8 +67,6 @@ class MachTraining(TrainingConfig):
     """Steps between two validations, or every epoch, or null: never."""
     restore_best: bool = False
     """Keep the weights of the best validation rather than the last ones; only with `at_once: 1`."""
-    time_budget: Annotated[Positive | None, Decides.END] = None
-    """Seconds after which the training of a repetition stops; with `repartition`, each of its rounds."""
 
 
 class CandidatesConfig(BaseConfig):
@@ -83,8 +82,12 @@ class Mach(TextFeatures, Method):
     """Labels hashed into buckets: memory that does not grow with the labels, training without communication."""
 
     name = "mach"
+    needs = ("torch", "accelerate")
+    good_for = "hundreds of thousands of labels and more, memory that one output per label exceeds"
+    speed = "minutes to hours on a CPU"
     inputs = ("features", "texts")
     same_on_any_threads = False
+    validates = True
     chooses_labels = True
     trains_in_parts = True
 
@@ -159,12 +162,13 @@ class Mach(TextFeatures, Method):
     # --- fit ---
 
     def check_needs(self) -> None:
-        """Raise without torch, or with several ranks: they would average gradients of independent repetitions."""
-        import_required(self.name, "nn", "torch", "accelerate")
+        """Raise without torch, without a file of TF-IDF, or with several ranks: they would average other gradients."""
+        import_required(self.name, "nn", *self.needs)
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ConfigError(
                 "mach trains in one process, without torchrun; use train --repetition for one process per repetition"
             )
+        WordAnalysis.of(self.config.tfidf)
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
         self.check_needs()
@@ -208,8 +212,8 @@ class Mach(TextFeatures, Method):
 
         folder = self.check_parts(numbers)
         held_out = valid.align(data.label_names) if valid is not None else None
-        with torch_threads():
-            training = self._training(data, self._kind_of(data), held_out, context or FitContext())
+        with torch_threads(), limited_time(context or FitContext(), self.time_budget) as timed:
+            training = self._training(data, self._kind_of(data), held_out, timed)
             training.run(list(numbers), folder, self.config.at_once)
         return folder
 

@@ -1,7 +1,7 @@
 """`csv`: a table with a header line; one column contains the texts, one the labels separated by `;`.
 
 Fields in double quotes may contain delimiters and line ends. The delimiter (comma, semicolon or tab) is detected from
-the header, unless it is given.
+the header, unless it is given. Excel workbooks (.xlsx) are read in the same way, see `workbook`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from labelwise.data.accumulators import LabelAccumulator, TextAccumulator, conca
 from labelwise.data.dataset import Dataset
 from labelwise.data.files import first_bytes, write_stream
 from labelwise.data.formats.base import Format
-from labelwise.data.formats.checks import NO_DOCUMENTS, near_miss, refuse_label_names, used_label_names
+from labelwise.data.formats.checks import NO_DOCUMENTS, refuse_label_names, used_label_names
+from labelwise.data.formats.columns import missing_columns
 from labelwise.data.formats.line_files import label_lines
+from labelwise.data.formats.workbook import EXTENSION as XLSX
+from labelwise.data.formats.workbook import is_workbook, workbook_rows
 from labelwise.data.options import ReadOptions, how_to_set
 from labelwise.data.splits import LABEL_NAMES, split_files, stem_and_extension
 from labelwise.data.stream import text_blocks
@@ -33,14 +36,14 @@ def recognises(path: Path) -> bool:
     stem, extension = stem_and_extension(path)
     if not path.is_file() or stem.endswith(LABEL_NAMES):
         return False
-    if extension == ".csv":
+    if extension == ".csv" or is_workbook(path):
         return True
     line = first_bytes(path).removeprefix(b"\xef\xbb\xbf").partition(b"\n")[0].decode("latin-1").rstrip("\r")
     return any({"text", "labels"} <= set(_cells(line, delimiter)) for delimiter in DELIMITERS)
 
 
 def parts(folder: Path) -> dict[str, Path]:
-    return split_files(folder, recognises, (".csv",))
+    return split_files(folder, recognises, (".csv", XLSX))
 
 
 # --- reading ----------------------------------------------------------------------------------------------
@@ -95,6 +98,8 @@ def read(path: Path, options: ReadOptions) -> Dataset:
 
 def table_rows(path: Path, options: ReadOptions) -> tuple[str, Iterator[tuple[int, list[str]]]]:
     """The delimiter, and the rows that are not empty with the line each begins at; the header comes first."""
+    if is_workbook(path):
+        return DELIMITERS[0], workbook_rows(path, options)
     if csv.field_size_limit() < MAX_FIELD:
         csv.field_size_limit(MAX_FIELD)
     lines = _lines(path, options)
@@ -150,37 +155,35 @@ def _cells(line: str, delimiter: str) -> list[str]:
 
 
 def _columns(header: list[str], path: Path, options: ReadOptions) -> _Columns:
+    missing: list[tuple[str, str]] = []
+
     def index_of(column: str, option: str, needed: bool) -> int | None:
         if header.count(column) > 1:
             raise DataError(f"duplicate column '{column}' in the header", path, 1)
         if column in header:
             return header.index(column)
         if needed:
-            raise DataError(
-                f"there is no column '{column}' among {', '.join(header)}; {remedy(column, option)}", path, 1
-            )
+            missing.append((option, column))
         return None
-
-    def remedy(column: str, option: str) -> str:
-        marks = [mark for mark in "|;\t," if len(header) == 1 and mark in header[0]]
-        if marks:
-            return f"if columns are separated by {marks[0]!r}, " + how_to_set("delimiter", repr(marks[0])[1:-1])
-        return near_miss(column, header) + how_to_set(option)
 
     given = options.chosen
     paths = index_of(options.path_column, "path_column", "path_column" in given)
     text_columns = [options.text_column] if options.text_column in header else options.text_column.split("+")
     needed = paths is None or "text_column" in given
     texts = [index_of(column, "text_column", needed) for column in text_columns]
-    return _Columns(
-        count=len(header),
-        texts=[text for text in texts if text is not None],
-        labels=index_of(options.label_column, "label_column", True)
-        if options.label_column and options.labels
-        else None,
-        paths=paths,
-        ids=index_of(options.id_column, "id_column", "id_column" in given),
-    )
+    labels = index_of(options.label_column, "label_column", True) if options.label_column and options.labels else None
+    ids = index_of(options.id_column, "id_column", "id_column" in given)
+    if missing:
+        raise _missing(missing, options, header, path)
+    return _Columns(len(header), [text for text in texts if text is not None], labels, paths, ids)
+
+
+def _missing(missing: list[tuple[str, str]], options: ReadOptions, header: list[str], path: Path) -> DataError:
+    marks = [mark for mark in "|;\t," if len(header) == 1 and mark in header[0]]
+    if marks:
+        remedy = f"if columns are separated by {marks[0]!r}, " + how_to_set("delimiter", repr(marks[0])[1:-1])
+        return DataError(f"there is no column '{missing[0][1]}' among {header[0]}; {remedy}", path, 1)
+    return missing_columns(missing, options, header, path, 1)
 
 
 # --- writing ----------------------------------------------------------------------------------------------
@@ -216,4 +219,5 @@ FORMAT = Format(
     write=write,
     parts=parts,
     extension=".csv",
+    other_extensions=(XLSX,),
 )
