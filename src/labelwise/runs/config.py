@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from labelwise.config import Config, ConfigSource, to_yaml, validated
 from labelwise.data.options import ReadOptions
+from labelwise.device_setting import checked_device
 from labelwise.errors import ConfigError
 from labelwise.methods.base import Method
 from labelwise.metrics.groups import check_boundaries
@@ -162,8 +163,19 @@ class RunSection(Config):
     """Folder of the run. Not given: `runs/` and the config file's name."""
     threads: Annotated[int, Field(ge=1)] | None = None
     """Threads. Not given: all cores."""
+    device: str | None = None
+    """Where networks compute: auto (a GPU if there is one), cpu, cuda, or cuda:1. Not given: LABELWISE_DEVICE, else
+    auto. Linear methods compute on the CPU."""
     report: bool = True
     """Write report.html (needs the extra `report`)."""
+
+    @field_validator("device")
+    @classmethod
+    def _is_a_device(cls, device: str | None) -> str | None:
+        try:
+            return None if device is None else checked_device(device)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
 
     @field_validator("folder")
     @classmethod
