@@ -54,6 +54,10 @@ class Config(BaseModel):
         """The fields that were set explicitly."""
         return {name: getattr(self, name) for name in self.model_fields_set}
 
+    def given_fields(self) -> dict[str, Any]:
+        """The fields that were set explicitly, as plain data."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
     def completed(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """`given`, with missing fields filled from the fields that were set explicitly in this config.
 

@@ -26,6 +26,7 @@ from labelwise.methods.label_file import ModelLabels
 from labelwise.methods.label_filter import LabelFilter
 from labelwise.methods.model_folder import STATE_FILE, SavedModel, read_model, write_calibration, write_model
 from labelwise.methods.predictions import check_scores, checked_k, checked_limits, limited
+from labelwise.methods.presets import PRESET, with_preset
 from labelwise.registry import method_class
 from labelwise.run_schema import model_folder
 from labelwise.strings import Strings
@@ -56,6 +57,8 @@ class Method(Capabilities):
 
     Config: ClassVar[type[BaseConfig]] = BaseConfig
     """The parameters; each method has its own nested class."""
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Named sets of parameters, such as `cpu`; see `presets.py`."""
 
     label_names_: Strings
     label_texts_: Strings | None
@@ -70,6 +73,11 @@ class Method(Capabilities):
         self._params: dict[str, Any] = {}
         self.config: Any = self.Config()
         self._configure(params)
+
+    @classmethod
+    def from_preset(cls, preset: str, **params: Any) -> Self:
+        """A method with the parameters of a preset, such as `cpu`, and those given, which win."""
+        return cls(**with_preset(cls, {**params, PRESET: preset}))
 
     # --- parameters, with scikit-learn's conventions ---
 

@@ -15,6 +15,7 @@ from labelwise.data.options import ReadOptions
 from labelwise.device_setting import checked_device
 from labelwise.errors import ConfigError
 from labelwise.methods.base import Method
+from labelwise.methods.presets import PRESET, with_preset
 from labelwise.metrics.groups import check_boundaries
 from labelwise.metrics.names import parse_metrics
 from labelwise.metrics.propensity import propensity_constants
@@ -190,7 +191,7 @@ class RunConfig(Config):
 
     data: DataSection
     model: dict[str, Any]
-    """`method` and the parameters of that method."""
+    """`method` and the parameters of that method; `preset` names a set of them to start from."""
     calibrate: CalibrateSection = CalibrateSection()
     evaluate: EvaluateSection = EvaluateSection()
     inspect: Annotated[InspectSection, Decides.NOTHING] = InspectSection()
@@ -237,9 +238,14 @@ def run_config(source: ConfigSource) -> RunConfig:
         method = method_class(config.model["method"])
     except ConfigError as error:
         raise ConfigError(f"{source.where(('model', 'method'))}: model.method: {error}") from None
-    params = {key: value for key, value in config.model.items() if key != "method"}
+    given = {key: value for key, value in config.model.items() if key != "method"}
+    try:
+        params = with_preset(method, given)
+    except ConfigError as error:
+        raise ConfigError(f"{source.where(('model', PRESET))}: model.{error}") from None
     validated(method.Config, params, source, ("model",))
-    return config.model_copy(update={"run": config.run.model_copy(update={"folder": _folder(config, source)})})
+    run = config.run.model_copy(update={"folder": _folder(config, source)})
+    return config.model_copy(update={"model": {"method": config.model["method"], **params}, "run": run})
 
 
 def _folder(config: RunConfig, source: ConfigSource) -> str:
@@ -267,7 +273,9 @@ def json_schema() -> dict[str, Any]:
     for name in method_names():
         parameters = method_class(name).Config.model_json_schema(ref_template="#/$defs/{model}")
         definitions.update(parameters.pop("$defs", {}))
-        parameters["properties"] = {"method": {"const": name}, **parameters.get("properties", {})}
+        presets = method_class(name).presets
+        preset = {PRESET: {"enum": [*presets], "description": "Parameters to start from."}} if presets else {}
+        parameters["properties"] = {"method": {"const": name}, **preset, **parameters.get("properties", {})}
         parameters["required"] = ["method", *parameters.get("required", [])]
         parameters["title"] = name
         choices.append(parameters)
