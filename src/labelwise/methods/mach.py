@@ -87,6 +87,7 @@ class Mach(Method):
     same_on_any_threads = False
     chooses_labels = True
     trains_in_parts = True
+    presets = {"cpu": {"repetitions": 4, "buckets": 300, "training": {"batch_size": 64}}}
 
     class Config(BaseConfig):
         """Parameters."""

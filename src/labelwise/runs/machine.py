@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from labelwise.device_setting import requested_device
 from labelwise.parallel import threads
 
 PACKAGES = ("labelwise", "numpy", "scipy", "numba", "torch", "transformers")
@@ -20,6 +21,7 @@ def describe_machine() -> dict[str, Any]:
         "cpu": _processor(),
         "cores": os.cpu_count(),
         "threads": threads(),
+        "device": requested_device(),
         "memory_bytes": _memory(),
         "python": platform.python_version(),
         "platform": platform.platform(),
