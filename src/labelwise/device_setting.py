@@ -20,14 +20,17 @@ def requested_device() -> str:
     """What `set_device` or LABELWISE_DEVICE asks for, otherwise `auto`."""
     if _chosen is not None:
         return _chosen
-    return checked_device(os.environ.get("LABELWISE_DEVICE", AUTO), "LABELWISE_DEVICE")
+    try:
+        return checked_device(os.environ.get("LABELWISE_DEVICE", AUTO))
+    except ConfigError as error:
+        raise ConfigError(f"LABELWISE_DEVICE is '{os.environ['LABELWISE_DEVICE']}'; {error}") from None
 
 
-def checked_device(name: str, what: str = "device") -> str:
+def checked_device(name: str) -> str:
     """The name, or an error that lists what is accepted."""
     if _FORM.fullmatch(name) is None:
-        mps = " Apple's GPUs are not supported: losses are summed in float64, which they lack." if name == "mps" else ""
-        raise ConfigError(f"{what}: accepted are {ACCEPTED}; got '{name}'.{mps}")
+        mps = "; Apple's GPUs lack float64, in which losses are summed" if name == "mps" else ""
+        raise ConfigError(f"accepted are {ACCEPTED}{mps}")
     return name
 
 
@@ -37,7 +40,10 @@ def set_device(name: str | None) -> None:
     Models move when they are fitted or loaded, so set it before. Linear methods compute on the CPU only.
     """
     global _chosen
-    _chosen = None if name is None else checked_device(name)
+    try:
+        _chosen = None if name is None else checked_device(name)
+    except ConfigError as error:
+        raise ConfigError(f"device '{name}': {error}") from None
 
 
 @contextmanager

@@ -57,3 +57,9 @@ def test_editors_know_presets():
     assert choices["mach"]["preset"]["enum"] == ["cpu"]
     assert "preset" not in choices["linear_tree"]
     json.dumps(choices)
+
+
+def test_the_command_lists_them():
+    shown = labelwise("models", "mach").out
+    assert "\npreset cpu\n" in shown
+    assert '"repetitions": 4' in shown

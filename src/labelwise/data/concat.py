@@ -44,7 +44,7 @@ def concat(datasets: Iterable[Dataset], name: str | None = None, *, scratch: str
     width = max((_sparse_width(part.features) for part in parts), default=0)
     aligned = [replace(part.align(names), label_texts=None, features=_widened(part.features, width)) for part in parts]
     joined = merge_shards(aligned, chosen, None if scratch is None else Path(scratch), "are to be joined")
-    return replace(joined, label_texts=texts)
+    return replace(joined, label_texts=texts, open_columns=all(part.open_columns for part in parts))
 
 
 def _joint_names(parts: list[Dataset]) -> Strings:

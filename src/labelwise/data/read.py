@@ -43,6 +43,8 @@ FORMATS: dict[str, str] = {
 FIXED_NAMES = ("native", "pecos", "lines")
 LABELS_IN_ONE_STRING = ("csv", "tsv", "lines", "jsonl")
 """Formats whose labels may be one string, split at `label_separator`."""
+READERS_THAT_REPORT = {".tsv": "tsv", ".npz": "pecos", ".npy": "pecos"}
+"""Formats by extension for files that no format recognises: their readers report what is wrong."""
 NAMES_CHECKED = 10_000
 """Label names that are checked for signs of a wrong separator."""
 
@@ -71,8 +73,9 @@ def detect(path: str | Path, labels: bool = True) -> Format:
             return one
     if path.is_file():
         refuse_empty(path.stat().st_size, path)
-    if stem_and_extension(path)[1] == ".tsv":
-        return format_named("tsv")  # its reader reports what is wrong
+    for extension, name in READERS_THAT_REPORT.items():
+        if stem_and_extension(path)[1] == extension:
+            return format_named(name)
     json = first_bytes(path, 64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith((b"{", b"["))
     hint = " It looks like JSON; the format jsonl needs one object per line." if json else ""
     named = f"name it with format (--format NAME), one of {', '.join(FORMATS)}"
@@ -209,6 +212,7 @@ def _read_part(
     scratch: str | Path | None = None,
 ) -> Dataset:
     """Read one part, in the label space of `first` if that is given."""
+    from labelwise.data.dataset import mark_as_read
     from labelwise.data.label_texts import attach_label_texts
     from labelwise.data.options import refuse_without_effect
 
@@ -218,6 +222,7 @@ def _read_part(
         data = format.read_mapped(path, options, Path(scratch))
     else:
         data = format.read(path, options)
+    mark_as_read(data)
     if not options.labels:
         return _without_labels(data)
     if format.name in LABELS_IN_ONE_STRING and options.label_separator is None:

@@ -56,6 +56,8 @@ class AttentionXML(WordNetworkMethod):
             "training": {"epochs": 5, "batch_size": 32, "optimiser": {"rate": 2e-3}},
         }
     }
+    good_for = "long texts and tens of thousands of documents or more, with a GPU"
+    speed = "hours on a CPU, minutes to hours on a GPU"
 
     class Config(BaseConfig):
         """Parameters."""

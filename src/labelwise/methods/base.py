@@ -1,4 +1,4 @@
-"""The contract of every method: fit, predict, save, load, with scikit-learn's conventions.
+"""The contract of every method: fit, predict, save, load, with scikit-learn's conventions (`Estimator`).
 
 A method is a subclass with a nested ``Config``, a ``name`` and four hooks: `_fit`, `_predict`, `_state`, `_restore`.
 Everything else (checking inputs, names of labels, probabilities, folders on disk, parameters) is here, so that it is
@@ -8,25 +8,33 @@ the same for all. What only some methods can do is in `capabilities.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from labelwise import store
-from labelwise.config import Config as BaseConfig
-from labelwise.config import validated
 from labelwise.data.dataset import Dataset
-from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFittedError
-from labelwise.fit_context import FitContext
+from labelwise.errors import ConfigError, DataError, NotFittedError
+from labelwise.fit_context import FitContext, limited_time
 from labelwise.methods.calibration import Calibration
 from labelwise.methods.capabilities import Capabilities
+from labelwise.methods.card import CalibrationNote, Card, card_of
+from labelwise.methods.estimator import Estimator
+from labelwise.methods.feature_width import FeatureWidth
 from labelwise.methods.inputs import Documents, as_dataset, as_documents, predict_in_blocks
 from labelwise.methods.label_file import ModelLabels
 from labelwise.methods.label_filter import LabelFilter
-from labelwise.methods.model_folder import STATE_FILE, SavedModel, read_model, write_calibration, write_model
+from labelwise.methods.model_folder import (
+    STATE_FILE,
+    SavedModel,
+    read_model,
+    unknown_method,
+    write_calibration,
+    write_model,
+)
 from labelwise.methods.predictions import check_scores, checked_k, checked_limits, limited
-from labelwise.methods.presets import PRESET, with_preset
 from labelwise.registry import method_class
 from labelwise.run_schema import model_folder
 from labelwise.strings import Strings
@@ -38,13 +46,14 @@ if TYPE_CHECKING:
     from labelwise.methods.threshold import CalibrationReport
 
 
-class Method(Capabilities):
+class Method(Estimator, Capabilities):
     """Base class of all methods.
 
     Parameters are the fields of the nested `Config`, given by keyword and checked at once. After `fit` or `load`:
     ``label_names_``, ``label_texts_`` (or None), ``label_counts_`` (training documents per label), ``n_documents_`` and
-    ``n_features_in_`` (None when the model reads texts). After `calibrate`: ``calibration_`` and ``threshold_``, both
-    None before; setting ``calibration_`` to None restores the plain scores.
+    ``n_features_in_`` (None when the model reads texts), ``card_`` (data, date and versions, scores of its run). After
+    `calibrate`: ``calibration_`` and ``threshold_``, both None before; setting ``calibration_`` to None restores the
+    plain scores.
     """
 
     name: ClassVar[str]
@@ -55,65 +64,20 @@ class Method(Capabilities):
     same_on_any_threads: ClassVar[bool] = True
     """False if the last bits of the result depend on the number of threads, as with torch."""
 
-    Config: ClassVar[type[BaseConfig]] = BaseConfig
-    """The parameters; each method has its own nested class."""
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Named sets of parameters, such as `cpu`; see `presets.py`."""
-
     label_names_: Strings
     label_texts_: Strings | None
     label_counts_: np.ndarray
     n_documents_: int
-    n_features_in_: int | None
+    feature_width_: FeatureWidth | None
     input_: str
     calibration_: Calibration | None = None
+    card_: Card
     _loaded_from: Path | None = None
 
-    def __init__(self, **params: Any) -> None:
-        self._params: dict[str, Any] = {}
-        self.config: Any = self.Config()
-        self._configure(params)
-
-    @classmethod
-    def from_preset(cls, preset: str, **params: Any) -> Self:
-        """A method with the parameters of a preset, such as `cpu`, and those given, which win."""
-        return cls(**with_preset(cls, {**params, PRESET: preset}))
-
-    # --- parameters, with scikit-learn's conventions ---
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """All parameters by name, as given."""
-        del deep  # no parameter is an estimator
-        return {key: self._params.get(key, getattr(self.config, key)) for key in self.Config.model_fields}
-
-    def set_params(self, **params: Any) -> Self:
-        """Change parameters; unknown names and invalid values raise an error and change nothing."""
-        self._configure(params)
-        return self
-
-    def _configure(self, params: Mapping[str, Any]) -> None:
-        merged = {**self._params, **params}
-        try:
-            self.config = validated(self.Config, merged)
-        except ConfigError as error:
-            raise ConfigError(f"{type(self).__name__}: {error}") from None
-        self._params = merged
-
-    def __repr__(self) -> str:
-        given = ", ".join(f"{key}={value!r}" for key, value in self._params.items())
-        return f"{type(self).__name__}({given})"
-
-    def __sklearn_tags__(self) -> Any:
-        from sklearn import utils  # only ever called by scikit-learn itself
-
-        return utils.Tags(  # type: ignore[missing-attribute]
-            estimator_type=None,
-            target_tags=utils.TargetTags(required=True, multi_output=True),  # type: ignore[missing-attribute]
-            input_tags=utils.InputTags(sparse=True, string=True),  # type: ignore[missing-attribute]
-        )
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "label_names_")
+    @property
+    def time_budget(self) -> float | None:
+        """Wall-clock seconds for all of `fit`, the field `time_budget` of the config or its section `training`."""
+        return getattr(getattr(self.config, "training", self.config), "time_budget", None)
 
     # --- fit and predict ---
 
@@ -143,16 +107,21 @@ class Method(Capabilities):
         if dataset.n_labels == 0:
             raise DataError(f"{dataset.name}: there are no labels to learn")
         kind = self._kind_of(dataset)
+        width = FeatureWidth.of(dataset.features) if kind == "features" else None
         held_out = valid.align(dataset.label_names) if valid is not None else None
+        if held_out is not None and held_out.features is not None and width is not None:
+            held_out = replace(held_out, features=width.fitted(held_out.features, held_out.open_columns))
         self.__dict__.pop("label_names_", None)  # a failed fit must not leave the model looking fitted
-        self._fit(dataset, kind, held_out, context or FitContext())
+        with limited_time(context or FitContext(), self.time_budget) as timed:
+            self._fit(dataset, kind, held_out, timed)
         self.calibration_, self._loaded_from = None, None
         self.input_ = kind
-        self.n_features_in_ = dataset.features.shape[1] if kind == "features" else None  # type: ignore[union-attr]
+        self.feature_width_ = width
         self.label_names_ = dataset.label_names
         self.label_texts_ = dataset.label_texts
         self.label_counts_ = dataset.label_counts()
         self.n_documents_ = len(dataset)
+        self.card_ = card_of(self, dataset, kind)
         return self
 
     def predict(
@@ -207,7 +176,7 @@ class Method(Capabilities):
         return TopK(top.ids, top.scores, self.label_names_).padded(k)
 
     def _as_documents(self, documents: Any) -> Documents:
-        return as_documents(documents, self.input_, self.n_features_in_)
+        return as_documents(documents, self.input_, self.feature_width_)
 
     def label_filter(self, labels: Any = None, label_weights: Any = None) -> LabelFilter | None:
         """`labels` and `label_weights` of `predict`, checked once for many calls; None when neither is given."""
@@ -219,7 +188,7 @@ class Method(Capabilities):
         from labelwise.metrics.evaluate import evaluate
 
         self._check_fitted()
-        dataset = as_dataset(data, labels, (self.input_,))
+        dataset = as_dataset(data, labels, (self.input_,), self.label_names_)
         return evaluate(self.predict(dataset, k=1), dataset, metrics=["P@1"])["P@1"]
 
     # --- probabilities and explanations ---
@@ -246,12 +215,13 @@ class Method(Capabilities):
         from labelwise.methods.threshold import calibrate
 
         self._check_fitted()
-        dataset = as_dataset(data, labels, (self.input_,)).align(self.label_names_)
+        dataset = as_dataset(data, labels, (self.input_,), self.label_names_).align(self.label_names_)
         if len(dataset) == 0:
             raise DataError(f"{dataset.name}: there are no documents to calibrate on")
         count = checked_k(k)
         top = predict_in_blocks(lambda part: self._ranked(self._as_documents(part), count), dataset, "calibrating")
         self.calibration_, report = calibrate(top, dataset, precision)
+        self.card_ = self.card_.model_copy(update={"calibration": CalibrationNote.of(report, dataset.name)})
         return report
 
     @property
@@ -289,6 +259,11 @@ class Method(Capabilities):
         self._check_fitted()
         return self._attention(self._as_documents(documents), tokens)
 
+    @property
+    def n_features_in_(self) -> int | None:
+        """Columns of the training features, None if the model reads something else; scikit-learn's name."""
+        return None if self.feature_width_ is None else self.feature_width_.columns
+
     def _check_fitted(self) -> None:
         if not hasattr(self, "label_names_"):
             raise NotFittedError(f"this {type(self).__name__} is not fitted: call fit, or labelwise.load")
@@ -323,9 +298,12 @@ class Method(Capabilities):
         """Write a model folder: everything needed to predict from raw input, without executable content."""
         self._check_fitted()
         labels = ModelLabels(self.label_names_, self.label_texts_, self.label_counts_)
+        if self.calibration_ is None:
+            self.card_ = self.card_.model_copy(update={"calibration": None})
         model = SavedModel(
-            self.config, labels, self.input_, self.n_documents_, self.n_features_in_, self._state(), self.calibration_
-        )
+            self.config, labels, self.input_, self.n_documents_, self.feature_width_, self._state(),
+            self.calibration_, self.card_,
+        )  # fmt: skip
         write_model(self.name, model, path, force)
 
     def save_calibration(self, path: str | Path) -> None:
@@ -333,7 +311,7 @@ class Method(Capabilities):
         self._check_fitted()
         if self.calibration_ is None:
             raise NotFittedError(f"this {type(self).__name__} is not calibrated: call calibrate first")
-        write_calibration(self.calibration_, path)
+        write_calibration(self.calibration_, self.card_, path)
 
     @classmethod
     def _from_folder(cls, folder: store.Folder) -> Self:
@@ -343,9 +321,9 @@ class Method(Capabilities):
         model._params = {key: getattr(saved.config, key) for key in cls.Config.model_fields}
         labels = saved.labels
         model.label_names_, model.label_texts_, model.label_counts_ = labels.names, labels.texts, labels.counts
-        model.input_, model.n_documents_, model.n_features_in_ = saved.input, saved.n_documents, saved.n_features
+        model.input_, model.n_documents_, model.feature_width_ = saved.input, saved.n_documents, saved.width
         model._restore(saved.state, folder.path / STATE_FILE)
-        model.calibration_, model._loaded_from = saved.calibration, folder.path
+        model.calibration_, model.card_, model._loaded_from = saved.calibration, saved.card, folder.path
         return model
 
 
@@ -360,5 +338,5 @@ def load(path: str | Path, verify: bool = True) -> Method:
     try:
         method = method_class(name if isinstance(name, str) else repr(name))
     except ConfigError as error:
-        raise ModelFormatError(f"{folder.path / store.MANIFEST}: {error}") from None
+        raise unknown_method(folder, error) from None
     return method._from_folder(folder)

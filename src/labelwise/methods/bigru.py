@@ -51,6 +51,8 @@ class BiGRU(WordNetworkMethod):
             "training": {"epochs": 5, "batch_size": 32, "optimiser": {"rate": 2e-3}},
         }
     }
+    good_for = "a neural baseline with up to some thousand labels"
+    speed = "hours on a CPU, minutes on a GPU"
 
     class Config(BaseConfig):
         """Parameters."""

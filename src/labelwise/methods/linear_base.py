@@ -26,11 +26,12 @@ from labelwise.linear.trees import LinearTrees
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
 from labelwise.methods.label_filter import LabelFilter
-from labelwise.result_fields import PART, deciding_fields
+from labelwise.result_fields import PART, Decides, deciding_fields
 from labelwise.topk import TopK
 
 PostProcessor = Literal[tuple(POST_PROCESSORS)]  # type: ignore[valid-type]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
+TimeLimit = Annotated[Annotated[float, Field(gt=0)] | None, Decides.END]
 
 
 class LinearMethod(Method):
@@ -64,6 +65,9 @@ class LinearMethod(Method):
 
     def _explain(self, data: Documents, labels: np.ndarray) -> list[list[LabelPath]]:
         return self.linear_.explain(self._features(data), labels, self.search_settings)
+
+    def _top_contributions(self, data: Documents, labels: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+        return self.linear_.top_contributions(self._features(data), labels, count)
 
     def _features(self, data: Documents) -> Any:
         return data.features if self.tfidf_ is None else self.tfidf_.rows(data.texts or ())

@@ -30,4 +30,7 @@ def with_preset(method: type[Method], parameters: Mapping[str, Any]) -> dict[str
     if name not in method.presets:
         raise ConfigError(f"{PRESET}: {method.name} has no preset '{name}'; {did_you_mean(str(name), method.presets)}")
     completed = method.Config(**method.presets[name]).completed(given)
-    return {key: value.given_fields() if isinstance(value, Config) else value for key, value in completed.items()}
+    return {
+        key: value.model_dump(mode="json", exclude_unset=True) if isinstance(value, Config) else value
+        for key, value in completed.items()
+    }

@@ -12,7 +12,7 @@ from labelwise.metrics.groups import GroupRow
 from labelwise.metrics.propensity import Propensity
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """What `evaluate` returns; ``evaluation["P@1"]`` is one value.
 
@@ -55,6 +55,10 @@ class Evaluation:
         from labelwise.metrics.names import parse_metric
 
         return self.values[name if name in self.values else parse_metric(name).name]
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}: {value:.4f}" for name, value in self.values.items())
+        return f"Evaluation({values}; {self.n_documents:,} documents)"
 
     def __str__(self) -> str:
         lines = []

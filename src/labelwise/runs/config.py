@@ -77,6 +77,11 @@ class DataSection(Config):
             raise ValueError("`valid` and `test` are used with `train`; with `path` they are read from the folder")
         return self
 
+    @property
+    def training_path(self) -> str:
+        """The path, or name, of the training documents; the first of several."""
+        return str(self.train[0] if isinstance(self.train, list) else self.train or self.path)
+
 
 class EvaluateSection(Config):
     """How to evaluate the model."""
@@ -167,6 +172,8 @@ class RunSection(Config):
     device: str | None = None
     """Where networks compute: auto (a GPU if there is one), cpu, cuda, or cuda:1. Not given: LABELWISE_DEVICE, else
     auto. Linear methods compute on the CPU."""
+    refit: bool = False
+    """After the scores are known, train the saved model on all documents, also the held-out ones."""
     report: bool = True
     """Write report.html (needs the extra `report`)."""
 

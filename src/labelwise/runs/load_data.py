@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from scipy import sparse
 from labelwise.data.catalogue import dataset as named_dataset
 from labelwise.data.catalogue import entry as known_entry
 from labelwise.data.catalogue import names as named_sets
+from labelwise.data.catalogue import near_sets
 from labelwise.data.concat import concat
 from labelwise.data.csr import widened
 from labelwise.data.dataset import HASH, Dataset, EmptyPartError
@@ -156,8 +156,8 @@ def known_name(name: str, where: str) -> str:
     """Return the name of a known data set, or raise an error: there is no such file or folder either."""
     if name in named_sets():
         return name
-    near = difflib.get_close_matches(name, named_sets(), n=1)
-    hint = f"; did you mean the data set '{near[0]}'?" if near else ", nor a known data set of that name"
+    question = near_sets(name)
+    hint = f"; {question}" if question else ", nor a known data set of that name"
     raise DataError(f"{where}: there is no file or folder {name}{hint}")
 
 
