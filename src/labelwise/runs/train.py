@@ -35,7 +35,7 @@ from labelwise.runs.folder import RunFolder, folder_bytes
 from labelwise.runs.inspect import can_be_inspected, inspect
 from labelwise.runs.load_data import CALIBRATION, RunData, hold_out, load_run_data
 from labelwise.runs.machine import peak_memory
-from labelwise.runs.refit import check_resumable, documents_to_refit, is_refitted, record_refit
+from labelwise.runs.refit import carry_over, check_resumable, documents_to_refit, is_refitted, record_refit
 from labelwise.runs.stopwatch import Stopwatch, stopwatch
 
 log = logging.getLogger("labelwise")
@@ -124,7 +124,7 @@ def _refit(
     context = FitContext(run / files.REFIT_CHECKPOINTS, lambda **numbers: run.record(files.REFIT, **numbers))
     with _timed(run, files.REFIT):
         model.fit(everything, valid=data.valid if judged.validates else None, context=context)
-    model.calibration_ = judged.calibration_
+    carry_over(judged, model)
     model.save(run / files.MODEL, force=True)
     record_refit(run, model, len(data.train))
 
