@@ -12,8 +12,10 @@ from pydantic_core import PydanticCustomError
 
 from labelwise.config import Config, ConfigSource, to_yaml, validated
 from labelwise.data.options import ReadOptions
+from labelwise.device_setting import checked_device
 from labelwise.errors import ConfigError
 from labelwise.methods.base import Method
+from labelwise.methods.presets import PRESET, with_preset
 from labelwise.metrics.groups import check_boundaries
 from labelwise.metrics.names import parse_metrics
 from labelwise.metrics.propensity import propensity_constants
@@ -167,10 +169,21 @@ class RunSection(Config):
     """Folder of the run. Not given: `runs/` and the config file's name."""
     threads: Annotated[int, Field(ge=1)] | None = None
     """Threads. Not given: all cores."""
+    device: str | None = None
+    """Where networks compute: auto (a GPU if there is one), cpu, cuda, or cuda:1. Not given: LABELWISE_DEVICE, else
+    auto. Linear methods compute on the CPU."""
     refit: bool = False
     """After the scores are known, train the saved model on all documents, also the held-out ones."""
     report: bool = True
     """Write report.html (needs the extra `report`)."""
+
+    @field_validator("device")
+    @classmethod
+    def _is_a_device(cls, device: str | None) -> str | None:
+        try:
+            return None if device is None else checked_device(device)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
 
     @field_validator("folder")
     @classmethod
@@ -185,7 +198,7 @@ class RunConfig(Config):
 
     data: DataSection
     model: dict[str, Any]
-    """`method` and the parameters of that method."""
+    """`method` and the parameters of that method; `preset` names a set of them to start from."""
     calibrate: CalibrateSection = CalibrateSection()
     evaluate: EvaluateSection = EvaluateSection()
     inspect: Annotated[InspectSection, Decides.NOTHING] = InspectSection()
@@ -232,9 +245,14 @@ def run_config(source: ConfigSource) -> RunConfig:
         method = method_class(config.model["method"])
     except ConfigError as error:
         raise ConfigError(f"{source.where(('model', 'method'))}: model.method: {error}") from None
-    params = {key: value for key, value in config.model.items() if key != "method"}
+    given = {key: value for key, value in config.model.items() if key != "method"}
+    try:
+        params = with_preset(method, given)
+    except ConfigError as error:
+        raise ConfigError(f"{source.where(('model', PRESET))}: model.{error}") from None
     validated(method.Config, params, source, ("model",))
-    return config.model_copy(update={"run": config.run.model_copy(update={"folder": _folder(config, source)})})
+    run = config.run.model_copy(update={"folder": _folder(config, source)})
+    return config.model_copy(update={"model": {"method": config.model["method"], **params}, "run": run})
 
 
 def _folder(config: RunConfig, source: ConfigSource) -> str:
@@ -262,7 +280,9 @@ def json_schema() -> dict[str, Any]:
     for name in method_names():
         parameters = method_class(name).Config.model_json_schema(ref_template="#/$defs/{model}")
         definitions.update(parameters.pop("$defs", {}))
-        parameters["properties"] = {"method": {"const": name}, **parameters.get("properties", {})}
+        presets = method_class(name).presets
+        preset = {PRESET: {"enum": [*presets], "description": "Parameters to start from."}} if presets else {}
+        parameters["properties"] = {"method": {"const": name}, **preset, **parameters.get("properties", {})}
         parameters["required"] = ["method", *parameters.get("required", [])]
         parameters["title"] = name
         choices.append(parameters)

@@ -19,6 +19,7 @@ from labelwise.data.dataset import Dataset
 from labelwise.data.document_hash import document_hashes
 from labelwise.data.out_of_core import scratch_at
 from labelwise.data.stats import statistics
+from labelwise.device_setting import AUTO, CPU, using_device
 from labelwise.errors import ConfigError, MissingDependencyError
 from labelwise.fit_context import FitContext
 from labelwise.methods.base import Method, load
@@ -43,8 +44,25 @@ log = logging.getLogger("labelwise")
 def train(config: RunConfig, force: bool = False) -> RunFolder:
     """Train, evaluate and report as configured; returns the run folder."""
     run = RunFolder(str(config.run.folder))
-    if force or not (run / files.MODEL).exists():
-        config.make_method().check_needs()
+    with using_device(config.run.device):
+        if force or not (run / files.MODEL).exists():
+            method = config.make_method()
+            method.check_needs()
+            check_device(method, config.run.device)
+        return _train(config, run, force)
+
+
+def check_device(method: Method, given: str | None) -> None:
+    """Refuse a GPU for a method that computes on the CPU, and one that is not there."""
+    if "torch" in method.needs:
+        from labelwise.device import computing_device
+
+        computing_device()
+    elif given not in (None, AUTO, CPU):
+        raise ConfigError(f"run.device: {method.name} computes on the CPU; leave out {given}")
+
+
+def _train(config: RunConfig, run: RunFolder, force: bool) -> RunFolder:
     with (
         using_threads(config.run.threads),
         run.open_for_run(config, force),
