@@ -29,7 +29,7 @@ class AttentionXML(_AttentionXML):
     Parameters
     ----------
     words
-        The vocabulary and the words' vectors. Keys: max_length, min_frequency, max_size, lowercase, numbers, vectors, vectors_words, width, normalise, frozen.
+        The vocabulary and the words' vectors. Keys: max_length, min_frequency, max_size, lowercase, numbers, vectors, vectors_words, initial, width, normalise, frozen.
     recurrent
         The recurrent layer. Keys: cell, width, word_dropout, dropout, learned_start.
     hidden
@@ -76,7 +76,7 @@ class BiGRU(_BiGRU):
     Parameters
     ----------
     words
-        The vocabulary and the words' vectors. Keys: max_length, min_frequency, max_size, lowercase, numbers, vectors, vectors_words, width, normalise, frozen.
+        The vocabulary and the words' vectors. Keys: max_length, min_frequency, max_size, lowercase, numbers, vectors, vectors_words, initial, width, normalise, frozen.
     recurrent
         The recurrent layer. Keys: cell, width, word_dropout, dropout, learned_start.
     attention
