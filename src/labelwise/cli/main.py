@@ -30,6 +30,7 @@ from labelwise.cli import (
     plan,
     predict,
     report,
+    shrink,
     sweep,
     train,
 )
@@ -49,6 +50,7 @@ app.command("evaluate")(evaluate.evaluate_command)
 app.command("predict")(predict.predict_command)
 app.command("encode")(encode.encode_command)
 app.command("explain")(explain.explain_command)
+app.command("shrink")(shrink.shrink_command)
 app.command("info")(info.info_command)
 app.command("calibrate")(calibrate.calibrate_command)
 app.command("sweep")(sweep.sweep_command)

@@ -16,6 +16,8 @@ from pydantic import AwareDatetime, Field, ValidationError
 from labelwise import store
 from labelwise.data.dataset import Dataset
 from labelwise.data.document_hash import dataset_hash
+from labelwise.data.formats.workbook import EXTENSION as XLSX
+from labelwise.data.formats.workbook import TEXT_OPTIONS
 from labelwise.data.options import ReadOptions
 from labelwise.data.splits import split_of, stem_and_extension
 from labelwise.errors import ModelFormatError
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 CARD_FILE = "card.json"
 MAX_BYTES = 1 << 20
 MAX_NAME = 200
+TABLES = {".csv", XLSX}
+"""Extensions of files that are read with the same options."""
 CORE_PACKAGES = ("numpy", "scipy", "numba")
 
 Text = Annotated[str, Field(max_length=2000)]
@@ -66,9 +70,11 @@ class Reading(Record):
 
     def options_for(self, path: str) -> dict[str, Any]:
         """The options for reading a file of the same type; none for others."""
-        if Path(path).suffix != self.extension:
+        suffix = Path(path).suffix
+        if suffix != self.extension and not {suffix, self.extension} <= TABLES:
             return {}
-        return {key: value for key, value in self.options.items() if key != "label_names"}
+        unused = TEXT_OPTIONS if suffix == XLSX else ()
+        return {key: value for key, value in self.options.items() if key not in ("label_names", *unused)}
 
 
 class Scores(Record):

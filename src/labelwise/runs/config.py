@@ -12,9 +12,11 @@ from pydantic_core import PydanticCustomError
 
 from labelwise.config import Config, ConfigSource, to_yaml, validated
 from labelwise.data.options import ReadOptions
+from labelwise.device_setting import checked_device
 from labelwise.errors import ConfigError
 from labelwise.methods.base import Method
 from labelwise.methods.predictions import DEFAULT_K, k_from_data
+from labelwise.methods.presets import PRESET, with_preset
 from labelwise.methods.training_documents import TrainingDocuments
 from labelwise.metrics.groups import check_boundaries
 from labelwise.metrics.names import parse_metrics
@@ -181,6 +183,9 @@ class RunSection(Config):
     """Folder of the run. Not given: `runs/` and the config file's name."""
     threads: Annotated[Annotated[int, Field(ge=1)] | None, Decides.NOTHING] = None
     """Threads. Not given: all cores."""
+    device: Annotated[str | None, Decides.NOTHING] = None
+    """Where networks compute: auto (a GPU if there is one), cpu, cuda, or cuda:1. Not given: LABELWISE_DEVICE, else
+    auto. Linear methods compute on the CPU."""
     refit: Annotated[bool, Decides.NOTHING] = False
     """After the scores are known, train the saved model on all documents, also the held-out ones."""
     report: Annotated[bool, Decides.NOTHING] = True
@@ -188,6 +193,14 @@ class RunSection(Config):
     time_budget: Annotated[Annotated[float, Field(gt=0)] | None, Decides.END] = None
     """Wall-clock seconds for the whole run, including time before an interruption. Training gets about four fifths;
     calibration and evaluation use as many documents as there is time for, drawn at random. Not given: no limit."""
+
+    @field_validator("device")
+    @classmethod
+    def _is_a_device(cls, device: str | None) -> str | None:
+        try:
+            return None if device is None else checked_device(device)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
 
     @field_validator("folder")
     @classmethod
@@ -202,7 +215,7 @@ class RunConfig(Config):
 
     data: DataSection
     model: dict[str, Any]
-    """`method` and the parameters of that method."""
+    """`method` and the parameters of that method; `preset` names a set of them to start from."""
     calibrate: CalibrateSection = CalibrateSection()
     evaluate: EvaluateSection = EvaluateSection()
     inspect: Annotated[InspectSection, Decides.NOTHING] = InspectSection()
@@ -249,9 +262,14 @@ def run_config(source: ConfigSource) -> RunConfig:
         method = method_class(config.model["method"])
     except ConfigError as error:
         raise ConfigError(f"{source.where(('model', 'method'))}: model.method: {error}") from None
-    params = {key: value for key, value in config.model.items() if key != "method"}
+    given = {key: value for key, value in config.model.items() if key != "method"}
+    try:
+        params = with_preset(method, given)
+    except ConfigError as error:
+        raise ConfigError(f"{source.where(('model', PRESET))}: model.{error}") from None
     validated(method.Config, params, source, ("model",))
-    return config.model_copy(update={"run": config.run.model_copy(update={"folder": _folder(config, source)})})
+    run = config.run.model_copy(update={"folder": _folder(config, source)})
+    return config.model_copy(update={"model": {"method": config.model["method"], **params}, "run": run})
 
 
 def _folder(config: RunConfig, source: ConfigSource) -> str:
@@ -279,7 +297,9 @@ def json_schema() -> dict[str, Any]:
     for name in method_names():
         parameters = method_class(name).Config.model_json_schema(ref_template="#/$defs/{model}")
         definitions.update(parameters.pop("$defs", {}))
-        parameters["properties"] = {"method": {"const": name}, **parameters.get("properties", {})}
+        presets = method_class(name).presets
+        preset = {PRESET: {"enum": [*presets], "description": "Parameters to start from."}} if presets else {}
+        parameters["properties"] = {"method": {"const": name}, **preset, **parameters.get("properties", {})}
         parameters["required"] = ["method", *parameters.get("required", [])]
         parameters["title"] = name
         choices.append(parameters)

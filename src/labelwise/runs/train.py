@@ -20,6 +20,7 @@ from labelwise.data.dataset import Dataset
 from labelwise.data.document_hash import document_hashes
 from labelwise.data.out_of_core import scratch_at
 from labelwise.data.stats import statistics
+from labelwise.device_setting import AUTO, CPU, using_device
 from labelwise.errors import ConfigError, MissingDependencyError
 from labelwise.fit_context import FitContext
 from labelwise.methods.base import Method, load
@@ -36,7 +37,7 @@ from labelwise.runs.folder import RunFolder, folder_bytes
 from labelwise.runs.inspect import can_be_inspected, inspect
 from labelwise.runs.load_data import CALIBRATION, RunData, hold_out, load_run_data
 from labelwise.runs.machine import peak_memory
-from labelwise.runs.refit import check_resumable, documents_to_refit, is_refitted, record_refit
+from labelwise.runs.refit import carry_over, check_resumable, documents_to_refit, is_refitted, record_refit
 from labelwise.runs.remarks import run_remarks, with_calibration
 from labelwise.runs.run_time import REPORT_SECONDS, RunTime
 from labelwise.runs.stopwatch import Stopwatch, stopwatch
@@ -52,8 +53,25 @@ def train(config: RunConfig, force: bool = False, begin: float | None = None) ->
     """
     begin = time.monotonic() if begin is None else begin
     run = RunFolder(str(config.run.folder))
-    if force or not (run / files.MODEL).exists():
-        config.make_method().check_needs()
+    with using_device(config.run.device):
+        if force or not (run / files.MODEL).exists():
+            method = config.make_method()
+            method.check_needs()
+            check_device(method, config.run.device)
+        return _train(config, run, force)
+
+
+def check_device(method: Method, given: str | None) -> None:
+    """Refuse a GPU for a method that computes on the CPU, and one that is not there."""
+    if "torch" in method.needs:
+        from labelwise.device import computing_device
+
+        computing_device()
+    elif given not in (None, AUTO, CPU):
+        raise ConfigError(f"run.device: {method.name} computes on the CPU; leave out {given}")
+
+
+def _train(config: RunConfig, run: RunFolder, force: bool) -> RunFolder:
     with (
         using_threads(config.run.threads),
         run.open_for_run(config, force),
@@ -147,7 +165,7 @@ def _refit(
     context = FitContext(run / files.REFIT_CHECKPOINTS, lambda **numbers: run.record(files.REFIT, **numbers), budget)
     with _timed(run, files.REFIT):
         model.fit(everything, valid=data.valid if judged.validates else None, context=context)
-    model.calibration_ = judged.calibration_
+    carry_over(judged, model)
     model.save(run / files.MODEL, force=True)
     record_refit(run, model, len(data.train))
 
