@@ -36,6 +36,8 @@ class LinearFlat(LinearMethod):
     """A linear classifier per label over TF-IDF or your own features: exact, for up to tens of thousands of labels."""
 
     name = "linear_flat"
+    good_for = "up to some ten thousand labels, the best accuracy on a CPU"
+    speed = "minutes on a CPU"
 
     class Config(BaseConfig):
         """Parameters."""

@@ -51,6 +51,8 @@ class LinearTree(LinearMethod):
     """A tree of linear classifiers over TF-IDF or your own features: fast on a CPU, for any number of labels."""
 
     name = "linear_tree"
+    good_for = "anything first: long texts, thousands to millions of labels, no GPU"
+    speed = "seconds to minutes on a CPU"
 
     class Config(BaseConfig):
         """Parameters."""

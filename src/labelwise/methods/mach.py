@@ -81,8 +81,12 @@ class Mach(Method):
     """Labels hashed into buckets: memory that does not grow with the labels, training without communication."""
 
     name = "mach"
+    needs = ("torch", "accelerate")
+    good_for = "hundreds of thousands of labels and more, memory that one output per label exceeds"
+    speed = "minutes to hours on a CPU"
     inputs = ("features", "texts")
     same_on_any_threads = False
+    validates = True
     chooses_labels = True
     trains_in_parts = True
 
@@ -159,7 +163,7 @@ class Mach(Method):
 
     def check_needs(self) -> None:
         """Raise without torch, or with several ranks: they would average gradients of independent repetitions."""
-        import_required(self.name, "nn", "torch", "accelerate")
+        import_required(self.name, "nn", *self.needs)
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ConfigError(
                 "mach trains in one process, without torchrun; use train --repetition for one process per repetition"

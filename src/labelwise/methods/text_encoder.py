@@ -68,8 +68,12 @@ class TextEncoder(Method):
     """A pretrained text encoder with one output per label, fine-tuned: for short texts and labels with meaning."""
 
     name = "text_encoder"
+    needs = ("torch", "transformers", "accelerate")
+    good_for = "short texts and paraphrases, where a pre-trained encoder helps"
+    speed = "minutes with a frozen encoder on a CPU; a GPU to fine-tune"
     inputs = ("texts",)
     same_on_any_threads = False
+    validates = True
     encodes = True
     attends = True
 
@@ -107,12 +111,12 @@ class TextEncoder(Method):
 
     def check_needs(self) -> None:
         """Raise if a package or the folder of the encoder is missing."""
-        check_installed(self.name, "nn", "torch", "transformers", "accelerate")
+        check_installed(self.name, "nn", *self.needs)
         if not self.config.encoder.starts_random:
             encoder_source(self.config.encoder.model)
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
-        import_required(self.name, "nn", "torch", "transformers", "accelerate")
+        import_required(self.name, "nn", *self.needs)
         from labelwise.device import computing_device, torch_threads
         from labelwise.encoders.transformer import open_encoder
         from labelwise.heads.flat import FlatHead
