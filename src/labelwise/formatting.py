@@ -11,6 +11,8 @@ import re
 from typing import Any
 
 MISSING = "–"  # noqa: RUF001 - an en dash for a value that is not known
+IN_RESULTS = "in_results"
+"""Attribute of log records that printed results repeat after their table; the screen leaves them out."""
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters except tab and newline, marks that change the direction of text, lone surrogates."""
 

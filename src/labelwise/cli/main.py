@@ -34,7 +34,7 @@ from labelwise.cli import (
     train,
 )
 from labelwise.cli.quiet import accept_quiet, be_quiet
-from labelwise.cli.terminal import LogFormatter, echo
+from labelwise.cli.terminal import LogFormatter, echo, is_for_screen
 from labelwise.errors import LabelwiseError
 
 app = typer.Typer(
@@ -79,6 +79,7 @@ def options(
     screen = logging.StreamHandler(sys.stderr)
     screen.setLevel(logging.INFO)
     screen.setFormatter(LogFormatter())
+    screen.addFilter(is_for_screen)
     logging.basicConfig(level=logging.INFO, handlers=[screen])
     be_quiet(quiet)
 

@@ -58,9 +58,24 @@ def show_evaluation(title: str, evaluation: dict[str, Any], baseline: Mapping[st
             row.append(percent(baseline.get(name)))
         rows.append(row)
     print_table(title, columns, rows)
+    _show_ties(evaluation.get("ties") or {}, evaluation.get("ties_cut_off") or {})
     used = evaluation.get("propensity")
     if used:
+        echo("PSP counts a correct label more the rarer it is in training (propensity scores)")
         echo(f"PSP with A {used['A']:g}, B {used['B']:g}, N {used['N']:,.0f} training documents")
+
+
+def _show_ties(ties: Mapping[str, Any], cut_off: Mapping[str, int]) -> None:
+    """Print how far scores could differ if labels with equal scores were in another order, where that matters."""
+    from labelwise.metrics.streaming import TIE_RANGE_TO_WARN
+
+    ranges = [
+        f"{name} {percent(span[0])} to {percent(span[1])}{' or more' if cut_off.get(name) else ''}"
+        for name, span in ties.items()
+        if span is not None and span[1] - span[0] > TIE_RANGE_TO_WARN
+    ]
+    if ranges:
+        echo(f"some labels have equal scores; in another order: {', '.join(ranges)}")
 
 
 def show_calibration(title: str, report: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from scipy import sparse
 
 from labelwise.data.dataset import Dataset, canonical_csr
 from labelwise.errors import ConfigError, DataError
+from labelwise.formatting import IN_RESULTS
 from labelwise.metrics import propensity as propensity_scored
 from labelwise.metrics import ranking, thresholded
 from labelwise.metrics.block import NO_WEIGHTS, DocumentBlock, block_rows
@@ -264,7 +265,7 @@ class Evaluator:
                 more = " or more, as ties extend beyond the ends of the lists" if cut_off[name] else ""
                 logger.warning(
                     "predictions with equal scores: %s lies between %.2f and %.2f depending on their order%s",
-                    name, 100 * low, 100 * high, more,
+                    name, 100 * low, 100 * high, more, extra={IN_RESULTS: True},
                 )  # fmt: skip
         if self._full_lists:
             logger.warning(
