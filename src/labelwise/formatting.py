@@ -11,8 +11,6 @@ import re
 from typing import Any
 
 MISSING = "–"  # noqa: RUF001 - an en dash for a value that is not known
-IN_RESULTS = "in_results"
-"""Attribute of log records that printed results repeat after their table; the screen leaves them out."""
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters except tab and newline, marks that change the direction of text, lone surrogates."""
 
@@ -44,6 +42,11 @@ def number(value: object, digits: int | None = None) -> str:
     if isinstance(value, int) or (value == int(value) and abs(value) < 1e15):
         return f"{int(value):,}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def counted(part: int | None, whole: int | None) -> str:
+    """'1,000', or '1,000 of 6,875' for a part of something."""
+    return number(part) if whole is None or part == whole else f"{number(part)} of {number(whole)}"
 
 
 def duration(seconds: float | None) -> str:

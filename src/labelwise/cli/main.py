@@ -30,11 +30,12 @@ from labelwise.cli import (
     plan,
     predict,
     report,
+    shrink,
     sweep,
     train,
 )
 from labelwise.cli.quiet import accept_quiet, be_quiet
-from labelwise.cli.terminal import LogFormatter, echo, is_for_screen
+from labelwise.cli.terminal import LogFormatter, echo
 from labelwise.errors import LabelwiseError
 
 app = typer.Typer(
@@ -50,6 +51,7 @@ app.command("evaluate")(evaluate.evaluate_command)
 app.command("predict")(predict.predict_command)
 app.command("encode")(encode.encode_command)
 app.command("explain")(explain.explain_command)
+app.command("shrink")(shrink.shrink_command)
 app.command("info")(info.info_command)
 app.command("calibrate")(calibrate.calibrate_command)
 app.command("sweep")(sweep.sweep_command)
@@ -79,7 +81,6 @@ def options(
     screen = logging.StreamHandler(sys.stderr)
     screen.setLevel(logging.INFO)
     screen.setFormatter(LogFormatter())
-    screen.addFilter(is_for_screen)
     logging.basicConfig(level=logging.INFO, handlers=[screen])
     be_quiet(quiet)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from labelwise.formatting import IN_RESULTS, json_text, printable
+from labelwise.formatting import json_text, printable
 
 
 def echo(text: str, err: bool = False, nl: bool = True) -> None:
@@ -18,11 +18,6 @@ def echo(text: str, err: bool = False, nl: bool = True) -> None:
 def echo_json(value: Any) -> None:
     """Print JSON for programs."""
     typer.echo(json_text(value, indent=1))
-
-
-def is_for_screen(record: logging.LogRecord) -> bool:
-    """False for what a command prints with its results; the log of a run keeps it."""
-    return not getattr(record, IN_RESULTS, False)
 
 
 class LogFormatter(logging.Formatter):
