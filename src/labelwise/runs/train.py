@@ -58,7 +58,7 @@ def train(config: RunConfig, force: bool = False, begin: float | None = None) ->
             method = config.make_method()
             method.check_needs()
             check_device(method, config.run.device)
-        return _train(config, run, force)
+        return _train(config, run, force, begin)
 
 
 def check_device(method: Method, given: str | None) -> None:
@@ -71,7 +71,7 @@ def check_device(method: Method, given: str | None) -> None:
         raise ConfigError(f"run.device: {method.name} computes on the CPU; leave out {given}")
 
 
-def _train(config: RunConfig, run: RunFolder, force: bool) -> RunFolder:
+def _train(config: RunConfig, run: RunFolder, force: bool, begin: float) -> RunFolder:
     with (
         using_threads(config.run.threads),
         run.open_for_run(config, force),
