@@ -22,10 +22,10 @@ from labelwise.errors import ConfigError, DataError, NotFittedError
 from labelwise.fit_context import FitContext, limited_time
 from labelwise.methods.calibration import Calibration
 from labelwise.methods.capabilities import Capabilities
-from labelwise.methods.card import CalibrationNote, Card, card_of
+from labelwise.methods.card import Card, card_of
 from labelwise.methods.estimator import Estimator
 from labelwise.methods.feature_width import FeatureWidth
-from labelwise.methods.inputs import Documents, as_dataset, as_documents, predict_in_blocks, predict_in_time
+from labelwise.methods.inputs import Documents, as_dataset, as_documents
 from labelwise.methods.label_file import ModelLabels
 from labelwise.methods.label_filter import LabelFilter
 from labelwise.methods.model_folder import (
@@ -37,11 +37,8 @@ from labelwise.methods.model_folder import (
     write_model,
 )
 from labelwise.methods.predictions import (
-    CALIBRATION_K,
     check_scores,
-    checked_k,
     checked_limits,
-    k_from_data,
     limited,
 )
 from labelwise.methods.training_documents import TrainingDocuments
@@ -237,39 +234,11 @@ class Method(Estimator, Capabilities):
         CalibrationReport
             Threshold, expected precision and recall, and calibration error before and after; `print` shows a summary.
         """
-        from labelwise.methods.threshold import calibrated
-        from labelwise.metrics.evaluate import check_truth
+        from labelwise.methods.calibrate import calibrate
 
         self._check_fitted()
         dataset = as_dataset(data, labels, (self.input_,), self.label_names_).align(self.label_names_)
-        if len(dataset) == 0:
-            raise DataError(f"{dataset.name}: there are no documents to calibrate on")
-        check_truth(dataset.labels, dataset.name)
-        count = k_from_data(CALIBRATION_K, self.trained_on_) if k is None else checked_k(k)
-
-        known: TopK | None = None
-        if budget.is_limited:
-            done, known = predict_in_time(
-                lambda part: self._ranked(self._as_documents(part), count), dataset, "calibrating", budget
-            )
-            if len(done) < len(dataset):
-                log.info("calibrating: ended by the time budget after %d of %d documents", len(done), len(dataset))
-                dataset = dataset.take(done)
-
-        def ranked(rows: np.ndarray | None, k: int) -> TopK:
-            if rows is None and k == count and known is not None:
-                return known
-            chosen = dataset if rows is None else dataset.take(rows)
-            return predict_in_blocks(lambda part: self._ranked(self._as_documents(part), k), chosen, "calibrating")
-
-        n_labels = len(self.label_names_)
-        self.calibration_, report = calibrated(ranked, dataset, count, precision, None if k is not None else n_labels)
-        if self.trained_on_ is not None:
-            report = replace(report, n_seen=self.trained_on_.overlap(dataset, self.input_).seen)
-        self.card_ = self.card_.model_copy(update={"calibration": CalibrationNote.of(report, dataset.name)})
-        for remark in report.remarks():
-            log.warning("calibration: %s", remark)
-        return report
+        return calibrate(self, dataset, k, precision, budget)
 
     @property
     def threshold_(self) -> float | None:
