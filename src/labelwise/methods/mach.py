@@ -90,6 +90,7 @@ class Mach(Method):
     validates = True
     chooses_labels = True
     trains_in_parts = True
+    presets = {"cpu": {"repetitions": 4, "buckets": 300, "training": {"batch_size": 64}}}
 
     class Config(BaseConfig):
         """Parameters."""
