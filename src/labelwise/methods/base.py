@@ -299,7 +299,10 @@ class Method(Estimator, Capabilities):
         for kind in self.inputs:
             if getattr(dataset, kind) is not None:
                 return kind
-        raise DataError(f"{dataset.name}: {self.name} needs {' or '.join(self.inputs)}, the data has none")
+        hint = ""
+        if self.inputs == ("features",) and dataset.texts is not None:
+            hint = "; texts become features with labelwise.features.tfidf.Tfidf, or inside the method with TextFeatures"
+        raise DataError(f"{dataset.name}: {self.name} needs {' or '.join(self.inputs)}, the data has none{hint}")
 
     # --- hooks of a method ---
 
