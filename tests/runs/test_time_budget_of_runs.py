@@ -20,7 +20,12 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def config(tmp_path):
-    lw.write(planted("texts", n_documents=600, n_labels=20), tmp_path / "data.jsonl")
+    data = planted("texts", n_documents=600, n_labels=20)
+    lw.write(data, tmp_path / "data.jsonl")
+    lines = (tmp_path / "data.jsonl").read_text().splitlines()
+    rare = [{**json.loads(line), "labels": [f"only {number}"]} for number, line in enumerate(lines[::6])]
+    with (tmp_path / "data.jsonl").open("a") as file:  # labels of single documents, most of them not evaluated
+        file.writelines(json.dumps({**one, "text": f"{one['text']} again"}) + "\n" for one in rare)
     values = {
         "data": {"train": str(tmp_path / "data.jsonl"), "test_fraction": 0.5, "valid_fraction": 0.4},
         "model": {"method": "linear_tree", "trees": 1},
@@ -63,7 +68,7 @@ def test_scores_are_those_of_the_documents_there_was_time_for(clock, config, mon
     done = labelwise("train", config)
     run = config.parent / "run"
     results = json.loads((run / "results.json").read_text())
-    assert 32 <= results["n_documents"] < results["n_available"] == 300
+    assert 32 <= results["n_documents"] < results["n_available"] == 350
     assert results["n_documents"] == results["evaluation"]["n_documents"]
     calibration = json.loads((run / "calibration.json").read_text())
     assert 32 <= calibration["n_documents"] < 120
