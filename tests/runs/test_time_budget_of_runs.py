@@ -40,9 +40,9 @@ def test_stages_have_their_parts(clock, tmp_path):
     clock.now += 20
     assert times.for_fit(refit=False).remaining() == 280 - 66
     clock.now += 200
-    assert times.for_evaluation().remaining() == 80 - 11
-    assert times.for_calibration(has_test=True).remaining() == pytest.approx(23)
-    assert times.for_calibration(has_test=False).remaining() == pytest.approx(69)
+    assert times.for_evaluation().remaining() == 80 - 13
+    assert times.for_calibration(has_test=True).remaining() == pytest.approx(67 / 3)
+    assert times.for_calibration(has_test=False).remaining() == pytest.approx(67)
     assert (times.allows("report", 79.0), times.allows("report", 81.0)) == (True, False)
     times.interrupted()
     again = RunTime(300.0, tmp_path / "time.json")
@@ -51,7 +51,7 @@ def test_stages_have_their_parts(clock, tmp_path):
     twice = RunTime(300.0, tmp_path / "other.json")
     assert twice.for_fit(refit=True).remaining() == 117
     clock.now += 117
-    assert twice.for_evaluation().remaining() == 183 - 11 - 117
+    assert twice.for_evaluation().remaining() == 183 - 13 - 117
     unlimited = RunTime(None, tmp_path / "none.json")
     assert not unlimited.for_fit(refit=False).is_limited
     assert unlimited.allows("report", 1e9)
