@@ -25,7 +25,7 @@ from labelwise.config import Config
 from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFittedError
 from labelwise.features.rows import FeatureRows
 from labelwise.features.text_blocks import RowRange, Worker, process_texts
-from labelwise.features.vocabulary import Counting, Counts, Terms, choose, column_order, count, most_frequent
+from labelwise.features.vocabulary import Counting, Counts, Terms, choose, column_order, count, most_frequent, unknown_terms
 from labelwise.kernels.text.term_rows import UNKNOWN, count_kept, look_up, write_columns, write_rows
 from labelwise.kernels.text.term_table import TermTable, as_bytes, as_positions
 from labelwise.kernels.text.words import folding_table
@@ -159,6 +159,27 @@ class Tfidf:
             documents, lambda: _Reader(documents, self, lookup, row_ends[1:]), "computing TF-IDF"
         )
         return _joined(row_ranges, row_ends, self.n_features)
+
+    def extended(self, texts: Strings | Iterable[str], n_documents: int) -> Tfidf:
+        """With columns for the terms that only these texts have, after the others, whose weights stay the same.
+
+        `n_documents` were counted before. With `max_features` or `hash_bits` there are no new columns.
+        """
+        config = self.config
+        if config.hash_bits is not None or config.max_features is not None:
+            return self
+        documents = _as_strings(texts)
+        terms, _ = self._count(documents, keep=False)
+        total = n_documents + len(documents)
+        new = unknown_terms(terms, self.vocabulary_, total, config.min_df, config.max_df)
+        if not len(new):
+            return self
+        extended = Tfidf(config)
+        extended.vocabulary_ = self.vocabulary_ + terms.table.spell(new)
+        extended.idf_ = (
+            None if self.idf_ is None else np.append(self.idf_, np.log((1 + total) / (1 + terms.frequency[new])) + 1)
+        )
+        return extended
 
     def terms(self, columns: Iterable[int] | np.ndarray) -> list[str]:
         """The terms of some columns."""

@@ -17,6 +17,7 @@ from pydantic import Field
 from labelwise import pages
 from labelwise.config import Config
 from labelwise.features.rows import FeatureRows
+from labelwise.linear.initial_weights import InitialWeights
 from labelwise.linear.weights import ChunkPart
 from labelwise.parallel import run_all
 from labelwise.progress import progress
@@ -58,13 +59,24 @@ class Chunk:
 
 
 class LevelTrainer:
-    """Trains the chunks of a level. Targets are CSR with columns in tree order."""
+    """Trains the chunks of a level. Targets are CSR with columns in tree order.
+
+    With `initial` the solver starts from these weights instead of zeros, and parts have all weights of their chunk:
+    those of features that do not occur in its documents are unchanged.
+    """
 
     def __init__(
-        self, features: FeatureRows, norms: np.ndarray, targets: Any, solver: SolverConfig, weighted: bool, seed: int
+        self,
+        features: FeatureRows,
+        norms: np.ndarray,
+        targets: Any,
+        solver: SolverConfig,
+        weighted: bool,
+        seed: int,
+        initial: InitialWeights | None = None,
     ) -> None:
         self.features, self.norms, self.targets, self.solver = features, norms, targets, solver
-        self.weighted, self.seed = weighted, seed
+        self.weighted, self.seed, self.initial = weighted, seed, initial
         self._scratch = threading.local()
 
     def train(
@@ -120,6 +132,7 @@ class LevelTrainer:
         row_counts = np.zeros(count, np.int32)
         cuts = np.empty(LANES, np.float32)
         lane_type = np.uint16 if chunk.last - chunk.first <= 1 << 16 else np.uint32
+        before_rows = None if self.initial is None else self.initial.rows(chunk.first, features)
         for first in range(chunk.first, chunk.last, LANES):
             width = min(LANES, chunk.last - first)
             chunk_rows.lane_targets(
@@ -128,6 +141,10 @@ class LevelTrainer:
             )  # fmt: skip
             weights[:] = 0
             offsets = np.zeros(LANES, np.float32)
+            if self.initial is not None and before_rows is not None:
+                self.initial.load(before_rows, first, width, weights)
+                if solver.bias > 0:
+                    offsets[:width] = self.initial.level.bias[first : first + width] / np.float32(solver.bias)
             dual_descent.solve_lanes(
                 starts, ends, indices, values, rows, dense, first_dense, norms, signs, costs, self.weighted, width,
                 loss, np.float32(solver.bias), np.float32(solver.tolerance), solver.max_passes, self.seed + first,
@@ -143,7 +160,10 @@ class LevelTrainer:
             chunk_rows.write_kept(weights, count, width, cuts, first - chunk.first, *group)
             kept.append(group)
             biases.append(offsets[:width] * np.float32(solver.bias))
-        return _assembled(features, row_counts, kept, np.concatenate(biases))
+        part = _assembled(features, row_counts, kept, np.concatenate(biases))
+        if self.initial is None:
+            return part
+        return self.initial.completed(part, features, chunk.first, chunk.last, solver.max_weights)
 
     def _local(self, chunk: Chunk) -> tuple[Any, ...]:
         """The chunk's rows with features renumbered; chunks with much of the data use it without a copy.

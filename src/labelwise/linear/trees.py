@@ -21,6 +21,7 @@ from labelwise.features.feature_order import FeatureOrder, OrderedFeatures
 from labelwise.features.rows import as_csr
 from labelwise.linear.beam import POST_PROCESSORS, LabelChoice, TreeSearch
 from labelwise.linear.explain import TreeExplainer
+from labelwise.linear.learn_tree import NewExamples, learn_tree
 from labelwise.linear.memory_estimate import bytes_of, check_memory, training_need
 from labelwise.linear.settings import SearchSettings, TrainingSettings
 from labelwise.linear.shards import ChunkShards
@@ -75,6 +76,18 @@ class LinearTrees:
             levels = train_tree(examples, tree, targets, settings, seed, shards, number)
             trained.trees.append((tree, [level.stored_as(settings.precision) for level in levels]))
         return trained
+
+    def learned(self, features: Any, labels: Any, settings: TrainingSettings) -> LinearTrees:
+        """The trees after training on more documents, whose labels after those of the trees are new.
+
+        Features after those of the trees are new as well. These trees do not change.
+        """
+        order = self.order if features.shape[1] == len(self.order.original) else self.order.extended(features.shape[1])
+        learned = LinearTrees(order)
+        examples = NewExamples(order.rows(features), labels)
+        for (tree, levels), seed in zip(self.trees, settings.seeds(len(self.trees)), strict=True):
+            learned.trees.append(learn_tree(examples, tree, levels, settings, seed))
+        return learned
 
     # --- prediction ---
 

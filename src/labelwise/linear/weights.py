@@ -172,6 +172,27 @@ class ChunkedWeights:
             values = np.rint(self.values / scales[children]).astype(np.int8)
         return replace(self, values=values, scales=scales)
 
+    def as_float32(self) -> ChunkedWeights:
+        """The same weights in 32 bits."""
+        if self.values.dtype == np.float32:
+            return self
+        values = self.values.astype(np.float32)
+        if len(self.scales):
+            values *= self.scales[self.entry_children()]
+        return replace(self, values=values, scales=np.empty(0, np.float32))
+
+    def part(self, chunk: int) -> ChunkPart:
+        """One chunk of a level in 32 bits."""
+        low, high = self.chunk_offsets[chunk : chunk + 2]
+        entries, children = slice(*self.row_offsets[[low, high]]), slice(*self.children_offsets[chunk : chunk + 2])
+        counts = np.diff(self.row_offsets[low : high + 1])
+        return ChunkPart(self.features[low:high], counts, self.lanes[entries], self.values[entries], self.bias[children])
+
+    def with_children(self, children_offsets: np.ndarray, bias: np.ndarray) -> ChunkedWeights:
+        """A level in 32 bits with more children, without weights, at the end of its chunks."""
+        lanes = self.lanes.astype(_lane_type(children_offsets), copy=False)
+        return replace(self, children_offsets=children_offsets, bias=bias, lanes=lanes)
+
     def to_tensors(self, prefix: str) -> dict[str, np.ndarray]:
         """The arrays by name."""
         return {f"{prefix}.{name}": getattr(self, name) for name in _ARRAYS}
