@@ -19,8 +19,9 @@ def test_pages_tell_both_ways_with_the_version_of_the_makefile(page):
 
 
 def test_methods_point_there():
-    for page in ("text-encoder", "attention-xml"):
-        assert "<neural-parts>" in (ROOT / "docs" / "methods" / f"{page}.md").read_text()
+    assert "## Neural methods\n" in (ROOT / "docs" / "quickstart.md").read_text()
+    for page in ("text-encoder", "attention-xml", "mach"):
+        assert "(../quickstart.md#neural-methods)" in (ROOT / "docs" / "methods" / f"{page}.md").read_text()
 
 
 def test_the_message_about_torch_names_the_cpu_build():

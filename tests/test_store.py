@@ -9,12 +9,12 @@ from hypothesis.extra import numpy as hnp
 from safetensors.numpy import load_file, save_file
 from scipy import sparse
 
-from labelwise import store
+from labelwise import store, tensor_file
 from labelwise.errors import ConfigError, ModelFormatError
 from labelwise.strings import Strings
 
 arrays = hnp.arrays(
-    st.sampled_from([np.dtype(name) for name in store._TYPE_NAMES]),
+    st.sampled_from([np.dtype(name) for name in tensor_file.TYPE_NAMES]),
     hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5),
 )
 

@@ -21,6 +21,7 @@ _MODULES = {
     "Strings": "labelwise.strings",
     "TextEncoder": "labelwise.methods.text_encoder",
     "TopK": "labelwise.topk",
+    "concat": "labelwise.data.concat",
     "dataset": "labelwise.data.catalogue",
     "evaluate": "labelwise.metrics.evaluate",
     "load": "labelwise.methods.base",
@@ -35,6 +36,7 @@ __all__ = ["__version__", *_MODULES]
 
 if TYPE_CHECKING:
     from labelwise.data.catalogue import dataset as dataset
+    from labelwise.data.concat import concat as concat
     from labelwise.data.dataset import Dataset as Dataset
     from labelwise.data.read import read as read
     from labelwise.data.read import read_splits as read_splits

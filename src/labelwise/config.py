@@ -47,19 +47,23 @@ class Config(BaseModel):
     def _completed_section(self, given: Any) -> Any:
         """Complete a section given as a mapping or as a config of this class; anything else is returned unchanged."""
         if type(given) is type(self):
-            given = given._given_fields()
+            given = given.given_fields()
         return self.completed(given) if isinstance(given, Mapping) else given
 
-    def _given_fields(self) -> dict[str, Any]:
+    def given_fields(self) -> dict[str, Any]:
         """The fields that were set explicitly."""
         return {name: getattr(self, name) for name in self.model_fields_set}
+
+    def __repr_args__(self) -> Any:
+        """The fields that were set explicitly: the whole config would fill a screen."""
+        return [(name, getattr(self, name)) for name in type(self).model_fields if name in self.model_fields_set]
 
     def completed(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """`given`, with missing fields filled from the fields that were set explicitly in this config.
 
         Classes whose fields depend on each other override this to drop what contradicts `given`.
         """
-        own = self._given_fields()
+        own = self.given_fields()
         nested = {
             name: own[name]._completed_section(value)
             for name, value in given.items()

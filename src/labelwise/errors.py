@@ -48,11 +48,12 @@ class NotFittedError(LabelwiseError, ValueError, AttributeError):
 
 
 class MissingDependencyError(LabelwiseError, ImportError):
-    """An optional package is needed; the message names the extra that installs it."""
+    """An optional package is needed; the message names the extra that installs it, if there is one."""
 
-    def __init__(self, package: str, extra: str, purpose: str) -> None:
+    def __init__(self, package: str, extra: str | None, purpose: str) -> None:
         first = "; on a CPU install the CPU build of torch before that" if package == "torch" else ""
-        super().__init__(f"{purpose} needs the package '{package}': pip install 'labelwise[{extra}]'{first}")
+        wanted = package if extra is None else f"'labelwise[{extra}]'"
+        super().__init__(f"{purpose} needs the package '{package}': pip install {wanted}{first}")
 
 
 def check_installed(purpose: str, extra: str, *packages: str) -> None:
@@ -72,10 +73,18 @@ def import_required(purpose: str, extra: str, *packages: str) -> None:
 
 
 def did_you_mean(given: str, accepted: Iterable[str]) -> str:
-    """A hint that names the most similar accepted word, or all of them when none is similar."""
+    """A hint: the most similar accepted word, else those with a word in common (tree_count, trees), else all."""
     words = [str(word) for word in accepted]
     near = difflib.get_close_matches(given, words, n=1, cutoff=0.6)
+    if not near:
+        parts = _word_stems(given)
+        near = [word for word in words if parts & _word_stems(word)][:3]
     if near:
-        return f"did you mean '{near[0]}'?"
+        return f"did you mean {' or '.join(repr(word) for word in near)}?"
     shown = ", ".join(words[:20]) + (", ..." if len(words) > 20 else "")
     return f"accepted: {shown}" if words else "nothing is accepted here"
+
+
+def _word_stems(name: str) -> set[str]:
+    """The words of a name like tree_count, without the s of plurals."""
+    return {part.removesuffix("s") for part in name.lower().split("_") if len(part) > 2}

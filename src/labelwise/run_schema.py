@@ -14,15 +14,17 @@ from typing import Any, TypeVar
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from labelwise.errors import DataError
+from labelwise.errors import ConfigError, DataError
+from labelwise.store import MANIFEST
 
 CONFIG, STATE, METRICS, LOG, MODEL = "config.yml", "state.json", "metrics.jsonl", "log.txt", "model"
 RESULTS, MACHINE, LABELS, EXAMPLES = "results.json", "machine.json", "labels.tsv", "examples.jsonl"
 REPORT, CALIBRATION, INSPECTION = "report.html", "calibration.json", "inspection.json"
 CHECKPOINTS = "checkpoints"
+PREDICTIONS = "predictions.safetensors"
 SCRATCH = ".rows"
 """Folder for the rows of memory-mapped data while a process uses them."""
-WRITTEN_FILES = (CONFIG, METRICS, LOG, CALIBRATION, RESULTS, MACHINE, LABELS, EXAMPLES, INSPECTION, REPORT)
+WRITTEN_FILES = (CONFIG, METRICS, LOG, CALIBRATION, RESULTS, MACHINE, LABELS, EXAMPLES, PREDICTIONS, INSPECTION, REPORT)
 WRITTEN_FOLDERS = (MODEL, CHECKPOINTS, SCRATCH)
 FORMAT = "labelwise-run"
 FINISHED, RUNNING, FAILED, CLEARING = "finished", "running", "failed", "clearing"
@@ -292,6 +294,16 @@ def is_run_folder(folder: Path) -> bool:
 def is_finished(folder: Path) -> bool:
     """Whether a folder holds a finished run."""
     return _state_or_nothing(folder).get("status") == FINISHED
+
+
+def model_folder(path: str | Path) -> Path:
+    """The model folder itself, or the one inside a run folder."""
+    folder = Path(path)
+    if not (folder / MANIFEST).exists() and (folder / STATE).exists():
+        if not (folder / MODEL / MANIFEST).exists():
+            raise ConfigError(f"{folder}: this run has no model yet; run its train command again to resume it")
+        return folder / MODEL
+    return folder
 
 
 def _state_or_nothing(folder: Path) -> dict[str, Any]:

@@ -24,20 +24,14 @@ from labelwise import __version__
 from labelwise.atomic import find_old_copy, replace_folder
 from labelwise.checks import LARGEST_WEIGHT, are_offsets, are_weights, in_range, is_non_decreasing
 from labelwise.errors import ConfigError, ModelFormatError
-from labelwise.mapped import in_pieces
 from labelwise.strings import Strings
+from labelwise.tensor_file import map_tensors as map_tensors
+from labelwise.tensor_file import tensor_file_parts
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 MAX_JSON_BYTES = 64 << 20
-MAX_HEADER_BYTES = 64 << 20
 MAX_COLUMNS = 1 << 31
-
-_TYPE_NAMES = {
-    "float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "int16": "I16",
-    "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
-}  # fmt: skip
-_TYPES = {name: np.dtype(dtype) for dtype, name in _TYPE_NAMES.items()}
 
 
 # --- writing -----------------------------------------------------------------------------------------------------
@@ -61,10 +55,7 @@ class FolderWriter:
 
     def write_tensors(self, name: str, tensors: Mapping[str, np.ndarray]) -> None:
         """Write a safetensors file, array by array without a copy of the whole."""
-        arrays = {
-            key: np.asarray(value, order="C") for key, value in tensors.items()
-        }  # np.ascontiguousarray would turn a scalar into a vector
-        self._write(name, _safetensors_parts(arrays))
+        self._write(name, tensor_file_parts(tensors))
 
     def _write(self, name: str, parts: Any) -> None:
         digest, size = hashlib.sha256(), 0
@@ -76,29 +67,6 @@ class FolderWriter:
             file.flush()
             os.fsync(file.fileno())
         self.files[name] = {"bytes": size, "sha256": digest.hexdigest()}
-
-
-def _safetensors_parts(arrays: Mapping[str, np.ndarray]) -> Iterator[bytes | memoryview]:
-    """Header and data of a safetensors file. Wide types come first so that every array is aligned to its type."""
-    order = sorted(arrays, key=lambda key: (-arrays[key].dtype.itemsize, key))
-    header: dict[str, Any] = {}
-    offset = 0
-    for key in order:
-        array = arrays[key]
-        if array.dtype.name not in _TYPE_NAMES:
-            raise TypeError(f"tensor {key}: dtype {array.dtype} cannot be stored")
-        header[key] = {
-            "dtype": _TYPE_NAMES[array.dtype.name],
-            "shape": list(array.shape),
-            "data_offsets": [offset, offset + array.nbytes],
-        }
-        offset += array.nbytes
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    yield len(text).to_bytes(8, "little") + text
-    for key in order:
-        if arrays[key].nbytes:
-            yield from (piece.data for piece in in_pieces(arrays[key].reshape(-1).view(np.uint8)))
 
 
 @contextmanager
@@ -263,45 +231,6 @@ def _load_json(path: Path) -> Any:
         raise ModelFormatError(f"{path}: not valid JSON: {error}") from None
     except OSError as error:
         raise ModelFormatError(f"{path}: cannot be read: {error.strerror}") from None
-
-
-def map_tensors(path: str | Path) -> dict[str, np.ndarray]:
-    """The arrays of any safetensors file, mapped read-only; every offset and shape is checked first."""
-    path = Path(path)
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > min(MAX_HEADER_BYTES, size - 8):
-            raise ModelFormatError(f"{path}: not a safetensors file, or cut short")
-        try:
-            header = json.loads(file.read(length))
-        except (ValueError, RecursionError) as error:
-            raise ModelFormatError(f"{path}: the safetensors header is damaged: {error}") from None
-    if not isinstance(header, dict):
-        raise ModelFormatError(f"{path}: the safetensors header is damaged")
-    header.pop("__metadata__", None)
-    begin = 8 + length
-    # an empty range cannot be mapped; a plain array, because every call of a kernel with a memmap costs 10 us more
-    mapped = np.asarray(np.memmap(path, np.uint8, "r", offset=begin)) if size > begin else np.empty(0, np.uint8)
-    return {key: _tensor(path, key, entry, mapped) for key, entry in header.items()}
-
-
-def _tensor(path: Path, key: str, entry: Any, data: np.ndarray) -> np.ndarray:
-    damaged = ModelFormatError(f"{path}: tensor {key!r} has a damaged description")
-    try:
-        dtype = _TYPES[entry["dtype"]]
-        shape, (start, end) = entry["shape"], entry["data_offsets"]
-        if not all(type(n) is int and n >= 0 for n in (*shape, start, end)):
-            raise damaged
-    except (KeyError, TypeError, ValueError):
-        raise damaged from None
-    count = 1
-    for n in shape:
-        count *= n
-    if start > end or end > len(data) or count * dtype.itemsize != end - start or len(shape) > 32:
-        raise ModelFormatError(f"{path}: tensor {key!r} does not lie inside the file")
-    tensor = data[start:end].view(dtype)
-    return (tensor if tensor.flags.aligned else tensor.copy()).reshape(shape)
 
 
 # --- strings and sparse matrices as tensors ----------------------------------------------------------------------

@@ -18,9 +18,17 @@ from labelwise.errors import DataError
 class Strings(Sequence[str]):
     """A list of str over one buffer; ``buffer[starts[i]:ends[i]]`` is text ``i`` in valid UTF-8."""
 
-    __slots__ = ("_positions", "buffer", "distinct", "ends", "starts")
+    __slots__ = ("_positions", "buffer", "column_numbers", "distinct", "ends", "starts")
 
-    def __init__(self, buffer: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> None:
+    def __init__(
+        self, buffer: np.ndarray | Iterable[str], starts: np.ndarray | None = None, ends: np.ndarray | None = None
+    ) -> None:
+        """From any strings, or from a buffer with starts and ends."""
+        if starts is None or ends is None or not isinstance(buffer, np.ndarray):
+            if starts is not None or ends is not None:
+                raise ValueError("Strings takes a list of str, or a uint8 buffer with starts and ends")
+            given = Strings.of(buffer)  # type: ignore[arg-type]
+            buffer, starts, ends = given.buffer, given.starts, given.ends
         if buffer.dtype != np.uint8 or starts.shape != ends.shape or starts.ndim != 1:
             raise ValueError("Strings needs a uint8 buffer and two vectors of equal length")
         self.buffer = buffer
@@ -28,6 +36,7 @@ class Strings(Sequence[str]):
         self.ends = ends
         self._positions: dict[str, int] | None = None
         self.distinct: bool | None = None  # whether all differ, None until it is known
+        self.column_numbers = False  # whether these stand for names that a label matrix does not have
 
     @classmethod
     def of(cls, items: Iterable[str] | Strings) -> Strings:
@@ -134,8 +143,8 @@ class Strings(Sequence[str]):
         return self._positions
 
     def __getstate__(self) -> tuple:
-        return self.buffer, self.starts, self.ends
+        return self.buffer, self.starts, self.ends, self.column_numbers
 
     def __setstate__(self, state: tuple) -> None:
-        self.buffer, self.starts, self.ends = state
+        self.buffer, self.starts, self.ends, self.column_numbers = state
         self._positions = self.distinct = None

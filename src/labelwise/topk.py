@@ -13,15 +13,22 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from labelwise.errors import DataError
+from labelwise.errors import DataError, MissingDependencyError
+from labelwise.formatting import printable
 from labelwise.strings import Strings
 
 NO_LABEL = -1
+SHOWN = 3
+"""Documents, and labels of each, in a `repr`."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TopK:
-    """The k best labels of n documents: ``ids`` and ``scores`` of shape [n, k], and the labels' names if known."""
+    """The k best labels of n documents: ``ids`` and ``scores`` of shape [n, k], and the labels' names if known.
+
+    ``for pairs in top`` gives each document's (label name, score) pairs, best first; ``top[i:j]`` some of the
+    documents. NumPy functions do not take it, except `numpy.concatenate`: see `to_lists`, `to_csr` and `to_frame`.
+    """
 
     ids: np.ndarray
     scores: np.ndarray
@@ -52,10 +59,42 @@ class TopK:
             filled = ids != NO_LABEL
             yield [(self._name(i), float(s)) for i, s in zip(ids[filled].tolist(), scores[filled], strict=True)]
 
+    def __repr__(self) -> str:
+        """The size, and the first labels of the first documents."""
+        count = "" if self.label_names is None else f", {len(self.label_names):,} labels"
+        lines = [f"TopK({len(self):,} documents, k={self.k}{count})"]
+        for row, pairs in enumerate(self[:SHOWN].head(SHOWN + 1)):
+            shown = [f"{label[:40]} {score:.4g}" for label, score in pairs[:SHOWN]]
+            lines.append(f"  {row}: " + printable(", ".join(shown + ["..."] * (len(pairs) > SHOWN)) or "no labels"))
+        return "\n".join(lines + ["  ..."] * (len(self) > SHOWN))
+
     @property
     def labels(self) -> list[list[str]]:
         """The names of each document's labels, best first (their ids if there are no names)."""
+        return self.to_lists()
+
+    def to_lists(self) -> list[list[str]]:
+        """The names of each document's labels, best first (their ids if there are no names)."""
         return [[self._name(i) for i in row[row != NO_LABEL].tolist()] for row in self.ids]
+
+    def to_frame(self, documents: Sequence[Any] | None = None) -> Any:
+        """A pandas DataFrame with a row per predicted label: document, rank (from 1), label, score.
+
+        `documents` are the documents' identifiers; their row numbers when not given.
+        """
+        if documents is not None and len(documents) != len(self):
+            raise DataError(f"{len(documents):,} identifiers for predictions of {len(self):,} documents")
+        try:
+            from pandas import DataFrame  # type: ignore[missing-import]
+        except ImportError:
+            raise MissingDependencyError("pandas", None, "to_frame") from None
+        rows, ranks = np.nonzero(self.ids != NO_LABEL)
+        return DataFrame({
+            "document": rows if documents is None else [documents[row] for row in rows.tolist()],
+            "rank": ranks + 1,
+            "label": [self._name(i) for i in self.ids[rows, ranks].tolist()],
+            "score": self.scores[rows, ranks],
+        })  # fmt: skip
 
     def _name(self, label: int) -> str:
         return str(label) if self.label_names is None else self.label_names[label]
@@ -63,6 +102,15 @@ class TopK:
     def head(self, k: int) -> TopK:
         """Only the first k ranks."""
         return TopK(self.ids[:, :k], self.scores[:, :k], self.label_names)
+
+    def padded(self, k: int) -> TopK:
+        """With empty ranks at the end up to k; the same object if there are as many already."""
+        missing = k - self.k
+        if missing <= 0:
+            return self
+        ids = np.pad(self.ids, ((0, 0), (0, missing)), constant_values=NO_LABEL)
+        scores = np.pad(self.scores, ((0, 0), (0, missing)), constant_values=-np.inf)
+        return TopK(ids, scores, self.label_names)
 
     def above(self, threshold: float) -> TopK:
         """Without predictions whose score is below the threshold."""
@@ -103,6 +151,17 @@ class TopK:
         best[rows[kept], rank[kept]] = matrix.data[order][kept]
         return cls(ids, best, label_names)
 
+    def __array__(self, *args: Any, **options: Any) -> np.ndarray:
+        raise TypeError(
+            "predictions have no single array: use top.ids, top.scores, top.to_lists(), top.to_csr() or top.to_frame()"
+        )
+
+    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
+        """`numpy.concatenate` of predictions, which scikit-learn's `cross_val_predict` uses; nothing else."""
+        if function is np.concatenate and not options and len(args) == 1 and set(types) == {TopK}:
+            return _in_one_label_space(args[0])
+        return NotImplemented
+
     @classmethod
     def concatenate(cls, parts: Sequence[TopK]) -> TopK:
         """Concatenate the documents of several TopK; all must have the same k and label names."""
@@ -114,6 +173,26 @@ class TopK:
             np.concatenate([p.scores for p in parts]),
             parts[0].label_names,
         )
+
+
+def _in_one_label_space(parts: Sequence[TopK]) -> TopK:
+    """Predictions of models with different labels, over the labels of the first, then those that others add."""
+    names = parts[0].label_names
+    moved: list[TopK] = []
+    for part in parts:
+        if names is None or part.label_names is None or _same_names(part.label_names, names):
+            moved.append(part)
+            continue
+        if names.column_numbers or part.label_names.column_numbers:
+            raise DataError(
+                f"predictions over {len(names):,} and over {len(part.label_names):,} labels without names cannot be "
+                "concatenated: train all models on label matrices with the same columns, or on lists of labels"
+            )
+        new = [name for name in part.label_names if name not in names.positions]
+        names = names + new if new else names
+        ids = np.array([*(names.positions[name] for name in part.label_names), NO_LABEL], np.int32)[part.ids]
+        moved.append(sorted_by_score(ids, part.scores))
+    return TopK.concatenate([TopK(part.ids, part.scores, names) for part in moved])
 
 
 def _same_names(one: Strings | None, other: Strings | None) -> bool:

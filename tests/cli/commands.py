@@ -45,6 +45,24 @@ def labelwise(*arguments, stdin: str | bytes = b"", cwd=None, code: int = 0) -> 
     return done
 
 
+def on_terminal(*arguments, typed: str = "", code: int = 0) -> str:
+    """The command on a terminal of 80 columns where somebody has typed something: all that the terminal shows."""
+    words = list(map(str, arguments))
+    outer, inner = os.openpty()
+    os.write(outer, typed.encode() + b"\x04")
+    with os.fdopen(inner, "rb+", buffering=0) as terminal, mock.patch.dict(os.environ, COLUMNS="80", TERM="dumb"):
+        with _streams(terminal, terminal, terminal), _surroundings(words, None):
+            found = _exit_code(words)
+        os.set_blocking(outer, False)
+        shown = b""
+        with contextlib.suppress(BlockingIOError):
+            while piece := os.read(outer, 1 << 16):
+                shown += piece
+    os.close(outer)
+    assert found == code, shown
+    return shown.decode().replace("\r\n", "\n")
+
+
 def labelwise_process(*arguments, stdin: str | bytes = b"", cwd=None, code: int = 0) -> Finished:
     """The command in a process of its own, where its start, its exit code or its end are the point."""
     process = subprocess.run(

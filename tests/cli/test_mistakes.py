@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import labelwise as lw
 from cli.commands import labelwise
 from labelwise.config import ConfigSource
 
@@ -69,7 +70,6 @@ def test_what_is_typed_after_set(typed, value):
         ("data: x\nmodel: {method: popularity}", "a section with keys is needed, got 'x'"),
         ("data: {path: x}\nmodel: {meth: popularity}", "`method` is missing (given: meth)"),
         ("data: {path: x}\nmodel: {method: popularity}\nevaluate: {metrics: [P@50]}", "set evaluate.k to that"),
-        ("data: {path: books.csv}\nmodel: {method: popularity}", "give a single file as data.train"),
         ("data: {path: eurlex57}\nmodel: {method: popularity}", "did you mean the data set 'eurlex57k'?"),
         ("data: {train: books.csv}\nmodel: {method: popularity}\nrun: {folder: books.csv/x}", "cannot be used"),
     ],
@@ -84,9 +84,9 @@ def test_run_folders_and_models_are_told_apart(books):
     (books / "runs" / "empty" / "state.json").write_text('{"status": "running"}')
     assert "no model yet" in labelwise("predict", "runs/empty", stdin="x\n", cwd=books, code=2).err
     labelwise("train", "books.yml", cwd=books)
-    code = "import labelwise; labelwise.load('runs/books')"
-    done = subprocess.run([sys.executable, "-c", code], cwd=books, capture_output=True, text=True)
-    assert "did you mean runs/books/model?" in done.stderr
+    assert lw.load(books / "runs" / "books").name == "popularity", "a run folder is as good as its model folder"
+    (books / "runs" / "books" / "state.json").unlink()
+    assert "did you mean runs/books/model?" in labelwise("predict", "runs/books", stdin="x\n", cwd=books, code=2).err
     assert "is a file" in labelwise("demo", "books.csv", cwd=books, code=2).err
 
 

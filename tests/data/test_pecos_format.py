@@ -245,3 +245,22 @@ def test_offsets_that_wrap_around_are_refused(tmp_path, kind, offsets):
     matrix.data, matrix.indices, matrix.indptr = arrays["data"], arrays["indices"], arrays["indptr"]
     with pytest.raises(DataError, match="not a valid sparse matrix"):
         Dataset(matrix, texts=["a", "b", "c", "d"])
+
+
+@pytest.mark.parametrize(("name", "dense"), [("feat.npz", False), ("vectors of today.npy", True), ("X_new.npz", False)])
+def test_features_may_have_any_name(tmp_path, name, dense):
+    if dense:
+        np.save(tmp_path / name, FEATURES.toarray())
+    else:
+        sparse.save_npz(tmp_path / name, FEATURES)
+    found = read(tmp_path / name, labels=False)
+    assert (found.n_labels, len(found)) == (0, 3)
+    np.testing.assert_array_equal(found.features if dense else found.features.toarray(), FEATURES.toarray())
+    with pytest.raises(DataError, match=r"the labels are missing: .* X_new\.npz.* --set labels=false"):
+        read(tmp_path / name)
+    sparse.save_npz(tmp_path / f"Y{name[1:]}", LABELS)
+    if name.startswith("X"):
+        assert read(tmp_path / name).labels.nnz == LABELS.nnz
+    else:
+        with pytest.raises(DataError, match="the labels are missing"):
+            read(tmp_path / name)

@@ -10,6 +10,7 @@ from scipy import sparse
 import labelwise as lw
 from labelwise.data.blocks import Blocks
 from labelwise.errors import DataError
+from labelwise.methods.feature_width import FeatureWidth
 from labelwise.methods.inputs import as_dataset, as_documents
 from labelwise.strings import Strings
 
@@ -51,7 +52,7 @@ def test_arrays_keep_their_shape_and_type(given):
     "given", [MATRIX, sparse.csr_array(MATRIX), Blocks(sparse.csr_array(MATRIX[:, :1]), MATRIX[:, 1:])]
 )
 def test_matrices_are_features_or_arrays(given):
-    features = as_documents(given, "features", 2).features
+    features = as_documents(given, "features", FeatureWidth(2)).features
     dense = (
         features
         if isinstance(features, np.ndarray)
@@ -85,12 +86,12 @@ def test_matrices_are_features_or_arrays(given):
 )
 def test_other_kinds_are_refused(kind, given, message):
     with pytest.raises(DataError, match=message):
-        as_documents(given, kind, 2 if kind == "features" else None)
+        as_documents(given, kind, FeatureWidth(2) if kind == "features" else None)
 
 
 @pytest.mark.parametrize("kind", ["texts", "features", "paths", "arrays"])
 def test_no_documents_are_of_any_kind(kind):
-    assert len(as_documents([], kind, 2)) == 0
+    assert len(as_documents([], kind, FeatureWidth(2) if kind == "features" else None)) == 0
 
 
 def test_a_method_decides_what_it_learns_from():

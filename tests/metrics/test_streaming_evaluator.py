@@ -10,7 +10,7 @@ from scipy import sparse
 
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, DataError
-from labelwise.metrics.bootstrap import bootstrap_intervals
+from labelwise.metrics.bootstrap import ResamplingSums
 from labelwise.metrics.evaluate import evaluate
 from labelwise.metrics.streaming import Evaluator
 from labelwise.parallel import using_threads
@@ -171,7 +171,8 @@ def test_intervals_depend_on_the_seed_only():
 def test_numerator_and_denominator_are_drawn_together():
     """If one is always twice the other, every resampled ratio is 2."""
     below = np.random.default_rng(0).random((1, 4096))
-    assert bootstrap_intervals(2 * below, below, 9999, 300, 0)[0] == pytest.approx((2, 2))
+    sums = ResamplingSums(("P@1",), 2 * below, below, 9999, 0)
+    assert sums.intervals(300, 0)["P@1"] == pytest.approx((2, 2))
 
 
 @pytest.mark.parametrize("repeats", [-1, 1.5, True, "many"])

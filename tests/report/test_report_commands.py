@@ -56,7 +56,7 @@ def test_compare_prints_tables_on_a_terminal(two, capsys, terminal, columns):
     assert "**" not in out
     assert max(len(line) for line in out.splitlines() if line[:1] in "│┃┏└") <= columns
     rows = rows_of(out)
-    assert {row[0] for row in rows} == {"tree [1]", "attention"}
+    assert {row[0] for row in rows} == {"tree [1]", "attention", "popularity"}
     cells = {name: [cell for row in rows if row[0] == name for cell in row[1:]] for name in ("tree [1]", "attention")}
     assert cells["tree [1]"][:3] == ["linear_tree", "91.65", "81.79"]
     assert cells["attention"][:3] == ["attention_xml", "* 92.65", "* 82.79"]

@@ -37,14 +37,16 @@ def calibrate_command(
     from labelwise.cli.tables import show_calibration
     from labelwise.config import ConfigSource
     from labelwise.errors import DataError
+    from labelwise.methods.base import load
+    from labelwise.run_schema import model_folder
     from labelwise.runs.folder import RunFolder
     from labelwise.runs.load_data import read_part
-    from labelwise.runs.open_model import model_folder, open_model, read_options
+    from labelwise.runs.open_model import read_options
     from labelwise.runs.train import write_calibration
 
     source = ConfigSource({}, "calibrate").override(overrides or [])
     options = read_options(model, data, source.values, source)
-    fitted = open_model(model)
+    fitted = load(model)
     if fitted.calibration_ is not None and not force:
         raise DataError(f"{model_folder(model)} is calibrated already; --force calibrates it again")
     if split in BIASED_SPLITS:

@@ -131,6 +131,9 @@ def split_command(
     output: Annotated[str, typer.Argument(metavar="OUT", help="Folder for the two parts.")],
     fraction: Annotated[float, typer.Option(help="Fraction of the documents that go to test.")] = 0.1,
     seed: Annotated[int, typer.Option(help="Another seed draws other documents.")] = 0,
+    by: Annotated[
+        str, typer.Option(help="random, or hash: a document is in the same part when the data grows.")
+    ] = "random",
     from_format: FromOption = "auto",
     to_format: ToOption = None,
     split: PartOption = None,
@@ -138,7 +141,7 @@ def split_command(
     settings: ReadOption = None,
     drop: DropOption = None,
 ) -> None:
-    """Draw a test set at random.
+    """Draw a test set, at random or by a hash of each document.
 
     Writes a train part and a test part to OUT, in the input's format unless --to is given.
     """
@@ -147,7 +150,7 @@ def split_command(
 
     source, source_format = _resolve(path, from_format)
     data = read(source, source_format, split, _options(settings))
-    train, test = data.split(fraction, seed)
+    train, test = data.split(fraction, seed, by)
     chosen = to_format or (detect(source).name if source_format == "auto" else source_format)
     write_splits({"train": train, "test": test}, output, chosen, force, drop or [])
     echo(f"{output}: {len(train):,} documents in train, {len(test):,} in test")

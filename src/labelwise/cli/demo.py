@@ -35,9 +35,9 @@ def demo_command(
     from labelwise.data.builders.pydocs import build_pydocs
     from labelwise.data.read import read
     from labelwise.errors import ConfigError
+    from labelwise.methods.base import load
     from labelwise.runs.config import run_config
     from labelwise.runs.folder import RunFolder
-    from labelwise.runs.open_model import open_model
     from labelwise.runs.train import train
 
     root = Path(folder)
@@ -63,4 +63,4 @@ def demo_command(
         return
     shown = [long_enough[(2 * i + 1) * len(long_enough) // (2 * SHOWN)] for i in range(SHOWN)]
     echo(f"\n{METHODS[-1]} on {len(shown)} test documents, with the words that caused each label:")
-    show_documents(open_model(str(root / METHODS[-1])), test, shown)
+    show_documents(load(str(root / METHODS[-1])), test, shown)

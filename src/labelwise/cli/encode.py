@@ -31,9 +31,10 @@ def encode_command(
     from labelwise.config import ConfigSource, validated
     from labelwise.encoders.config import EncoderConfig
     from labelwise.errors import ConfigError
+    from labelwise.run_schema import model_folder
     from labelwise.runs.documents import Request
     from labelwise.runs.encode import encode_file, pretrained_encoder, trained_encoder
-    from labelwise.runs.open_model import model_folder, read_options
+    from labelwise.runs.open_model import read_options
     from labelwise.store import MANIFEST
 
     source = ConfigSource({}, "encode").override(overrides or [])

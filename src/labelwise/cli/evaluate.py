@@ -31,10 +31,11 @@ def evaluate_command(
     from labelwise.cli.tables import show_evaluation
     from labelwise.config import ConfigSource, validated
     from labelwise.data.options import ReadOptions
+    from labelwise.methods.base import load
     from labelwise.runs.config import EvaluateSection
     from labelwise.runs.evaluate import evaluate_model
     from labelwise.runs.load_data import read_part
-    from labelwise.runs.open_model import open_model, read_options, section_of_run
+    from labelwise.runs.open_model import read_options, section_of_run
 
     source = ConfigSource({}, "evaluate").override(overrides or [])
     reading_fields = {key: value for key, value in source.values.items() if key in ReadOptions.model_fields}
@@ -42,7 +43,7 @@ def evaluate_command(
     section = validated(EvaluateSection, {**section_of_run(model, "evaluate"), **evaluation_fields}, source)
     options = read_options(model, data, reading_fields, source)
     target = refuse_existing(output, force) if output not in (None, "-") else None
-    fitted = open_model(model)
+    fitted = load(model)
     documents = read_part(data, format, split, options)
     measured = evaluate_model(fitted, documents, section)
     evaluation = measured.evaluation.to_dict()

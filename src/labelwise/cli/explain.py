@@ -37,12 +37,12 @@ def explain_command(
     from labelwise.cli.sources import stdin_text
     from labelwise.config import ConfigSource
     from labelwise.errors import ConfigError
-    from labelwise.runs.open_model import open_model
+    from labelwise.methods.base import load
 
     if text is not None and data is not None:
         raise ConfigError("give a TEXT or a document of --data, not both")
     source = ConfigSource({}, "explain").override(overrides or [])
-    fitted = open_model(model)
+    fitted = load(model)
     given: Any = text
     if data is not None:
         given = _document(model, data, document, split, format, source)

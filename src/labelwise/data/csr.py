@@ -55,6 +55,13 @@ def csr_of(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tup
     return matrix
 
 
+def widened(matrix: Any, n_columns: int) -> Any:
+    """A sparse matrix with additional empty columns; the arrays are shared."""
+    if matrix.shape[1] == n_columns:
+        return matrix
+    return csr_of(matrix.data, matrix.indices, matrix.indptr, (matrix.shape[0], n_columns))
+
+
 # --- building matrices ----------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ has given them the same columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,16 +17,23 @@ from scipy import sparse
 from labelwise.checks import are_offsets, in_range
 from labelwise.data.blocks import Blocks
 from labelwise.data.csr import pick_rows
+from labelwise.data.document_hash import document_hashes, hash_fractions
 from labelwise.data.label_space import check_distinct, positions_in
-from labelwise.errors import DataError
+from labelwise.errors import ConfigError, DataError, did_you_mean
 from labelwise.mapped import counts_of, in_pieces, mapping_of, release_pages
 from labelwise.strings import Strings
 
 Features = sparse.csr_array | np.ndarray | Blocks
 CSR = sparse.csr_array, sparse.csr_matrix
 """SciPy's newer and older type."""
+RANDOM, HASH = SPLIT_BY = ("random", "hash")
+"""How a split chooses documents: by a seed, or by the content of each."""
 MAX_UNNAMED_LABELS = 1 << 27
 """Most labels that may be named by their column numbers: a damaged shape must not allocate gigabytes."""
+
+
+class EmptyPartError(DataError):
+    """A split would leave one of its two parts without documents."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,9 +43,10 @@ class Dataset:
     Parameters
     ----------
     labels
-        Sparse [documents, labels]; stored values are relevances, 1 unless the source says otherwise.
+        Sparse [documents, labels]; stored values are relevances, 1 unless the source says otherwise. Or a list of
+        labels per document, as in ``Dataset(texts=["a text"], labels=[["one", "two"]])``.
     label_names
-        The identity of each label, unique. Defaults to the column numbers.
+        The identity of each label, unique. Defaults to the labels of the lists, or to the column numbers.
     texts, features, paths, arrays
         Inputs; at least one is required, unless there are no documents. The first axis of an array is the documents,
         the others are those of one document, such as height, width and channels of an image.
@@ -48,9 +56,12 @@ class Dataset:
         The documents' identifiers, if the source has them.
     name
         The source of the data, for messages and reports.
+    open_columns
+        Whether the last columns of sparse features may be missing, as in files that only list those that occur;
+        `read` sets it. Matrices of other sources must have all columns that a model was trained on.
     """
 
-    labels: sparse.csr_array
+    labels: sparse.csr_array = field(default=None)  # type: ignore[assignment]
     label_names: Strings = field(default=None)  # type: ignore[assignment]
     texts: Strings | None = None
     features: Features | None = None
@@ -59,10 +70,15 @@ class Dataset:
     ids: Strings | None = None
     name: str = "data"
     arrays: np.ndarray | None = None
+    open_columns: bool = False
 
     def __post_init__(self) -> None:
-        labels = canonical_csr(self.labels, "labels")
         set_field = object.__setattr__
+        labels: Any = self.labels
+        if not sparse.issparse(labels) and not isinstance(labels, np.ndarray):
+            labels, names = self._from_lists()
+            set_field(self, "label_names", names)
+        labels = canonical_csr(labels, "labels")
         set_field(self, "labels", labels)
         names = (
             _numbered_names(labels.shape[1], self.name) if self.label_names is None else Strings.of(self.label_names)
@@ -78,6 +94,19 @@ class Dataset:
         if self.arrays is not None:
             set_field(self, "arrays", canonical_arrays(self.arrays))
         self._check()
+
+    def _from_lists(self) -> tuple[sparse.csr_array, Strings]:
+        """The label matrix of a list of labels per document."""
+        given, names = self.labels, self.label_names
+        if given is None or isinstance(given, str) or not isinstance(given, Iterable):
+            got = "none" if given is None else type(given).__name__
+            raise DataError(
+                f"{self.name}: labels are a sparse matrix, or a list with each document's labels; got {got}"
+            )
+        if names is not None and not all(isinstance(name, str) for name in names):
+            raise DataError(f"{self.name}: label names must be strings; are the labels given as the second argument? "
+                            "Write Dataset(texts=..., labels=...)")  # fmt: skip
+        return labels_from_lists(given, None if names is None else Strings.of(names))
 
     def _check(self) -> None:
         documents, n_labels = self.labels.shape
@@ -125,20 +154,30 @@ class Dataset:
         }
         return replace(self, labels=pick_rows(self.labels, rows), **picked)
 
-    def split(self, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
-        """Split at random into two data sets: the second has `fraction` of the documents; both keep their order."""
-        chosen = self.split_mask(fraction, seed)
+    def split(self, fraction: float, seed: int = 0, by: str = RANDOM) -> tuple[Dataset, Dataset]:
+        """Split into two data sets: the second has `fraction` of the documents; both keep their order.
+
+        With `by="hash"` the content of a document decides: it is in the same part whatever other documents there are,
+        and so are its duplicates. The second part then has about that fraction.
+        """
+        chosen = self.split_mask(fraction, seed, by)
         return self.take(~chosen), self.take(chosen)
 
-    def split_mask(self, fraction: float, seed: int = 0) -> np.ndarray:
+    def split_mask(self, fraction: float, seed: int = 0, by: str = RANDOM) -> np.ndarray:
         """Mask of the documents that `split` puts into the second data set."""
         if not 0 < fraction < 1:
             raise DataError(f"{self.name}: a split takes a fraction between 0 and 1, got {fraction}")
-        chosen = np.zeros(len(self), bool)
-        size = round(fraction * len(self))
-        if not 0 < size < len(self):
-            raise DataError(f"{self.name}: {fraction:.3g} of {len(self):,} documents leaves one part without any")
-        chosen[np.random.default_rng(seed).permutation(len(self))[:size]] = True
+        if by not in SPLIT_BY:
+            raise ConfigError(f"by: there is no split by '{by}'; {did_you_mean(by, SPLIT_BY)}")
+        if by == HASH:
+            chosen = hash_fractions(document_hashes(self), seed) < fraction
+        else:
+            chosen = np.zeros(len(self), bool)
+            chosen[np.random.default_rng(seed).permutation(len(self))[: round(fraction * len(self))]] = True
+        if not len(self):
+            raise EmptyPartError(f"{self.name}: there are no documents")
+        if chosen.all() or not chosen.any():
+            raise EmptyPartError(f"{self.name}: {fraction:.3g} of {len(self):,} documents leaves one part without any")
         return chosen
 
     def align(self, label_names: Strings) -> Dataset:
@@ -149,6 +188,7 @@ class Dataset:
         """
         if self.label_names is label_names or self.label_names == label_names:
             return self
+        self._check_names(label_names)
         check_distinct(label_names, "align")
         columns = positions_in(self.label_names, label_names)
         new = np.flatnonzero(columns < 0)
@@ -167,6 +207,27 @@ class Dataset:
             texts = candidates[np.where(own < 0, np.arange(len(names)), len(names) + own)]
         return replace(self, labels=labels, label_names=names, label_texts=texts)
 
+    def _check_names(self, others: Strings) -> None:
+        """Refuse to match column numbers of a matrix with the names of another label space."""
+        own = self.label_names
+        if not len(own) or not (own.column_numbers or others.column_numbers):
+            return
+        mine, theirs = (
+            f"{len(names):,} labels {'without names' if names.column_numbers else f'({names[0]!r}, ...)'}"
+            for names in (own, others)
+        )
+        raise DataError(
+            f"{self.name}: {mine} cannot be matched with {theirs}: column numbers only identify labels among "
+            "matrices with the same columns. Give both label names (Dataset(..., label_names=...))"
+        )
+
+
+def mark_as_read(data: Dataset) -> Dataset:
+    """Mark a data set of a file: the last columns may be missing, and numbers are the names of labels."""
+    object.__setattr__(data, "open_columns", True)  # `replace` would check all rows once more
+    data.label_names.column_numbers = False
+    return data
+
 
 def _numbered_names(count: int, what: str) -> Strings:
     """Column numbers as names, for labels without names."""
@@ -174,7 +235,9 @@ def _numbered_names(count: int, what: str) -> Strings:
         raise DataError(
             f"{what}: {count:,} labels without names, at most {MAX_UNNAMED_LABELS:,} are read; is the shape right?"
         )
-    return Strings.numbers(count)
+    names = Strings.numbers(count)
+    names.column_numbers = True
+    return names
 
 
 def _used(labels: sparse.csr_array, piece: int = 1 << 20) -> np.ndarray:
@@ -295,10 +358,8 @@ def canonical_arrays(arrays: Any) -> np.ndarray:
     return array
 
 
-def labels_from_lists(
-    lists: Sequence[Iterable[str | int]], label_names: Strings | None = None
-) -> tuple[sparse.csr_array, Strings]:
-    """A label matrix from a list of labels per document; names in the order of `sorted_label_names`."""
+def labels_from_lists(lists: Iterable[Any], label_names: Strings | None = None) -> tuple[sparse.csr_array, Strings]:
+    """A label matrix from a list of labels, or one label, per document; names as `sorted_label_names` sorts them."""
     rows = [_label_list(row, index) for index, row in enumerate(lists)]
     names = label_names if label_names is not None else sorted_label_names({n for row in rows for n in row})
     column_of = names.positions
@@ -314,6 +375,8 @@ def labels_from_lists(
 
 
 def _label_list(row: Any, index: int) -> list[str]:
+    if isinstance(row, str | int | np.integer):
+        return [str(row)]
     if not isinstance(row, Iterable) or not all(isinstance(label, str | int | np.integer) for label in row):
         raise DataError(f"document {index}: its labels must be a list of names or numbers, got {row!r}")
     return [str(label) for label in row]

@@ -13,10 +13,15 @@ import numpy as np
 from scipy import sparse
 
 from labelwise.data.blocks import Blocks
+from labelwise.mapped import release_pages
 from labelwise.strings import Strings
 
 KINDS = ("texts", "features", "paths", "arrays")
 """Types of documents, the first that is present is hashed."""
+
+
+RELEASED_ENTRIES = 1 << 20
+"""Entries of a mapped matrix after which its pages are released."""
 
 
 def document_hashes(data: Any, kind: str | None = None) -> np.ndarray:
@@ -59,9 +64,14 @@ def _contents(documents: Any) -> Iterable[Any]:
 
 
 def _sparse_rows(matrix: Any) -> Iterable[bytes]:
+    released = 0
     for begin, end in zip(matrix.indptr[:-1].tolist(), matrix.indptr[1:].tolist(), strict=True):
         columns, values = matrix.indices[begin:end], matrix.data[begin:end]
         yield columns.astype("<i8").tobytes() + values.astype("<f4").tobytes()
+        if end - released > RELEASED_ENTRIES:
+            released = end
+            release_pages(matrix.indices)
+            release_pages(matrix.data)
 
 
 def _rows(array: np.ndarray) -> Iterable[bytes]:

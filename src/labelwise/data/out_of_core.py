@@ -26,7 +26,7 @@ from labelwise.data.csr import (
     pick_rows,
     row_indices,
 )
-from labelwise.data.dataset import Dataset, row_pieces
+from labelwise.data.dataset import RANDOM, Dataset, row_pieces
 from labelwise.errors import DataError
 from labelwise.mapped import in_pieces, release_pages
 from labelwise.strings import Strings
@@ -84,9 +84,9 @@ def take_mapped(data: Dataset, rows: Any, folder: Path) -> Dataset:
     return replace(data, labels=select(data.labels), features=select(data.features), **picked)
 
 
-def split_mapped(data: Dataset, fraction: float, seed: int, folder: Path) -> tuple[Dataset, Dataset]:
+def split_mapped(data: Dataset, fraction: float, seed: int, folder: Path, by: str = RANDOM) -> tuple[Dataset, Dataset]:
     """`Dataset.split`, with both parts in files of the folder."""
-    chosen = data.split_mask(fraction, seed)
+    chosen = data.split_mask(fraction, seed, by)
     return take_mapped(data, ~chosen, folder), take_mapped(data, chosen, folder)
 
 
@@ -129,11 +129,16 @@ def _dense_on_disk(pieces: Any, shape: tuple[int, int], folder: Path) -> np.ndar
 # --- merging data sets ----------------------------------------------------------------------------------------------
 
 
-def merge_shards(shards: Sequence[Dataset], name: str, folder: Path | None) -> Dataset:
-    """Concatenate data sets with the same labels and features; in files if a folder is given."""
+def merge_shards(
+    shards: Sequence[Dataset], name: str, folder: Path | None, relation: str = "are shards of one part"
+) -> Dataset:
+    """Concatenate data sets with the same labels and features; in files if a folder is given.
+
+    `relation` is for messages: why they must agree.
+    """
     first = shards[0]
     for other in shards[1:]:
-        _check_compatible(first, other)
+        _check_compatible(first, other, relation)
     texts = {part: [getattr(shard, part) for shard in shards] for part in ("texts", "paths", "ids")}
     merged: dict[str, Any] = {
         part: _concatenate_texts(strings, folder) for part, strings in texts.items() if strings[0] is not None
@@ -142,14 +147,15 @@ def merge_shards(shards: Sequence[Dataset], name: str, folder: Path | None) -> D
         _stack([shard.labels for shard in shards], folder),
         first.label_names,
         features=_stack([shard.features for shard in shards], folder),
+        arrays=None if first.arrays is None else np.concatenate([shard.arrays for shard in shards]),  # type: ignore
         label_texts=next((shard.label_texts for shard in shards if shard.label_texts is not None), None),
         **merged,
         name=name,
     )
 
 
-def _check_compatible(first: Dataset, other: Dataset) -> None:
-    both = f"{first.name} and {other.name} are shards of one part, but"
+def _check_compatible(first: Dataset, other: Dataset, relation: str) -> None:
+    both = f"{first.name} and {other.name} {relation}, but"
     if len(first.label_names) != len(other.label_names):
         raise DataError(
             f"{both} the first has {first.n_labels:,} labels and the second {other.n_labels:,}; all shards "
@@ -162,13 +168,16 @@ def _check_compatible(first: Dataset, other: Dataset) -> None:
             f"{both} label {index} is {mine!r} in the first and {theirs!r} in the second; all shards need the "
             "same label names in the same order"
         )
-    for part in ("texts", "features", "paths", "ids"):
+    for part in ("texts", "features", "paths", "arrays", "ids"):
         mine, theirs = getattr(first, part), getattr(other, part)
         if (mine is None) != (theirs is None):
             raise DataError(f"{both} only one of them has {part}; all need the same")
+    if first.arrays is not None and other.arrays is not None and first.arrays.shape[1:] != other.arrays.shape[1:]:
+        shapes = f"{first.arrays.shape[1:]} in the first and {other.arrays.shape[1:]} in the second"
+        raise DataError(f"{both} the arrays of a document have the shape {shapes}; all need the same")
     if first.features is None or other.features is None:
         return
-    if isinstance(first.features, np.ndarray) != isinstance(other.features, np.ndarray):
+    if type(first.features) is not type(other.features):
         raise DataError(f"{both} only one of them has dense features; all need the same")
     if first.features.shape[1] != other.features.shape[1]:
         raise DataError(
@@ -181,6 +190,11 @@ def _stack(matrices: Sequence[Any], folder: Path | None) -> Any:
     """Stack matrices with the same number of columns vertically."""
     if matrices[0] is None:
         return None
+    if isinstance(matrices[0], Blocks):
+        return Blocks(
+            _stack([matrix.sparse for matrix in matrices], folder),
+            _stack([matrix.dense for matrix in matrices], folder),
+        )
     count, width = sum(matrix.shape[0] for matrix in matrices), matrices[0].shape[1]
     if isinstance(matrices[0], np.ndarray):
         return np.concatenate(matrices) if folder is None else _dense_on_disk(matrices, (count, width), folder)
@@ -198,6 +212,9 @@ def _stack(matrices: Sequence[Any], folder: Path | None) -> Any:
 
 
 def _concatenate_texts(parts: Sequence[Strings], folder: Path | None) -> Strings:
+    if all(part.buffer is parts[0].buffer for part in parts):  # rows selected from one data set: no text is copied
+        starts, ends = (np.concatenate([getattr(part, end) for part in parts]) for end in ("starts", "ends"))
+        return Strings(parts[0].buffer, starts, ends)
     packed = [part.compact() for part in parts]
     offsets = np.cumsum([0, *(len(part.buffer) for part in packed)])
     ends = np.concatenate([part.ends + offset for part, offset in zip(packed, offsets, strict=False)])

@@ -7,8 +7,9 @@ the one with the file's extension, then all others in the order of `FORMATS`, th
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from glob import glob
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+DataPath = str | Path | Sequence[str | Path]
+"""One path or pattern, or several."""
 AUTO = "auto"
 FORMATS: dict[str, str] = {
     "native": "labelwise.data.formats.native",
@@ -40,6 +43,8 @@ FORMATS: dict[str, str] = {
 FIXED_NAMES = ("native", "pecos", "lines")
 LABELS_IN_ONE_STRING = ("csv", "tsv", "lines", "jsonl")
 """Formats whose labels may be one string, split at `label_separator`."""
+READERS_THAT_REPORT = {".tsv": "tsv", ".npz": "pecos", ".npy": "pecos"}
+"""Formats by extension for files that no format recognises: their readers report what is wrong."""
 NAMES_CHECKED = 10_000
 """Label names that are checked for signs of a wrong separator."""
 
@@ -68,8 +73,9 @@ def detect(path: str | Path, labels: bool = True) -> Format:
             return one
     if path.is_file():
         refuse_empty(path.stat().st_size, path)
-    if stem_and_extension(path)[1] == ".tsv":
-        return format_named("tsv")  # its reader reports what is wrong
+    for extension, name in READERS_THAT_REPORT.items():
+        if stem_and_extension(path)[1] == extension:
+            return format_named(name)
     json = first_bytes(path, 64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith((b"{", b"["))
     hint = " It looks like JSON; the format jsonl needs one object per line." if json else ""
     named = f"name it with format (--format NAME), one of {', '.join(FORMATS)}"
@@ -117,7 +123,7 @@ def _has_format(path: Path, one: Format) -> bool:
 
 
 def read(
-    path: str | Path,
+    path: DataPath,
     format: str = AUTO,
     split: str | None = None,
     options: ReadOptions | Mapping[str, Any] | None = None,
@@ -129,7 +135,7 @@ def read(
     Parameters
     ----------
     path
-        A file, or a folder with one or more parts.
+        A file, or a folder with one or more parts; a list of them, or a pattern such as `parts/*.csv`, is read as one.
     format
         One of `FORMATS`; `auto` detects it by the name and the first bytes.
     split
@@ -145,9 +151,16 @@ def read(
     """
     from labelwise.data.options import as_options
 
-    path, options = _check_exists(path), as_options(options)
+    options = as_options(options)
     if not labels:
         options = options.model_copy(update={"labels": False})
+    paths = expand_paths(path)
+    if len(paths) > 1:
+        from labelwise.data.concat import concat
+
+        shown = str(path) if isinstance(path, str | Path) else None
+        return concat((read(one, format, split, options, scratch=scratch) for one in paths), shown, scratch=scratch)
+    path = _check_exists(paths[0])
     if path.is_dir():
         detected, parts = _parts_to_read(path, format)
         return _read_part(detected, _select_part(path, parts, split), options, scratch=scratch)
@@ -199,6 +212,7 @@ def _read_part(
     scratch: str | Path | None = None,
 ) -> Dataset:
     """Read one part, in the label space of `first` if that is given."""
+    from labelwise.data.dataset import mark_as_read
     from labelwise.data.label_texts import attach_label_texts
     from labelwise.data.options import refuse_without_effect
 
@@ -208,6 +222,7 @@ def _read_part(
         data = format.read_mapped(path, options, Path(scratch))
     else:
         data = format.read(path, options)
+    mark_as_read(data)
     if not options.labels:
         return _without_labels(data)
     if format.name in LABELS_IN_ONE_STRING and options.label_separator is None:
@@ -247,6 +262,34 @@ def _select_part(folder: Path, parts: dict[str, Path], split: str | None) -> Pat
         if name in parts:
             return parts[name]
     raise DataError(f"the folder has no part '{split}'; it has {', '.join(parts)}", folder)
+
+
+def expand_paths(path: DataPath) -> list[Path]:
+    """The paths that are meant: one, those of a list, or those that match a pattern, by name; each exists once."""
+    given = [path] if isinstance(path, str | Path) else list(path)
+    if not given:
+        raise ConfigError("a path, or a list of paths, is needed; the list is empty")
+    expanded: list[Path] = []
+    for one in map(Path, given):
+        if _is_pattern(one):
+            matches = sorted(map(Path, glob(str(one), recursive=True)))
+            if not matches:
+                raise DataError("no file or folder matches this pattern", one)
+            expanded += matches
+        else:
+            expanded.append(one)
+    twice = [one for index, one in enumerate(expanded) if one in expanded[:index]]
+    if twice:
+        raise DataError("is given more than once; its documents would count twice", twice[0])
+    return expanded
+
+
+def _is_pattern(path: Path) -> bool:
+    """Whether a path is a pattern: it has a *, ? or [ and does not exist under that name."""
+    try:
+        return any(mark in str(path) for mark in "*?[") and not path.exists()
+    except (OSError, ValueError):
+        return False
 
 
 def _check_exists(path: str | Path) -> Path:

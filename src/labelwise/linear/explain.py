@@ -1,7 +1,7 @@
 """Explain a label's score in a tree of linear classifiers: the nodes on its path and the weights of its classifier.
 
 Reads the stored weights (32, 16 or 8 bits) and costs one path through the tree per label; the beam search itself
-reports whether the beam reached a node.
+reports whether the beam reached a node. `top_contributions` does without the paths, for many documents at once.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ from labelwise.codes.label_path import LabelPath, PathStep
 from labelwise.codes.tree import LabelTree
 from labelwise.linear.beam import POST_PROCESSORS, TreeSearch
 from labelwise.linear.weights import ChunkedWeights
+from labelwise.parallel import ranges, run_all, threads
+
+BLOCK_SUMS = 1 << 22
+"""Contributions that are in memory at a time."""
 
 
 class TreeExplainer:
@@ -107,3 +111,53 @@ def _labels_below(tree: LabelTree, depth: int, node: int) -> tuple[int, int]:
     for parents in tree.parents[depth + 1 :]:
         begin, end = np.searchsorted(parents, (begin, end)).tolist()
     return begin, end
+
+
+def top_contributions(
+    rows: Any, trees: Sequence[tuple[LabelTree, Sequence[ChunkedWeights]]], labels: np.ndarray, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The features with the largest positive contributions to each label's margin, and the contributions.
+
+    `rows` is CSR with sorted int32 indices, `labels` [documents, k] with -1 for none. Contributions are means over the
+    trees, in the labels' own classifiers. Returns features [documents, k, count] (-1 for none) and float64 amounts.
+    """
+    features = np.full((*labels.shape, count), -1, np.int32)
+    amounts = np.zeros(features.shape)
+    if features.size == 0:
+        return features, amounts
+    needed = np.diff(rows.indptr).astype(np.int64) * labels.shape[1]
+    blocks = np.unique(np.searchsorted(np.cumsum(needed), np.arange(0, int(needed.sum()), BLOCK_SUMS), "right"))
+    for begin, end in zip(blocks.tolist(), [*blocks[1:].tolist(), len(labels)], strict=True):
+        part = slice(begin, end)
+        _fill_block(rows[part], trees, labels[part], features[part], amounts[part])
+    return features, amounts
+
+
+def _fill_block(rows: Any, trees: Sequence[Any], labels: np.ndarray, features: np.ndarray, amounts: np.ndarray) -> None:
+    from labelwise.kernels.tree.contributions import add_contributions, largest_contributions
+
+    indptr = rows.indptr.astype(np.int64)
+    sums = np.zeros(int(indptr[-1]) * labels.shape[1])
+    prepared = []
+    for tree, levels in trees:
+        nodes = np.where(labels >= 0, tree.label_positions[labels], -1)
+        level = levels[-1]
+        stored = level.values.view(np.uint16) if level.values.dtype == np.float16 else level.values
+        arrays = [
+            view.view()
+            for view in (
+                level.children_offsets, level.chunk_offsets, level.features, level.row_offsets, level.lanes, stored,
+                level.scales,
+            )
+        ]  # fmt: skip
+        for view in arrays:
+            view.flags.writeable = False  # as those of a loaded model, so that the kernel is compiled once for both
+        chunks = np.where(labels >= 0, tree.parents[-1][nodes], 0)
+        prepared.append((nodes.astype(np.int64), chunks.astype(np.int64), *arrays))
+
+    def fill(part: tuple[int, int]) -> None:
+        for one in prepared:
+            add_contributions(indptr, rows.indices, rows.data, *one, 1 / len(prepared), *part, sums)
+        largest_contributions(indptr, rows.indices, sums, *part, features, amounts)
+
+    run_all(fill, ranges(len(labels), threads()))

@@ -20,7 +20,7 @@ from labelwise.errors import ModelFormatError
 from labelwise.features.feature_order import FeatureOrder, OrderedFeatures
 from labelwise.features.rows import as_csr
 from labelwise.linear.beam import POST_PROCESSORS, LabelChoice, TreeSearch
-from labelwise.linear.explain import TreeExplainer
+from labelwise.linear.explain import TreeExplainer, top_contributions
 from labelwise.linear.learn_tree import NewExamples, learn_tree
 from labelwise.linear.memory_estimate import bytes_of, check_memory, training_need
 from labelwise.linear.settings import SearchSettings, TrainingSettings
@@ -127,6 +127,11 @@ class LinearTrees:
             paths = explainer.explain(row, labels, search.beam)
             by_tree.append([replace(path, features=self.order.original[path.features]) for path in paths])
         return by_tree
+
+    def top_contributions(self, features: Any, labels: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """The features that contribute most to some labels [documents, k], and how much; see `linear.explain`."""
+        found, amounts = top_contributions(self.order.rows(as_csr(features)).sparse, self.trees, labels, count)
+        return np.where(found >= 0, self.order.original[found], -1), amounts
 
     def _prepared(self, post_processor: str) -> list[TreeSearch]:
         """The trees prepared for searching, once per post-processor."""

@@ -1,43 +1,44 @@
-"""The contract of every method: fit, predict, save, load, with scikit-learn's conventions.
+"""The contract of every method: fit, predict, save, load, with scikit-learn's conventions (`Estimator`).
 
 A method is a subclass with a nested ``Config``, a ``name`` and four hooks: `_fit`, `_predict`, `_state`, `_restore`.
 Everything else (checking inputs, names of labels, probabilities, folders on disk, parameters) is here, so that it is
-the same for all. A method that can explain its predictions has a fifth hook, `_explain`.
+the same for all. What only some methods can do is in `capabilities.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from labelwise import store
-from labelwise.config import Config as BaseConfig
-from labelwise.config import validated
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFittedError
 from labelwise.fit_context import FitContext
 from labelwise.methods.calibration import Calibration
+from labelwise.methods.capabilities import Capabilities
+from labelwise.methods.estimator import Estimator
+from labelwise.methods.feature_width import FeatureWidth
 from labelwise.methods.inputs import Documents, as_dataset, as_documents, predict_in_blocks
 from labelwise.methods.label_file import ModelLabels
 from labelwise.methods.label_filter import LabelFilter
 from labelwise.methods.model_folder import STATE_FILE, SavedModel, read_model, write_calibration, write_model
-from labelwise.registry import method_class, methods_that
+from labelwise.methods.predictions import check_scores, checked_k, checked_limits, limited
+from labelwise.registry import method_class
+from labelwise.run_schema import model_folder
 from labelwise.strings import Strings
-from labelwise.topk import NO_LABEL, TopK
+from labelwise.topk import TopK
 
 if TYPE_CHECKING:
-    from labelwise.codes.label_path import LabelPath
     from labelwise.encoders.attention import AttentionMap
     from labelwise.methods.explanation import Explanation
     from labelwise.methods.threshold import CalibrationReport
 
-MAX_K = 100_000
 
-
-class Method:
+class Method(Estimator, Capabilities):
     """Base class of all methods.
 
     Parameters are the fields of the nested `Config`, given by keyword and checked at once. After `fit` or `load`:
@@ -54,70 +55,14 @@ class Method:
     same_on_any_threads: ClassVar[bool] = True
     """False if the last bits of the result depend on the number of threads, as with torch."""
 
-    chooses_labels: ClassVar[bool] = False
-    """Whether predictions can be restricted to some labels, and labels weighted."""
-
-    encodes: ClassVar[bool] = False
-    """Whether `encode` works: documents have vectors."""
-    attends: ClassVar[bool] = False
-    """Whether `attention` works: tokens attend to tokens."""
-    explains: ClassVar[bool] = False
-    """Whether `explain` works."""
-    trains_in_parts: ClassVar[bool] = False
-    """Whether `fit_parts` works: parts of a model can be trained by separate processes."""
-
-    Config: ClassVar[type[BaseConfig]] = BaseConfig
-    """The parameters; each method has its own nested class."""
-
     label_names_: Strings
     label_texts_: Strings | None
     label_counts_: np.ndarray
     n_documents_: int
-    n_features_in_: int | None
+    feature_width_: FeatureWidth | None
     input_: str
     calibration_: Calibration | None = None
     _loaded_from: Path | None = None
-
-    def __init__(self, **params: Any) -> None:
-        self._params: dict[str, Any] = {}
-        self.config: Any = self.Config()
-        self._configure(params)
-
-    # --- parameters, with scikit-learn's conventions ---
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """All parameters by name, as given."""
-        del deep  # no parameter is an estimator
-        return {key: self._params.get(key, getattr(self.config, key)) for key in self.Config.model_fields}
-
-    def set_params(self, **params: Any) -> Self:
-        """Change parameters; unknown names and invalid values raise an error and change nothing."""
-        self._configure(params)
-        return self
-
-    def _configure(self, params: Mapping[str, Any]) -> None:
-        merged = {**self._params, **params}
-        try:
-            self.config = validated(self.Config, merged)
-        except ConfigError as error:
-            raise ConfigError(f"{type(self).__name__}: {error}") from None
-        self._params = merged
-
-    def __repr__(self) -> str:
-        given = ", ".join(f"{key}={value!r}" for key, value in self._params.items())
-        return f"{type(self).__name__}({given})"
-
-    def __sklearn_tags__(self) -> Any:
-        from sklearn import utils  # only ever called by scikit-learn itself
-
-        return utils.Tags(  # type: ignore[missing-attribute]
-            estimator_type=None,
-            target_tags=utils.TargetTags(required=True, multi_output=True),  # type: ignore[missing-attribute]
-            input_tags=utils.InputTags(sparse=True, string=True),  # type: ignore[missing-attribute]
-        )
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "label_names_")
 
     # --- fit and predict ---
 
@@ -147,49 +92,74 @@ class Method:
         if dataset.n_labels == 0:
             raise DataError(f"{dataset.name}: there are no labels to learn")
         kind = self._kind_of(dataset)
+        width = FeatureWidth.of(dataset.features) if kind == "features" else None
         held_out = valid.align(dataset.label_names) if valid is not None else None
+        if held_out is not None and held_out.features is not None and width is not None:
+            held_out = replace(held_out, features=width.fitted(held_out.features, held_out.open_columns))
         self.__dict__.pop("label_names_", None)  # a failed fit must not leave the model looking fitted
         self._fit(dataset, kind, held_out, context or FitContext())
         self.calibration_, self._loaded_from = None, None
         self.input_ = kind
-        self.n_features_in_ = dataset.features.shape[1] if kind == "features" else None  # type: ignore[union-attr]
+        self.feature_width_ = width
         self.label_names_ = dataset.label_names
         self.label_texts_ = dataset.label_texts
         self.label_counts_ = dataset.label_counts()
         self.n_documents_ = len(dataset)
         return self
 
-    def predict(self, documents: Any, k: int = 10, *, labels: Any = None, label_weights: Any = None) -> TopK:
-        """The k best labels of each document, best first, ties in order of label ids.
+    def predict(
+        self,
+        documents: Any,
+        k: int | None = None,
+        *,
+        threshold: float | Literal["auto"] | None = None,
+        labels: Any = None,
+        label_weights: Any = None,
+    ) -> TopK:
+        """The best labels of each document, best first, ties in order of label ids.
 
-        `documents` is a Dataset, or documents of the type the model was trained on: texts, paths, features or arrays,
-        or a single text or path. The result always has k columns; where the model predicts fewer labels they are
-        empty. The scores of a calibrated model are probabilities.
+        Parameters
+        ----------
+        documents
+            A Dataset, or documents of the type the model was trained on: texts, paths, features or arrays, or a single
+            text or path.
+        k
+            At most so many labels per document. The result then has k columns; where the model predicts fewer labels
+            they are empty. Not given: 10, or with a threshold as many as reach it.
+        threshold
+            Only labels with at least this score; `auto` is the calibrated threshold. Without k nothing else limits the
+            number of labels, and the result has as many columns as its longest row needs.
+        labels
+            Names, ids or a mask of the only labels to predict, or what `label_filter` returned, which is not checked
+            again at each call. For methods with `chooses_labels`.
+        label_weights
+            A mapping or a vector of factors; scores are multiplied by them before calibration. For the same methods.
 
-        `labels` (names, ids or a mask) restricts predictions to these labels; scores are multiplied by
-        `label_weights` (a mapping or a vector) before calibration. Only methods with `chooses_labels` support this.
-        `labels` may also be what `label_filter` returned for both, which is not checked again at each call.
+        Returns
+        -------
+        TopK
+            Labels and scores. The scores of a calibrated model are probabilities.
         """
-        top = self._raw_predictions(documents, k, labels, label_weights)
-        return top if self.calibration_ is None else self.calibration_.apply(top)
-
-    def _raw_predictions(self, documents: Any, k: int, labels: Any = None, label_weights: Any = None) -> TopK:
-        """Predictions before calibration."""
         self._check_fitted()
-        if not isinstance(k, int | np.integer) or isinstance(k, bool) or not 1 <= k <= MAX_K:
-            raise ConfigError(f"k must be a whole number from 1 to {MAX_K:,}, got {k!r}")
-        dataset = as_documents(documents, self.input_, self.n_features_in_)
-        count = min(int(k), len(self.label_names_))
-        chosen = self.label_filter(labels, label_weights)
-        top = self._predict(dataset, count) if chosen is None else self._predict_chosen(dataset, count, chosen)
+        count, least = checked_limits(k, threshold, self.threshold_)
+        data, chosen = self._as_documents(documents), self.label_filter(labels, label_weights)
+
+        def ranked(rows: np.ndarray | None, k: int) -> TopK:
+            top = self._ranked(data if rows is None else data.take(rows), k, chosen)
+            return top if self.calibration_ is None else self.calibration_.apply(top)
+
+        return limited(ranked, count, least, len(data), len(self.label_names_))
+
+    def _ranked(self, data: Documents, k: int, chosen: LabelFilter | None = None) -> TopK:
+        """The best k labels, before calibration."""
+        count = min(k, len(self.label_names_))
+        top = self._predict(data, count) if chosen is None else self._predict_chosen(data, count, chosen)
         if self._loaded_from is not None:
-            _check_scores(top, self._loaded_from, filtered=chosen is not None)
-        missing = int(k) - top.k
-        ids, scores = top.ids, top.scores
-        if missing:
-            ids = np.pad(ids, ((0, 0), (0, missing)), constant_values=NO_LABEL)
-            scores = np.pad(scores, ((0, 0), (0, missing)), constant_values=-np.inf)
-        return TopK(ids, scores, self.label_names_)
+            check_scores(top, self._loaded_from, filtered=chosen is not None)
+        return TopK(top.ids, top.scores, self.label_names_).padded(k)
+
+    def _as_documents(self, documents: Any) -> Documents:
+        return as_documents(documents, self.input_, self.feature_width_)
 
     def label_filter(self, labels: Any = None, label_weights: Any = None) -> LabelFilter | None:
         """`labels` and `label_weights` of `predict`, checked once for many calls; None when neither is given."""
@@ -201,7 +171,7 @@ class Method:
         from labelwise.metrics.evaluate import evaluate
 
         self._check_fitted()
-        dataset = as_dataset(data, labels, (self.input_,))
+        dataset = as_dataset(data, labels, (self.input_,), self.label_names_)
         return evaluate(self.predict(dataset, k=1), dataset, metrics=["P@1"])["P@1"]
 
     # --- probabilities and explanations ---
@@ -228,10 +198,11 @@ class Method:
         from labelwise.methods.threshold import calibrate
 
         self._check_fitted()
-        dataset = as_dataset(data, labels, (self.input_,)).align(self.label_names_)
+        dataset = as_dataset(data, labels, (self.input_,), self.label_names_).align(self.label_names_)
         if len(dataset) == 0:
             raise DataError(f"{dataset.name}: there are no documents to calibrate on")
-        top = predict_in_blocks(lambda part: self._raw_predictions(part, k), dataset, "calibrating")
+        count = checked_k(k)
+        top = predict_in_blocks(lambda part: self._ranked(self._as_documents(part), count), dataset, "calibrating")
         self.calibration_, report = calibrate(top, dataset, precision)
         return report
 
@@ -263,12 +234,17 @@ class Method:
     def encode(self, documents: Any) -> np.ndarray:
         """One vector per document, float32 [documents, width], for methods with `encodes`."""
         self._check_fitted()
-        return self._encode(as_documents(documents, self.input_, self.n_features_in_))
+        return self._encode(self._as_documents(documents))
 
     def attention(self, documents: Any, tokens: int = 32) -> list[AttentionMap]:
         """Attention per layer among at most `tokens` tokens per document, for methods with `attends`; slow."""
         self._check_fitted()
-        return self._attention(as_documents(documents, self.input_, self.n_features_in_), tokens)
+        return self._attention(self._as_documents(documents), tokens)
+
+    @property
+    def n_features_in_(self) -> int | None:
+        """Columns of the training features, None if the model reads something else; scikit-learn's name."""
+        return None if self.feature_width_ is None else self.feature_width_.columns
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "label_names_"):
@@ -290,10 +266,6 @@ class Method:
         """The best k labels; k is at most the number of labels."""
         raise NotImplementedError
 
-    def _predict_chosen(self, data: Documents, k: int, chosen: LabelFilter) -> TopK:
-        """The best k labels with some left out or weighted, for methods with `chooses_labels`."""
-        raise ConfigError(f"{self.name} cannot leave out or weight labels; {methods_that('chooses_labels')} can")
-
     def _state(self) -> dict[str, np.ndarray]:
         """The learned state, as named arrays."""
         raise NotImplementedError
@@ -302,34 +274,6 @@ class Method:
         """Restore what `_state` returned. The arrays may be untrusted: check all that a kernel relies on."""
         raise NotImplementedError
 
-    def _explain(self, data: Documents, labels: np.ndarray) -> list[list[LabelPath]]:
-        """Per tree the paths of some labels (ids), for one document."""
-        raise ConfigError(f"{self.name} cannot explain its predictions; {methods_that('explains')} can")
-
-    def _encode(self, data: Documents) -> np.ndarray:
-        """The documents' vectors."""
-        raise ConfigError(f"{self.name} has no document vectors; {methods_that('encodes')} can")
-
-    def _attention(self, data: Documents, tokens: int) -> list[AttentionMap]:
-        """The documents' attention."""
-        raise ConfigError(f"{self.name} has no attention among tokens; {methods_that('attends')} has")
-
-    def _feature_names(self, columns: np.ndarray) -> list[str] | None:
-        """Names of some features, or None if unknown."""
-        return None
-
-    # --- training of parts, for methods with `trains_in_parts` ---
-
-    def check_parts(self, numbers: Sequence[int]) -> Path:
-        """Raise unless these parts can be trained alone; returns the folder of finished ones."""
-        raise ConfigError(f"{self.name} is not made of repetitions; {methods_that('trains_in_parts')} is")
-
-    def fit_parts(
-        self, data: Dataset, numbers: Sequence[int], valid: Dataset | None = None, context: FitContext | None = None
-    ) -> Path:
-        """Train some parts and write them to the folder of `check_parts`, which is returned."""
-        return self.check_parts(numbers)
-
     # --- files ---
 
     def save(self, path: str | Path, force: bool = False) -> None:
@@ -337,7 +281,7 @@ class Method:
         self._check_fitted()
         labels = ModelLabels(self.label_names_, self.label_texts_, self.label_counts_)
         model = SavedModel(
-            self.config, labels, self.input_, self.n_documents_, self.n_features_in_, self._state(), self.calibration_
+            self.config, labels, self.input_, self.n_documents_, self.feature_width_, self._state(), self.calibration_
         )
         write_model(self.name, model, path, force)
 
@@ -356,34 +300,19 @@ class Method:
         model._params = {key: getattr(saved.config, key) for key in cls.Config.model_fields}
         labels = saved.labels
         model.label_names_, model.label_texts_, model.label_counts_ = labels.names, labels.texts, labels.counts
-        model.input_, model.n_documents_, model.n_features_in_ = saved.input, saved.n_documents, saved.n_features
+        model.input_, model.n_documents_, model.feature_width_ = saved.input, saved.n_documents, saved.width
         model._restore(saved.state, folder.path / STATE_FILE)
         model.calibration_, model._loaded_from = saved.calibration, folder.path
         return model
 
 
-def _check_scores(top: TopK, folder: Path, filtered: bool) -> None:
-    """Refuse scores that are not finite, and unfiltered predictions without any label, which NaN weights cause."""
-    if np.isfinite(top.scores).all():
-        return
-    empty = top.ids == NO_LABEL
-    wrong = ~(np.isfinite(top.scores) | empty)
-    if not filtered:
-        wrong[:, :1] |= empty[:, :1]
-    if wrong.any():
-        raise ModelFormatError(
-            f"{folder}: the scores of document {int(wrong.any(1).argmax())} are not finite numbers; the weights are "
-            "damaged, the training has diverged, or features of the document are too large"
-        )
-
-
 def load(path: str | Path, verify: bool = True) -> Method:
-    """Open a model folder written by `Method.save`; its manifest decides the class.
+    """Open a model folder written by `Method.save`, or the model of a run folder; its manifest decides the class.
 
     Weights are memory-mapped. `verify=False` skips the comparison of hashes and the check for weights that are not
     finite, for large models on a trusted disk.
     """
-    folder = store.Folder(path, "model", verify)
+    folder = store.Folder(model_folder(path), "model", verify)
     name = folder.manifest.get("method")
     try:
         method = method_class(name if isinstance(name, str) else repr(name))

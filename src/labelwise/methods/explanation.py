@@ -75,7 +75,7 @@ def explanations(
     if terms is not None and terms < 0:
         raise ConfigError(f"terms must be 0 or more, got {terms}")
     model._check_fitted()
-    data = as_documents(document, model.input_, model.n_features_in_)
+    data = as_documents(document, model.input_, model.feature_width_)
     if len(data) != 1:
         raise DataError(f"explain takes one document, got {len(data):,}")
     top = model.predict(document, k)
@@ -118,6 +118,16 @@ def _score(model: Method, paths: Sequence[LabelPath]) -> float:
 def _explanation(model: Method, paths: Sequence[LabelPath], score: float, terms: int | None) -> Explanation:
     label = paths[0].label
     shown = tuple(_tree_path(model, path, terms) for path in paths)
+    best, other = _terms(model, *mean_over_trees(paths), terms)
+    bias = sum(path.bias for path in shown) / len(shown)
+    margin = bias + sum(term.contribution for term in best) + other
+    text = None if model.label_texts_ is None else model.label_texts_[label]
+    reached = any(path.reached for path in paths)
+    return Explanation(model.label_names_[label], text, score, reached, margin, bias, best, other, shown)
+
+
+def mean_over_trees(paths: Sequence[LabelPath]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features, their values, and their weights as means over the trees."""
     features = np.concatenate([path.features for path in paths])
     values = np.concatenate([path.values for path in paths])
     weights = np.concatenate([path.weights for path in paths]) / len(paths)
@@ -126,12 +136,7 @@ def _explanation(model: Method, paths: Sequence[LabelPath], score: float, terms:
     if (values != shown_values[inverse]).any():  # values that differ between trees: means with the same products
         shown_values = np.bincount(inverse, values, len(distinct)) / np.bincount(inverse, minlength=len(distinct))
         summed = np.bincount(inverse, weights * values, len(distinct)) / shown_values
-    best, other = _terms(model, distinct, shown_values, summed, terms)
-    bias = sum(path.bias for path in shown) / len(shown)
-    margin = bias + sum(term.contribution for term in best) + other
-    text = None if model.label_texts_ is None else model.label_texts_[label]
-    reached = any(path.reached for path in paths)
-    return Explanation(model.label_names_[label], text, score, reached, margin, bias, best, other, shown)
+    return distinct, shown_values, summed
 
 
 def _tree_path(model: Method, path: LabelPath, terms: int | None) -> TreePath:
@@ -150,9 +155,14 @@ def _terms(
     contributions = values * weights
     order = np.argsort(-np.abs(contributions), kind="stable")
     chosen = order[:count]
-    names = model._feature_names(features[chosen]) or [f"feature {number}" for number in features[chosen].tolist()]
+    names = feature_names(model, features[chosen])
     columns = zip(names, values[chosen].tolist(), weights[chosen].tolist(), contributions[chosen].tolist(), strict=True)
     return tuple(Term(*column) for column in columns), float(contributions[order[len(chosen) :]].sum())
+
+
+def feature_names(model: Method, features: np.ndarray) -> list[str]:
+    """The words of some features, or `feature 123` where the model does not know them."""
+    return model._feature_names(features) or [f"feature {number}" for number in features.tolist()]
 
 
 def _examples(model: Method, labels: np.ndarray) -> tuple[str, ...]:

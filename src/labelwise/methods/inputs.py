@@ -15,7 +15,7 @@ import numpy as np
 from scipy import sparse
 
 from labelwise.data.blocks import Blocks
-from labelwise.data.csr import csr_of, pick_rows
+from labelwise.data.csr import pick_rows
 from labelwise.data.dataset import (
     Dataset,
     Features,
@@ -25,6 +25,7 @@ from labelwise.data.dataset import (
     labels_from_lists,
 )
 from labelwise.errors import DataError
+from labelwise.methods.feature_width import FeatureWidth
 from labelwise.progress import progress
 from labelwise.strings import Strings
 from labelwise.topk import TopK
@@ -39,8 +40,11 @@ FORMS = {
 """How documents of each type are given, for messages."""
 
 
-def as_dataset(data: Any, labels: Any, kinds: Sequence[str]) -> Dataset:
-    """Training data from a Dataset, or from labels and documents of one of the types."""
+def as_dataset(data: Any, labels: Any, kinds: Sequence[str], known: Strings | None = None) -> Dataset:
+    """Labelled documents from a Dataset, or from labels and documents of one of the types.
+
+    `known` are the labels of a model: lists of labels are column numbers if the model's labels have no names.
+    """
     if isinstance(data, Dataset):
         if labels is not None:
             raise DataError("the data set already has labels; do not pass labels too")
@@ -51,8 +55,7 @@ def as_dataset(data: Any, labels: Any, kinds: Sequence[str]) -> Dataset:
     if not sparse.issparse(labels) and not isinstance(labels, np.ndarray):
         if isinstance(labels, str):
             raise DataError("labels must be a list with each document's labels, got one string")
-        lists: list[Any] = [[row] if isinstance(row, str | int | np.integer) else row for row in labels]
-        labels, names = labels_from_lists(lists)
+        labels, names = labels_from_lists(labels, known if known is not None and known.column_numbers else None)
     kind, documents = _documents(data, kinds)
     return Dataset(labels, names, **{kind: documents})  # type: ignore[arg-type]
 
@@ -79,13 +82,14 @@ class Documents:
         return Documents(*(None if part is None else pick_rows(part, rows) for part in self._parts()))
 
 
-def as_documents(documents: Any, kind: str, n_features: int | None) -> Documents:
-    """Documents to predict for, of the type the model was trained on."""
+def as_documents(documents: Any, kind: str, width: FeatureWidth | None) -> Documents:
+    """Documents to predict for, of the type the model was trained on; `width` is that of its features."""
+    open_columns = False
     if isinstance(documents, Dataset):
         value = getattr(documents, kind)
         if value is None and len(documents):
             raise DataError(f"{documents.name}: the model was trained on {kind}, the data has none")
-        value = _nothing(kind, n_features) if value is None else value
+        value, open_columns = _nothing(kind, width) if value is None else value, documents.open_columns
     elif kind == "features" and is_canonical_csr(documents):
         value = documents  # also SciPy's older csr_matrix: converting it takes longer than many predictions
     else:
@@ -93,9 +97,9 @@ def as_documents(documents: Any, kind: str, n_features: int | None) -> Documents
         if given != kind:
             if value.shape[0] if given == "features" else len(value):
                 raise DataError(f"the model was trained on {kind}, but {given} were given; give {FORMS[kind]}")
-            value = _nothing(kind, n_features)
-    if kind == "features":
-        value = _with_model_width(value, n_features)
+            value = _nothing(kind, width)
+    if width is not None:
+        value = width.fitted(value, open_columns)
     return Documents(**{kind: value})
 
 
@@ -146,27 +150,10 @@ def _first_of(possible: Sequence[str], kinds: Sequence[str]) -> str:
     return next((kind for kind in kinds if kind in possible), possible[0])
 
 
-def _nothing(kind: str, n_features: int | None) -> Any:
+def _nothing(kind: str, width: FeatureWidth | None) -> Any:
     if kind == "features":
-        return sparse.csr_array((0, n_features or 0), dtype=np.float32)
+        return sparse.csr_array((0, width.columns if width is not None else 0), dtype=np.float32)
     return np.empty((0, 0), np.float32) if kind == "arrays" else Strings.of([])
-
-
-def _with_model_width(features: Any, n_features: int | None) -> Any:
-    """Features with the model's number of columns; sparse files may lack the last columns."""
-    columns = features.shape[1]
-    if n_features is None or columns == n_features:
-        return features
-    if columns > n_features or not sparse.issparse(features):
-        raise DataError(f"the model was trained on {n_features:,} features, the documents have {columns:,}")
-    return widened(features, n_features)
-
-
-def widened(features: Any, n_features: int) -> Any:
-    """A sparse matrix with additional empty columns."""
-    if features.shape[1] == n_features:
-        return features
-    return csr_of(features.data, features.indices, features.indptr, (features.shape[0], n_features))
 
 
 def split_for_early_stopping(
@@ -187,4 +174,5 @@ def predict_in_blocks(predict: Callable[[Dataset], TopK], data: Dataset, what: s
             part = data.take(slice(begin, begin + AT_ONCE))
             parts.append(predict(part))
             step(len(part))
-    return TopK.concatenate(parts)
+    widest = max(part.k for part in parts)  # with a threshold each block is as wide as it needs
+    return TopK.concatenate([part.padded(widest) for part in parts])

@@ -13,7 +13,6 @@ from labelwise.errors import DataError, ModelFormatError
 from labelwise.strings import Strings
 
 LABELS_FILE = "labels.safetensors"
-MAX_FEATURES = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class ModelLabels:
         names = store.strings_from_tensors("names", tensors, path)
         texts = store.strings_from_tensors("texts", tensors, path) if "texts.ends" in tensors else None
         counts = store.get_tensor(tensors, "counts", path)
-        n_documents, n_features = manifest.get("n_documents"), manifest.get("n_features")
+        n_documents, numbered = manifest.get("n_documents"), manifest.get("numbered_labels", False)
         sound = (
             counts.ndim == 1
             and counts.dtype == np.int64
@@ -50,11 +49,7 @@ class ModelLabels:
             and (counts >= 0).all()
             and (counts <= n_documents).all()
             and manifest.get("input") in inputs
-            and (
-                type(n_features) is int and 0 <= n_features < MAX_FEATURES
-                if manifest["input"] == "features"
-                else n_features is None
-            )
+            and (numbered is False or (numbered is True and names == Strings.numbers(len(names))))
         )
         if not sound:
             raise ModelFormatError(f"{path}: the labels do not fit the manifest")
@@ -62,4 +57,5 @@ class ModelLabels:
             check_distinct(names, str(path))
         except DataError as error:
             raise ModelFormatError(str(error)) from None
+        names.column_numbers = numbered
         return cls(names, texts, counts)

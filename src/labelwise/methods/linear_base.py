@@ -65,6 +65,9 @@ class LinearMethod(Method):
     def _explain(self, data: Documents, labels: np.ndarray) -> list[list[LabelPath]]:
         return self.linear_.explain(self._features(data), labels, self.search_settings)
 
+    def _top_contributions(self, data: Documents, labels: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+        return self.linear_.top_contributions(self._features(data), labels, count)
+
     def _features(self, data: Documents) -> Any:
         return data.features if self.tfidf_ is None else self.tfidf_.rows(data.texts or ())
 

@@ -12,6 +12,7 @@ from labelwise import store
 from labelwise.config import Config, validated
 from labelwise.errors import ConfigError, ModelFormatError
 from labelwise.methods.calibration import Calibration
+from labelwise.methods.feature_width import FeatureWidth
 from labelwise.methods.label_file import ModelLabels
 
 STATE_FILE = "state.safetensors"
@@ -28,7 +29,8 @@ class SavedModel:
     input: str
     """What documents are given as."""
     n_documents: int
-    n_features: int | None
+    width: FeatureWidth | None
+    """Of the features; None if documents are given as something else."""
     state: Mapping[str, np.ndarray]
     """What was learned."""
     calibration: Calibration | None
@@ -41,7 +43,8 @@ def write_model(method: str, model: SavedModel, path: str | Path, force: bool) -
         "input": model.input,
         "n_labels": len(model.labels.names),
         "n_documents": model.n_documents,
-        "n_features": model.n_features,
+        **(model.width.to_manifest() if model.width is not None else {"n_features": None}),
+        "numbered_labels": model.labels.names.column_numbers,
         "calibrated": model.calibration is not None,
     }
     with store.new_folder(path, "model", about, force) as folder:
@@ -68,6 +71,7 @@ def read_model(folder: store.Folder, config_class: type[Config], inputs: Sequenc
     except ConfigError as error:
         raise ModelFormatError(f"{folder.path / CONFIG_FILE}: {error}") from None
     labels = ModelLabels.read(folder, inputs)
+    width = FeatureWidth.from_manifest(manifest, folder.path / store.MANIFEST)
     state = folder.tensors(STATE_FILE)
     if folder.verify:
         store.check_weights(state, folder.path / STATE_FILE)
@@ -76,5 +80,5 @@ def read_model(folder: store.Folder, config_class: type[Config], inputs: Sequenc
         raise ModelFormatError(f"{folder.path / store.MANIFEST}: `calibrated` does not match the files of the model")
     if calibrated:
         calibration = Calibration.from_tensors(folder.tensors(CALIBRATION_FILE), folder.path / CALIBRATION_FILE)
-    kind, n_documents, n_features = manifest["input"], manifest["n_documents"], manifest["n_features"]
-    return SavedModel(config, labels, kind, n_documents, n_features, state, calibration)
+    kind, n_documents = manifest["input"], manifest["n_documents"]
+    return SavedModel(config, labels, kind, n_documents, width, state, calibration)

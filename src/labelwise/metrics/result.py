@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from labelwise.errors import DataError
+from labelwise.errors import ConfigError, DataError
+from labelwise.metrics.bootstrap import Difference, ResamplingSums, check_repeats, paired_differences
 from labelwise.metrics.groups import GroupRow
 from labelwise.metrics.propensity import Propensity
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """What `evaluate` returns; ``evaluation["P@1"]`` is one value.
 
@@ -35,6 +36,8 @@ class Evaluation:
     n_unseen_labels
         Labels of the truth without a training document, or (without training counts) that are not among the
         predictions' label names.
+    sums
+        What `difference` needs; not part of `to_dict`.
     """
 
     values: dict[str, float]
@@ -46,11 +49,16 @@ class Evaluation:
     ties: dict[str, tuple[float, float]] = field(default_factory=dict)
     ties_cut_off: dict[str, int] = field(default_factory=dict)
     propensity: Propensity | None = None
+    sums: ResamplingSums | None = field(default=None, repr=False, compare=False)
 
     def __getitem__(self, name: str) -> float:
         from labelwise.metrics.names import parse_metric
 
         return self.values[name if name in self.values else parse_metric(name).name]
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}: {value:.4f}" for name, value in self.values.items())
+        return f"Evaluation({values}; {self.n_documents:,} documents)"
 
     def __str__(self) -> str:
         lines = []
@@ -64,9 +72,27 @@ class Evaluation:
         lines.append(f"{self.n_documents:,} documents, {self.n_without_labels:,} of them without labels")
         return "\n".join(lines)
 
+    def difference(self, other: Evaluation, repeats: int = 1000, seed: int = 0) -> dict[str, Difference]:
+        """These metrics minus those of another evaluation on the same documents, with 95 % intervals.
+
+        The documents are resampled together for both (paired bootstrap), which shows differences that two overlapping
+        intervals hide. Only metrics that are ratios of sums over documents are compared.
+        """
+        if self.sums is None or other.sums is None:
+            raise DataError("an evaluation that was read from JSON cannot be compared; evaluate again")
+        if not self.sums.pairs_with(other.sums):
+            raise DataError(
+                f"the evaluations are of different documents ({self.n_documents:,} and {other.n_documents:,}, or "
+                "others in another order); a paired comparison needs the same documents in the same order"
+            )
+        if check_repeats(repeats) == 0:
+            raise ConfigError("repeats: at least one bootstrap sample is needed, 1000 are usual")
+        return paired_differences(self.sums, other.sums, repeats, seed)
+
     def to_dict(self) -> dict[str, Any]:
         """A dict that can be written as JSON."""
-        plain = asdict(self)
+        plain = asdict(replace(self, sums=None))
+        del plain["sums"]
         plain["groups"] = [
             row | {part: {str(k): value for k, value in row[part].items()} for part in ("contribution", "recall")}
             for row in plain["groups"]

@@ -7,6 +7,7 @@ with one element per label, plus two numbers per metric and resampling group.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from labelwise.errors import ConfigError, DataError
 from labelwise.metrics import propensity as propensity_scored
 from labelwise.metrics import ranking, thresholded
 from labelwise.metrics.block import NO_WEIGHTS, DocumentBlock, block_rows
-from labelwise.metrics.bootstrap import RESAMPLING_GROUPS, bootstrap_intervals, check_repeats
+from labelwise.metrics.bootstrap import RESAMPLING_GROUPS, ResamplingSums, check_repeats
 from labelwise.metrics.groups import LabelGroups, check_boundaries
 from labelwise.metrics.inputs import TrainingCounts
 from labelwise.metrics.names import check_depth, parse_metrics
@@ -120,6 +121,7 @@ class Evaluator:
         self._macro = {m.k: LabelCounter(n_labels, m.k) for m in self.metrics if m.kind == "macro-F1"}
         covered = [m.k for m in self.metrics if m.kind == "coverage" and m.k is not None]
         self._coverage = CoverageCounter(n_labels, max(covered)) if covered else None
+        self._truth = hashlib.blake2b(digest_size=8)
         self.n_documents = self.n_without_labels = self._full_lists = 0
         self._failed = False
 
@@ -203,6 +205,7 @@ class Evaluator:
             counter.add(block)
         if self._coverage is not None:
             self._coverage.add(block)
+        self._truth.update(block.n_true.astype("<i8").tobytes())
         self.n_documents += len(block)
         self.n_without_labels += int(np.count_nonzero(block.n_true == 0))
         self._full_lists += result.full_lists
@@ -213,15 +216,9 @@ class Evaluator:
         if self.n_documents == 0:
             raise DataError("there are no documents to evaluate")
         names = [metric.name for metric in self._sums]
-        summed = dict(
-            zip(names, ranking.ratio(self._numerators.sum(1), self._denominators.sum(1)).tolist(), strict=True)
-        )
-        intervals = {}
-        if self.repeats and names:
-            bounds = bootstrap_intervals(
-                self._numerators, self._denominators, self.n_documents, self.repeats, self.seed
-            )
-            intervals = dict(zip(names, bounds, strict=True))
+        sums = self._resampling_sums()
+        summed = dict(zip(names, sums.values().tolist(), strict=True))
+        intervals = sums.intervals(self.repeats, self.seed) if self.repeats and names else {}
         groups = []
         if self._groups is not None:
             groups = self._groups.rows(self._occurrences, self.cuts, self.n_documents)
@@ -237,6 +234,17 @@ class Evaluator:
             n_documents=self.n_documents,
             n_without_labels=self.n_without_labels,
             n_unseen_labels=self._unseen_labels(),
+            sums=sums,
+        )
+
+    def _resampling_sums(self) -> ResamplingSums:
+        groups = min(self.n_documents, RESAMPLING_GROUPS)
+        return ResamplingSums(
+            metrics=tuple(metric.name for metric in self._sums),
+            numerators=self._numerators[:, :groups].copy(),
+            denominators=self._denominators[:, :groups].copy(),
+            n_documents=self.n_documents,
+            truth=int.from_bytes(self._truth.digest(), "little"),
         )
 
     def _by_label(self, kind: str, k: int | None) -> float:

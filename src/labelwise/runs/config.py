@@ -7,7 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from labelwise.config import Config, ConfigSource, to_yaml, validated
 from labelwise.data.options import ReadOptions
@@ -24,17 +25,29 @@ from labelwise.run_schema import CONFIG, is_run_folder
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
+def _check_paths(given: Any) -> Any:
+    """Refuse anything but a path or a list of paths, in one message for both."""
+    if isinstance(given, list) and given and all(isinstance(path, str) for path in given):
+        return given
+    if not isinstance(given, str):
+        raise PydanticCustomError("string_type", "a path or a list of paths is needed")
+    return given
+
+
+Paths = Annotated[str | list[str], BeforeValidator(_check_paths)]
+
+
 class DataSection(Config):
     """Which data. Either `path`, or `train` with the other parts."""
 
     path: str | None = None
-    """A folder with its parts (train, valid, test), or the name of a known data set."""
-    train: str | None = None
-    """File or folder with the training documents."""
-    valid: str | None = None
-    """Held-out documents for methods that stop early."""
-    test: str | None = None
-    """Documents to evaluate the model on."""
+    """A folder with its parts (train, valid, test), a file, or the name of a known data set."""
+    train: Paths | None = None
+    """File or folder with the training documents; a list of them, or a pattern (`parts/*.csv`), is read as one."""
+    valid: Paths | None = None
+    """Held-out documents for methods that stop early, given in the same way."""
+    test: Paths | None = None
+    """Documents to evaluate the model on, given in the same way."""
     format: str = "auto"
     """Format of the files; `labelwise data convert --help` lists them."""
     test_fraction: Fraction | None = None
@@ -42,7 +55,10 @@ class DataSection(Config):
     valid_fraction: Fraction | None = None
     """Without a valid part: hold out this fraction of the training documents for validation."""
     split_seed: Annotated[int, Field(ge=0)] = 0
-    """Seed of these random splits."""
+    """Seed of these splits and of `calibrate.fraction`."""
+    split_by: Literal["random", "hash"] = "random"
+    """How these splits choose documents. `hash`: the content of a document decides, so that it is in the same part when
+    the data grows, and duplicates are in one part."""
     limit: Annotated[int, Field(ge=1)] | None = None
     """Use only this many training documents, the first ones."""
     mapped: Annotated[bool, Decides.NOTHING] = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import io
 import sys
 from collections.abc import Iterable
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from labelwise.data.catalogue import names as named_sets
 from labelwise.data.options import ReadOptions
 from labelwise.data.read import FORMATS, format_named
 from labelwise.data.splits import stem_and_extension
@@ -25,22 +27,55 @@ class Request:
     """Which documents to predict for, and which predictions to output."""
 
     documents: str
-    """A file, a folder, the name of a known data set, or `-` for standard input."""
+    """A file, a folder, the name of a known data set, `-` for standard input, or a text."""
     format: str = "auto"
     """`text` for one text (or path, if the model reads files) per line, a data format, or `auto`: a data format if the
     name says so, text otherwise."""
     split: str = "test"
     options: ReadOptions = field(default_factory=ReadOptions)
-    k: int = 10
+    k: int | None = None
+    """Maximum number of labels per document. None: 10, or as many as reach the threshold."""
     threshold: float | None = None
     labels: str | None = None
     """File of allowed labels, one per line."""
     label_weights: str | None = None
     """File of label<TAB>factor lines; scores are multiplied by the factors."""
+    explain: int | None = None
+    """Words to list per predicted label: those that contributed most."""
+    is_the_text: bool = False
+    """Whether `documents` is a text itself."""
+
+
+def is_text_argument(argument: str, format: str) -> bool:
+    """Whether an argument is a text and not the name of documents: there is no such file, and it has a blank.
+
+    Raises an error that names both readings if it can be neither.
+    """
+    if argument == "-" or format not in ("auto", "text"):
+        return False
+    if not argument.strip():
+        raise ConfigError("no text given: the argument is empty; give a text, a file, or - for standard input")
+    try:
+        if Path(argument).exists() or argument in named_sets():
+            return False
+    except (OSError, ValueError):
+        return True  # no path at all: too long, or with a NUL byte
+    file_name = stem_and_extension(Path(argument))[1] in {*_data_extensions(), ".txt"}
+    if len(argument.split()) > 1 and not file_name:
+        return True
+    near = difflib.get_close_matches(argument, named_sets(), n=1)
+    hint = f" (did you mean the data set '{near[0]}'?)" if near else ""
+    reading = "it looks like the name of a file" if file_name else "a text has more than one word"
+    raise DataError(
+        f"there is no file, folder or known data set '{argument}'{hint}, and as a text it is not read, because "
+        f"{reading}; to read it as a text: echo '{argument}' | labelwise predict MODEL"
+    )
 
 
 def is_text(request: Request) -> bool:
     """Whether the documents are plain text, one per line."""
+    if request.is_the_text:
+        return True
     if request.documents == "-":
         if request.format not in ("auto", "text"):
             raise ConfigError("standard input is read as texts, one per line; other formats need a file")

@@ -50,6 +50,8 @@ class UnknownLabels:
 class ModelEvaluation:
     """An evaluation with its timings, and a function that scores other predictions in the same way."""
 
+    test: Dataset
+    """The documents, in the label space of the model."""
     top: TopK
     evaluation: Evaluation
     seconds: dict[str, float]
@@ -95,7 +97,7 @@ def evaluate_model(
         write_label_table(folder / files.LABELS, top, test, train=counts, k=min(5, top.k))
         write_examples(folder / files.EXAMPLES, top, test, counts, section.examples)
     unknown = UnknownLabels.count(len(model.label_names_), test)
-    return ModelEvaluation(top, evaluation, seconds, threshold, unknown, score)
+    return ModelEvaluation(test, top, evaluation, seconds, threshold, unknown, score)
 
 
 def _aligned(model: Method, test: Dataset) -> Dataset:

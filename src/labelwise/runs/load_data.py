@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,37 @@ from scipy import sparse
 from labelwise.data.catalogue import dataset as named_dataset
 from labelwise.data.catalogue import entry as known_entry
 from labelwise.data.catalogue import names as named_sets
-from labelwise.data.dataset import Dataset
+from labelwise.data.concat import concat
+from labelwise.data.csr import widened
+from labelwise.data.dataset import HASH, Dataset, EmptyPartError
 from labelwise.data.options import ReadOptions
 from labelwise.data.out_of_core import split_mapped, take_mapped
-from labelwise.data.read import AUTO, FORMATS, detect, find_parts, format_named, read, read_splits
+from labelwise.data.read import AUTO, FORMATS, detect, expand_paths, find_parts, format_named, read, read_splits
 from labelwise.errors import ConfigError, DataError
-from labelwise.methods.inputs import widened
 from labelwise.runs.config import DataSection
+
+log = logging.getLogger("labelwise")
+
+FEW_DOCUMENTS = 100
+"""A held-out part with fewer documents is too small to rely on."""
+
+
+@dataclass(frozen=True)
+class Purpose:
+    """What documents are held out for."""
+
+    name: str
+    seed: int
+    """Added to the seed of the splits, so that each is drawn independently."""
+    without: str
+    """What follows if there is no such part."""
+    with_few: str
+    """What follows if it has few documents."""
+
+
+TEST = Purpose("test", 0, "the model is not evaluated", "the scores vary by chance, see their intervals")
+VALID = Purpose("valid", 1, "nothing stops the training early", "early stopping and calibration are unreliable")
+CALIBRATION = Purpose("calibration", 2, "scores are not probabilities", "probabilities and threshold are unreliable")
 
 
 @dataclass(frozen=True)
@@ -36,28 +61,54 @@ def load_run_data(section: DataSection, scratch: Path | None = None) -> RunData:
         _refuse_unmapped(section)
     parts = _parts_of_path(section, scratch) if section.path is not None else _parts_of_files(section, scratch)
     train, valid, test = parts.pop("train"), parts.get("valid"), parts.get("test")  # pop frees the unsplit rows
+    if not len(train):
+        raise DataError(f"{train.name}: there are no documents")
     if section.test_fraction is not None:
         if test is not None:
             raise DataError("data.test_fraction is given, but the data has a test part already; remove one of them")
-        train, test = split(train, section.test_fraction, section.split_seed, scratch)
+        train, test = hold_out(train, section.test_fraction, section, TEST, scratch)
     if section.valid_fraction is not None:
         if valid is not None:
             raise DataError("data.valid_fraction is given, but the data has a valid part already; remove one of them")
-        train, valid = split(train, section.valid_fraction, section.split_seed + 1, scratch)
+        train, valid = hold_out(train, section.valid_fraction, section, VALID, scratch)
     if section.limit is not None:
         some = slice(0, section.limit)
         train = train.take(some) if scratch is None else take_mapped(train, some, scratch)
     return RunData(*_equal_width(train, valid, test))
 
 
-def split(data: Dataset, fraction: float, seed: int, scratch: Path | None) -> tuple[Dataset, Dataset]:
-    """Split at random, in memory, or in files if there is a `scratch` folder."""
-    return data.split(fraction, seed) if scratch is None else split_mapped(data, fraction, seed, scratch)
+def hold_out(
+    data: Dataset, fraction: float, section: DataSection, purpose: Purpose, scratch: Path | None
+) -> tuple[Dataset, Dataset | None]:
+    """Split off documents for a purpose, in memory, or in files if there is a `scratch` folder.
+
+    A split by hash takes about that fraction, so of a few documents it may take none: then there is no such part.
+    """
+    seed, by = section.split_seed + purpose.seed, section.split_by
+    try:
+        if scratch is None:
+            rest, held_out = data.split(fraction, seed, by)
+        else:
+            rest, held_out = split_mapped(data, fraction, seed, scratch, by)
+    except EmptyPartError:
+        if by != HASH:
+            raise
+        log.warning(
+            "%s: %s documents are too few to hold out %.3g of them for the %s part: there is none, and %s",
+            data.name, f"{len(data):,}", fraction, purpose.name, purpose.without,
+        )  # fmt: skip
+        return data, None
+    if by == HASH and len(held_out) < FEW_DOCUMENTS:
+        log.warning(
+            "the %s part has %s documents, too few to rely on: %s", purpose.name, len(held_out), purpose.with_few
+        )
+    return rest, held_out
 
 
 def _refuse_unmapped(section: DataSection) -> None:
     """Refuse data in a format whose rows cannot be memory-mapped."""
-    for path in (section.path, section.train, section.valid, section.test):
+    given = [path for part in (section.train, section.valid, section.test) if part for path in expand_paths(part)]
+    for path in [section.path, *map(str, given)]:
         if path is not None and Path(path).exists():
             format = detect(path) if section.format == AUTO else format_named(section.format)
         elif path is not None and path == section.path:
@@ -87,7 +138,7 @@ def _equal_width(*parts: Dataset | None) -> list[Any]:
 def _parts_of_path(section: DataSection, scratch: Path | None) -> dict[str, Dataset]:
     path = str(section.path)
     if Path(path).is_file():
-        raise DataError(f"data.path: {path} is a file; give a single file as data.train (and data.test)")
+        return {"train": read(path, section.format, None, section.options, scratch=scratch)}
     if Path(path).exists():
         parts = read_splits(path, section.format, section.options, scratch)
     else:
@@ -130,9 +181,17 @@ def _is_a_part(path: str, format: str) -> bool:
 def _parts_of_files(section: DataSection, scratch: Path | None) -> dict[str, Dataset]:
     parts: dict[str, Dataset] = {}
     for name in ("train", "valid", "test"):
-        path = getattr(section, name)
-        if path is not None:
-            chosen = None if _is_a_part(path, section.format) else name
-            part = read(path, section.format, chosen, section.options, scratch=scratch)
+        given = getattr(section, name)
+        if given is not None:
+            part = _read_joined(expand_paths(given), name, section, scratch)
             parts[name] = part.align(parts["train"].label_names) if parts else part
     return parts
+
+
+def _read_joined(paths: list[Path], name: str, section: DataSection, scratch: Path | None) -> Dataset:
+    """One part from one or several files or folders."""
+    pieces = []
+    for path in paths:
+        chosen = None if _is_a_part(str(path), section.format) else name
+        pieces.append(read(path, section.format, chosen, section.options, scratch=scratch))
+    return concat(pieces, pieces[0].name if len(pieces) == 1 else None, scratch=scratch)

@@ -1,4 +1,4 @@
-"""Opens the model of a model folder or run folder, with the options that its run read documents with."""
+"""What commands with a model need of its run: the options its documents were read with, and its threshold."""
 
 from __future__ import annotations
 
@@ -9,24 +9,8 @@ from typing import Any
 from labelwise.config import ConfigSource, validated
 from labelwise.data.options import ReadOptions
 from labelwise.errors import ConfigError
-from labelwise.methods.base import Method, load
-from labelwise.run_schema import CONFIG, MODEL, STATE
-from labelwise.store import MANIFEST
-
-
-def open_model(path: str) -> Method:
-    """The model in a model folder or in a run folder."""
-    return load(model_folder(path))
-
-
-def model_folder(path: str) -> Path:
-    """The model folder itself, or the one inside a run folder."""
-    folder = Path(path)
-    if not (folder / MANIFEST).exists() and (folder / STATE).exists():
-        if not (folder / MODEL / MANIFEST).exists():
-            raise ConfigError(f"{folder}: this run has no model yet; run its train command again to resume it")
-        return folder / MODEL
-    return folder
+from labelwise.methods.base import Method
+from labelwise.run_schema import CONFIG
 
 
 def chosen_threshold(given: str | None, model: Method) -> float | None:
@@ -49,7 +33,9 @@ def chosen_threshold(given: str | None, model: Method) -> float | None:
 def read_options(model: str, documents: str, overrides: Mapping[str, Any], source: ConfigSource) -> ReadOptions:
     """How to read documents for a model: as its run read files of this type, with overrides."""
     before, recorded = section_of_run(model, "data"), None
-    if Path(str(before.get("train") or before.get("path"))).suffix == Path(documents).suffix:
+    trained = before.get("train") or before.get("path")
+    first = trained[0] if isinstance(trained, list) else trained
+    if Path(str(first)).suffix == Path(documents).suffix:
         recorded = before.get("options")
     return validated(ReadOptions, {**(recorded if isinstance(recorded, dict) else {}), **overrides}, source)
 

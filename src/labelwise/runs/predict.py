@@ -1,11 +1,13 @@
-"""Predict from a file or standard input to JSONL, TSV or npz, batch by batch: the input may be an endless stream."""
+"""Predict from a file, a text or standard input, batch by batch: the input may be an endless stream."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,64 +15,162 @@ from labelwise.atomic import replacing
 from labelwise.data.dataset import Dataset
 from labelwise.data.stream import warn_replaced
 from labelwise.errors import ConfigError, DataError
-from labelwise.formatting import CONTROL, json_text
 from labelwise.methods.base import Method
 from labelwise.methods.label_filter import LabelFilter
+from labelwise.methods.top_words import check_explains, top_words
 from labelwise.progress import progress
 from labelwise.runs.documents import PIECE, Request, decode_lines, is_text, open_documents
 from labelwise.runs.label_files import read_label_list, read_label_weights
 from labelwise.runs.load_data import read_part
+from labelwise.runs.prediction_writers import (
+    InputTable,
+    JsonLines,
+    LongTable,
+    Predicted,
+    WideTable,
+    Writer,
+    input_table,
+    write_npz,
+)
 from labelwise.strings import Strings
-from labelwise.topk import NO_LABEL, TopK
 
 BATCH = 1024
-WRITERS = ("jsonl", "tsv", "npz")
+WRITERS = ("jsonl", "csv", "tsv", "npz")
+LAYOUTS = ("wide", "long")
 LINES = ("texts", "paths")
 """Input types that can be given one per line."""
+PROMPT = "text> "
 
-Batch = tuple[list[str], Strings | Dataset]
+
+@dataclass(frozen=True)
+class Batch:
+    """Some of the documents, with their rows in the input table if they are from one."""
+
+    ids: list[str]
+    documents: Strings | Dataset
+    rows: list[list[str]] | None = None
+
+    @property
+    def texts(self) -> Strings | None:
+        """The documents' texts, if they have some."""
+        return self.documents.texts if isinstance(self.documents, Dataset) else self.documents
 
 
-def predict_file(model: Method, request: Request, output: str, to: str | None, force: bool) -> None:
-    """Predict for every document and write the result; `-` stands for standard output."""
+def predict_file(
+    model: Method,
+    request: Request,
+    output: str,
+    to: str | None,
+    force: bool,
+    layout: str | None = None,
+    show: Callable[[Predicted], None] | None = None,
+) -> None:
+    """Predict for every document and write the result; `-` stands for standard output.
+
+    With `show`, batches are given to that function instead, as for a table on a terminal.
+    """
     file_format = to or (Path(output).suffix.lstrip(".") if output != "-" else "jsonl")
+    _check_output(output, file_format, layout, request)
+    if request.explain is not None:
+        check_explains(model, request.explain)
+    table = input_table(request) if file_format == "csv" and layout != "long" else None
+    batches = _text_batches(request, model) if is_text(request) else _data_batches(request, table)
+    predicted = _predict_batches(model, batches, request, _label_filter(model, request))
+    if show is not None:
+        for batch in predicted:
+            show(batch)
+        return
+    with _open_output(output, force, binary=file_format == "npz") as file:
+        if file_format == "npz":
+            write_npz(file, predicted, len(model.label_names_))
+            return
+        writer = None
+        for batch in predicted:
+            if writer is None:  # only now is it known whether the documents have texts
+                writer = _writer(model, request, output, file_format, layout, table or batch.columns)
+                writer.begin(file)
+            writer.write(file, batch)
+            file.flush()
+        if writer is None:
+            _writer(model, request, output, file_format, layout, table or InputTable(["id"])).begin(file)
+
+
+def _check_output(output: str, file_format: str, layout: str | None, request: Request) -> None:
+    """Refuse settings that do not fit together, before anything is read."""
     if request.threshold is not None and math.isnan(request.threshold):
         raise ConfigError("threshold: a number is needed, got nan")
+    if output != "-" and Path(output).is_dir():
+        raise ConfigError(f"{output}: it is a folder; give the name of a file to write, such as {output}/out.csv")
     if file_format not in WRITERS:
         raise ConfigError(
-            f"{output}: cannot write predictions as '{file_format}'; give a name that ends in .jsonl, .tsv or .npz"
+            f"{output}: cannot write predictions as '{file_format}'; "
+            "give a name that ends in .csv, .jsonl, .tsv or .npz"
         )
     if file_format == "npz" and output == "-":
         raise ConfigError("npz is written to a file: give one with -o")
-    batches = _text_batches(request, model) if is_text(request) else _data_batches(request)
-    tops = _predict_batches(model, batches, request.k, request.threshold, _label_filter(model, request))
-    with _open_output(output, force, binary=file_format == "npz") as file:
-        if file_format == "npz":
-            _write_npz(file, tops, len(model.label_names_))
-        else:
-            write = _write_jsonl if file_format == "jsonl" else _write_tsv
-            for ids, top in tops:
-                write(file, ids, top, model.label_texts_)
-                file.flush()
+    if layout is not None and layout not in LAYOUTS:
+        raise ConfigError(f"--layout: wide or long is needed, got '{layout}'")
+    if layout is not None and file_format != "csv":
+        raise ConfigError(f"--layout is for CSV; the output is {file_format}")
+    if request.explain is not None and file_format == "npz":
+        raise ConfigError("--explain: npz has no words; write .csv, .jsonl or .tsv")
+
+
+def _writer(
+    model: Method, request: Request, output: str, file_format: str, layout: str | None, table: InputTable
+) -> Writer:
+    words, to_terminal = request.explain is not None, output == "-" and sys.stdout.isatty()
+    if file_format == "jsonl":
+        return JsonLines(model)
+    if file_format == "tsv" or layout == "long":
+        return LongTable(model, words, file_format == "tsv", to_terminal)
+    return WideTable(model, table, request.options, words, to_terminal, output)
 
 
 def _text_batches(request: Request, model: Method) -> Iterator[Batch]:
     if model.input_ not in LINES and model.learns:
         raise DataError(f"the model was trained on {model.input_}: give a data file and its --format")
+    if request.is_the_text:
+        yield Batch(["0"], Strings.of([request.documents]))
+        return
     name = "stdin" if request.documents == "-" else request.documents
+    typed = request.documents == "-" and sys.stdin is not None and sys.stdin.isatty()
     count = replaced = 0
-    with open_documents(request.documents) as stream, progress("predicting") as step:
-        for lines in _line_batches(stream):
+    with open_documents(request.documents) as stream, _bar(typed) as step:
+        for lines in _typed_lines(stream) if typed else _line_batches(stream):
             texts, changed = decode_lines(lines, name, count + 1, request.options)
             replaced += changed
-            yield [str(count + row) for row in range(len(texts))], Strings.of(texts)
+            yield Batch([str(count + row) for row in range(len(texts))], Strings.of(texts))
             step(len(texts))
             count += len(texts)
     warn_replaced(name, replaced, request.options.encoding)
 
 
+def _bar(typed: bool) -> Any:
+    """A progress bar, but none over the line that somebody types."""
+    return nullcontext(lambda _count: None) if typed else progress("predicting")
+
+
+def _typed_lines(stream: Any) -> Iterator[list[bytes]]:
+    """Lines from a terminal, with a prompt on standard error."""
+    _say("Type a text and press Enter; Ctrl-D ends.\n" + PROMPT)
+    while line := stream.readline():
+        if line.strip():
+            yield [line.removesuffix(b"\n")]
+            _say(PROMPT)
+        else:
+            _say("An empty line is skipped.\n" + PROMPT)
+    _say("\n")
+
+
+def _say(text: str) -> None:
+    if sys.stderr is not None:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
 def _line_batches(stream: Any) -> Iterator[list[bytes]]:
-    """Lines as they arrive: one answer per line for typed input, large batches for piped input."""
+    """Lines as they arrive: one answer per line for input that comes slowly, large batches for piped input."""
     rest = b""
     while piece := stream.read1(PIECE):
         *lines, rest = (rest + piece).split(b"\n")
@@ -80,13 +180,16 @@ def _line_batches(stream: Any) -> Iterator[list[bytes]]:
         yield [rest]
 
 
-def _data_batches(request: Request) -> Iterator[Batch]:
+def _data_batches(request: Request, table: InputTable | None) -> Iterator[Batch]:
     data = read_part(request.documents, request.format, request.split, request.options, labels=False)
     with progress("predicting", len(data)) as step:
         for begin in range(0, len(data), BATCH):
             part = data.take(slice(begin, begin + BATCH))
             ids = list(part.ids) if part.ids is not None else [str(begin + i) for i in range(len(part))]
-            yield ids, part
+            rows = None if table is None else list(islice(table.rows, len(part)))
+            if rows is not None and len(rows) != len(part):
+                raise DataError("the file has changed while it was read", request.documents)
+            yield Batch(ids, part, rows)
             step(len(part))
 
 
@@ -98,44 +201,12 @@ def _label_filter(model: Method, request: Request) -> LabelFilter | None:
 
 
 def _predict_batches(
-    model: Method, batches: Iterable[Batch], k: int, threshold: float | None, chosen: LabelFilter | None
-) -> Iterator[tuple[list[str], TopK]]:
-    for ids, batch in batches:
-        top = model.predict(batch, k, labels=chosen)
-        yield ids, top if threshold is None else top.above(threshold)
-
-
-def _write_jsonl(file: IO[str], ids: list[str], top: TopK, label_texts: Strings | None) -> None:
-    for name, row, numbers in zip(ids, top, top.ids, strict=True):
-        labels = [
-            {
-                "label": label,
-                **({"text": label_texts[number]} if label_texts is not None else {}),
-                "score": score,
-            }
-            for (label, score), number in zip(row, numbers[numbers != NO_LABEL].tolist(), strict=True)
-        ]
-        file.write(json_text({"id": name, "labels": labels}) + "\n")
-
-
-def _write_tsv(file: IO[str], ids: list[str], top: TopK, label_texts: Strings | None) -> None:
-    del label_texts
-    for name, row in zip(ids, top, strict=True):
-        for label, score in row:
-            file.write(f"{_tsv_field(name)}\t{_tsv_field(label)}\t{score:.6g}\n")
-
-
-def _tsv_field(text: str) -> str:
-    return CONTROL.sub(" ", text.replace("\t", " ").replace("\n", " "))
-
-
-def _write_npz(file: IO[bytes], tops: Iterable[tuple[list[str], TopK]], n_labels: int) -> None:
-    from scipy import sparse
-
-    parts = [top.to_csr(n_labels) for _, top in tops]
-    if not parts:
-        parts = [sparse.csr_array((0, n_labels))]
-    sparse.save_npz(file, sparse.csr_matrix(sparse.vstack(parts, format="csr")))
+    model: Method, batches: Iterable[Batch], request: Request, chosen: LabelFilter | None
+) -> Iterator[Predicted]:
+    for batch in batches:
+        top = model.predict(batch.documents, request.k, threshold=request.threshold, labels=chosen)
+        words = None if request.explain is None else top_words(model, batch.documents, top, request.explain)
+        yield Predicted(batch.ids, batch.texts, batch.rows, top, words)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typing import Any
 
 from labelwise import run_schema as files
 from labelwise.data.dataset import Dataset
+from labelwise.data.document_hash import document_hashes
 from labelwise.data.out_of_core import scratch_at
 from labelwise.data.stats import statistics
 from labelwise.errors import ConfigError, MissingDependencyError
@@ -22,12 +23,14 @@ from labelwise.fit_context import FitContext
 from labelwise.methods.base import Method, load
 from labelwise.methods.popularity import Popularity
 from labelwise.methods.threshold import CalibrationReport
+from labelwise.metrics.result import Evaluation
+from labelwise.metrics.saved_predictions import SavedPredictions
 from labelwise.parallel import using_threads
 from labelwise.runs.config import RunConfig
-from labelwise.runs.evaluate import evaluate_model
+from labelwise.runs.evaluate import ModelEvaluation, evaluate_model
 from labelwise.runs.folder import RunFolder
 from labelwise.runs.inspect import can_be_inspected, inspect
-from labelwise.runs.load_data import RunData, load_run_data, split
+from labelwise.runs.load_data import CALIBRATION, RunData, hold_out, load_run_data
 from labelwise.runs.machine import peak_memory
 from labelwise.runs.stopwatch import Stopwatch, stopwatch
 
@@ -85,7 +88,7 @@ def split_for_calibration(
     if section.enabled is not False:
         held_out = data.valid
         if section.fraction is not None:
-            train, held_out = split(data.train, section.fraction, config.data.split_seed + 2, scratch)
+            train, held_out = hold_out(data.train, section.fraction, config.data, CALIBRATION, scratch)
             data = replace(data, train=train)
         if held_out is None and section.enabled is True:
             raise ConfigError(
@@ -129,11 +132,10 @@ def _evaluate(config: RunConfig, run: RunFolder, train: Dataset, test: Dataset, 
     seconds = {**_stage_seconds(run), **measured.seconds}
     for stage, spent in measured.seconds.items():
         run.record(stage, seconds=round(spent, 3))
-    baseline = None
+    popularity = None
     if model.learns:
-        floor = Popularity().fit(train).predict(test, config.evaluate.k)
-        values = measured.score(floor).values
-        baseline = {"method": "popularity", "values": values}
+        popularity = measured.score(Popularity().fit(train).predict(measured.test, config.evaluate.k))
+    _keep_predictions(run, measured, popularity)
     train_statistics = statistics(train)
     results = {
         "split": "test",
@@ -144,12 +146,21 @@ def _evaluate(config: RunConfig, run: RunFolder, train: Dataset, test: Dataset, 
         "model": {"bytes": folder_bytes(run / files.MODEL), "n_labels": len(model.label_names_)},
         "data": {"train": train_statistics.to_dict(), "test": statistics(test).to_dict()},
         "frequency_curve": train_statistics.frequency_curve(),
-        "baseline": baseline,
+        "baseline": None if popularity is None else {"method": "popularity", "values": popularity.values},
         "calibration": _read_calibration(run),
     }
     run.record("evaluate", split="test", **measured.evaluation.values)
     files.validate(results, files.Results, run / files.RESULTS)  # never write what reports cannot read
     run.write_json(files.RESULTS, results)
+
+
+def _keep_predictions(run: RunFolder, measured: ModelEvaluation, popularity: Evaluation | None) -> None:
+    """Keep the test predictions, for paired comparisons with other runs."""
+    sums = measured.evaluation.sums
+    if sums is not None:
+        hashes = document_hashes(measured.test)
+        baseline = None if popularity is None else popularity.sums
+        SavedPredictions(measured.top, hashes, sums, baseline).write(run / files.PREDICTIONS)
 
 
 def _write_report(run: RunFolder) -> None:

@@ -58,7 +58,7 @@ class _Columns:
 
 
 def read(path: Path, options: ReadOptions) -> Dataset:
-    rows = _rows(path, options)
+    rows = table_rows(path, options)[1]
     first = next(rows, None)
     if first is None:
         raise DataError(f"{NO_DOCUMENTS}; a header line with the names of the columns is needed", path)
@@ -93,8 +93,8 @@ def read(path: Path, options: ReadOptions) -> Dataset:
     return Dataset(matrix, names, texts.get("texts"), paths=texts.get("paths"), ids=texts.get("ids"), name=str(path))
 
 
-def _rows(path: Path, options: ReadOptions) -> Iterator[tuple[int, list[str]]]:
-    """Rows that are not empty, with the number of the line each begins at; the header comes first."""
+def table_rows(path: Path, options: ReadOptions) -> tuple[str, Iterator[tuple[int, list[str]]]]:
+    """The delimiter, and the rows that are not empty with the line each begins at; the header comes first."""
     if csv.field_size_limit() < MAX_FIELD:
         csv.field_size_limit(MAX_FIELD)
     lines = _lines(path, options)
@@ -103,8 +103,13 @@ def _rows(path: Path, options: ReadOptions) -> Iterator[tuple[int, list[str]]]:
     while header is not None and not header.strip("\r\n"):
         skipped, header = skipped + 1, next(lines, None)
     if header is None:
-        return
-    reader = csv.reader(_chain(header, lines), delimiter=_delimiter(header, options), strict=True)
+        return DELIMITERS[0], iter(())
+    delimiter = _delimiter(header, options)
+    return delimiter, _parsed(_chain(header, lines), delimiter, skipped, path)
+
+
+def _parsed(lines: Iterator[str], delimiter: str, skipped: int, path: Path) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     begin = skipped + 1
     try:
         for row in reader:

@@ -1,7 +1,8 @@
 """`pecos`: a folder with `X.trn.txt` (texts), `X.trn.npz` or `.npy` (features), `Y.trn.npz` (labels).
 
 Labels are columns without names; `output-items.txt` contains their texts. Features may be in a sub-folder, as
-in `tfidf-attnxml/X.trn.npz`. Any file of a part can be given as its path.
+in `tfidf-attnxml/X.trn.npz`. Any file of a part can be given as its path. Features in a file of any other name are
+read too: without labels, or with those of `Y_new.npz` if the features are in `X_new.npz`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from labelwise.strings import Strings
 
 NAME = "pecos"
 LABEL_TEXTS = "output-items.txt"
+ARRAYS = (".npz", ".npy")
 _PART = re.compile(r"[XY]\.(?P<split>[A-Za-z]+)\.(?:txt|npz|npy)")
 _SHORT = {"train": "trn", "valid": "val", "test": "tst"}
 
@@ -41,12 +43,13 @@ class _Files:
 
 
 def recognises(path: Path) -> bool:
-    match = _PART.fullmatch(plain_name(path))
-    return match is not None and path.is_file() and _files(path.parent, match["split"]).labels is not None
+    files = _files_of(path)
+    return files is not None and path.is_file() and files.labels is not None
 
 
 def recognises_unlabelled(path: Path) -> bool:
-    return _PART.fullmatch(path.name) is not None and path.name.startswith("X.") and path.is_file()
+    named = _PART.fullmatch(path.name) is not None and path.name.startswith("X.")
+    return path.is_file() and (named or path.suffix in ARRAYS)
 
 
 def parts(folder: Path) -> dict[str, Path]:
@@ -71,6 +74,17 @@ def siblings(path: Path) -> list[Path]:
     return [path.with_name(name.format(match["split"])) for name in names]
 
 
+def _files_of(path: Path) -> _Files | None:
+    """The files that are read for one of them; None if it is neither named like a part nor an array."""
+    match = _PART.fullmatch(plain_name(path))
+    if match is not None:
+        return _files(path.parent, match["split"])
+    if path.suffix not in ARRAYS:
+        return None
+    labels = path.with_name("Y" + path.stem[1:] + ".npz")
+    return _Files(labels if path.name.startswith("X") and labels.is_file() else None, None, path)
+
+
 def _files(folder: Path, split: str) -> _Files:
     here = {plain_name(path): path for path in reversed(files_in(folder))}
     below: dict[str, Path] = {}
@@ -86,13 +100,18 @@ def _files(folder: Path, split: str) -> _Files:
 
 
 def read(path: Path, options: ReadOptions) -> Dataset:
-    match = _PART.fullmatch(plain_name(path))
-    if match is None:
+    files, match = _files_of(path), _PART.fullmatch(plain_name(path))
+    if files is None:
         raise DataError("a file of the format pecos is named like X.trn.txt, X.trn.npz or Y.trn.npz", path)
-    files = _files(path.parent, match["split"])
     if files.labels is None and options.labels:
-        raise DataError(f"the labels are missing: there is no Y.{match['split']}.npz beside it", path)
-    if files.texts is None and files.features is None:
+        if match is not None:
+            raise DataError(f"the labels are missing: there is no Y.{match['split']}.npz beside it", path)
+        raise DataError(
+            "the labels are missing: features with labels are named like X.trn.txt or X_new.npz, with the labels in "
+            "Y.trn.npz or Y_new.npz beside them. Without labels: --set labels=false",
+            path,
+        )
+    if match is not None and files.texts is None and files.features is None:
         raise DataError(f"the documents are missing: there is no X.{match['split']}.txt, .npz or .npy", path)
     texts = None if files.texts is None else read_lines(files.texts, options)
     features = None if files.features is None else _load_features(files.features)
@@ -160,6 +179,7 @@ FORMAT = Format(
     write=write,
     parts=parts,
     extension=".npz",
+    other_extensions=(".npy",),
     part_name=part_name,
     siblings=siblings,
     recognises_unlabelled=recognises_unlabelled,

@@ -1,0 +1,83 @@
+"""What only some methods can do: an attribute per capability, and its hook, which raises unless a method overrides it.
+
+The command line and messages use the attributes, never the name of a method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from labelwise.data.dataset import Dataset
+from labelwise.errors import ConfigError
+from labelwise.fit_context import FitContext
+from labelwise.methods.inputs import Documents
+from labelwise.methods.label_filter import LabelFilter
+from labelwise.registry import methods_that
+from labelwise.topk import TopK
+
+if TYPE_CHECKING:
+    from labelwise.codes.label_path import LabelPath
+    from labelwise.encoders.attention import AttentionMap
+
+
+class Capabilities:
+    """Base of `Method`: the optional parts of the contract."""
+
+    name: ClassVar[str]
+
+    chooses_labels: ClassVar[bool] = False
+    """Whether predictions can be restricted to some labels, and labels weighted."""
+
+    encodes: ClassVar[bool] = False
+    """Whether `encode` works: documents have vectors."""
+    attends: ClassVar[bool] = False
+    """Whether `attention` works: tokens attend to tokens."""
+    explains: ClassVar[bool] = False
+    """Whether `explain` works."""
+    trains_in_parts: ClassVar[bool] = False
+    """Whether `fit_parts` works: parts of a model can be trained by separate processes."""
+
+    # --- hooks ---
+
+    def _predict_chosen(self, data: Documents, k: int, chosen: LabelFilter) -> TopK:
+        """The best k labels with some left out or weighted, for methods with `chooses_labels`."""
+        raise ConfigError(f"{self.name} cannot leave out or weight labels; {methods_that('chooses_labels')} can")
+
+    def _explain(self, data: Documents, labels: np.ndarray) -> list[list[LabelPath]]:
+        """Per tree the paths of some labels (ids), for one document."""
+        raise ConfigError(f"{self.name} cannot explain its predictions; {methods_that('explains')} can")
+
+    def _top_contributions(self, data: Documents, labels: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Features with the largest positive contributions [documents, k, count], -1 for none, and the amounts.
+
+        For methods with `explains`; a method that can do better than one explanation per document overrides it.
+        """
+        from labelwise.methods.top_words import contributions_one_by_one
+
+        return contributions_one_by_one(self, data, labels, count)
+
+    def _encode(self, data: Documents) -> np.ndarray:
+        """The documents' vectors."""
+        raise ConfigError(f"{self.name} has no document vectors; {methods_that('encodes')} can")
+
+    def _attention(self, data: Documents, tokens: int) -> list[AttentionMap]:
+        """The documents' attention."""
+        raise ConfigError(f"{self.name} has no attention among tokens; {methods_that('attends')} has")
+
+    def _feature_names(self, columns: np.ndarray) -> list[str] | None:
+        """Names of some features, or None if unknown."""
+        return None
+
+    def check_parts(self, numbers: Sequence[int]) -> Path:
+        """Raise unless these parts can be trained alone; returns the folder of finished ones."""
+        raise ConfigError(f"{self.name} is not made of repetitions; {methods_that('trains_in_parts')} is")
+
+    def fit_parts(
+        self, data: Dataset, numbers: Sequence[int], valid: Dataset | None = None, context: FitContext | None = None
+    ) -> Path:
+        """Train some parts and write them to the folder of `check_parts`, which is returned."""
+        return self.check_parts(numbers)
