@@ -25,7 +25,16 @@ from labelwise.config import Config
 from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFittedError
 from labelwise.features.rows import FeatureRows
 from labelwise.features.text_blocks import RowRange, Worker, process_texts
-from labelwise.features.vocabulary import Counting, Counts, Terms, choose, column_order, count, most_frequent, unknown_terms
+from labelwise.features.vocabulary import (
+    Counting,
+    Counts,
+    Terms,
+    choose,
+    column_order,
+    count,
+    most_frequent,
+    unknown_terms,
+)
 from labelwise.kernels.text.term_rows import UNKNOWN, count_kept, look_up, write_columns, write_rows
 from labelwise.kernels.text.term_table import TermTable, as_bytes, as_positions
 from labelwise.kernels.text.words import folding_table

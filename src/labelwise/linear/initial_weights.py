@@ -1,77 +1,114 @@
 """The weights of a trained level as the starting point of further training on a few new documents.
 
-New documents have a fraction of all features, and only the weights of these can change: the others are copied.
+The old documents are no longer at hand. Their losses are replaced by a quadratic function of the change of each
+weight, with the curvature that the statistics of the old documents give: weights of features that many old documents
+have change little. In the solver this is a scale per feature. Only weights of features of the new documents change.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from labelwise.linear.weights import ChunkedWeights, ChunkPart
 
-Rows = tuple[np.ndarray, np.ndarray]
-"""For each feature of a chunk the range of its entries in the level; empty if it has no weights."""
-
 
 @dataclass(frozen=True)
 class InitialWeights:
-    """A level in float32, and for each feature of the new documents (their columns, without gaps) its index in it."""
+    """The starting point of a level.
+
+    Parameters
+    ----------
+    level
+        Its weights in 32 bits.
+    features
+        For each feature of the new documents (numbered without gaps) its index in the level.
+    curvature
+        Per feature of the new documents, the mean curvature of one old document's loss in its weight.
+    bias_curvature
+        The same for the bias.
+    documents
+        Old documents of each chunk.
+    """
 
     level: ChunkedWeights
     features: np.ndarray
+    curvature: np.ndarray
+    bias_curvature: float
+    documents: np.ndarray
 
-    def rows(self, first: int, features: np.ndarray) -> Rows:
-        """The entries of some features of the new documents in the chunk with the child `first`."""
+    def chunk(self, first: int, features: np.ndarray) -> ChunkStart:
+        """The starting point of the chunk that has the child `first`, for some features of the new documents."""
+        chunk = int(np.searchsorted(self.level.children_offsets, first, "right")) - 1
+        count = self.documents[chunk]
+        steps = 1 / np.sqrt(1 + count * self.curvature[features])
+        bias_step = 1 / np.sqrt(1 + count * self.bias_curvature)
+        return ChunkStart(self.level, chunk, self.features[features], steps.astype(np.float32), float(bias_step))
+
+
+@dataclass(frozen=True)
+class ChunkStart:
+    """The starting point of one chunk. `features` are those of its new documents, as indices in the level.
+
+    The solver works with documents multiplied by `steps`, and weights divided by them.
+    """
+
+    level: ChunkedWeights
+    chunk: int
+    features: np.ndarray
+    steps: np.ndarray
+    bias_step: float
+
+    @cached_property
+    def _entries(self) -> tuple[np.ndarray, np.ndarray]:
+        """For each feature the range of its entries in the level; empty if it has no weights."""
         level = self.level
-        low, high = level.chunk_offsets[self._chunk(first) :][:2]
+        low, high = level.chunk_offsets[self.chunk : self.chunk + 2]
         own = level.features[low:high]
-        wanted = self.features[features]
-        at = np.searchsorted(own, wanted)
-        found = np.append(own, -1)[at] == wanted
-        rows = low + np.where(found, at, 0)
-        starts, ends = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
-        starts[found], ends[found] = level.row_offsets[rows[found]], level.row_offsets[rows[found] + 1]
+        index = np.searchsorted(own, self.features)
+        found = np.append(own, -1)[index] == self.features
+        rows = low + index[found]
+        starts, ends = np.zeros(len(index), np.int64), np.zeros(len(index), np.int64)
+        starts[found], ends[found] = level.row_offsets[rows], level.row_offsets[rows + 1]
         return starts, ends
 
-    def load(self, rows: Rows, first: int, width: int, weights: np.ndarray) -> None:
-        """Write the weights of the children first..first+width to `weights` [features, 16], which holds zeros."""
+    def load(self, first: int, width: int, bias: float, weights: np.ndarray, offsets: np.ndarray) -> None:
+        """Set weights [features, 16] and offsets [16], which hold zeros, to those of the children first..first+width.
+
+        `bias` is the solver's constant feature, already multiplied by its step.
+        """
         from labelwise.kernels.tree.chunk_rows import load_lanes
 
-        begin = self.level.children_offsets[self._chunk(first)]
-        load_lanes(*rows, self.level.lanes, self.level.values, first - int(begin), width, weights)
+        level = self.level
+        begin = int(level.children_offsets[self.chunk])
+        load_lanes(*self._entries, level.lanes, level.values, first - begin, width, weights)
+        weights /= self.steps[:, None]
+        if bias > 0:
+            offsets[:width] = level.bias[first : first + width] / np.float32(bias)
 
-    def completed(
-        self, part: ChunkPart, trained: np.ndarray, first: int, last: int, max_weights: int | None
-    ) -> ChunkPart:
-        """The children first..last with the weights of all features: those `trained` in `part`, the others unchanged.
-
-        `part` numbers features as the new documents do, the result as the level does.
-        """
-        level, chunk = self.level, self._chunk(first)
-        low, high = level.chunk_offsets[chunk : chunk + 2]
-        begin, end = level.row_offsets[low], level.row_offsets[high]
+    def completed(self, part: ChunkPart, first: int, max_weights: int | None) -> ChunkPart:
+        """The children from `first` on with the weights of all features: those of `part`, and the others unchanged."""
+        level, width = self.level, len(part.bias)
+        low, high = level.chunk_offsets[self.chunk : self.chunk + 2]
+        entries = slice(*level.row_offsets[[low, high]])
         counts = np.diff(level.row_offsets[low : high + 1])
-        kept = np.repeat(~np.isin(level.features[low:high], self.features[trained]), counts)
-        lanes = level.lanes[begin:end].astype(np.int64) - (first - int(level.children_offsets[chunk]))
-        kept &= (lanes >= 0) & (lanes < last - first) & (level.values[begin:end] != 0)
-        features = np.concatenate(
-            [np.repeat(level.features[low:high], counts)[kept], np.repeat(self.features[part.features], part.row_counts)]
-        )
-        lanes = np.concatenate([lanes[kept], part.lanes])
-        values = np.concatenate([level.values[begin:end][kept], part.values])
+        others = ~np.isin(level.features[low:high], self.features)
+        lanes = level.lanes[entries].astype(np.int64) - (first - int(level.children_offsets[self.chunk]))
+        kept = np.repeat(others, counts) & (lanes >= 0) & (lanes < width) & (level.values[entries] != 0)
+        trained = np.repeat(part.features, part.row_counts)
+        features = np.append(np.repeat(level.features[low:high], counts)[kept], trained)
+        lanes = np.append(lanes[kept], part.lanes)
+        values = np.append(level.values[entries][kept], part.values)
         if max_weights is not None:
             largest = _largest(lanes, values, max_weights)
             features, lanes, values = features[largest], lanes[largest], values[largest]
-        order = np.argsort(features, kind="stable")
+        order = np.argsort(features, kind="stable")  # keeps the lanes of a feature ascending
         unique, row_counts = np.unique(features, return_counts=True)
         return ChunkPart(
             unique.astype(np.int32), row_counts, lanes[order].astype(part.lanes.dtype), values[order], part.bias
         )
-
-    def _chunk(self, child: int) -> int:
-        return int(np.searchsorted(self.level.children_offsets, child, "right")) - 1
 
 
 def _largest(lanes: np.ndarray, values: np.ndarray, limit: int) -> np.ndarray:

@@ -16,7 +16,7 @@ import numpy as np
 from labelwise.codes.average import averaged
 from labelwise.codes.label_path import LabelPath
 from labelwise.codes.tree import LabelTree
-from labelwise.errors import ModelFormatError
+from labelwise.errors import ConfigError, ModelFormatError
 from labelwise.features.feature_order import FeatureOrder, OrderedFeatures
 from labelwise.features.rows import as_csr
 from labelwise.linear.beam import POST_PROCESSORS, LabelChoice, TreeSearch
@@ -25,6 +25,7 @@ from labelwise.linear.learn_tree import NewExamples, learn_tree
 from labelwise.linear.memory_estimate import bytes_of, check_memory, training_need
 from labelwise.linear.settings import SearchSettings, TrainingSettings
 from labelwise.linear.shards import ChunkShards
+from labelwise.linear.statistics import Learned, TrainingStatistics, document_counts
 from labelwise.linear.train_tree import TrainingExamples, train_tree
 from labelwise.linear.weights import ChunkedWeights
 from labelwise.store import get_tensor
@@ -42,6 +43,7 @@ class LinearTrees:
     def __init__(self, order: FeatureOrder) -> None:
         self.order = order
         self.trees: list[tuple[LabelTree, list[ChunkedWeights]]] = []
+        self.statistics: TrainingStatistics | None = None
         self._searches: dict[str, list[TreeSearch]] = {}
         self._explainers: dict[str, list[TreeExplainer]] = {}
 
@@ -70,24 +72,53 @@ class LinearTrees:
             matched=settings.search.beam if settings.negatives == "matcher" else 0, precision=settings.precision,
         )  # fmt: skip
         check_memory(need, settings.memory, bytes_of(features.rows, labels))
+        documents = []
         for number, (seed, tree) in enumerate(zip(settings.seeds(len(trees)), trees, strict=True)):
             if number > 0:
                 targets = tree.aggregate(labels)
             levels = train_tree(examples, tree, targets, settings, seed, shards, number)
             trained.trees.append((tree, [level.stored_as(settings.precision) for level in levels]))
+            documents.append(document_counts(targets))
+        trained.statistics = TrainingStatistics.of(features.rows, documents)
         return trained
 
-    def learned(self, features: Any, labels: Any, settings: TrainingSettings) -> LinearTrees:
-        """The trees after training on more documents, whose labels after those of the trees are new.
+    def learned(
+        self,
+        features: Any,
+        labels: Any,
+        settings: TrainingSettings,
+        learned: Learned,
+        old: Any = None,
+        removed: Any = None,
+    ) -> LinearTrees:
+        """The trees after training on more documents; these trees do not change.
 
-        Features after those of the trees are new as well. These trees do not change.
+        Parameters
+        ----------
+        features, labels
+            New documents; features and labels after those of the trees are new.
+        learned
+            The counts to keep about these documents.
+        old
+            Features and labels of old documents, which new labels are trained against.
+        removed
+            CSR [documents, labels]: labels that the documents had in an earlier training.
         """
-        order = self.order if features.shape[1] == len(self.order.original) else self.order.extended(features.shape[1])
-        learned = LinearTrees(order)
-        examples = NewExamples(order.rows(features), labels)
-        for (tree, levels), seed in zip(self.trees, settings.seeds(len(self.trees)), strict=True):
-            learned.trees.append(learn_tree(examples, tree, levels, settings, seed))
-        return learned
+        if self.statistics is None:
+            raise ConfigError(
+                "this model cannot learn more documents: it was saved without the statistics of its training documents, "
+                "by an older version; train it again"
+            )
+        order = self.order.extended(features.shape[1])
+        rows = order.rows(features)
+        old_rows, old_labels = (None, None) if old is None else (order.rows(old[0]), old[1])
+        examples = NewExamples(rows, labels, removed, old_rows, old_labels)
+        result = LinearTrees(order)
+        for number, ((tree, levels), seed) in enumerate(zip(self.trees, settings.seeds(len(self.trees)), strict=True)):
+            result.trees.append(learn_tree(examples, tree, levels, self.statistics, settings, seed, number))
+        counts = [document_counts(tree.aggregate(labels)) for tree, _ in result.trees]
+        result.statistics = self.statistics.added(rows, counts, learned)
+        return result
 
     # --- prediction ---
 
@@ -150,7 +181,7 @@ class LinearTrees:
             state |= tree.to_tensors(f"tree{number}")
             for depth, level in enumerate(levels):
                 state |= level.to_tensors(f"tree{number}.level{depth}")
-        return state
+        return state if self.statistics is None else state | self.statistics.to_tensors()
 
     @classmethod
     def restored(cls, tensors: Mapping[str, np.ndarray], n_features: int, n_labels: int, path: Path) -> LinearTrees:
@@ -170,6 +201,8 @@ class LinearTrees:
                 for depth in range(tree.depth)
             ]
             restored.trees.append((tree, levels))
+        trees = [tree for tree, _ in restored.trees]
+        restored.statistics = TrainingStatistics.from_tensors(tensors, n_features, trees, path)
         return restored
 
 

@@ -186,12 +186,26 @@ class ChunkedWeights:
         low, high = self.chunk_offsets[chunk : chunk + 2]
         entries, children = slice(*self.row_offsets[[low, high]]), slice(*self.children_offsets[chunk : chunk + 2])
         counts = np.diff(self.row_offsets[low : high + 1])
-        return ChunkPart(self.features[low:high], counts, self.lanes[entries], self.values[entries], self.bias[children])
+        return ChunkPart(
+            self.features[low:high], counts, self.lanes[entries], self.values[entries], self.bias[children]
+        )
 
-    def with_children(self, children_offsets: np.ndarray, bias: np.ndarray) -> ChunkedWeights:
-        """A level in 32 bits with more children, without weights, at the end of its chunks."""
-        lanes = self.lanes.astype(_lane_type(children_offsets), copy=False)
-        return replace(self, children_offsets=children_offsets, bias=bias, lanes=lanes)
+    def with_children(self, added: np.ndarray) -> ChunkedWeights:
+        """A level in 32 bits with so many more children at the end of each chunk.
+
+        They have no weights; their bias is the mean of their siblings'.
+        """
+        offsets = self.children_offsets
+        means = np.add.reduceat(self.bias, offsets[:-1]) / np.diff(offsets)
+        bias = np.insert(self.bias, np.repeat(offsets[1:], added), np.repeat(means, added).astype(np.float32))
+        offsets = offsets + np.append(0, np.cumsum(added))
+        lanes = self.lanes.astype(_lane_type(offsets), copy=False)
+        return replace(self, children_offsets=offsets, bias=bias, lanes=lanes)
+
+    @property
+    def precision(self) -> str:
+        """The type of the values: float32, float16 or int8."""
+        return self.values.dtype.name
 
     def to_tensors(self, prefix: str) -> dict[str, np.ndarray]:
         """The arrays by name."""
