@@ -35,6 +35,7 @@ from labelwise.topk import TopK
 if TYPE_CHECKING:
     from labelwise.encoders.attention import AttentionMap
     from labelwise.methods.explanation import Explanation
+    from labelwise.methods.learning import LearningReport
     from labelwise.methods.threshold import CalibrationReport
 
 
@@ -205,6 +206,25 @@ class Method(Estimator, Capabilities):
         top = predict_in_blocks(lambda part: self._ranked(self._as_documents(part), count), dataset, "calibrating")
         self.calibration_, report = calibrate(top, dataset, precision)
         return report
+
+    def learn(self, data: Any, labels: Any = None, *, old: Any = None) -> LearningReport:
+        """Train a fitted model on more documents, which may have new labels, for methods with `learns_more`.
+
+        Much faster than `fit` on all documents and nearly as good, as long as they are few compared with those of
+        `fit`; the report says when a full training is due. New labels are appended, others keep their ids.
+
+        Parameters
+        ----------
+        data, labels
+            Documents with their labels, as in `fit`.
+        old
+            A Dataset of documents that the model was trained on. Known documents in `data` are then skipped, or
+            learned with their changed labels, and new labels are trained against old documents, which makes them as
+            good as in `fit`.
+        """
+        from labelwise.methods.learning import learn
+
+        return learn(self, data, labels, old)
 
     @property
     def threshold_(self) -> float | None:

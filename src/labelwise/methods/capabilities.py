@@ -22,6 +22,7 @@ from labelwise.topk import TopK
 if TYPE_CHECKING:
     from labelwise.codes.label_path import LabelPath
     from labelwise.encoders.attention import AttentionMap
+    from labelwise.methods.learning import NewDocuments
 
 
 class Capabilities:
@@ -38,6 +39,8 @@ class Capabilities:
     """Whether `attention` works: tokens attend to tokens."""
     explains: ClassVar[bool] = False
     """Whether `explain` works."""
+    learns_more: ClassVar[bool] = False
+    """Whether `learn` works: a fitted model can be trained on more documents, which may have new labels."""
     trains_in_parts: ClassVar[bool] = False
     """Whether `fit_parts` works: parts of a model can be trained by separate processes."""
 
@@ -71,6 +74,13 @@ class Capabilities:
     def _feature_names(self, columns: np.ndarray) -> list[str] | None:
         """Names of some features, or None if unknown."""
         return None
+
+    def _learn(self, new: NewDocuments) -> tuple[int, tuple[str, ...]]:
+        """Train on more documents, for methods with `learns_more`; an error must leave the model unchanged.
+
+        Returns the number of new features, and the reasons why a full training is due.
+        """
+        raise NotImplementedError
 
     def check_parts(self, numbers: Sequence[int]) -> Path:
         """Raise unless these parts can be trained alone; returns the folder of finished ones."""

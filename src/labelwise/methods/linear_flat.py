@@ -27,7 +27,6 @@ from labelwise.methods.linear_base import (
     check_relevance,
     finished_work,
     training_features,
-    training_settings,
 )
 
 
@@ -59,6 +58,6 @@ class LinearFlat(LinearMethod):
             check_relevance(data)
         self.tfidf_ = Tfidf(self.config.tfidf) if kind == "texts" else None
         features = training_features(data, self.tfidf_)
-        settings = training_settings(self.config, self.search_settings)
+        settings = self.training_settings
         with finished_work(self, context.checkpoints, features.rows, data.labels, {}) as shards:
             self.linear_ = LinearTrees.train(features, data.labels, [LabelTree.flat(data.n_labels)], settings, shards)
