@@ -1,65 +1,198 @@
-"""The progress bar: shown on a terminal once the work has taken two seconds, silent everywhere else.
+"""Progress of long work: a bar on a terminal, lines of the log elsewhere.
 
-Usage in library code: `with progress("reading", total) as step: ... step(n)`.
+The bar is shown once the work has taken two seconds. Where standard error is not a terminal, a line is logged every 30
+seconds ("predicting: 2,100 of 6,875, 4 min left"), and none for work that is shorter.
+
+    with progress("reading", total) as step:
+        ...
+        step(n)
+
+Work inside a block may have a progress of its own. `with step.part(n):` lets it count as n of the outer one, which is
+then the only one shown; inside `with stage("tree 2 of 3"):` it is shown with that in front.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from labelwise.formatting import printable
+from labelwise.formatting import duration, printable, size
+
+log = logging.getLogger("labelwise")
 
 DELAY_SECONDS = 2.0
+LINE_SECONDS = 30.0
+
+_local = threading.local()
 
 
 @contextmanager
-def progress(what: str, total: float | None = None, unit: str = "") -> Iterator[Callable[[float], None]]:
-    """Yield a function to call with the amount just done. `total=None` shows a count without a total."""
-    if sys.stderr is None or not sys.stderr.isatty():
-        yield lambda _amount: None
-        return
-    bar = _Bar(what, total, unit)
+def progress(
+    what: str,
+    total: float | None = None,
+    unit: str = "",
+    detail: Callable[[], str] | None = None,
+    seconds_left: Callable[[], float] | None = None,
+) -> Iterator[Progress]:
+    """Yield a function to call with the amount just done.
+
+    Parameters
+    ----------
+    what
+        What is being done.
+    total
+        All that is to be done; None shows a count without a total.
+    unit
+        `bytes`, or `work` for amounts that only count as a fraction of the total.
+    detail
+        More for a line of the log, such as the loss; called when a line is due.
+    seconds_left
+        A limit of the time left: work that a time budget ends is done earlier than its pace says.
+    """
+    outer = getattr(_local, "current", None)
+    step = Progress(stage_name(what), total, unit, detail, seconds_left, outer if outer and outer.in_part else None)
+    _local.current = step
     try:
-        yield bar.advance
+        yield step
     finally:
-        bar.close()
+        _local.current = outer
+        step.close()
+
+
+@contextmanager
+def stage(name: str) -> Iterator[None]:
+    """Inside the block, progress is shown with this name in front: "tree 2 of 3"."""
+    before = getattr(_local, "stages", [])
+    _local.stages = [*before, name] if name else before
+    try:
+        yield
+    finally:
+        _local.stages = before
+
+
+def stage_name(what: str) -> str:
+    """The name of work, with the stages that it is part of in front."""
+    return ", ".join([*getattr(_local, "stages", []), what])
+
+
+class Progress:
+    """Work that is being done: call it with the amount just done."""
+
+    def __init__(
+        self,
+        what: str,
+        total: float | None,
+        unit: str,
+        detail: Callable[[], str] | None,
+        seconds_left: Callable[[], float] | None,
+        outer: Progress | None,
+    ) -> None:
+        self.what, self.total, self.unit = printable(what), total, unit
+        self.detail, self.seconds_left, self.outer = detail, seconds_left, outer
+        self.begin = self.said = time.monotonic()
+        self.done = self.begin_done = 0.0
+        self.inner = 0.0
+        """Amount of this progress that the work inside has done so far."""
+        self.in_part: float | None = None
+        self.on_terminal = sys.stderr is not None and sys.stderr.isatty()
+        self.bar: _Bar | None = None
+
+    def __call__(self, amount: float) -> None:
+        self.done += amount
+        self._changed()
+
+    def start_at(self, amount: float) -> None:
+        """So much was done before, by an interrupted attempt: it does not count for the pace."""
+        self.done = self.begin_done = amount
+
+    @contextmanager
+    def part(self, amount: float) -> Iterator[None]:
+        """Inside the block, the progress of work counts as this amount, which is done at the end of the block."""
+        self.in_part, self.inner = amount, 0.0
+        try:
+            yield
+        finally:
+            self.in_part, self.inner = None, 0.0
+        self(amount)
+
+    def _changed(self) -> None:
+        if self.outer is not None:
+            if self.total:
+                self.outer.inner = (self.outer.in_part or 0.0) * min((self.done + self.inner) / self.total, 1.0)
+                self.outer._changed()
+            return
+        now = time.monotonic()
+        if self.on_terminal:
+            if self.bar is None and now - self.begin >= DELAY_SECONDS:
+                self.bar = _Bar(self.what, self.total, self.unit)
+            if self.bar is not None:
+                self.bar.show(self.done + self.inner)
+        elif now - self.said >= LINE_SECONDS:
+            self.said = now
+            log.info("%s", self._line(now))
+
+    def _line(self, now: float) -> str:
+        done = self.done + self.inner
+        parts = [self._amount(done)]
+        if self.detail is not None:
+            parts.append(self.detail())
+        left = [] if self.seconds_left is None else [self.seconds_left()]
+        if self.total and done > self.begin_done:
+            left.append((now - self.begin) * max(self.total - done, 0.0) / (done - self.begin_done))
+        if left and min(left) < float("inf"):
+            parts.append(f"{_about(min(left))} left")
+        return f"{self.what}: {', '.join(part for part in parts if part)}"
+
+    def _amount(self, done: float) -> str:
+        if self.unit == "work":
+            return f"{100 * done / self.total:.0f} %" if self.total else ""
+        shown = size if self.unit == "bytes" else _count
+        return shown(done) if self.total is None else f"{shown(done)} of {shown(self.total)}"
+
+    def close(self) -> None:
+        """Remove the bar."""
+        if self.bar is not None:
+            self.bar.close()
+
+
+def _count(amount: float) -> str:
+    return f"{int(amount):,}"
+
+
+def _about(seconds: float) -> str:
+    """A time span in words, rounded: '40 s', '4 min', '2 h 05 min'."""
+    if seconds < 59.5:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 3570 else duration(60 * round(seconds / 60))
 
 
 class _Bar:
+    """A bar of rich on standard error."""
+
     def __init__(self, what: str, total: float | None, unit: str) -> None:
-        self.what, self.total, self.unit = printable(what), total, unit
-        self.begin = time.monotonic()
-        self.done = 0.0
-        self.display = None
-        self.task = None
-
-    def advance(self, amount: float) -> None:
-        self.done += amount
-        if self.display is None:
-            if time.monotonic() - self.begin < DELAY_SECONDS:
-                return
-            self._show()
-        if self.display is not None and self.task is not None:
-            self.display.update(self.task, completed=self.done)
-
-    def _show(self) -> None:
         from rich.console import Console
         from rich.progress import (
             BarColumn,
             DownloadColumn,
             MofNCompleteColumn,
-            Progress,
+            ProgressColumn,
             TextColumn,
             TimeElapsedColumn,
             TimeRemainingColumn,
             TransferSpeedColumn,
         )
+        from rich.progress import Progress as Display
 
-        counts = [DownloadColumn(), TransferSpeedColumn()] if self.unit == "bytes" else [MofNCompleteColumn()]
-        self.display = Progress(
+        counts: list[ProgressColumn] = [MofNCompleteColumn()]
+        if unit == "bytes":
+            counts = [DownloadColumn(), TransferSpeedColumn()]
+        elif unit == "work":
+            counts = [TextColumn("{task.percentage:>3.0f} %")]
+        self.display = Display(
             TextColumn("{task.description}"),
             BarColumn(),
             *counts,
@@ -70,9 +203,13 @@ class _Bar:
             console=Console(stderr=True),
             transient=True,
         )
-        self.task = self.display.add_task(self.what, total=self.total)
+        self.task = self.display.add_task(what, total=total)
         self.display.start()
 
+    def show(self, done: float) -> None:
+        """Draw the bar at this amount."""
+        self.display.update(self.task, completed=done)
+
     def close(self) -> None:
-        if self.display is not None:
-            self.display.stop()
+        """Remove the bar."""
+        self.display.stop()

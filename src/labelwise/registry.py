@@ -6,10 +6,14 @@ that an installed package cannot replace a method that saved models rely on.
 
 from __future__ import annotations
 
+import platform
+from collections.abc import Iterable
+from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import TYPE_CHECKING
 
+from labelwise import __version__
 from labelwise.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
@@ -48,3 +52,28 @@ def method_class(name: str) -> type[Method]:
         raise ConfigError(f"there is no method '{name}'; {did_you_mean(name, method_names())}")
     module, _, attribute = target.partition(":")
     return getattr(import_module(module), attribute)
+
+
+def method_package(name: str) -> tuple[str, str] | None:
+    """Name and version of the installed package that a plugged-in method comes from; None for built-in methods."""
+    if name in METHODS:
+        return None
+    for point in entry_points(group="labelwise.methods"):
+        if point.name == name and point.dist is not None:
+            return point.dist.name, point.dist.version
+    return None
+
+
+def installed_versions(packages: Iterable[str]) -> dict[str, str]:
+    """Versions of labelwise, Python and those of the packages that are installed."""
+    found = {package: _version(package) for package in packages}
+    own = {"labelwise": __version__, "python": platform.python_version()}
+    return own | {package: number for package, number in found.items() if number is not None}
+
+
+@cache
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

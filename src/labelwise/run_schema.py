@@ -20,12 +20,14 @@ from labelwise.store import MANIFEST
 CONFIG, STATE, METRICS, LOG, MODEL = "config.yml", "state.json", "metrics.jsonl", "log.txt", "model"
 RESULTS, MACHINE, LABELS, EXAMPLES = "results.json", "machine.json", "labels.tsv", "examples.jsonl"
 REPORT, CALIBRATION, INSPECTION = "report.html", "calibration.json", "inspection.json"
-CHECKPOINTS = "checkpoints"
+CHECKPOINTS, REFIT_CHECKPOINTS = "checkpoints", "checkpoints-refit"
+REFIT = "refit"
+"""Stage in metrics.jsonl: training on the held-out documents as well, after the scores are known."""
 PREDICTIONS = "predictions.safetensors"
 SCRATCH = ".rows"
 """Folder for the rows of memory-mapped data while a process uses them."""
 WRITTEN_FILES = (CONFIG, METRICS, LOG, CALIBRATION, RESULTS, MACHINE, LABELS, EXAMPLES, PREDICTIONS, INSPECTION, REPORT)
-WRITTEN_FOLDERS = (MODEL, CHECKPOINTS, SCRATCH)
+WRITTEN_FOLDERS = (MODEL, CHECKPOINTS, REFIT_CHECKPOINTS, SCRATCH)
 FORMAT = "labelwise-run"
 FINISHED, RUNNING, FAILED, CLEARING = "finished", "running", "failed", "clearing"
 """Values of `status` in state.json. A run whose clearing was interrupted is started over."""
@@ -129,6 +131,25 @@ class Calibration(Record):
     after: tuple[Reliability, ...] = ()
 
 
+class Refit(Record):
+    """The saved model of a run with `run.refit`; the scores are those of the judged model before it."""
+
+    n_documents: int
+    """Documents that the saved model was trained on."""
+    n_judged: int
+    """Documents that the judged model was trained on."""
+    n_labels: int | None = None
+    bytes: int | None = None
+    seconds: float | None = None
+
+    def __str__(self) -> str:
+        fraction = f"{100 * self.n_judged / max(self.n_documents, 1):.0f} %"
+        return (
+            f"scores: of a model trained on {self.n_judged:,} of {self.n_documents:,} documents ({fraction}); the "
+            f"saved model was then trained on all {self.n_documents:,}"
+        )
+
+
 class Results(Record):
     """results.json"""
 
@@ -142,6 +163,7 @@ class Results(Record):
     frequency_curve: Curve | None = None
     baseline: Baseline | None = None
     calibration: Calibration | None = None
+    refit: Refit | None = None
 
 
 class Machine(Record):

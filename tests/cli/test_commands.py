@@ -175,7 +175,7 @@ def test_a_killed_run_keeps_its_finished_stages(tmp_path, config):
     assert process.stdout.readline() == b"fitting\n"
     process.kill()
     process.wait()
-    model = tmp_path / "runs" / "first" / "model" / "manifest.json"
+    model = tmp_path / "runs" / "first" / "model" / "state.safetensors"
     before = model.stat().st_mtime_ns
     done = labelwise("train", config, cwd=tmp_path)
     assert "already trained" in done.err

@@ -59,6 +59,40 @@ def test_stats_as_json(corpus):
     assert printed["frequency_curve"] == {"rank": [1, 2, 3, 4], "count": [4, 3, 2, 1]}
 
 
+def test_stats_show_labels_records_and_suspects(tmp_path):
+    rows = ["1,a b,Fish;fish;rare", "2,,fish", "3,a b,Fish", "4,a  b,Fish", "5,\x1b[31m,Fish"]
+    (tmp_path / "a.csv").write_text("id,text,labels\n" + "\n".join(rows) + "\n")
+    (tmp_path / "a_label_names.tsv").write_text("rare\ta rare thing\n")
+    result = run("stats", tmp_path / "a.csv", "--show", "2")
+    shown = result.output
+    assert ["Fish", "4"] in lines_of(result)
+    assert ["a", "rare", "thing", "(rare)", "1"] in lines_of(result)
+    assert "differ only by case or blanks: 'Fish' (4), 'fish' (2)" in shown
+    assert "most labels: document 1 has 3" in shown
+    assert "texts without words: 1, the first is document 2" in shown
+    assert "duplicate texts: 1 (20.0 %); most often, 2 times: document 1, 'a b'" in shown
+    assert "document 1\n  a b\n  labels: Fish; fish; a rare thing (rare)\n" in shown
+    assert "\x1b" not in shown
+    found = json.loads(run("stats", tmp_path / "a.csv", "--show", "1", "--json").output)
+    notes = found["highlights"]
+    assert notes["most_frequent"][0] == {"label": "Fish", "text": "Fish", "documents": 4}
+    assert [[one["label"] for one in group] for group in notes["alike"]] == [["Fish", "fish"]]
+    assert notes["most_labels"] == {"part": "data", "document": "1", "amount": 3, "text": "a b"}
+    assert notes["repeated_fraction"] == pytest.approx(0.2)
+    assert [record["document"] for record in found["records"]] == ["1"]
+
+
+def test_stats_of_parts_count_labels_together(corpus):
+    notes = json.loads(run("stats", corpus, "--json").output)["highlights"]
+    assert [one["documents"] for one in notes["most_frequent"]] == [4, 3, 2, 1]
+    assert notes["most_repeated"]["amount"] >= 2
+
+
+def test_stats_of_a_name_that_is_nearly_known():
+    with pytest.raises(DataError, match=r"eurlex: .*did you mean the data set 'eurlex-4k', .* or 'eurlex57k'\?"):
+        run("stats", "eurlex")
+
+
 def test_stats_of_one_file_with_options(tmp_path):
     (tmp_path / "books.csv").write_text('title,subjects\n"a, b",x;y\nc,y\n')
     settings = ("--set", "text_column=title", "--set", "label_column=subjects")

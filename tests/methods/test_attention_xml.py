@@ -327,12 +327,6 @@ def test_several_processes_are_refused(monkeypatch):
 
 
 def test_levels_and_trees_share_the_time_budget():
-    training = made({"time_budget": 100.0}).config.training
-    assert tree_training.with_time_left(training, 40.0, 3).time_budget == pytest.approx(20.0)
-    assert tree_training.with_time_left(training, 200.0, 1).time_budget > 0, (
-        "a level that comes late still takes a step"
-    )
-    assert tree_training.with_time_left(made().config.training, 40.0, 3).time_budget is None
     model = made({"epochs": 10_000, "time_budget": 1.0}, trees=2).fit(planted("texts", n_documents=100))
     assert [[history.stopped for history in tree] for tree in model.histories_] == [["time budget"] * 2] * 2
 

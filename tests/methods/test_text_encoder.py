@@ -126,17 +126,19 @@ def test_the_head_begins_alone_where_the_encoder_knows_something(tmp_path):
 
 
 def test_both_stages_share_one_time_budget(monkeypatch):
-    budgets = []
+    budgets, now = [], [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
 
-    def quick(fitting, config, **others):
-        budgets.append(config.time_budget)
+    def quick(fitting, config, context, **others):
+        budgets.append(context.budget.remaining())
+        now[0] += 40.0
         return History(seconds=40.0)
 
     monkeypatch.setattr("labelwise.training.loop.train", quick)
     data = planted("texts", n_documents=60)
     made({"time_budget": 100.0}, head_epochs=1).fit(data)
     made({"time_budget": 30.0}, head_epochs=1).fit(data)
-    assert budgets == [100.0, 60.0, 30.0, pytest.approx(0, abs=1e-6)]
+    assert budgets == [75.0, 60.0, 22.5, 0.0], "the head has three quarters at most, the rest is what remains"
 
 
 def test_encoder_and_head_are_where_the_loop_trains_them(monkeypatch):

@@ -45,28 +45,34 @@ class Corpus(StrEnum):
 def stats_command(
     path: PathArgument,
     format: Annotated[str, typer.Option("--format", help="Format of the files.")] = "auto",
+    show: Annotated[int, typer.Option(min=0, metavar="N", help="Also show N documents of each part.")] = 0,
     as_json: JsonOption = False,
     settings: ReadOption = None,
 ) -> None:
     """Count documents and labels.
 
-    Also shows text lengths, the skew of label frequencies and the overlap of the parts.
+    Also shows text lengths, the skew of label frequencies, the overlap of the parts, frequent and rare labels, and what
+    looks like a mistake: labels that differ only by case or blanks, empty and duplicate texts.
     """
     from labelwise.cli.curve import draw_curve
-    from labelwise.cli.data_views import stats_table
+    from labelwise.cli.data_views import show_highlights, show_records, stats_table
     from labelwise.cli.tables import print_table
+    from labelwise.data.highlights import records
     from labelwise.data.stats import split_statistics
 
     parts = _read_parts(path, format, _options(settings))
     statistics = split_statistics(parts)
     if as_json:
         curve = statistics.overall.frequency_curve()
-        echo_json({**statistics.to_dict(), "frequency_curve": curve})
+        shown = {"records": records(parts, show)} if show else {}
+        echo_json({**statistics.to_dict(), "frequency_curve": curve, **shown})
         return
     print_table(path, *stats_table(statistics))
     encoding = sys.stdout.encoding or "ascii"
     lines = draw_curve(statistics.overall.label_counts, braille=encoding.lower().startswith("utf"))
     echo("\n" + "\n".join(lines))
+    show_highlights(statistics)
+    show_records(records(parts, show))
 
 
 @app.command("list")
@@ -225,9 +231,12 @@ def _options(settings: list[str] | None) -> ReadOptions:
 
 def _resolve(path: str, format: str) -> tuple[Path, str]:
     """Path and format of the data: an existing path, else the folder of a known data set."""
-    from labelwise.data.catalogue import downloaded_folder, entry, names
+    from labelwise.data.catalogue import downloaded_folder, entry, names, near_sets
+    from labelwise.errors import DataError
 
     if Path(path).exists() or path not in names():
+        if not Path(path).exists() and (question := near_sets(path)):
+            raise DataError(f"there is no such file or folder; {question}", path)
         return Path(path), format
 
     return downloaded_folder(path), entry(path).format if format == "auto" else format

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 from labelwise.cli.tables import print_table
 from labelwise.cli.terminal import echo
 from labelwise.errors import DataError
-from labelwise.formatting import number, percent
+from labelwise.formatting import cut, number, percent, printable
 
 if TYPE_CHECKING:
+    from labelwise.data.highlights import DocumentNote, LabelCount
     from labelwise.data.published import FigureComparison
     from labelwise.data.stats import SplitStatistics, Statistics
 
+LABEL, TEXT, GROUPS = 60, 40, 5
+"""Characters of a label and of a text, and groups of similar labels, that are printed."""
 
 _STATISTICS: list[tuple[str, Callable[[Statistics], Any]]] = [
     ("documents", lambda s: s.documents),
@@ -58,6 +61,68 @@ def stats_table(statistics: SplitStatistics) -> tuple[list[str], list[list[str]]
         ):
             rows.append([name, *(number(shared.get(column), 2) for column in columns)])
     return ["", *columns], rows
+
+
+def show_highlights(statistics: SplitStatistics) -> None:
+    """Print frequent and rare labels, then what looks like a mistake."""
+    found = statistics.highlights
+    if found.most_frequent:
+        rows = [_label_row(one) for one in found.most_frequent]
+        if found.least_frequent:
+            between = statistics.overall.labels_used - len(found.most_frequent) - len(found.least_frequent)
+            rows += [[f"... {between:,} others", ""]] * (between > 0)
+            rows += [_label_row(one) for one in found.least_frequent]
+        echo("")
+        print_table("most and least frequent labels", ["label", "documents"], rows)
+    notes = _notes(statistics)
+    if notes:
+        echo("\nworth a look")
+        for note in notes:
+            echo(f"  {note}")
+
+
+def _label_row(one: LabelCount) -> list[str]:
+    return [_shown_label(one.label, one.text, LABEL), f"{one.documents:,}"]
+
+
+def _shown_label(label: str, text: str | None, length: int) -> str:
+    return cut(printable(f"{text} ({label})" if text and text != label else label), length)
+
+
+def _notes(statistics: SplitStatistics) -> list[str]:
+    found, several = statistics.highlights, len(statistics.parts) > 1
+
+    def place(note: DocumentNote) -> str:
+        return f"{note.part} document {note.document}" if several else f"document {note.document}"
+
+    notes = []
+    if found.n_alike:
+        groups = [", ".join(f"{one.label!r} ({one.documents:,})" for one in group) for group in found.alike[:GROUPS]]
+        more = f"; {found.n_alike - GROUPS:,} more in --json" if found.n_alike > GROUPS else ""
+        notes.append(f"labels that differ only by case or blanks: {'; '.join(groups)}{more}")
+    if found.most_labels is not None:
+        notes.append(f"most labels: {place(found.most_labels)} has {found.most_labels.amount:,}")
+    empty = statistics.overall.texts_without_words
+    if found.without_words is not None:
+        notes.append(f"texts without words: {number(empty)}, the first is {place(found.without_words)}")
+    repeated = found.most_repeated
+    if repeated is not None:
+        begin = cut(printable(repeated.text or ""), TEXT)
+        notes.append(
+            f"duplicate texts: {number(statistics.overall.repeated_texts)} ({percent(found.repeated_fraction, 1)} %); "
+            f"most often, {repeated.amount:,} times: {place(repeated)}, '{begin}'"
+        )
+    return notes
+
+
+def show_records(records: list[dict[str, Any]]) -> None:
+    """Print some documents with their labels."""
+    for record in records:
+        echo(f"\n{record['part']} document {record['document']}")
+        if record["text"] is not None:
+            echo(f"  {printable(record['text'])}")
+        labels = [_shown_label(one["label"], one.get("text"), LABEL) for one in record["labels"]]
+        echo(f"  labels: {'; '.join(labels) or 'none'}")
 
 
 def short_checksum(sha256: str | None) -> str:

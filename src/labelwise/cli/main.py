@@ -25,6 +25,7 @@ from labelwise.cli import (
     encode,
     evaluate,
     explain,
+    info,
     learn,
     models,
     plan,
@@ -50,6 +51,7 @@ app.command("predict")(predict.predict_command)
 app.command("encode")(encode.encode_command)
 app.command("explain")(explain.explain_command)
 app.command("learn")(learn.learn_command)
+app.command("info")(info.info_command)
 app.command("calibrate")(calibrate.calibrate_command)
 app.command("sweep")(sweep.sweep_command)
 app.command("compare")(compare.compare_command)

@@ -101,6 +101,8 @@ def show_results(run: Path) -> None:
         show_evaluation(title, results.evaluation.model_dump(), baseline)
         if results.calibration is not None:
             echo(_threshold_line(results.calibration.model_dump()))
+        if results.refit is not None:
+            echo(str(results.refit))
     echo(f"model: {run / MODEL}")
     if (run / REPORT).exists():
         echo(f"report: {run / REPORT}")

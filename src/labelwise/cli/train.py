@@ -1,17 +1,43 @@
-"""labelwise train CONFIG.yml --set model.beam=20"""
+"""labelwise train CONFIG.yml --set model.beam=20, or labelwise train DATA.csv --text title --labels subjects"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import shlex
+import sys
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from labelwise.cli.options import ForceOption, SetOption
 from labelwise.cli.terminal import echo
 
+if TYPE_CHECKING:
+    from labelwise.config import ConfigSource
+    from labelwise.runs.config import RunConfig
+
+COLUMN_OPTIONS = {"text": "text_column", "labels": "label_column", "id": "id_column"}
+"""Options of the command, and the reading options that they set."""
+
 
 def train_command(
-    config: Annotated[str, typer.Argument(metavar="CONFIG.yml", help="Config of the run; - reads it from stdin.")],
+    source: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="CONFIG.yml|DATA...",
+            help="Config of a run (- is stdin), or data: files, a folder, or the name of a known data set.",
+        ),
+    ],
+    text: Annotated[
+        str | None, typer.Option(help="With DATA: column with the text; title+abstract joins several.")
+    ] = None,
+    labels: Annotated[str | None, typer.Option(help="With DATA: column with the labels.")] = None,
+    id: Annotated[str | None, typer.Option(help="With DATA: column with the document's identifier.")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="With DATA: the method, see labelwise models. Not given: linear_tree.")
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", metavar="FOLDER", help="Folder of the run. Not given: runs/NAME.")
+    ] = None,
     overrides: SetOption = None,
     force: ForceOption = False,
     repetition: Annotated[
@@ -21,36 +47,103 @@ def train_command(
         ),
     ] = None,
 ) -> None:
-    """Train a model, evaluate it and write a report, as configured.
+    """Train a model, evaluate it and write a report, as configured, or straight from data.
+
+    With DATA a tenth of the documents is held out as test part and a tenth of the rest for calibration, chosen by a
+    hash of each document; the model is trained, calibrated and judged, and then trained on all documents. The config
+    that this amounts to is written to the run folder; --set changes any field of it.
 
     Run the same command again to resume a run. A finished run is replaced only with --force.
 
     With --repetition no run is created: one repetition of a model is trained and saved. Any number of processes can do
     this at the same time; the command without it then combines all repetitions into a model.
     """
-    from labelwise.cli.sources import config_source, refuse_study
     from labelwise.cli.tables import show_results
-    from labelwise.errors import ConfigError
+    from labelwise.data.formats.columns import MissingColumnsError
+    from labelwise.errors import ConfigError, DataError
+    from labelwise.run_schema import CALIBRATION
     from labelwise.runs.config import run_config
+    from labelwise.runs.from_data import is_config
     from labelwise.runs.train import train
 
-    source = config_source(config).override(overrides or [])
-    refuse_study(source)
-    checked = run_config(source)
+    columns = {option: value for option, value in {"text": text, "labels": labels, "id": id}.items() if value}
+    from_data = not any(map(is_config, source))
+    given = (
+        _from_data(source, columns, method, output, overrides or [])
+        if from_data
+        else _from_config(source, {**columns, **({"method": method} if method else {})}, output, overrides or [])
+    )
+    checked = run_config(given)
     if repetition:
         if force:
             raise ConfigError("--force is for runs; to train a repetition again, delete its folder")
-        from labelwise.runs.repetitions import train_repetitions
-
-        try:
-            echo(f"finished repetitions are in {train_repetitions(checked, repetition)}")
-        except KeyboardInterrupt:
-            echo("stopped; run the same command again to resume", err=True)
-            raise typer.Exit(130) from None
+        _train_repetitions(checked, repetition)
         return
     try:
         run = train(checked, force)
     except KeyboardInterrupt:
         echo(f"stopped; run the same command again to resume {checked.run.folder}", err=True)
         raise typer.Exit(130) from None
+    except MissingColumnsError as error:
+        if not from_data:
+            raise
+        raise DataError(f"{error.problem}.\n{_with_columns(error.proposed)}", error.path, error.line) from None
     show_results(run.path)
+    if from_data:
+        suffix = ".csv" if source[0].lower().endswith((".csv", ".xlsx")) else ".jsonl"
+        threshold = " --threshold auto" if (run / CALIBRATION).exists() else ""
+        echo(f"next: labelwise predict {shlex.quote(str(run.path))} NEW{suffix} -o suggestions{suffix}{threshold}")
+
+
+def _from_data(
+    data: list[str], columns: dict[str, str], method: str | None, output: str | None, overrides: list[str]
+) -> ConfigSource:
+    from labelwise.runs.from_data import config_from_data
+
+    options = {COLUMN_OPTIONS[option]: value for option, value in columns.items()}
+    return config_from_data(data, options, method, output, overrides)
+
+
+def _from_config(
+    sources: list[str], data_options: dict[str, str], output: str | None, overrides: list[str]
+) -> ConfigSource:
+    from labelwise.cli.sources import config_source, refuse_study
+    from labelwise.errors import ConfigError
+
+    if len(sources) > 1:
+        raise ConfigError(f"one config, or data, is needed; got {', '.join(sources)}")
+    if data_options:
+        keys = {**{option: f"data.options.{key}" for option, key in COLUMN_OPTIONS.items()}, "method": "model.method"}
+        option = next(iter(data_options))
+        raise ConfigError(
+            f"--{option} is for training from data; with a config use --set {keys[option]}={data_options[option]}"
+        )
+    given = config_source(sources[0]).override(overrides)
+    refuse_study(given)
+    return given if output is None else given.override([f"run.folder={output}"])
+
+
+def _train_repetitions(config: RunConfig, repetitions: list[int]) -> None:
+    from labelwise.runs.repetitions import train_repetitions
+
+    try:
+        echo(f"finished repetitions are in {train_repetitions(config, repetitions)}")
+    except KeyboardInterrupt:
+        echo("stopped; run the same command again to resume", err=True)
+        raise typer.Exit(130) from None
+
+
+def _with_columns(proposed: dict[str, str | None]) -> str:
+    """The command that was typed, with the columns that seem right; COLUMN stands for what has to be filled in."""
+    names = {key: f"--{option}" for option, key in COLUMN_OPTIONS.items()}
+    words = sys.argv[1:]
+    for key, column in proposed.items():
+        option = names.get(key)
+        if option is None:
+            words += ["--set", f"data.options.{key}={column or 'COLUMN'}"]
+            continue
+        at = next((index for index, word in enumerate(words) if word.split("=")[0] == option), None)
+        if at is not None:
+            del words[at : at + (1 if "=" in words[at] else 2)]
+        words += [option, column or "COLUMN"]
+    return f"The command with the names of the columns:\n  labelwise {shlex.join(words)}"

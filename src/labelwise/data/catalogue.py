@@ -5,6 +5,7 @@ Nothing here uses the network: a data set that is not there is an error that nam
 
 from __future__ import annotations
 
+import difflib
 import os
 from functools import lru_cache
 from pathlib import Path
@@ -81,6 +82,14 @@ def _entries() -> dict[str, Entry]:
 def names() -> list[str]:
     """The names of all known data sets."""
     return list(_entries())
+
+
+def near_sets(name: str) -> str:
+    """A question that names the known data sets whose names begin like this, or the nearest; empty if none is near."""
+    beginning = [known for known in names() if known.startswith(name)][:3] if len(name) > 2 else []
+    near = [f"'{known}'" for known in beginning or difflib.get_close_matches(name, names(), n=1)]
+    several = f"{', '.join(near[:-1])} or {near[-1]}" if len(near) > 1 else "".join(near)
+    return f"did you mean the data set {several}?" if near else ""
 
 
 def entry(name: str) -> Entry:

@@ -18,6 +18,7 @@ from labelwise.strings import Strings
 
 KINDS = ("texts", "features", "paths", "arrays")
 """Types of documents, the first that is present is hashed."""
+PIECE = 1 << 20
 
 
 RELEASED_ENTRIES = 1 << 20
@@ -34,6 +35,18 @@ def document_hashes(data: Any, kind: str | None = None) -> np.ndarray:
         return np.empty(0, np.uint64)
     contents = _contents(getattr(data, chosen))
     return np.fromiter((_number(content) for content in contents), np.uint64, len(data))
+
+
+def dataset_hash(data: Any, kind: str | None = None) -> str:
+    """One hash of all documents of a `Dataset`, of this type, and of their labels, in order: 16 hexadecimal digits."""
+    digest = hashlib.blake2b(digest_size=8)
+    labels, names = data.labels, data.label_names.compact()
+    for array in (document_hashes(data, kind), labels.indptr, labels.indices, names.ends, names.buffer, labels.data):
+        stored = array.dtype if array.dtype == np.uint8 else "<f4" if array.dtype.kind == "f" else "<i8"
+        for begin in range(0, len(array), PIECE):
+            digest.update(np.ascontiguousarray(array[begin : begin + PIECE]).astype(stored).data)
+        release_pages(array)
+    return digest.hexdigest()
 
 
 def hash_fraction(text: str, seed: int) -> float:

@@ -16,6 +16,7 @@ import numpy as np
 
 from labelwise.data.blocks import Blocks
 from labelwise.data.dataset import Dataset
+from labelwise.data.highlights import Highlights, highlights
 from labelwise.strings import Strings
 
 WORD_BLOCK_BYTES = 32 << 20
@@ -89,6 +90,8 @@ class SplitStatistics:
     """For each other part: labels that occur in it, but not in train."""
     texts_in_train: dict[str, int | None]
     """For each other part: documents whose text also occurs in train."""
+    highlights: Highlights
+    """Labels and documents that are worth a look."""
 
     def to_dict(self) -> dict[str, Any]:
         """All figures as plain values."""
@@ -97,6 +100,7 @@ class SplitStatistics:
             "overall": self.overall.to_dict(),
             "labels_not_in_train": self.labels_not_in_train,
             "texts_in_train": self.texts_in_train,
+            "highlights": self.highlights.to_dict(),
         }
 
 
@@ -134,12 +138,14 @@ def split_statistics(parts: Mapping[str, Dataset]) -> SplitStatistics:
     extra = {name: _extra_labels(part, len(base)) for name, part in aligned.items()}
     together: Counter[str] = sum(extra.values(), Counter())
     known = [matrix for matrix in matrices.values() if matrix is not None]
+    counts = np.concatenate([sum(common.values()), np.fromiter(together.values(), np.int64, len(together))])
+    all_digests = _concatenated(list(digests.values()))
     overall = _statistics(
         "all parts",
-        np.concatenate([sum(common.values()), np.fromiter(together.values(), np.int64, len(together))]),
+        counts,
         np.concatenate(list(lengths.values())),
         _concatenated(list(words.values())),
-        _concatenated(list(digests.values())),
+        all_digests,
         (max(width for width, _ in known), sum(stored for _, stored in known)) if known else None,
     )
     train = "train" if "train" in parts else next(iter(parts))
@@ -149,7 +155,9 @@ def split_statistics(parts: Mapping[str, Dataset]) -> SplitStatistics:
         + len(extra[name].keys() - extra[train].keys())
         for name in others
     }
-    return SplitStatistics(singles, overall, new, {name: _n_shared(digests[name], digests[train]) for name in others})
+    shared = {name: _n_shared(digests[name], digests[train]) for name in others}
+    notes = highlights(parts, base + together.keys(), counts, words, all_digests)
+    return SplitStatistics(singles, overall, new, shared, notes)
 
 
 def _apply_to_texts(count: Callable[[Strings], np.ndarray], part: Dataset) -> np.ndarray | None:

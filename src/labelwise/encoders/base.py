@@ -112,6 +112,39 @@ class Vectors:
         return (self.values,)
 
 
+@dataclass(frozen=True)
+class SomeBatch:
+    """A batch of some documents of others."""
+
+    rows: np.ndarray
+    arrays: tuple[np.ndarray, ...]
+
+
+@dataclass(frozen=True)
+class SomeInputs:
+    """Some documents of others, by their indices in ascending order."""
+
+    inputs: Inputs
+    rows: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """The length of each document."""
+        return self.inputs.lengths[self.rows]
+
+    def batch(self, documents: np.ndarray) -> SomeBatch:
+        """A batch of the given documents."""
+        batch = self.inputs.batch(self.rows[documents])
+        return SomeBatch(np.searchsorted(self.rows, batch.rows), batch.arrays)
+
+    def identity(self) -> tuple[np.ndarray, ...]:
+        """The arrays of all documents, and the indices of these."""
+        return *self.inputs.identity(), self.rows
+
+
 def tensors_of(batch: InputBatch, device: Any = "cpu") -> tuple[Tensor, ...]:
     """The arrays of a batch as tensors."""
     import torch

@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
+from labelwise.features.label_features import read_only
 from labelwise.linear.weights import ChunkedWeights, ChunkPart
 
 
@@ -83,7 +84,8 @@ class ChunkStart:
 
         level = self.level
         begin = int(level.children_offsets[self.chunk])
-        load_lanes(*self._entries, level.lanes, level.values, first - begin, width, weights)
+        lanes, values = read_only(level.lanes), read_only(level.values)  # as those of a loaded model
+        load_lanes(*self._entries, lanes, values, first - begin, width, weights)
         weights /= self.steps[:, None]
         if bias > 0:
             offsets[:width] = level.bias[first : first + width] / np.float32(bias)

@@ -23,10 +23,12 @@ from labelwise.features.rows import FeatureRows, stacked
 from labelwise.linear.beam import beam_search
 from labelwise.linear.initial_weights import InitialWeights
 from labelwise.linear.level_trainer import Chunk, LevelTrainer, squared_norms
+from labelwise.linear.pass_limit import PassLimit, SolverPace
 from labelwise.linear.settings import TrainingSettings
 from labelwise.linear.statistics import TrainingStatistics
 from labelwise.linear.train_tree import chunks_of, documents_of, scaled
 from labelwise.linear.weights import ChunkedWeights, ChunkPart
+from labelwise.time_budget import NO_LIMIT
 
 MAX_GROWTH = 2
 """A lowest node accepts new labels up to this multiple of the largest one's size; then the next best does."""
@@ -153,7 +155,8 @@ def _train(
     if settings.relevance:
         target = scaled(target)
     chunks = [chunk for chunk in chunks if chunk.first < chunk.last and (chunk.rows is None or len(chunk.rows))]
-    trainer = LevelTrainer(features, norms, target, settings.solver, settings.relevance, seed, initial)
+    limit = PassLimit(NO_LIMIT, NO_LIMIT, SolverPace(features))
+    trainer = LevelTrainer(features, norms, target, settings.solver, settings.relevance, seed, limit, initial)
     return {chunk.first: part for chunk, part in zip(chunks, trainer.train(chunks, f"level {depth + 1}"), strict=True)}
 
 

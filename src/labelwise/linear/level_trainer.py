@@ -8,6 +8,7 @@ threads: every group of 16 siblings is a separate problem with a separate seed.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -19,6 +20,7 @@ from labelwise.config import Config
 from labelwise.features.rows import FeatureRows
 from labelwise.linear.initial_weights import InitialWeights
 from labelwise.linear.local_rows import LocalRows
+from labelwise.linear.pass_limit import PassLimit
 from labelwise.linear.weights import ChunkPart
 from labelwise.parallel import run_all
 from labelwise.progress import progress
@@ -74,10 +76,11 @@ class LevelTrainer:
         solver: SolverConfig,
         weighted: bool,
         seed: int,
+        limit: PassLimit,
         initial: InitialWeights | None = None,
     ) -> None:
         self.features, self.norms, self.targets, self.solver = features, norms, targets, solver
-        self.weighted, self.seed, self.initial = weighted, seed, initial
+        self.weighted, self.seed, self.limit, self.initial = weighted, seed, limit, initial
         self._scratch = threading.local()
 
     def train(
@@ -97,7 +100,9 @@ class LevelTrainer:
         tasks = [(piece, self._work(piece)) for piece in pieces if piece.first not in parts]
         tasks.sort(key=lambda task: -task[1])  # the largest first, so that threads finish at about the same time
         lock = threading.Lock()
-        with progress(what, sum(size for _, size in tasks)) as step:
+        self.limit.left = sum(self._work_per_pass(piece) for piece, _ in tasks)
+        left = self.limit.budget.remaining
+        with progress(what, sum(size for _, size in tasks), "work", seconds_left=left) as step:
 
             def work(task: tuple[Chunk, float]) -> None:
                 piece, size = task
@@ -105,7 +110,7 @@ class LevelTrainer:
                 with lock:
                     parts[piece.first] = part
                     step(size)
-                if finished is not None:
+                if finished is not None and piece.first not in self.limit.cut:
                     finished(piece.first, part)
 
             run_all(work, tasks)
@@ -115,10 +120,15 @@ class LevelTrainer:
         rows = self.features.shape[0] if chunk.rows is None else len(chunk.rows)
         return rows * (1.0 + (chunk.last - chunk.first) // LANES)
 
+    def _work_per_pass(self, chunk: Chunk) -> float:
+        rows = self.features.shape[0] if chunk.rows is None else len(chunk.rows)
+        return work_per_pass(rows, chunk.last - chunk.first)
+
     def _train_chunk(self, chunk: Chunk) -> ChunkPart:
         from labelwise.kernels.tree import chunk_rows, dual_descent
 
-        solver = self.solver
+        solver, begin, work = self.solver, time.monotonic(), self._work_per_pass(chunk)
+        max_passes, taken = self.limit.passes(work, solver.max_passes), []
         local = self._local(chunk)
         start, bias = None, solver.bias
         if self.initial is not None:
@@ -145,11 +155,13 @@ class LevelTrainer:
             offsets = np.zeros(LANES, np.float32)
             if start is not None:
                 start.load(first, width, bias, weights, offsets)
-            dual_descent.solve_lanes(
-                local.starts, local.ends, local.indices, local.values, local.dense_rows, dense, local.first_dense,
-                local.norms, signs, costs, self.weighted, width, loss, np.float32(bias), np.float32(solver.tolerance),
-                solver.max_passes, self.seed + first, weights, offsets,
-            )  # fmt: skip
+            if max_passes > 0:
+                passes = dual_descent.solve_lanes(
+                    local.starts, local.ends, local.indices, local.values, local.dense_rows, dense, local.first_dense,
+                    local.norms, signs, costs, self.weighted, width, loss, np.float32(bias),
+                    np.float32(solver.tolerance), max_passes, self.seed + first, weights, offsets,
+                )  # fmt: skip
+                taken.append(passes)
             if start is not None:
                 weights *= start.steps[:, None]
             cuts[:] = solver.threshold
@@ -161,7 +173,11 @@ class LevelTrainer:
             group = (np.empty(here, np.int32), np.empty(here, lane_type), np.empty(here, np.float32))
             chunk_rows.write_kept(weights, count, width, cuts, first - chunk.first, *group)
             kept.append(group)
-            biases.append(offsets[:width] * np.float32(bias))
+            constant = _constant(signs[:, :width], solver.loss)
+            biases.append(offsets[:width] * np.float32(bias) if max_passes > 0 else constant)
+        complete = max_passes == solver.max_passes or (max_passes > 0 and max(taken) < max_passes)
+        mean_passes = sum(taken) / max(len(taken), 1)
+        self.limit.add(chunk.first, work, mean_passes, time.monotonic() - begin, None if complete else max_passes)
         part = _assembled(start.features if start else local.features, row_counts, kept, np.concatenate(biases))
         return part if start is None else start.completed(part, chunk.first, solver.max_weights)
 
@@ -211,6 +227,17 @@ def tasks_of(chunk: Chunk) -> list[Chunk]:
     if chunk.rows is not None:
         return [chunk]
     return [Chunk(first, min(first + LANES, chunk.last), None) for first in range(chunk.first, chunk.last, LANES)]
+
+
+def work_per_pass(rows: Any, children: Any) -> Any:
+    """Documents of a node times groups of children that are trained at a time: numbers or arrays."""
+    return rows * -(-children // LANES)
+
+
+def _constant(signs: np.ndarray, loss: str) -> np.ndarray:
+    """The constant margins that fit labels best, float32: without any pass a label is scored by its frequency."""
+    mean = signs.mean(0, dtype=np.float64) if len(signs) else np.full(signs.shape[1], -1.0)
+    return (np.arctanh(mean.clip(-0.9999, 0.9999)) * 2 if loss == "logistic" else mean).astype(np.float32)
 
 
 def squared_norms(features: FeatureRows, block: int = 1 << 12) -> np.ndarray:

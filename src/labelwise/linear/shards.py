@@ -23,6 +23,7 @@ from labelwise.codes.tree import LabelTree
 from labelwise.errors import ModelFormatError
 from labelwise.finished import find_finished, keep_finished
 from labelwise.linear.weights import ChunkPart
+from labelwise.time_budget import RECORD_FILE
 
 log = logging.getLogger("labelwise")
 
@@ -58,7 +59,8 @@ class ChunkShards:
         for path in self.folder.glob(".*.new-*"):
             shutil.rmtree(path, ignore_errors=True)  # left half written by a kill
         for path in sorted(self.folder.iterdir()):
-            self._read(path)
+            if path.name != RECORD_FILE:
+                self._read(path)
         if self._parts or self._trees:
             log.info("resuming after %s finished chunks", f"{len(self._parts):,}")
         return self

@@ -18,10 +18,14 @@ from scipy import sparse
 from labelwise.codes.tree import LabelTree
 from labelwise.features.rows import FeatureRows
 from labelwise.linear.beam import beam_search
-from labelwise.linear.level_trainer import Chunk, LevelTrainer, squared_norms, tasks_of
+from labelwise.linear.level_trainer import Chunk, LevelTrainer, squared_norms, tasks_of, work_per_pass
+from labelwise.linear.pass_limit import PassLimit, SolverPace
 from labelwise.linear.settings import TrainingSettings
 from labelwise.linear.shards import ChunkShards
 from labelwise.linear.weights import ChunkedWeights, ChunkPart
+from labelwise.mapped import counts_of
+from labelwise.progress import stage_name
+from labelwise.time_budget import NO_LIMIT, TimeBudget
 
 log = logging.getLogger("labelwise")
 
@@ -48,6 +52,14 @@ class TrainingExamples:
         return squared_norms(self.features)
 
 
+@dataclass(frozen=True)
+class TreeTime:
+    """The time budget of a tree, and the measured pace of the solver, which all trees share."""
+
+    budget: TimeBudget
+    pace: SolverPace
+
+
 def train_tree(
     examples: TrainingExamples,
     tree: LabelTree,
@@ -56,6 +68,7 @@ def train_tree(
     seed: int = 0,
     shards: ChunkShards | None = None,
     number: int = 0,
+    time: TreeTime | None = None,
 ) -> list[ChunkedWeights]:
     """Train the weights of every level, from the top.
 
@@ -70,7 +83,11 @@ def train_tree(
         The tree's own.
     shards, number
         Storage of finished chunks, including those of an earlier, stopped attempt, and the tree's index in it.
+    time
+        The time budget of this tree; levels have parts of it by their work.
     """
+    time = time or TreeTime(NO_LIMIT, SolverPace(examples.features))
+    work = _work_of_levels(tree, targets, examples.features.shape[0])
     features, norms = examples.features, examples.norms
     further = None if examples.user_negatives is None else tree.aggregate(examples.user_negatives)
     levels: list[ChunkedWeights] = []
@@ -83,7 +100,8 @@ def train_tree(
             more = None if further is None else further[depth - 1]
             documents = documents_of(targets[depth - 1], more, levels, features, settings)
         chunks = chunks_of(offsets, documents)
-        trainer = LevelTrainer(features, norms, target, settings.solver, settings.relevance, seed)
+        limit = PassLimit(time.budget.part(work[depth] / max(sum(work[depth:]), 1.0)), time.budget, time.pace)
+        trainer = LevelTrainer(features, norms, target, settings.solver, settings.relevance, seed, limit)
         what = f"level {depth + 1} of {len(targets)}"
         if shards is None:
             parts = trainer.train(chunks, what)
@@ -92,9 +110,21 @@ def train_tree(
             done = shards.level(number, depth, widths, features.shape[1])
             parts = trainer.train(chunks, what, done, partial(_add_finished, shards, number, depth))
         levels.append(ChunkedWeights.joined(parts, features.shape[1], offsets).filled())
-        log.info("level %d of %d: %s nodes, %s weights", depth + 1, len(targets),
-                 f"{levels[-1].n_children:,}", f"{levels[-1].n_weights:,}")  # fmt: skip
+        shown = stage_name(what)
+        log.info("%s: %s nodes, %s weights", shown, f"{levels[-1].n_children:,}", f"{levels[-1].n_weights:,}")
+        if limit.cut:
+            log.info("%s: %s", shown, limit)
     return levels
+
+
+def _work_of_levels(tree: LabelTree, targets: Sequence[Any], n_documents: int) -> list[float]:
+    """Work per pass of each level; additional negatives are not counted."""
+    work = []
+    for depth in range(len(targets)):
+        children = np.diff(tree.children_offsets(depth))
+        rows = n_documents if depth == 0 else counts_of(targets[depth - 1].indices, len(children))
+        work.append(float(np.sum(work_per_pass(rows, children))))
+    return work
 
 
 def _add_finished(shards: ChunkShards, number: int, depth: int, first: int, part: ChunkPart) -> None:

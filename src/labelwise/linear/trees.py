@@ -6,6 +6,7 @@ method provides features, trees and negatives; one-versus-rest is a tree without
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,14 +24,21 @@ from labelwise.linear.beam import POST_PROCESSORS, LabelChoice, TreeSearch
 from labelwise.linear.explain import TreeExplainer, top_contributions
 from labelwise.linear.learn_tree import NewExamples, learn_tree
 from labelwise.linear.memory_estimate import bytes_of, check_memory, training_need
+from labelwise.linear.pass_limit import SolverPace
 from labelwise.linear.settings import SearchSettings, TrainingSettings
 from labelwise.linear.shards import ChunkShards
 from labelwise.linear.statistics import Learned, TrainingStatistics, document_counts
-from labelwise.linear.train_tree import TrainingExamples, train_tree
+from labelwise.linear.train_tree import TrainingExamples, TreeTime, train_tree
 from labelwise.linear.weights import ChunkedWeights
+from labelwise.progress import stage
 from labelwise.store import get_tensor
+from labelwise.time_budget import NO_LIMIT, TimeBudget
 from labelwise.topk import TopK
 
+log = logging.getLogger("labelwise")
+
+WORTHWHILE = 0.5
+"""Fraction of the duration of the last tree that has to be left for another one, which then gets fewer passes."""
 WIDE_BEAM, MAX_ALLOWED = 100, 1000
 """Maximum beam, and maximum labels per tree, to which a search is widened if a user allows few labels."""
 MIN_AVERAGED = 20
@@ -58,11 +66,13 @@ class LinearTrees:
         settings: TrainingSettings,
         shards: ChunkShards | None = None,
         user_negatives: Any = None,
+        budget: TimeBudget = NO_LIMIT,
     ) -> LinearTrees:
         """Train the classifiers of all trees.
 
         `shards` stores finished chunks and has those of an earlier attempt at the same training; `user_negatives`
-        [documents, labels] are additional negative documents for the siblings of a label.
+        [documents, labels] are additional negative documents for the siblings of a label. The time budget decides how
+        many trees are trained: there is always one, with fewer passes of the solver if necessary.
         """
         trained = cls(features.order)
         examples = TrainingExamples(features.rows, labels, user_negatives)
@@ -73,12 +83,19 @@ class LinearTrees:
         )  # fmt: skip
         check_memory(need, settings.memory, bytes_of(features.rows, labels))
         documents = []
+        time, seconds = TreeTime(budget, SolverPace(features.rows)), 0.0
         for number, (seed, tree) in enumerate(zip(settings.seeds(len(trees)), trees, strict=True)):
+            left = budget.remaining()
             if number > 0:
+                if left < WORTHWHILE * seconds:
+                    log.info("time budget: %d of %d trees are trained, the others are left out", number, len(trees))
+                    break
                 targets = tree.aggregate(labels)
-            levels = train_tree(examples, tree, targets, settings, seed, shards, number)
+            with stage(f"tree {number + 1} of {len(trees)}" if len(trees) > 1 else ""):
+                levels = train_tree(examples, tree, targets, settings, seed, shards, number, time)
             trained.trees.append((tree, [level.stored_as(settings.precision) for level in levels]))
             documents.append(document_counts(targets))
+            seconds = left - budget.remaining() if budget.is_limited else 0.0
         trained.statistics = TrainingStatistics.of(features.rows, documents)
         return trained
 

@@ -46,6 +46,8 @@ class AttentionXML(WordNetworkMethod):
     """A label tree with a BiLSTM and label-wise attention at each level: for long texts and many labels."""
 
     name = "attention_xml"
+    good_for = "long texts and tens of thousands of documents or more, with a GPU"
+    speed = "hours on a CPU, minutes to hours on a GPU"
 
     class Config(BaseConfig):
         """Parameters."""

@@ -16,16 +16,24 @@ import numpy as np
 
 from labelwise import store
 from labelwise.data.dataset import Dataset
-from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFittedError
-from labelwise.fit_context import FitContext
+from labelwise.errors import ConfigError, DataError, NotFittedError
+from labelwise.fit_context import FitContext, limited_time
 from labelwise.methods.calibration import Calibration
 from labelwise.methods.capabilities import Capabilities
+from labelwise.methods.card import CalibrationNote, Card, card_of
 from labelwise.methods.estimator import Estimator
 from labelwise.methods.feature_width import FeatureWidth
 from labelwise.methods.inputs import Documents, as_dataset, as_documents, predict_in_blocks
 from labelwise.methods.label_file import ModelLabels
 from labelwise.methods.label_filter import LabelFilter
-from labelwise.methods.model_folder import STATE_FILE, SavedModel, read_model, write_calibration, write_model
+from labelwise.methods.model_folder import (
+    STATE_FILE,
+    SavedModel,
+    read_model,
+    unknown_method,
+    write_calibration,
+    write_model,
+)
 from labelwise.methods.predictions import check_scores, checked_k, checked_limits, limited
 from labelwise.registry import method_class
 from labelwise.run_schema import model_folder
@@ -44,8 +52,9 @@ class Method(Estimator, Capabilities):
 
     Parameters are the fields of the nested `Config`, given by keyword and checked at once. After `fit` or `load`:
     ``label_names_``, ``label_texts_`` (or None), ``label_counts_`` (training documents per label), ``n_documents_`` and
-    ``n_features_in_`` (None when the model reads texts). After `calibrate`: ``calibration_`` and ``threshold_``, both
-    None before; setting ``calibration_`` to None restores the plain scores.
+    ``n_features_in_`` (None when the model reads texts), ``card_`` (data, date and versions, scores of its run). After
+    `calibrate`: ``calibration_`` and ``threshold_``, both None before; setting ``calibration_`` to None restores the
+    plain scores.
     """
 
     name: ClassVar[str]
@@ -63,7 +72,13 @@ class Method(Estimator, Capabilities):
     feature_width_: FeatureWidth | None
     input_: str
     calibration_: Calibration | None = None
+    card_: Card
     _loaded_from: Path | None = None
+
+    @property
+    def time_budget(self) -> float | None:
+        """Wall-clock seconds for all of `fit`, the field `time_budget` of the config or its section `training`."""
+        return getattr(getattr(self.config, "training", self.config), "time_budget", None)
 
     # --- fit and predict ---
 
@@ -98,7 +113,8 @@ class Method(Estimator, Capabilities):
         if held_out is not None and held_out.features is not None and width is not None:
             held_out = replace(held_out, features=width.fitted(held_out.features, held_out.open_columns))
         self.__dict__.pop("label_names_", None)  # a failed fit must not leave the model looking fitted
-        self._fit(dataset, kind, held_out, context or FitContext())
+        with limited_time(context or FitContext(), self.time_budget) as timed:
+            self._fit(dataset, kind, held_out, timed)
         self.calibration_, self._loaded_from = None, None
         self.input_ = kind
         self.feature_width_ = width
@@ -106,6 +122,7 @@ class Method(Estimator, Capabilities):
         self.label_texts_ = dataset.label_texts
         self.label_counts_ = dataset.label_counts()
         self.n_documents_ = len(dataset)
+        self.card_ = card_of(self, dataset, kind)
         return self
 
     def predict(
@@ -205,6 +222,7 @@ class Method(Estimator, Capabilities):
         count = checked_k(k)
         top = predict_in_blocks(lambda part: self._ranked(self._as_documents(part), count), dataset, "calibrating")
         self.calibration_, report = calibrate(top, dataset, precision)
+        self.card_ = self.card_.model_copy(update={"calibration": CalibrationNote.of(report, dataset.name)})
         return report
 
     def learn(self, data: Any, labels: Any = None, *, old: Any = None) -> LearningReport:
@@ -300,9 +318,12 @@ class Method(Estimator, Capabilities):
         """Write a model folder: everything needed to predict from raw input, without executable content."""
         self._check_fitted()
         labels = ModelLabels(self.label_names_, self.label_texts_, self.label_counts_)
+        if self.calibration_ is None:
+            self.card_ = self.card_.model_copy(update={"calibration": None})
         model = SavedModel(
-            self.config, labels, self.input_, self.n_documents_, self.feature_width_, self._state(), self.calibration_
-        )
+            self.config, labels, self.input_, self.n_documents_, self.feature_width_, self._state(),
+            self.calibration_, self.card_,
+        )  # fmt: skip
         write_model(self.name, model, path, force)
 
     def save_calibration(self, path: str | Path) -> None:
@@ -310,7 +331,7 @@ class Method(Estimator, Capabilities):
         self._check_fitted()
         if self.calibration_ is None:
             raise NotFittedError(f"this {type(self).__name__} is not calibrated: call calibrate first")
-        write_calibration(self.calibration_, path)
+        write_calibration(self.calibration_, self.card_, path)
 
     @classmethod
     def _from_folder(cls, folder: store.Folder) -> Self:
@@ -322,7 +343,7 @@ class Method(Estimator, Capabilities):
         model.label_names_, model.label_texts_, model.label_counts_ = labels.names, labels.texts, labels.counts
         model.input_, model.n_documents_, model.feature_width_ = saved.input, saved.n_documents, saved.width
         model._restore(saved.state, folder.path / STATE_FILE)
-        model.calibration_, model._loaded_from = saved.calibration, folder.path
+        model.calibration_, model.card_, model._loaded_from = saved.calibration, saved.card, folder.path
         return model
 
 
@@ -337,5 +358,5 @@ def load(path: str | Path, verify: bool = True) -> Method:
     try:
         method = method_class(name if isinstance(name, str) else repr(name))
     except ConfigError as error:
-        raise ModelFormatError(f"{folder.path / store.MANIFEST}: {error}") from None
+        raise unknown_method(folder, error) from None
     return method._from_folder(folder)

@@ -43,6 +43,8 @@ class BiGRU(WordNetworkMethod):
     """A BiGRU that scores all labels, with label-wise attention or without: the baseline of attention_xml."""
 
     name = "bigru"
+    good_for = "a neural baseline with up to some thousand labels"
+    speed = "hours on a CPU, minutes on a GPU"
 
     class Config(BaseConfig):
         """Parameters."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
@@ -30,6 +30,13 @@ class Capabilities:
 
     name: ClassVar[str]
 
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Packages that the method needs in addition to those of the core install."""
+    good_for: ClassVar[str] = ""
+    """In a few words: the data and the machine that the method suits."""
+    speed: ClassVar[str] = ""
+    """In a few words: how long training takes."""
+
     chooses_labels: ClassVar[bool] = False
     """Whether predictions can be restricted to some labels, and labels weighted."""
 
@@ -39,10 +46,15 @@ class Capabilities:
     """Whether `attention` works: tokens attend to tokens."""
     explains: ClassVar[bool] = False
     """Whether `explain` works."""
+    validates: ClassVar[bool] = False
+    """Whether `fit` uses its `valid` documents, to stop early or to keep the best weights."""
     learns_more: ClassVar[bool] = False
     """Whether `learn` works: a fitted model can be trained on more documents, which may have new labels."""
     trains_in_parts: ClassVar[bool] = False
     """Whether `fit_parts` works: parts of a model can be trained by separate processes."""
+
+    shrinks: ClassVar[bool] = False
+    """Whether `shrink` works: trained weights can be pruned or stored in fewer bits."""
 
     # --- hooks ---
 
@@ -74,6 +86,10 @@ class Capabilities:
     def _feature_names(self, columns: np.ndarray) -> list[str] | None:
         """Names of some features, or None if unknown."""
         return None
+
+    def _shrink(self, precision: str | None, threshold: float | None) -> Self:
+        """A smaller model: weights in this precision, and without those below the threshold (None: as they are)."""
+        raise ConfigError(f"{self.name} cannot be shrunk after training; {methods_that('shrinks')} can")
 
     def _learn(self, new: NewDocuments) -> tuple[int, tuple[str, ...]]:
         """Train on more documents, for methods with `learns_more`; an error must leave the model unchanged.

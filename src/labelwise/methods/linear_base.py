@@ -28,7 +28,7 @@ from labelwise.linear.trees import LinearTrees
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
 from labelwise.methods.label_filter import LabelFilter
-from labelwise.result_fields import PART, deciding_fields
+from labelwise.result_fields import PART, Decides, deciding_fields
 from labelwise.topk import TopK
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 PostProcessor = Literal[tuple(POST_PROCESSORS)]  # type: ignore[valid-type]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
+TimeLimit = Annotated[Annotated[float, Field(gt=0)] | None, Decides.END]
 
 
 class LinearMethod(Method):

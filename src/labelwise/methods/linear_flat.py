@@ -24,6 +24,7 @@ from labelwise.methods.linear_base import (
     PostProcessor,
     Precision,
     Seed,
+    TimeLimit,
     check_relevance,
     finished_work,
     training_features,
@@ -34,6 +35,8 @@ class LinearFlat(LinearMethod):
     """A linear classifier per label over TF-IDF or your own features: exact, for up to tens of thousands of labels."""
 
     name = "linear_flat"
+    good_for = "up to some ten thousand labels, the best accuracy on a CPU"
+    speed = "minutes on a CPU"
 
     class Config(BaseConfig):
         """Parameters."""
@@ -50,6 +53,9 @@ class LinearFlat(LinearMethod):
         """Precision of the stored weights."""
         memory: Memory = "check"
         """Refuse to train what does not fit in memory: `check`, `ignore`, or a limit in GB."""
+        time_budget: TimeLimit = None
+        """Wall-clock seconds for all of `fit`, including time before an interruption. With less time the solver
+        makes fewer passes."""
         seed: Seed = 0
         """Seed of training."""
 
@@ -60,4 +66,5 @@ class LinearFlat(LinearMethod):
         features = training_features(data, self.tfidf_)
         settings = self.training_settings
         with finished_work(self, context.checkpoints, features.rows, data.labels, {}) as shards:
-            self.linear_ = LinearTrees.train(features, data.labels, [LabelTree.flat(data.n_labels)], settings, shards)
+            tree = LabelTree.flat(data.n_labels)
+            self.linear_ = LinearTrees.train(features, data.labels, [tree], settings, shards, budget=context.budget)

@@ -38,6 +38,7 @@ from labelwise.methods.linear_base import (
     PostProcessor,
     Precision,
     Seed,
+    TimeLimit,
     check_relevance,
     finished_work,
     training_features,
@@ -49,6 +50,8 @@ class LinearTree(LinearMethod):
     """A tree of linear classifiers over TF-IDF or your own features: fast on a CPU, for any number of labels."""
 
     name = "linear_tree"
+    good_for = "anything first: long texts, thousands to millions of labels, no GPU"
+    speed = "seconds to minutes on a CPU"
 
     class Config(BaseConfig):
         """Parameters."""
@@ -83,6 +86,9 @@ class LinearTree(LinearMethod):
         """Precision of the stored weights."""
         memory: Memory = "check"
         """Refuse to train what does not fit in memory: `check`, `ignore`, or a limit in GB."""
+        time_budget: TimeLimit = None
+        """Wall-clock seconds for all of `fit`, including time before an interruption. With less time fewer trees are
+        trained, at least one, or the solver makes fewer passes."""
         seed: Seed = 0
         """Seed of clustering and training."""
 
@@ -119,7 +125,9 @@ class LinearTree(LinearMethod):
                     features.rows.sparse if kind == "texts" else data.features
                 )  # dense ones describe labels whole
                 trees = _clustered(describing, data.labels, config, settings.seeds(config.trees), shards)
-            self.linear_ = LinearTrees.train(features, data.labels, trees, settings, shards, own_negatives)
+            self.linear_ = LinearTrees.train(
+                features, data.labels, trees, settings, shards, own_negatives, context.budget
+            )
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
         if self.input_ == "texts":

@@ -32,7 +32,7 @@ from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, ModelFormatError, import_required
 from labelwise.features.rows import as_csr
 from labelwise.features.tfidf import LINEAR_TFIDF, Tfidf, TfidfConfig
-from labelwise.fit_context import FitContext
+from labelwise.fit_context import FitContext, limited_time
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
 from labelwise.methods.label_filter import LabelFilter
@@ -66,8 +66,6 @@ class MachTraining(TrainingConfig):
     """Steps between two validations, or every epoch, or null: never."""
     restore_best: bool = False
     """Keep the weights of the best validation rather than the last ones; only with `at_once: 1`."""
-    time_budget: Annotated[Positive | None, Decides.END] = None
-    """Seconds after which the training of a repetition stops; with `repartition`, each of its rounds."""
 
 
 class CandidatesConfig(BaseConfig):
@@ -83,8 +81,12 @@ class Mach(Method):
     """Labels hashed into buckets: memory that does not grow with the labels, training without communication."""
 
     name = "mach"
+    needs = ("torch", "accelerate")
+    good_for = "hundreds of thousands of labels and more, memory that one output per label exceeds"
+    speed = "minutes to hours on a CPU"
     inputs = ("features", "texts")
     same_on_any_threads = False
+    validates = True
     chooses_labels = True
     trains_in_parts = True
 
@@ -161,7 +163,7 @@ class Mach(Method):
 
     def check_needs(self) -> None:
         """Raise without torch, or with several ranks: they would average gradients of independent repetitions."""
-        import_required(self.name, "nn", "torch", "accelerate")
+        import_required(self.name, "nn", *self.needs)
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ConfigError(
                 "mach trains in one process, without torchrun; use train --repetition for one process per repetition"
@@ -209,8 +211,8 @@ class Mach(Method):
 
         folder = self.check_parts(numbers)
         held_out = valid.align(data.label_names) if valid is not None else None
-        with torch_threads():
-            training = self._training(data, self._kind_of(data), held_out, context or FitContext())
+        with torch_threads(), limited_time(context or FitContext(), self.time_budget) as timed:
+            training = self._training(data, self._kind_of(data), held_out, timed)
             training.run(list(numbers), folder, self.config.at_once)
         return folder
 

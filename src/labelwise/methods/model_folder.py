@@ -1,10 +1,12 @@
-"""The folder of a saved model: parameters, labels, learned state, and the calibration if there is one."""
+"""The folder of a saved model: parameters, labels, learned state, card, and the calibration if there is one."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,12 +14,16 @@ from labelwise import store
 from labelwise.config import Config, validated
 from labelwise.errors import ConfigError, ModelFormatError
 from labelwise.methods.calibration import Calibration
+from labelwise.methods.card import Card, read_card, write_card
 from labelwise.methods.feature_width import FeatureWidth
 from labelwise.methods.label_file import ModelLabels
+from labelwise.registry import method_package
 
 STATE_FILE = "state.safetensors"
 CONFIG_FILE = "config.json"
 CALIBRATION_FILE = "calibration.safetensors"
+PACKAGE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._+!-]{0,98}[A-Za-z0-9])?")
+"""Names and versions of packages; anything else in a manifest is not repeated in a message."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +40,12 @@ class SavedModel:
     state: Mapping[str, np.ndarray]
     """What was learned."""
     calibration: Calibration | None
+    card: Card
 
 
 def write_model(method: str, model: SavedModel, path: str | Path, force: bool) -> None:
     """Write a fitted model."""
-    about = {
+    about: dict[str, Any] = {
         "method": method,
         "input": model.input,
         "n_labels": len(model.labels.names),
@@ -47,38 +54,75 @@ def write_model(method: str, model: SavedModel, path: str | Path, force: bool) -
         "numbered_labels": model.labels.names.column_numbers,
         "calibrated": model.calibration is not None,
     }
+    package = method_package(method)
+    if package is not None:
+        about["plugin"] = {"package": package[0], "version": package[1]}
     with store.new_folder(path, "model", about, force) as folder:
         folder.write_json(CONFIG_FILE, model.config.model_dump(mode="json"))
         model.labels.write(folder)
         folder.write_tensors(STATE_FILE, model.state)
+        write_card(model.card, folder)
         if model.calibration is not None:
             folder.write_tensors(CALIBRATION_FILE, model.calibration.to_tensors())
 
 
-def write_calibration(calibration: Calibration, path: str | Path) -> None:
-    """Write only a calibration, into the folder of a model."""
+def write_calibration(calibration: Calibration, card: Card, path: str | Path) -> None:
+    """Write only a calibration and the card, into the folder of a model."""
     with store.update_folder(path, "model", {"calibrated": True}) as folder:
         folder.write_tensors(CALIBRATION_FILE, calibration.to_tensors())
+        write_card(card, folder)
+
+
+def plugin_of(manifest: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Name and version of the package that the method came from, if it was plugged in."""
+    plugin = manifest.get("plugin")
+    if not isinstance(plugin, dict):
+        return None
+    package, version = plugin.get("package"), plugin.get("version")
+    sound = all(isinstance(text, str) and PACKAGE_NAME.fullmatch(text) for text in (package, version))
+    return (str(package), str(version)) if sound else None
+
+
+def unknown_method(folder: store.Folder, error: ConfigError) -> ModelFormatError:
+    """The error for a model whose method is not installed; names the package that it came from, if that is known."""
+    plugin = plugin_of(folder.manifest)
+    if plugin is None:
+        return ModelFormatError(f"{folder.path / store.MANIFEST}: {error}")
+    package, version = plugin
+    return ModelFormatError(
+        f"{folder.path / store.MANIFEST}: there is no method '{folder.manifest.get('method')}' here; by the manifest "
+        f"it comes from the package {package} {version}. If you trust that package: pip install {package}"
+    )
+
+
+def read_parameters(folder: store.Folder, config_class: type[Config]) -> Config:
+    """The parameters of the method."""
+    values = folder.read_json(CONFIG_FILE)
+    if not isinstance(values, dict):
+        raise ModelFormatError(f"{folder.path / CONFIG_FILE}: a mapping is needed")
+    try:
+        return validated(config_class, values)
+    except ConfigError as error:
+        raise ModelFormatError(f"{folder.path / CONFIG_FILE}: {error}") from None
+
+
+def read_calibration(folder: store.Folder) -> Calibration | None:
+    """The calibration, if the model is calibrated."""
+    calibrated = folder.manifest.get("calibrated", False)
+    if calibrated is not (CALIBRATION_FILE in folder.manifest["files"]):
+        raise ModelFormatError(f"{folder.path / store.MANIFEST}: `calibrated` does not match the files of the model")
+    if not calibrated:
+        return None
+    return Calibration.from_tensors(folder.tensors(CALIBRATION_FILE), folder.path / CALIBRATION_FILE)
 
 
 def read_model(folder: store.Folder, config_class: type[Config], inputs: Sequence[str]) -> SavedModel:
     """Read a model, checked against the manifest: both may be untrusted. `inputs` are those the method accepts."""
-    values, manifest = folder.read_json(CONFIG_FILE), folder.manifest
-    if not isinstance(values, dict):
-        raise ModelFormatError(f"{folder.path / CONFIG_FILE}: a mapping is needed")
-    try:
-        config = validated(config_class, values)
-    except ConfigError as error:
-        raise ModelFormatError(f"{folder.path / CONFIG_FILE}: {error}") from None
+    manifest, config = folder.manifest, read_parameters(folder, config_class)
     labels = ModelLabels.read(folder, inputs)
     width = FeatureWidth.from_manifest(manifest, folder.path / store.MANIFEST)
     state = folder.tensors(STATE_FILE)
     if folder.verify:
         store.check_weights(state, folder.path / STATE_FILE)
-    calibrated, calibration = manifest.get("calibrated", False), None
-    if calibrated is not (CALIBRATION_FILE in manifest["files"]):
-        raise ModelFormatError(f"{folder.path / store.MANIFEST}: `calibrated` does not match the files of the model")
-    if calibrated:
-        calibration = Calibration.from_tensors(folder.tensors(CALIBRATION_FILE), folder.path / CALIBRATION_FILE)
     kind, n_documents = manifest["input"], manifest["n_documents"]
-    return SavedModel(config, labels, kind, n_documents, width, state, calibration)
+    return SavedModel(config, labels, kind, n_documents, width, state, read_calibration(folder), read_card(folder))

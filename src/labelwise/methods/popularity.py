@@ -25,6 +25,8 @@ class Popularity(Method):
     """The most frequent labels for every document."""
 
     name = "popularity"
+    good_for = "the floor that any other method must beat"
+    speed = "less than a second"
     inputs = ("texts", "features", "paths", "arrays")
     learns = False
 

@@ -13,6 +13,7 @@ not begin with the long plateau at which many such runs fail; a monitor distingu
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
@@ -39,6 +40,7 @@ from labelwise.networks.settings import (
 from labelwise.result_fields import PART, deciding_json
 from labelwise.store import get_tensor
 from labelwise.strings import Strings
+from labelwise.time_budget import TimeBudget
 from labelwise.topk import TopK
 
 if TYPE_CHECKING:
@@ -48,6 +50,11 @@ if TYPE_CHECKING:
     from labelwise.training.callbacks import History
     from labelwise.training.encoder_fitting import EncoderData, EncoderFitting
 
+log = logging.getLogger("labelwise")
+
+HEAD_TIME, ENCODING_TIME, VALID_TIME = 0.75, 0.85, 0.1
+"""Maximum fractions of the time budget: of training the head alone, of encoding the texts for that, and of that for
+held-out ones. A document that is encoded for the head costs a third of one that the encoder is trained on."""
 MAX_VALID = 2000
 """Maximum number of documents held out from the training documents: more would only cost time."""
 RECIPE = TrainingConfig(
@@ -61,8 +68,12 @@ class TextEncoder(Method):
     """A pretrained text encoder with one output per label, fine-tuned: for short texts and labels with meaning."""
 
     name = "text_encoder"
+    needs = ("torch", "transformers", "accelerate")
+    good_for = "short texts and paraphrases, where a pre-trained encoder helps"
+    speed = "minutes with a frozen encoder on a CPU; a GPU to fine-tune"
     inputs = ("texts",)
     same_on_any_threads = False
+    validates = True
     encodes = True
     attends = True
 
@@ -100,12 +111,12 @@ class TextEncoder(Method):
 
     def check_needs(self) -> None:
         """Raise if a package or the folder of the encoder is missing."""
-        check_installed(self.name, "nn", "torch", "transformers", "accelerate")
+        check_installed(self.name, "nn", *self.needs)
         if not self.config.encoder.starts_random:
             encoder_source(self.config.encoder.model)
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
-        import_required(self.name, "nn", "torch", "transformers", "accelerate")
+        import_required(self.name, "nn", *self.needs)
         from labelwise.device import computing_device, torch_threads
         from labelwise.encoders.transformer import open_encoder
         from labelwise.heads.flat import FlatHead
@@ -136,10 +147,8 @@ class TextEncoder(Method):
             alone = {
                 "epochs": epochs, "steps": None, "validate_every": None, "early_stopping": None, "schedule": plain,
             }  # fmt: skip
-            head_history = self._train_head(tokens[:1], training.model_copy(update=alone), context, watched=False)
-            if training.time_budget is not None:  # one budget for both stages; the rest may be a single step
-                left = max(training.time_budget - head_history.seconds, 1e-9)
-                training = training.model_copy(update={"time_budget": left})
+            within = context.within(context.budget.part(HEAD_TIME))
+            self._train_head(tokens[:1], training.model_copy(update=alone), within, watched=False)
         fitting = EncoderFitting(self.network_, tokens[0], tokens[1] if valid is not None else None, training)
         return self._loop(fitting, training, context, "train", ("head.",), config.monitor.enabled)
 
@@ -151,10 +160,12 @@ class TextEncoder(Method):
     def _train_head(
         self, tokens: list[EncoderData], training: TrainingConfig, context: FitContext, watched: bool
     ) -> History:
-        """Train only the head, on vectors that are computed once."""
+        """Train only the head, on vectors that are computed once; with little time, of some of the documents."""
         from labelwise.training.encoder_fitting import EncoderFitting
 
-        parts = [self._encoded(part) for part in tokens]
+        budget = context.budget.part(ENCODING_TIME)
+        held_out = [self._encoded(part, budget.part(VALID_TIME)) for part in tokens[1:]]
+        parts = [self._encoded(tokens[0], budget), *held_out]
         fitting = EncoderFitting(self.network_.head, parts[0], parts[1] if len(parts) > 1 else None, training)
         stage = "train" if watched else "head"
         return self._loop(fitting, training, context, stage, ("",), watched and self.config.monitor.enabled)
@@ -180,20 +191,29 @@ class TextEncoder(Method):
         settings = deciding_json(config, PART, elsewhere)
         held_out = "" if fitting.valid is None else fitting.valid.identity()
         identity = fitting.train.identity() + held_out + settings
+        title = "training the head" if fitting.encoder is None else "training"
         return train_loop(
-            fitting, training, context=context, head=head, callbacks=callbacks, stage=stage, identity=identity
-        )
+            fitting, training, context=context, head=head, callbacks=callbacks, stage=stage, title=title,
+            identity=identity,
+        )  # fmt: skip
 
     def _tokens(self, data: Dataset | Documents) -> Tokens:
         return self.network_.encoder.tokenizer.encode(data.texts or Strings.of(()), self.config.encoder)
 
-    def _encoded(self, part: EncoderData) -> EncoderData:
-        """Replace tokens by the encoder's vectors."""
+    def _encoded(self, part: EncoderData, budget: TimeBudget) -> EncoderData:
+        """Replace tokens by the encoder's vectors, of as many documents as there is time for."""
         from labelwise.encoders.base import Vectors
-        from labelwise.encoders.embed import encode_inputs
+        from labelwise.encoders.embed import encode_some
         from labelwise.training.encoder_fitting import EncoderData
 
-        return EncoderData(Vectors(encode_inputs(self.network_.encoder, part.inputs, "encoding")), part.labels)
+        rows, vectors = encode_some(self.network_.encoder, part.inputs, "encoding", budget, self.config.training.seed)
+        if len(rows) == len(part):
+            return EncoderData(Vectors(vectors), part.labels)
+        log.info(
+            "encoding: ended by the time budget after %s of %s documents, on which the head is trained",
+            f"{len(rows):,}", f"{len(part):,}",
+        )  # fmt: skip
+        return EncoderData(Vectors(vectors), part.labels[rows])
 
     # --- predict ---
 

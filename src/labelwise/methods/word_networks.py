@@ -77,7 +77,9 @@ class WordNetworkMethod(Method):
     """
 
     inputs = ("texts",)
+    needs = ("torch", "accelerate")
     same_on_any_threads = False
+    validates = True
     encodes = True
     explains = True
 
@@ -89,7 +91,7 @@ class WordNetworkMethod(Method):
 
     def check_needs(self) -> None:
         """Raise if a package or the file of word vectors is missing."""
-        check_installed(self.name, "nn", "torch", "accelerate")
+        check_installed(self.name, "nn", *self.needs)
         vectors = self.config.words.vectors
         if vectors is not None and not Path(vectors).expanduser().exists():
             raise DataError(f"{vectors}: there is no such file of vectors")

@@ -5,6 +5,7 @@ The top level scores all its nodes; lower levels the children of a few nodes per
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from labelwise.heads.flat import FlatHead, Targets, exact_topk
 from labelwise.heads.label_attention import AttentionInputs, LabelAttention
 from labelwise.heads.losses import label_priors
 from labelwise.progress import progress
+from labelwise.time_budget import check_pace
 from labelwise.topk import NO_LABEL, TopK, sorted_by_score
 
 LENGTH_AT_ONCE = 16_384
@@ -203,14 +205,18 @@ def best_nodes(level: Level, inputs: Inputs, k: int, parents: Parents | None, wh
     scores = np.full((len(inputs), k), -np.inf, np.float32)
     device = next(level.parameters()).device
     batch_size = max(1, SCORES_AT_ONCE // level.n_nodes) if parents is None else None
+    lengths = inputs.lengths
+    begin, done, total = time.monotonic(), 0, int(lengths.sum())
     with progress(what, len(inputs)) as step:
-        for documents in batches_by_length(inputs.lengths, LENGTH_AT_ONCE, batch_size):
+        for documents in batches_by_length(lengths, LENGTH_AT_ONCE, batch_size):
             batch = inputs.batch(documents)
             own = None if parents is None else parents.of(batch.rows)
             nodes, best = level.best(tensors_of(batch, device), k, own)
             count = nodes.shape[1]
             ids[batch.rows, :count], scores[batch.rows, :count] = nodes.cpu().numpy(), best.cpu().numpy()
             step(len(documents))
+            done += int(lengths[documents].sum())
+            check_pace(begin, done, total)
     ids[~np.isfinite(scores)] = NO_LABEL  # a model that has diverged predicts nothing
     scores[ids == NO_LABEL] = -np.inf
     return sorted_by_score(ids, scores)

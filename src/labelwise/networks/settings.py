@@ -184,7 +184,8 @@ class TrainingConfig(Config):
     averaging: AveragingConfig = AveragingConfig()
     """Weight averaging."""
     time_budget: Annotated[Positive | None, Decides.END] = None
-    """Seconds after which training stops, including time before an interruption."""
+    """Wall-clock seconds for all of `fit`, from reading its texts to the last step, including time before an
+    interruption. Stages have their parts of it, and the model is usable whenever it ends."""
     checkpoint_every: Annotated[CheckpointConfig, Decides.NOTHING] = CheckpointConfig()
     """When checkpoints are written, from which a killed run resumes."""
     log_every: Annotated[Count, Decides.NOTHING] = 50

@@ -74,7 +74,7 @@ def score_table(results: Results) -> dict[str, Any]:
             }
         )
         family = family_and_k(metric)[0]
-    lines = []
+    lines = [] if results.refit is None else [f"{str(results.refit).capitalize()}."]
     if evaluation.n_without_labels:
         lines.append(f"{number(evaluation.n_without_labels)} documents without any true label are counted as zero.")
     if evaluation.n_unseen_labels:

@@ -75,6 +75,11 @@ class DataSection(Config):
             raise ValueError("`valid` and `test` are used with `train`; with `path` they are read from the folder")
         return self
 
+    @property
+    def training_path(self) -> str:
+        """The path, or name, of the training documents; the first of several."""
+        return str(self.train[0] if isinstance(self.train, list) else self.train or self.path)
+
 
 class EvaluateSection(Config):
     """How to evaluate the model."""
@@ -162,6 +167,8 @@ class RunSection(Config):
     """Folder of the run. Not given: `runs/` and the config file's name."""
     threads: Annotated[int, Field(ge=1)] | None = None
     """Threads. Not given: all cores."""
+    refit: bool = False
+    """After the scores are known, train the saved model on all documents, also the held-out ones."""
     report: bool = True
     """Write report.html (needs the extra `report`)."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import sys
 from collections.abc import Iterable
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.data.catalogue import names as named_sets
+from labelwise.data.catalogue import near_sets
 from labelwise.data.options import ReadOptions
 from labelwise.data.read import FORMATS, format_named
 from labelwise.data.splits import stem_and_extension
@@ -63,8 +63,8 @@ def is_text_argument(argument: str, format: str) -> bool:
     file_name = stem_and_extension(Path(argument))[1] in {*_data_extensions(), ".txt"}
     if len(argument.split()) > 1 and not file_name:
         return True
-    near = difflib.get_close_matches(argument, named_sets(), n=1)
-    hint = f" (did you mean the data set '{near[0]}'?)" if near else ""
+    question = near_sets(argument)
+    hint = f" ({question})" if question else ""
     reading = "it looks like the name of a file" if file_name else "a text has more than one word"
     raise DataError(
         f"there is no file, folder or known data set '{argument}'{hint}, and as a text it is not read, because "

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from labelwise.run_schema import (
     MACHINE,
     METRICS,
     MODEL,
+    REFIT_CHECKPOINTS,
     RUNNING,
     STATE,
     WRITTEN_FILES,
@@ -115,7 +117,8 @@ class RunFolder:
             self._start(config)
         elif self.finished:
             raise ConfigError(
-                f"{self.path}: this run is finished; --force replaces it, --set run.folder=... keeps both"
+                f"{self.path}: this run is finished; --force replaces it, "
+                f"--set run.folder={_free(self.path)} keeps both"
             )
         elif not (self / MODEL).exists() and not (self / CHECKPOINTS).exists():
             self._clear()  # nothing has been trained yet, so nothing is lost with any config
@@ -187,7 +190,8 @@ class RunFolder:
 
     def finish_stages(self) -> None:
         """Record the time at which all but the report is done, and remove the checkpoints."""
-        shutil.rmtree(self / CHECKPOINTS, ignore_errors=True)
+        for name in (CHECKPOINTS, REFIT_CHECKPOINTS):
+            shutil.rmtree(self / name, ignore_errors=True)
         self.write_json(STATE, {**self.state, "finished": _now()})
 
     def finish(self) -> None:
@@ -236,6 +240,16 @@ def _log_to(path: Path) -> Iterator[None]:
         log.removeHandler(handler)
         log.setLevel(level)
         handler.close()
+
+
+def _free(folder: Path) -> Path:
+    """A folder that does not exist, with a number after this one's name."""
+    return next(path for number in count(2) if not (path := folder.with_name(f"{folder.name}-{number}")).exists())
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes of all files in a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _now() -> str:

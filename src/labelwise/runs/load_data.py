@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,12 +12,14 @@ from scipy import sparse
 from labelwise.data.catalogue import dataset as named_dataset
 from labelwise.data.catalogue import entry as known_entry
 from labelwise.data.catalogue import names as named_sets
+from labelwise.data.catalogue import near_sets
 from labelwise.data.concat import concat
 from labelwise.data.csr import widened
 from labelwise.data.dataset import HASH, Dataset, EmptyPartError
 from labelwise.data.options import ReadOptions
 from labelwise.data.out_of_core import split_mapped, take_mapped
 from labelwise.data.read import AUTO, FORMATS, detect, expand_paths, find_parts, format_named, read, read_splits
+from labelwise.data.splits import ALIASES
 from labelwise.errors import ConfigError, DataError
 from labelwise.runs.config import DataSection
 
@@ -140,7 +141,11 @@ def _parts_of_path(section: DataSection, scratch: Path | None) -> dict[str, Data
     if Path(path).is_file():
         return {"train": read(path, section.format, None, section.options, scratch=scratch)}
     if Path(path).exists():
-        parts = read_splits(path, section.format, section.options, scratch)
+        found = find_parts(path, section.format)[1]
+        only = tuple(ALIASES) if "train" in found else None  # other files of the folder are none of this run's data
+        parts = read_splits(path, section.format, section.options, scratch, only)
+        if len(found) == 1 and not found.keys() & ALIASES.keys():
+            parts = {"train": next(iter(parts.values()))}
     else:
         name = known_name(path, "data.path")
         if section.format != "auto" or section.options != ReadOptions():
@@ -156,8 +161,8 @@ def known_name(name: str, where: str) -> str:
     """Return the name of a known data set, or raise an error: there is no such file or folder either."""
     if name in named_sets():
         return name
-    near = difflib.get_close_matches(name, named_sets(), n=1)
-    hint = f"; did you mean the data set '{near[0]}'?" if near else ", nor a known data set of that name"
+    question = near_sets(name)
+    hint = f"; {question}" if question else ", nor a known data set of that name"
     raise DataError(f"{where}: there is no file or folder {name}{hint}")
 
 

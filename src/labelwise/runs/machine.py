@@ -5,25 +5,26 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from labelwise.parallel import threads
+from labelwise.registry import installed_versions
 
-PACKAGES = ("labelwise", "numpy", "scipy", "numba", "torch", "transformers")
+PACKAGES = ("numpy", "scipy", "numba", "torch", "transformers")
 
 
 def describe_machine() -> dict[str, Any]:
     """Processor, memory, system and versions, as plain data."""
+    versions = installed_versions(PACKAGES)
     return {
         "cpu": _processor(),
         "cores": os.cpu_count(),
         "threads": threads(),
         "memory_bytes": _memory(),
-        "python": platform.python_version(),
+        "python": versions.pop("python"),
         "platform": platform.platform(),
-        "packages": {name: installed for name in PACKAGES if (installed := _version(name))},
+        "packages": versions,
     }
 
 
@@ -51,11 +52,4 @@ def _memory() -> int | None:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
-        return None
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
         return None

@@ -10,7 +10,10 @@ from labelwise.config import ConfigSource, validated
 from labelwise.data.options import ReadOptions
 from labelwise.errors import ConfigError
 from labelwise.methods.base import Method
-from labelwise.run_schema import CONFIG
+from labelwise.methods.card import Reading, read_card
+from labelwise.run_schema import CONFIG, model_folder
+from labelwise.runs.config import DataSection
+from labelwise.store import Folder
 
 
 def chosen_threshold(given: str | None, model: Method) -> float | None:
@@ -31,13 +34,24 @@ def chosen_threshold(given: str | None, model: Method) -> float | None:
 
 
 def read_options(model: str, documents: str, overrides: Mapping[str, Any], source: ConfigSource) -> ReadOptions:
-    """How to read documents for a model: as its run read files of this type, with overrides."""
-    before, recorded = section_of_run(model, "data"), None
-    trained = before.get("train") or before.get("path")
-    first = trained[0] if isinstance(trained, list) else trained
-    if Path(str(first)).suffix == Path(documents).suffix:
-        recorded = before.get("options")
-    return validated(ReadOptions, {**(recorded if isinstance(recorded, dict) else {}), **overrides}, source)
+    """How to read documents for a model: as files of this type were read for its training, with overrides."""
+    recorded = _reading(model).options_for(documents)
+    try:
+        validated(ReadOptions, recorded)
+    except ConfigError as error:
+        raise ConfigError(f"{model}: the options its documents were read with: {error}") from None
+    return validated(ReadOptions, {**recorded, **overrides}, source)
+
+
+def _reading(model: str) -> Reading:
+    """From the card of the model; for one without, from the config of its run."""
+    reading = read_card(Folder(model_folder(model), "model")).reading
+    if reading is None:
+        data = section_of_run(model, "data")
+        if data:
+            section = validated(DataSection, data)
+            reading = Reading.of(section.training_path, section.format, section.options)
+    return reading or Reading()
 
 
 def section_of_run(model: str, name: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A run from config to report: read, fit, calibrate, evaluate, inspect, report. Finished stages are kept.
+"""A run from config to report: read, fit, calibrate, evaluate, inspect, refit, report. Finished stages are kept.
 
 `labelwise train` and the sweeps call `train`; an interrupted run resumes with the first unfinished stage.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +22,7 @@ from labelwise.data.stats import statistics
 from labelwise.errors import ConfigError, MissingDependencyError
 from labelwise.fit_context import FitContext
 from labelwise.methods.base import Method, load
+from labelwise.methods.card import Reading, Scores, update_card
 from labelwise.methods.popularity import Popularity
 from labelwise.methods.threshold import CalibrationReport
 from labelwise.metrics.result import Evaluation
@@ -28,10 +30,11 @@ from labelwise.metrics.saved_predictions import SavedPredictions
 from labelwise.parallel import using_threads
 from labelwise.runs.config import RunConfig
 from labelwise.runs.evaluate import ModelEvaluation, evaluate_model
-from labelwise.runs.folder import RunFolder
+from labelwise.runs.folder import RunFolder, folder_bytes
 from labelwise.runs.inspect import can_be_inspected, inspect
 from labelwise.runs.load_data import CALIBRATION, RunData, hold_out, load_run_data
 from labelwise.runs.machine import peak_memory
+from labelwise.runs.refit import check_resumable, documents_to_refit, is_refitted, record_refit
 from labelwise.runs.stopwatch import Stopwatch, stopwatch
 
 log = logging.getLogger("labelwise")
@@ -51,6 +54,8 @@ def train(config: RunConfig, force: bool = False) -> RunFolder:
             data, held_out = split_for_calibration(config, load_run_data(config.data, scratch), scratch)
         log.info("train: %r", data.train)
         model = _fit(config, run, data)
+        if is_refitted(model, data):
+            check_resumable(run, data, held_out)
         if held_out is not None:
             _calibrate(config, run, held_out, model)
         if data.test is not None:
@@ -60,6 +65,8 @@ def train(config: RunConfig, force: bool = False) -> RunFolder:
         if config.inspect.enabled and can_be_inspected(model):
             with _timed(run, "inspect"):
                 inspect(run, model, data, config.inspect)
+        if config.run.refit or is_refitted(model, data):
+            _refit(config, run, data, held_out, model, scratch)
         run.finish_stages()
         if config.run.report:
             _write_report(run)
@@ -76,8 +83,32 @@ def _fit(config: RunConfig, run: RunFolder, data: RunData) -> Method:
     context = FitContext(run / files.CHECKPOINTS, lambda **numbers: run.record("fit", **numbers))
     with _timed(run, "fit"):
         model.fit(data.train, valid=data.valid, context=context)
+    reading = Reading.of(config.data.training_path, config.data.format, config.data.options)
+    model.card_ = model.card_.model_copy(update={"reading": reading})
     model.save(folder)
     return model
+
+
+def _refit(
+    config: RunConfig, run: RunFolder, data: RunData, held_out: Dataset | None, judged: Method, scratch: Path | None
+) -> None:
+    """Replace the judged model by one that is trained on the held-out documents as well."""
+    if is_refitted(judged, data):
+        log.info("the model of this run is already trained on all documents")
+        record_refit(run, judged, len(data.train))
+        return
+    everything = documents_to_refit(data, held_out, judged.validates, scratch)
+    if len(everything) == len(data.train):
+        log.info("no documents are held out: the model is trained on all of them already")
+        return
+    shutil.rmtree(run / files.CHECKPOINTS, ignore_errors=True)
+    model = config.make_method()
+    context = FitContext(run / files.REFIT_CHECKPOINTS, lambda **numbers: run.record(files.REFIT, **numbers))
+    with _timed(run, files.REFIT):
+        model.fit(everything, valid=data.valid if judged.validates else None, context=context)
+    model.calibration_ = judged.calibration_
+    model.save(run / files.MODEL, force=True)
+    record_refit(run, model, len(data.train))
 
 
 def split_for_calibration(
@@ -136,6 +167,7 @@ def _evaluate(config: RunConfig, run: RunFolder, train: Dataset, test: Dataset, 
     if model.learns:
         popularity = measured.score(Popularity().fit(train).predict(measured.test, config.evaluate.k))
     _keep_predictions(run, measured, popularity)
+    model.card_ = update_card(run / files.MODEL, {"scores": Scores.of(measured.evaluation, measured.test)})
     train_statistics = statistics(train)
     results = {
         "split": "test",
@@ -200,8 +232,3 @@ def _peak_bytes(run: RunFolder) -> int | None:
     """Peak memory over all processes of this run."""
     peaks = [entry.get("peak_bytes") for entry in run.records()] + [peak_memory()]
     return max((peak for peak in peaks if peak), default=None)
-
-
-def folder_bytes(folder: Path) -> int:
-    """Bytes of all files in a folder."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

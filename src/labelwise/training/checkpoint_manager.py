@@ -50,6 +50,7 @@ class LoopState:
     records: list[dict[str, Any]] = field(default_factory=list)
     watchers: list[dict[str, Any]] = field(default_factory=list)  # states of the callbacks
     stopped: str | None = None
+    round_seconds: float | None = None  # duration of the last round
 
 
 class CheckpointManager:

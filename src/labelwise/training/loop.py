@@ -7,64 +7,41 @@ killed run resumes to the same weights, bit for bit on a CPU with the same numbe
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from labelwise.device import torch_threads
 from labelwise.errors import ConfigError, DataError, did_you_mean
 from labelwise.networks.settings import TrainingConfig, lower_is_better
 from labelwise.parallel import run_stream
 from labelwise.progress import progress
+from labelwise.time_budget import OutOfTimeError, TimeBudget, complete_within
 from labelwise.training.averaging import Averaging
 from labelwise.training.callbacks import Best, Callback, History, MetricLogger, check_tensorboard, finite
 from labelwise.training.checkpoint import TIME_BUDGET
 from labelwise.training.checkpoint_manager import CheckpointManager, LoopState
+from labelwise.training.fitting import Fitting as Fitting
 from labelwise.training.kept_memory import keep_freed_memory
 from labelwise.training.optimisers import clip_adaptively, clip_gradients, make_optimisers
 from labelwise.training.randomness import preserve_random_state, seed_random_state
 from labelwise.training.ranks import Ranks
 from labelwise.training.schedules import make_schedule
+from labelwise.training.stage_time import StageTime
 
 if TYPE_CHECKING:
     from labelwise.fit_context import FitContext
 
+log = logging.getLogger("labelwise")
+
 LAYOUT = 1  # version of the state in a checkpoint; part of the fingerprint
-
-
-class Fitting(Protocol):
-    """What a method passes to the loop.
-
-    Everything that changes during training must be a parameter or a buffer of the module. `loss` may draw from the
-    global generators of Python, NumPy and torch; `batches` and `load` draw from generators they seed themselves.
-    """
-
-    @property
-    def module(self) -> nn.Module:
-        """The module to train; if frozen parts must stay in eval mode, its `train()` has to do so."""
-        ...
-
-    def batches(self, epoch: int) -> Sequence[Any]:
-        """The batches of an epoch, which depend on the seed and the epoch alone."""
-        ...
-
-    def load(self, item: Any, epoch: int) -> Any:
-        """The tensors of a batch, padded to its longest document; on the CPU, the loop moves them to the device."""
-        ...
-
-    def loss(self, batch: Any) -> Tensor:
-        """Forward pass and loss, the mean over the documents of the batch."""
-        ...
-
-    def validate(self) -> dict[str, float]:
-        """Metrics such as P@1 on held-out documents; {} without any. The module is in eval mode."""
-        ...
 
 
 def train(
@@ -76,6 +53,7 @@ def train(
     rows: Sequence[str] = (),
     callbacks: Sequence[Callback] = (),
     stage: str = "train",
+    title: str | None = None,
     identity: str = "",
 ) -> History:
     """Train `fitting.module` in place; afterwards it is in eval mode on its device with the final weights.
@@ -87,7 +65,7 @@ def train(
     config
         Settings of training.
     context
-        Where checkpoints are kept and metrics are logged.
+        Where checkpoints are kept, where metrics are logged, and the time budget; that of `config` counts as well.
     head
         Name prefixes of the parameters with the head's learning rate.
     rows
@@ -97,6 +75,8 @@ def train(
     stage
         Name of this training among several of one run: each has its own folder of checkpoints, and a stage that was
         finished before an interruption is not trained again.
+    title
+        Its name in the log; None: `stage`.
     identity
         A fingerprint of the data and of the method's own settings, so that checkpoints of others are never resumed.
     """
@@ -105,6 +85,7 @@ def train(
     ranks = Ranks(config.precision)
     with torch_threads(), keep_freed_memory(), seed_random_state(config.seed + ranks.rank):
         loop = _Loop(fitting, config, context, ranks, (tuple(head), tuple(rows)), callbacks, stage, identity)
+        loop.title = title or stage
         try:
             return loop.run()
         finally:
@@ -126,17 +107,18 @@ class _Loop:
         stage: str,
         identity: str,
     ) -> None:
-        self.fitting, self.config, self.ranks, self.stage = fitting, config, ranks, stage
+        self.fitting, self.config, self.ranks, self.title = fitting, config, ranks, stage
         self.callbacks = tuple(callbacks) if ranks.is_rank_zero else ()
         self.has_rounds = config.validate_every is not None or len(callbacks) > 0
         self.module = fitting.module.to(ranks.device)
         self.learning = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         self.optimisers = make_optimisers(self.module, config.optimiser, *names)
         self.averaging = Averaging(config.averaging, self.learning)
+        outer = context.budget
         self.manager = CheckpointManager(
             None if context.checkpoints is None else context.checkpoints / stage,
             [LAYOUT, stage, identity, names, ranks.world_size, config.part_of_the_result()],
-            config.time_budget,
+            outer.seconds if config.time_budget is None and outer.is_limited else config.time_budget,
             config.checkpoint_every,
             config.restore_best,
             ranks,
@@ -155,6 +137,8 @@ class _Loop:
         self.loss = ranks.loss_function(self.module, fitting.loss)  # all ranks get the weights of rank zero
         self.steps_of_epoch = 1
         self.begin = time.monotonic() - self.state.seconds
+        own = None if config.time_budget is None else config.time_budget - self.state.seconds
+        self.time = StageTime(outer.limited(own), self.state.round_seconds)
 
     # --- the loop itself ---
 
@@ -163,13 +147,16 @@ class _Loop:
         state = self.state
         if self.stop is None:
             self.module.train()
-            with progress(self.stage, state.total_steps) as advance:
-                advance(state.step)
+            left = self.time.budget.remaining
+            with progress(self.title, state.total_steps, detail=self._loss_text, seconds_left=left) as advance:
+                advance.start_at(state.step)
                 while self.stop is None:
                     self._run_epoch(advance)
-                if self.has_rounds and state.round_step < state.step:
-                    self._end_round()
+                if self.has_rounds and state.round_step < state.step and self._has_time_for_last_round():
+                    self._end_round(self.time.budget)
             self._finish()
+            if self.stop == TIME_BUDGET:
+                log.info("%s: ended by the time budget, %s", self.title, self._steps_text())
         best = Best(**state.best) if state.best is not None else None
         return History(state.records, state.step, state.epoch, state.seconds, best, state.stopped or "")
 
@@ -181,6 +168,7 @@ class _Loop:
         todo = steps[state.step_of_epoch :]
         batches = self._load_batches([item for step_batches in todo for item in step_batches])
         for step_batches in todo:
+            self.time.begin()
             loss = self._step(batches, len(step_batches))
             state.step += 1
             state.step_of_epoch += 1
@@ -233,12 +221,14 @@ class _Loop:
             self.stop = callback.after_step(state.step, loss) or self.stop
         if state.step % config.log_every == 0:
             self._log_loss()
+        self.time.end_step()
         every = config.validate_every
-        if (state.step % every == 0) if isinstance(every, int) else epoch_ended:
-            self._end_round()
+        due = (state.step % every == 0) if isinstance(every, int) else epoch_ended
+        if due and self.ranks.on_rank_zero(self.time.has_time_for_round):
+            self._end_round(self.time.budget.part(0.5))
         if state.epoch == config.epochs or state.step == config.steps:
             self.stop = self.stop or "finished"
-        elif config.time_budget is not None and self._seconds() > config.time_budget:
+        elif self.time.is_over(has_best=state.best is not None):
             self.stop = self.stop or TIME_BUDGET
 
     # --- rounds: from one validation to the next ---
@@ -256,14 +246,26 @@ class _Loop:
         state.logged_step = state.step
         state.round_loss += total
 
-    def _end_round(self) -> None:
+    def _has_time_for_last_round(self) -> bool:
+        """Whether to validate at the end: not if the time is over and there is nothing to compare with."""
+        return self.stop != TIME_BUDGET or self.ranks.on_rank_zero(self.time.has_time_for_last_round)
+
+    def _end_round(self, budget: TimeBudget) -> None:
         """Validate, call callbacks, and keep the weights if they are the best so far."""
         state = self.state
+        self.time.begin()
         self._log_loss()
         self.optimisers.catch_up()
         with self._evaluation_mode():
-            numbers, stop = self.ranks.on_rank_zero(self._validate)
-            self._update_best(numbers)
+            numbers, stop = self.ranks.on_rank_zero(lambda: self._validate(budget))
+            if numbers is not None:
+                self._update_best(numbers)
+        if numbers is None:
+            self.time.give_up_rounds()
+            log.info("%s: no validation at step %s, the time budget does not suffice", self.title, f"{state.step:,}")
+            return
+        self.time.end_round()
+        state.round_seconds = self.time.round_seconds
         self.stop = stop or self.stop
         state.records.append({key: finite(value) for key, value in numbers.items()})
         state.round_loss, state.round_step = 0.0, state.step
@@ -276,7 +278,8 @@ class _Loop:
             yield
         self.module.train()
 
-    def _validate(self) -> tuple[dict[str, Any], str | None]:
+    def _validate(self, budget: TimeBudget) -> tuple[dict[str, Any] | None, str | None]:
+        """The numbers of a round and a reason to stop; no numbers if the budget has ended it."""
         state = self.state
         numbers: dict[str, Any] = {
             "step": state.step,
@@ -285,7 +288,11 @@ class _Loop:
             "rate": self._rate(),
         }
         if self.config.validate_every is not None:
-            metrics = self.fitting.validate()
+            try:
+                with complete_within(budget):
+                    metrics = self.fitting.validate()
+            except OutOfTimeError:
+                return None, None
             if numbers.keys() & metrics.keys():
                 raise ValueError(f"validate() may not name its metrics {', '.join(numbers)}")
             numbers |= metrics
@@ -368,7 +375,15 @@ class _Loop:
 
     def _time_fraction(self) -> float:
         """Fraction of the time budget used, by the clock of rank zero; 0 unless averaging needs it."""
-        budget = self.config.time_budget
-        if budget is None or self.config.averaging.kind != "swa":
+        if not self.time.budget.is_limited or self.config.averaging.kind != "swa":
             return 0.0
-        return self.ranks.on_rank_zero(lambda: self._seconds() / budget)
+        return self.ranks.on_rank_zero(lambda: self.time.fraction(self._seconds()))
+
+    def _steps_text(self) -> str:
+        state = self.state
+        return f"after {state.step:,} of {state.total_steps:,} steps ({self._epochs_done():.3g} epochs)"
+
+    def _loss_text(self) -> str:
+        """The mean loss since the last line of metrics.jsonl, for lines of progress."""
+        steps = self.state.step - self.state.logged_step
+        return f"loss {float(self.loss_sum) / steps:.4g}" if steps else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,8 @@ from labelwise.encoders.sparse_mlp import SparseMLP, SparseRows
 from labelwise.heads.bucket_loss import BucketTargets, Loss, bucket_loss
 from labelwise.networks.bucket_networks import sparse_rows
 from labelwise.networks.settings import TrainingConfig
+from labelwise.progress import progress
+from labelwise.time_budget import check_pace
 from labelwise.topk import TopK
 from labelwise.training.batching import training_batches
 from labelwise.training.validation import metrics_to_validate, validation_metrics
@@ -103,10 +106,13 @@ class RepetitionFitting:
             return {}
         features, labels = self.data.valid
         metrics, k = metrics_to_validate(self.training.metric)
-        parts = []
-        for begin in range(0, labels.shape[0], VALIDATED_AT_ONCE):
-            some = pick_rows(features, slice(begin, begin + VALIDATED_AT_ONCE))
-            rows = sparse_rows(some, len(self.tables), self.hashed)
-            scores = self.module.scores_by_output(rows.to(self.module.table.device))
-            parts.append(self._search.best(scores.float().cpu().numpy(), min(k, self.data.labels.shape[1])))
+        parts, began, count = [], time.monotonic(), labels.shape[0]
+        with progress("validating", count) as step:
+            for begin in range(0, count, VALIDATED_AT_ONCE):
+                some = pick_rows(features, slice(begin, begin + VALIDATED_AT_ONCE))
+                rows = sparse_rows(some, len(self.tables), self.hashed)
+                scores = self.module.scores_by_output(rows.to(self.module.table.device))
+                parts.append(self._search.best(scores.float().cpu().numpy(), min(k, self.data.labels.shape[1])))
+                step(some.shape[0])
+                check_pace(began, begin + some.shape[0], count)
         return validation_metrics(TopK.concatenate(parts), labels, metrics, self.data.labels)

@@ -27,6 +27,7 @@ from labelwise.heads.bucket_loss import Loss
 from labelwise.mapped import counts_of
 from labelwise.networks.bucket_networks import NetworkShape, Repetition, repetition_of, sparse_rows, stacked_networks
 from labelwise.networks.settings import TrainingConfig
+from labelwise.progress import stage
 from labelwise.training.checkpoint import TIME_BUDGET
 from labelwise.training.finished_repetitions import FinishedRepetitions
 from labelwise.training.loop import train
@@ -71,16 +72,28 @@ class RepetitionTraining:
     repartition: RepartitionConfig | None = None
 
     def run(self, numbers: Sequence[int], folder: Path | None, at_once: int) -> list[Repetition]:
-        """Return these repetitions: finished ones are read from the folder, others are trained and written to it."""
+        """Return these repetitions: finished ones are read from the folder, others are trained and written to it.
+
+        Those to train have equal parts of the time budget; where it is spent, the others are left out.
+        """
         store = self._store(folder)
         kept = {} if store is None else {number: store.find(number) for number in numbers}
         done = {number: one for number, one in kept.items() if one is not None}
         missing = [number for number in dict.fromkeys(numbers) if number not in done]
         if done:
             log.info("%d of %d repetitions are already finished", len(done), len(numbers))
-        for begin in range(0, len(missing), at_once):
-            group = missing[begin : begin + at_once]
-            trained, ended_by_budget = self._train(group)
+        groups = [missing[begin : begin + at_once] for begin in range(0, len(missing), at_once)]
+        for index, group in enumerate(groups):
+            if done and self.context.budget.expired():
+                log.warning(
+                    "time budget: %d of %d repetitions are trained, the others are left out", len(done), len(numbers)
+                )
+                break
+            first, last = numbers.index(group[0]) + 1, numbers.index(group[-1]) + 1
+            which = f"repetition {first}" if first == last else f"repetitions {first} to {last}"
+            with stage(f"{which} of {len(numbers)}"):
+                within = self.context.within(self.context.budget.part(1 / (len(groups) - index)))
+                trained, ended_by_budget = self._train(group, within)
             for one in trained:
                 done[one.number] = one
                 if not one.is_finite:
@@ -91,7 +104,7 @@ class RepetitionTraining:
                     store.keep(one, ended_by_budget)
             if store is not None and self.context.checkpoints is not None:  # no longer needed
                 shutil.rmtree(self.context.checkpoints / _stage(group), ignore_errors=True)
-        return [done[number] for number in numbers]
+        return [done[number] for number in numbers if number in done]
 
     def finished(self, numbers: Sequence[int], folder: Path | None) -> list[Repetition]:
         """Those of some repetitions that the folder holds."""
@@ -103,12 +116,18 @@ class RepetitionTraining:
         if folder is None:
             return None
         return FinishedRepetitions(
-            folder, self.fingerprint, self.training.time_budget, self.sizes, self.tables.n_items, self._own_tables
+            folder, self.fingerprint, self._time_budget, self.sizes, self.tables.n_items, self._own_tables
         )
+
+    @property
+    def _time_budget(self) -> float | None:
+        """The time budget that the user has set, of this training or of the run."""
+        own, budget = self.training.time_budget, self.context.budget
+        return budget.seconds if own is None and budget.is_limited else own
 
     # --- training ---
 
-    def _train(self, numbers: Sequence[int]) -> tuple[list[Repetition], bool]:
+    def _train(self, numbers: Sequence[int], context: FitContext) -> tuple[list[Repetition], bool]:
         """Train some repetitions stacked; with repartitioning in rounds, between which labels change buckets.
 
         Returns them, and whether the time budget has ended their training.
@@ -121,13 +140,15 @@ class RepetitionTraining:
         network.initialise([(self.training.seed, number) for number in numbers], biases)
         rounds, last, ended_by_budget = self._rounds(), len(sizes.hidden), False
         for index, training in enumerate(rounds):
+            part = (training.epochs or 1) / sum(later.epochs or 1 for later in rounds[index:])
             history = train(
                 RepetitionFitting(self.data, training, self.loss, network, list(numbers), tables, hashed),
                 training,
-                context=self.context,
+                context=context.within(context.budget.part(part)),
                 head=(f"biases.{last}", f"weights.{last - 1}" if last else "table"),
                 rows=("table",),
                 stage=_stage(numbers) if len(rounds) == 1 else f"{_stage(numbers)}/round-{index}",
+                title="training" if len(rounds) == 1 else f"round {index + 1} of {len(rounds)}",
                 identity=self.identity + fingerprint(*tables),
             )
             ended_by_budget |= history.stopped == TIME_BUDGET

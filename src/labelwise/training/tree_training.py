@@ -7,8 +7,9 @@ ranks highest are saved as well, so that a resumed run does not rank all documen
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,18 +17,25 @@ from scipy import sparse
 
 from labelwise.codes.candidates import training_nodes
 from labelwise.codes.tree import LabelTree
-from labelwise.encoders.base import Inputs
-from labelwise.finished import find_finished, fingerprint, keep_finished
+from labelwise.encoders.base import Inputs, SomeInputs
+from labelwise.finished import find_finished, fingerprint, fingerprint_by_budget, keep_finished
 from labelwise.fit_context import FitContext
 from labelwise.networks.attention_tree import AttentionTree, parents_of
 from labelwise.networks.level_factory import LevelFactory
 from labelwise.networks.levels import Level, Parents, best_nodes
 from labelwise.networks.settings import TrainingConfig
+from labelwise.progress import progress, stage
+from labelwise.time_budget import TimeBudget, timed_blocks
 from labelwise.topk import TopK
 from labelwise.training.callbacks import History
 from labelwise.training.level_fitting import LevelData, LevelFitting
 from labelwise.training.loop import train
 
+log = logging.getLogger("labelwise")
+
+RANKING_TIME, VALID_TIME = 0.25, 0.1
+"""Fraction of a level's time budget that ranking the documents for it may take, and of that for held-out ones. Training
+on a document takes about three times as long as ranking it."""
 RANKING_KIND, RANKING_FILE = "ranking", "ranking.safetensors"
 
 
@@ -41,6 +49,23 @@ class TreeData:
 
 
 @dataclass(frozen=True)
+class _Documents:
+    """Documents of a split with their targets at each level, and the nodes that the level above ranks highest."""
+
+    name: str
+    inputs: Inputs
+    targets: Sequence[Any]
+    parents: Parents | None = None
+
+    def some(self, rows: np.ndarray, parents: Parents) -> _Documents:
+        """Those that have been ranked, all or some of them."""
+        if len(rows) == len(self.inputs):
+            return replace(self, parents=parents)
+        targets = [target[rows] for target in self.targets]
+        return _Documents(self.name, SomeInputs(self.inputs, rows), targets, parents)
+
+
+@dataclass(frozen=True)
 class TreeTraining:
     """How the levels of one tree are trained.
 
@@ -51,9 +76,12 @@ class TreeTraining:
     beam
         Nodes kept per document and level.
     training
-        Settings of the loop, for each level; levels share the time budget.
+        Settings of the loop, for each level.
     context, name, identity
         Where to keep checkpoints, under which name prefix, and a fingerprint of all else that affects the result.
+
+    Levels have equal parts of the time budget. Ranking the documents for a level takes at most a part of its time: with
+    little time the level is trained on the documents that were ranked, which are drawn at random.
     """
 
     levels: LevelFactory
@@ -65,32 +93,34 @@ class TreeTraining:
 
     def run(self, tree: LabelTree, train_on: TreeData, valid: TreeData | None) -> tuple[AttentionTree, list[History]]:
         """Train all levels."""
-        targets = _targets(tree, train_on.labels)
-        valid_targets = None if valid is None else _targets(tree, valid.labels)
+        documents = [_Documents("train", train_on.inputs, _targets(tree, train_on.labels))]
+        if valid is not None:
+            documents.append(_Documents("valid", valid.inputs, _targets(tree, valid.labels)))
         levels: list[Level] = []
         histories = []
-        ranked: list[Parents | None] = [None, None]
-        for depth, size in enumerate(tree.sizes):
-            learn_from = ranked[0]
-            if learn_from is not None:
-                count = min(self.beam, tree.sizes[depth - 1])
-                nodes = training_nodes(targets[depth - 1], learn_from.nodes, count)
-                learn_from = Parents(nodes, np.empty((len(nodes), 0), np.float32), learn_from.offsets)
-            part = LevelData(train_on.inputs, targets[depth], learn_from)
-            held_out = None
-            if valid is not None and valid_targets is not None:
-                held_out = LevelData(valid.inputs, valid_targets[depth], ranked[1])
-            level = self._new_level(size, self.training.seed + depth, targets[depth], levels[-1] if levels else None)
-            spent = sum(history.seconds for history in histories)
-            training = with_time_left(self.training, spent, tree.depth - depth)
-            histories.append(self._train(depth, LevelFitting(level, part, held_out, training)))
-            levels.append(level)
-            if depth + 1 < tree.depth:
-                documents = [train_on.inputs, *([] if valid is None else [valid.inputs])]
-                tops = [self._rank(tree, depth, level, d, ranked[n], n) for n, d in enumerate(documents)]
-                ranked = [parents_of(top, tree, depth + 1) for top in tops] + [None] * (2 - len(tops))
-            level.free_memory()
+        for depth in range(tree.depth):
+            with stage(f"level {depth + 1} of {tree.depth}" if tree.depth > 1 else ""):
+                context = self.context.within(self.context.budget.part(1 / (tree.depth - depth)))
+                if depth > 0:
+                    documents = self._rank_all(tree, depth, levels[-1], documents, context.budget.part(RANKING_TIME))
+                    levels[-1].free_memory()
+                fitting = self._fitting(tree, depth, documents, levels[-1] if levels else None)
+                histories.append(self._train(depth, fitting, context))
+                levels.append(fitting.level)
+        levels[-1].free_memory()
         return AttentionTree(tree, levels, self.beam), histories
+
+    def _fitting(self, tree: LabelTree, depth: int, documents: list[_Documents], above: Level | None) -> LevelFitting:
+        """A new level and the documents to train it on."""
+        parts = [LevelData(part.inputs, part.targets[depth], part.parents) for part in documents]
+        ranked = documents[0].parents
+        if ranked is not None:
+            count = min(self.beam, tree.sizes[depth - 1])
+            nodes = training_nodes(documents[0].targets[depth - 1], ranked.nodes, count)
+            parents = Parents(nodes, np.empty((len(nodes), 0), np.float32), ranked.offsets)
+            parts[0] = replace(parts[0], parents=parents)
+        level = self._new_level(tree.sizes[depth], self.training.seed + depth, parts[0].targets, above)
+        return LevelFitting(level, parts[0], parts[1] if len(parts) > 1 else None, self.training)
 
     def _new_level(self, size: int, seed: int, targets: Any, above: Level | None) -> Level:
         level = self.levels.new(size, seed)
@@ -100,35 +130,76 @@ class TreeTraining:
             level.initialise_from(above, seed)
         return level
 
-    def _train(self, depth: int, fitting: LevelFitting) -> History:
+    def _train(self, depth: int, fitting: LevelFitting, context: FitContext) -> History:
         return train(
             fitting,
             fitting.config,
-            context=self.context,
+            context=context,
             head=("head.",),
             rows=fitting.level.row_tables(has_candidates=depth > 0),
             stage=f"{self.name}level{depth}",
+            title="training",
             identity=self.identity + fitting.identity(),
         )
 
+    # --- ranking ---
+
+    def _rank_all(
+        self, tree: LabelTree, depth: int, above: Level, documents: list[_Documents], budget: TimeBudget
+    ) -> list[_Documents]:
+        """The documents with the nodes that the level above ranks highest; held-out ones first, in little time."""
+        ranked = {}
+        for part in reversed(documents):
+            own = budget.part(VALID_TIME) if part.name == "valid" else budget
+            rows, top = self._rank(tree, depth - 1, above, part, own)
+            if len(rows) < len(part.inputs):
+                log.info(
+                    "ranking: ended by the time budget after %s of %s documents (%s), which the next level uses",
+                    f"{len(rows):,}", f"{len(part.inputs):,}", part.name,
+                )  # fmt: skip
+            ranked[part.name] = part.some(rows, parents_of(top, tree, depth))
+        return [ranked[part.name] for part in documents]
+
     def _rank(
-        self, tree: LabelTree, depth: int, level: Level, inputs: Inputs, above: Parents | None, part: int
-    ) -> TopK:
-        """The best nodes of a trained level; read from disk if an earlier attempt has saved them."""
+        self, tree: LabelTree, depth: int, level: Level, part: _Documents, budget: TimeBudget
+    ) -> tuple[np.ndarray, TopK]:
+        """Indices of documents and their best nodes; from disk if an earlier attempt has saved them."""
         count = min(self.beam, tree.sizes[depth])
         folder = self.context.checkpoints
         if folder is None:
-            return best_nodes(level, inputs, count, above, "ranking")
-        path = folder / f"{self.name}level{depth}-{('train', 'valid')[part]}-ranking"
-        nodes = [] if above is None else [above.nodes]
-        own = fingerprint(count, *inputs.identity(), *nodes, *level.state_dict().values())
-        held = find_finished(path, RANKING_KIND, own)
+            return best_nodes_of_some(level, part.inputs, count, part.parents, budget, self.training.seed)
+        path = folder / f"{self.name}level{depth}-{part.name}-ranking"
+        nodes = [] if part.parents is None else [part.parents.nodes]
+        own = fingerprint(count, *part.inputs.identity(), *nodes, *level.state_dict().values())
+        by_budget = fingerprint_by_budget(own, self.context.budget.seconds) if budget.is_limited else own
+        held = find_finished(path, RANKING_KIND, own, by_budget)
         arrays = {} if held is None else held.tensors(RANKING_FILE)
         if {"ids", "scores"} <= arrays.keys():
-            return TopK(arrays["ids"], arrays["scores"])
-        top = best_nodes(level, inputs, count, above, "ranking")
-        keep_finished(path, RANKING_KIND, own, RANKING_FILE, {"ids": top.ids, "scores": top.scores})
-        return top
+            return arrays.get("rows", np.arange(len(part.inputs))), TopK(arrays["ids"], arrays["scores"])
+        rows, top = best_nodes_of_some(level, part.inputs, count, part.parents, budget, self.training.seed)
+        arrays = {"ids": top.ids, "scores": top.scores}
+        if len(rows) < len(part.inputs):
+            own, arrays["rows"] = by_budget, rows
+        keep_finished(path, RANKING_KIND, own, RANKING_FILE, arrays)
+        return rows, top
+
+
+def best_nodes_of_some(
+    level: Level, inputs: Inputs, k: int, parents: Parents | None, budget: TimeBudget, seed: int
+) -> tuple[np.ndarray, TopK]:
+    """Indices and best nodes of as many documents as the time budget allows, drawn at random; all without a limit."""
+    if not budget.is_limited:
+        return np.arange(len(inputs)), best_nodes(level, inputs, k, parents, "ranking")
+    blocks, tops = [], []
+    with progress("ranking", len(inputs), seconds_left=budget.remaining) as step:
+        for rows in timed_blocks(np.random.default_rng(seed).permutation(len(inputs)), budget):
+            with step.part(len(rows)):
+                own = None if parents is None else parents.of(rows)
+                tops.append(best_nodes(level, SomeInputs(inputs, rows), k, own, "ranking"))
+            blocks.append(rows)
+    rows, top = np.concatenate(blocks), TopK.concatenate(tops)
+    order = np.argsort(rows)
+    return rows[order], TopK(top.ids[order], top.scores[order])
 
 
 def train_trees(
@@ -143,25 +214,19 @@ def train_trees(
 ) -> tuple[list[AttentionTree], list[list[History]]]:
     """Train the networks of several trees, each with its own seed; `data` is to train on and to validate with.
 
-    Trees share the time budget. The other parameters are those of `TreeTraining`.
+    Trees have equal parts of the time budget. The other parameters are those of `TreeTraining`.
     """
     trained: list[AttentionTree] = []
     histories: list[list[History]] = []
     for number, (tree, seed) in enumerate(zip(trees, seeds, strict=True)):
-        spent = sum(history.seconds for of_tree in histories for history in of_tree)
-        own = with_time_left(training.model_copy(update={"seed": seed}), spent, len(trees) - number)
+        own = training.model_copy(update={"seed": seed})
         name = f"tree{number}-" if len(trees) > 1 else ""
-        one, of_levels = TreeTraining(levels, beam, own, context, name, identity).run(tree, *data)
+        within = context.within(context.budget.part(1 / (len(trees) - number)))
+        with stage(f"tree {number + 1} of {len(trees)}" if len(trees) > 1 else ""):
+            one, of_levels = TreeTraining(levels, beam, own, within, name, identity).run(tree, *data)
         trained.append(one)
         histories.append(of_levels)
     return trained, histories
-
-
-def with_time_left(training: TrainingConfig, spent: float, left: int) -> TrainingConfig:
-    """The settings of the next of `left` stages, with an equal part of the remaining time budget."""
-    if training.time_budget is None:
-        return training
-    return training.model_copy(update={"time_budget": max((training.time_budget - spent) / left, 1e-9)})
 
 
 def _targets(tree: LabelTree, labels: Any) -> list[Any]:

@@ -15,7 +15,8 @@ from labelwise.data.accumulators import LabelAccumulator, TextAccumulator, conca
 from labelwise.data.dataset import Dataset
 from labelwise.data.files import first_bytes, write_stream
 from labelwise.data.formats.base import Format
-from labelwise.data.formats.checks import NO_DOCUMENTS, near_miss, refuse_label_names, used_label_names
+from labelwise.data.formats.checks import NO_DOCUMENTS, refuse_label_names, used_label_names
+from labelwise.data.formats.columns import missing_columns
 from labelwise.data.formats.line_files import label_lines
 from labelwise.data.options import ReadOptions, how_to_set
 from labelwise.data.splits import LABEL_NAMES, split_files, stem_and_extension
@@ -150,37 +151,35 @@ def _cells(line: str, delimiter: str) -> list[str]:
 
 
 def _columns(header: list[str], path: Path, options: ReadOptions) -> _Columns:
+    missing: list[tuple[str, str]] = []
+
     def index_of(column: str, option: str, needed: bool) -> int | None:
         if header.count(column) > 1:
             raise DataError(f"duplicate column '{column}' in the header", path, 1)
         if column in header:
             return header.index(column)
         if needed:
-            raise DataError(
-                f"there is no column '{column}' among {', '.join(header)}; {remedy(column, option)}", path, 1
-            )
+            missing.append((option, column))
         return None
-
-    def remedy(column: str, option: str) -> str:
-        marks = [mark for mark in "|;\t," if len(header) == 1 and mark in header[0]]
-        if marks:
-            return f"if columns are separated by {marks[0]!r}, " + how_to_set("delimiter", repr(marks[0])[1:-1])
-        return near_miss(column, header) + how_to_set(option)
 
     given = options.chosen
     paths = index_of(options.path_column, "path_column", "path_column" in given)
     text_columns = [options.text_column] if options.text_column in header else options.text_column.split("+")
     needed = paths is None or "text_column" in given
     texts = [index_of(column, "text_column", needed) for column in text_columns]
-    return _Columns(
-        count=len(header),
-        texts=[text for text in texts if text is not None],
-        labels=index_of(options.label_column, "label_column", True)
-        if options.label_column and options.labels
-        else None,
-        paths=paths,
-        ids=index_of(options.id_column, "id_column", "id_column" in given),
-    )
+    labels = index_of(options.label_column, "label_column", True) if options.label_column and options.labels else None
+    ids = index_of(options.id_column, "id_column", "id_column" in given)
+    if missing:
+        raise _missing(missing, options, header, path)
+    return _Columns(len(header), [text for text in texts if text is not None], labels, paths, ids)
+
+
+def _missing(missing: list[tuple[str, str]], options: ReadOptions, header: list[str], path: Path) -> DataError:
+    marks = [mark for mark in "|;\t," if len(header) == 1 and mark in header[0]]
+    if marks:
+        remedy = f"if columns are separated by {marks[0]!r}, " + how_to_set("delimiter", repr(marks[0])[1:-1])
+        return DataError(f"there is no column '{missing[0][1]}' among {header[0]}; {remedy}", path, 1)
+    return missing_columns(missing, options, header, path, 1)
 
 
 # --- writing ----------------------------------------------------------------------------------------------

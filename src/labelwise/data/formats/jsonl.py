@@ -21,6 +21,7 @@ from labelwise.data.dataset import Dataset, Features
 from labelwise.data.files import first_bytes, write_stream
 from labelwise.data.formats.base import Format
 from labelwise.data.formats.checks import NO_DOCUMENTS, near_miss
+from labelwise.data.formats.columns import missing_columns
 from labelwise.data.options import ReadOptions, how_to_set
 from labelwise.data.splits import split_files, stem_and_extension
 from labelwise.data.stream import text_blocks
@@ -160,8 +161,7 @@ class _DocumentAccumulator:
         given = first.fields.get(FEATURES)
         self.features = None if given is None else _DenseRows() if isinstance(given, list) else _SparseRows()
         if self.features is None and not self.cells.keys() & {"texts", "paths"}:
-            what = f"a document needs a text, a path or features; {self._missing_text(first)}"
-            raise DataError(what, first.path, first.line)
+            raise self._missing_text(first)
         self.first = first
         self.labels = LabelAccumulator()
         self.names: list[bytes] = []
@@ -169,13 +169,15 @@ class _DocumentAccumulator:
         self.relevances: list[float] | None = None
         self.labelled = options.label_column == "" or not options.labels
 
-    def _missing_text(self, record: _Record) -> str:
-        field = self.options.text_column
+    def _missing_text(self, record: _Record) -> DataError:
+        field, label = self.options.text_column, self.options.label_column
+        needed = "a document needs a text, a path or features; "
         if field in record.fields:
-            return f"the field '{field}' is null"
-        names = _listed(record.fields)
-        remedy = near_miss(field, record.fields) + how_to_set("text_column")
-        return f"there is no field '{field}' among {names}; {remedy}"
+            return DataError(f"{needed}the field '{field}' is null", record.path, record.line)
+        missing = [("text_column", field)]
+        if label and self.options.labels and label not in record.fields:
+            missing.append(("label_column", label))
+        return missing_columns(missing, self.options, record.fields, record.path, record.line, "field", needed)
 
     def _cells(self, record: _Record) -> dict[str, bytes]:
         options = self.options

@@ -1,0 +1,154 @@
+"""labelwise info MODEL"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from labelwise.cli.terminal import echo, echo_json
+from labelwise.formatting import number, percent, size
+
+WIDTH, INDENT = 100, 14
+SHOWN = 12
+"""Most parameters and groups of arrays that are listed."""
+
+
+def info_command(
+    folder: Annotated[str, typer.Argument(metavar="MODEL", help="Model folder or run folder.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
+) -> None:
+    """Show what a model is, what it was trained on, how good it is, and how to use it.
+
+    Works for unfinished runs too. Nothing but the folder itself is needed: no data, and no package of the method.
+    """
+    from labelwise.runs.describe import describe
+
+    about = describe(folder)
+    if as_json:
+        echo_json(about)
+        return
+    rows = [*(_run_rows(about) if "run" in about else ()), *(_model_rows(about) if "model" in about else ())]
+    for name, value in rows:
+        _print_row(name, value)
+
+
+def _print_row(name: str, value: str) -> None:
+    from textwrap import wrap
+
+    lines = [part for line in value.splitlines() for part in wrap(line, WIDTH - INDENT, break_long_words=False)]
+    for position, line in enumerate(lines or [""]):
+        echo(f"{name if position == 0 else '':<{INDENT}}{line}".rstrip())
+
+
+def _run_rows(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    run, folder = about["run"], about["folder"]
+    yield "run", str(folder)
+    done = ", ".join(run["done"]) or "nothing is finished yet"
+    if run["status"] == "finished":
+        yield "status", f"finished {_date(run['finished'])}: {done}"
+        return
+    last = f"; last stage: {run['last_stage']}" if run["last_stage"] else ""
+    yield "status", f"{run['status']}, started {_date(run['started'])}: {done}{last}"
+    if run["error"]:
+        yield "error", run["error"]
+    yield "resume", f"labelwise train {folder}/config.yml"
+
+
+def _model_rows(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    model = about["model"]
+    card = model["card"]
+    plugin = model["plugin"]
+    source = f" of the package {plugin['package']} {plugin['version']}" if plugin else ""
+    unknown = "" if model["known"] else " (not installed here)"
+    yield "method", f"{model['method']}{source}{unknown}"
+    if model["parameters"]:
+        yield "parameters", _listed(f"{key} {_plain(value)}" for key, value in model["parameters"].items())
+    yield "data", _data(model, card)
+    yield "created", _date(card.get("created"))
+    for change in card.get("changes", []):
+        yield "changed", f"{_date(change.get('at'))}: {change['what']}"
+    yield "size", _sizes(model)
+    if "scores" in card:
+        yield "scores, %", _scores(card["scores"])
+    if model["threshold"] is not None:
+        yield "threshold", _threshold(model, card.get("calibration", {}))
+    if "reading" in card and card["reading"].get("options"):
+        reading = card["reading"]
+        options = _listed(f"{key}={value}" for key, value in reading["options"].items())
+        yield "reads", f"{reading.get('extension') or 'files'} with {options}"
+    packages = card.get("packages") or {"labelwise": model["labelwise_version"]}
+    yield "versions", _listed(f"{name} {version}" for name, version in packages.items())
+    if model["known"]:
+        yield "can", ", ".join(["predict", "calibrate", *model["can"]])
+        yield "use", "\n".join(_commands(about, model, card))
+
+
+def _data(model: Mapping[str, Any], card: Mapping[str, Any]) -> str:
+    data = card.get("data", {})
+    name = f"{data['name']}: " if "name" in data else ""
+    features = "" if model["features"] is None else f" of {number(model['features'])} columns"
+    counts = f"{number(model['documents'])} documents, {number(model['labels'])} labels"
+    known = f" (hash {data['hash']})" if "hash" in data else ""
+    return f"{name}{counts}; {model['reads']}{features}{known}"
+
+
+def _sizes(model: Mapping[str, Any]) -> str:
+    from labelwise.methods.model_folder import STATE_FILE
+
+    groups = dict(model["bytes"])
+    whole = size(sum(groups.values()))
+    groups.pop(STATE_FILE, None)
+    parts = {**model["state_bytes"], **groups}
+    large = sorted(((count, name) for name, count in parts.items()), reverse=True)
+    return f"{whole}: " + _listed(f"{name} {size(count)}" for count, name in large[:6])
+
+
+def _scores(scores: Mapping[str, Any]) -> str:
+    intervals = scores.get("intervals", {})
+    cells = []
+    for name, value in scores["values"].items():
+        low, high = intervals.get(name) or (None, None)
+        interval = "" if low is None else f" ({percent(low)} - {percent(high)})"
+        cells.append(f"{name} {percent(value)}{interval}")
+    width = max(map(len, cells), default=0) + 2
+    columns = max(1, (WIDTH - INDENT) // width)
+    lines = [cells[begin : begin + columns] for begin in range(0, len(cells), columns)]
+    table = "\n".join("".join(cell.ljust(width) for cell in line) for line in lines)
+    on = f"on {scores.get('data', 'test data')}, {number(scores.get('documents'))} documents, {_date(scores.get('at'))}"
+    return f"{table}\n{on}"
+
+
+def _threshold(model: Mapping[str, Any], note: Mapping[str, Any]) -> str:
+    expected = ", ".join(f"{name} {percent(value)}" for name, value in model["expected"].items())
+    on = f" (calibrated on {note['data']}, {number(note.get('documents'))} documents)" if "data" in note else ""
+    return f"{model['threshold']:.4g}: expect {expected}{on}"
+
+
+def _commands(about: Mapping[str, Any], model: Mapping[str, Any], card: Mapping[str, Any]) -> Iterator[str]:
+    from shlex import quote
+
+    folder = quote(about["folder"])
+    documents = "documents" + (card.get("reading", {}).get("extension") or ".txt")
+    threshold = " --threshold auto" if model["threshold"] is not None else ""
+    yield f"labelwise predict {folder} {documents} -o suggestions.csv{threshold}"
+    if "explain" in model["can"] and model["reads"] == "texts":
+        yield f'labelwise explain {folder} "a text"'
+    yield f"labelwise.load({about['folder']!r})  # in Python"
+
+
+def _listed(parts: Any) -> str:
+    items = list(parts)
+    more = [f"and {len(items) - SHOWN} more (--json)"] if len(items) > SHOWN else []
+    return ", ".join(items[:SHOWN] + more)
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _date(value: str | None) -> str:
+    """2026-11-17 15:42 UTC"""
+    return "at an unknown time" if value is None else f"{value[:10]} {value[11:16]} UTC"

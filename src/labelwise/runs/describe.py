@@ -1,0 +1,110 @@
+"""What a model folder or a run folder holds, as plain data. Neither weights nor documents are read."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from labelwise import run_schema as files
+from labelwise.errors import ConfigError
+from labelwise.methods.base import Method
+from labelwise.methods.card import read_card
+from labelwise.methods.model_folder import CONFIG_FILE, STATE_FILE, plugin_of, read_calibration, read_parameters
+from labelwise.registry import method_class
+from labelwise.result_fields import differing_keys, flattened
+from labelwise.store import MANIFEST, Folder
+
+EXPECTED = ("precision", "recall", "f1")
+ABILITIES = {
+    "explains": "explain",
+    "encodes": "encode",
+    "attends": "attention",
+    "chooses_labels": "predict among some labels",
+    "shrinks": "shrink",
+    "trains_in_parts": "train in parts",
+}
+"""What methods can do besides predict and calibrate, by the attribute that says so."""
+
+
+def describe(path: str | Path) -> dict[str, Any]:
+    """Describe a model folder, or a run folder in any stage, with its model if there is one."""
+    folder = Path(path)
+    about: dict[str, Any] = {"folder": str(folder)}
+    if files.is_run_folder(folder):
+        about["run"] = _describe_run(folder)
+        if not (folder / files.MODEL / MANIFEST).exists():
+            return about
+    return {**about, "model": describe_model(files.model_folder(folder))}
+
+
+def _describe_run(folder: Path) -> dict[str, Any]:
+    state = files.read_json(folder / files.STATE, files.State)
+    stages = {
+        "trained": (folder / files.MODEL / MANIFEST).exists(),
+        "calibrated": (folder / files.CALIBRATION).exists(),
+        "evaluated": (folder / files.RESULTS).exists(),
+    }
+    records = files.read_metrics(folder / files.METRICS, damaged="skip")
+    begun = [record["stage"] for record in records if isinstance(record.get("stage"), str)]
+    return {
+        "method": state.method,
+        "status": state.status,
+        "error": state.error,
+        "started": state.started,
+        "finished": state.finished,
+        "done": [stage for stage, done in stages.items() if done],
+        "last_stage": begun[-1] if begun else None,
+    }
+
+
+def describe_model(path: Path) -> dict[str, Any]:
+    """Describe a model folder; the method may be unknown here."""
+    folder = Folder(path, "model")
+    manifest, card = folder.manifest, read_card(folder)
+    calibration, plugin = read_calibration(folder), plugin_of(manifest)
+    method = _method(manifest.get("method"))
+    return {
+        "method": str(manifest.get("method")),
+        "known": method is not None,
+        "plugin": None if plugin is None else {"package": plugin[0], "version": plugin[1]},
+        "labelwise_version": manifest.get("labelwise_version"),
+        "reads": manifest.get("input"),
+        "labels": manifest.get("n_labels"),
+        "documents": manifest.get("n_documents"),
+        "features": manifest.get("n_features"),
+        "parameters": _parameters(folder, method),
+        "threshold": None if calibration is None else calibration.threshold,
+        "expected": None if calibration is None else dict(zip(EXPECTED, calibration.expected, strict=True)),
+        "can": [] if method is None else [what for name, what in ABILITIES.items() if getattr(method, name)],
+        "bytes": {name: entry["bytes"] for name, entry in manifest["files"].items()},
+        "state_bytes": _state_bytes(path),
+        "card": card.model_dump(mode="json", exclude_none=True),
+    }
+
+
+def _method(name: Any) -> type[Method] | None:
+    try:
+        return method_class(str(name))
+    except ConfigError:
+        return None
+
+
+def _parameters(folder: Folder, method: type[Method] | None) -> dict[str, Any]:
+    """The parameters that differ from their defaults; all of them if the method is not known here."""
+    if method is None:
+        values = folder.read_json(CONFIG_FILE)
+        return values if isinstance(values, dict) else {}
+    given = read_parameters(folder, method.Config).model_dump(mode="json")
+    defaults = method.Config().model_dump(mode="json")
+    flat = flattened(given)
+    return {key: flat.get(key) for key in differing_keys(given, defaults) if key in flat}
+
+
+def _state_bytes(path: Path) -> dict[str, int]:
+    """Bytes of the learned arrays by the first part of their names without numbers, the largest first."""
+    sizes: Counter[str] = Counter()
+    for name, array in Folder(path, "model", verify=False).tensors(STATE_FILE).items():
+        sizes[re.sub(r"\d+", "", name.partition(".")[0]) or name] += array.nbytes
+    return dict(sizes.most_common())

@@ -1,0 +1,104 @@
+"""The config of a run on given data, without a config file: what `labelwise train DATA.csv` does.
+
+A test part and a calibration part are held out by a hash of each document, unless the data has parts of its own, and
+the saved model is trained on everything once the scores are known. Every default can be overridden as in a config.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from labelwise.config import ConfigSource
+from labelwise.data.catalogue import downloaded_folder
+from labelwise.data.catalogue import entry as known_entry
+from labelwise.data.read import AUTO, expand_paths, find_parts, format_named
+from labelwise.data.splits import ALIASES, stem_and_extension
+from labelwise.errors import ConfigError, DataError
+from labelwise.run_schema import is_run_folder
+from labelwise.runs.load_data import known_name
+from labelwise.store import MANIFEST
+
+CONFIG_EXTENSIONS = (".yml", ".yaml")
+METHOD = "linear_tree"
+FRACTION = 0.1
+
+
+def is_config(argument: str) -> bool:
+    """Whether an argument of `train` is a config: a YAML file, or `-` for standard input. Anything else is data."""
+    return argument == "-" or Path(argument).suffix.lower() in CONFIG_EXTENSIONS
+
+
+def config_from_data(
+    data: Sequence[str], options: Mapping[str, str], method: str | None, folder: str | None, overrides: Sequence[str]
+) -> ConfigSource:
+    """A run config for data: files (read as one part), a folder with its parts, or a known data set.
+
+    `options` are reading options that the command line has names for; `overrides` are `--set` assignments.
+    """
+    described = " ".join(data)
+    source = ConfigSource({}, f"labelwise train {described}").override(overrides)
+    section, calibrate, run = (_section(source, name) for name in ("data", "calibrate", "run"))
+    format = section.get("format", AUTO)
+    parts = _parts(data, format if isinstance(format, str) else AUTO)
+    if len(data) == 1 and not Path(data[0]).is_file() and "train" in parts:
+        section.setdefault("path", data[0])
+    else:
+        section.setdefault("train", data[0] if len(data) == 1 else list(data))
+    if options:
+        _section(source, "data", "options").update(options)
+    section.setdefault("split_by", "hash")
+    if "test" not in parts and section.get("test") is None:
+        section.setdefault("test_fraction", FRACTION)
+    has_valid = "valid" in parts or any(section.get(key) is not None for key in ("valid", "valid_fraction"))
+    if not has_valid and calibrate.get("enabled") is not False:
+        calibrate.setdefault("fraction", FRACTION)
+    model = _section(source, "model")
+    if method is not None and model.get("method", method) != method:
+        raise ConfigError(f"--method {method} and --set model.method={model['method']} contradict each other")
+    model.setdefault("method", method or METHOD)
+    run.setdefault("folder", folder or str(Path("runs") / _name(data[0])))
+    run.setdefault("refit", True)
+    return source
+
+
+def _section(source: ConfigSource, *names: str) -> dict[str, Any]:
+    """A section of the config, created if it is missing; the config's own check refuses other values."""
+    values = source.values
+    for name in names:
+        values = values.setdefault(name, {})
+        if not isinstance(values, dict):
+            return {}
+    return values
+
+
+def _parts(data: Sequence[str], format: str) -> set[str]:
+    """The parts (train, valid, test) that the data has of its own."""
+    if len(data) > 1:
+        expand_paths(data)
+        return set()
+    path = Path(data[0])
+    if path.is_dir():
+        _refuse_results(path)
+        return set(find_parts(path, format)[1]) & set(ALIASES)
+    if path.exists() or len(expand_paths(path)) > 1:
+        return set()
+    if path.suffix:
+        raise DataError(f"there is no file {path}")
+    name = known_name(str(path), "data")
+    return set(find_parts(downloaded_folder(name), known_entry(name).format)[1]) & set(ALIASES)
+
+
+def _refuse_results(folder: Path) -> None:
+    if is_run_folder(folder):
+        raise ConfigError(f"{folder}: this is a run folder, not data; labelwise train {folder}/config.yml resumes it")
+    if (folder / MANIFEST).exists() and not format_named("native").recognises(folder):
+        raise ConfigError(f"{folder}: this is a model folder, not data")
+
+
+def _name(path: str) -> str:
+    """A name for the run: that of the file without extensions, or of the folder."""
+    plain = Path(path).resolve()
+    name = plain.name if plain.is_dir() else stem_and_extension(plain)[0]
+    return "".join(character for character in name if character not in "*?[]") or "run"

@@ -1,0 +1,103 @@
+"""Time budgets, on a clock that the tests move."""
+
+import json
+
+import numpy as np
+import pytest
+
+from labelwise.fit_context import FitContext, limited_time
+from labelwise.time_budget import (
+    NO_LIMIT,
+    RECORD_FILE,
+    SMALLEST_BLOCK,
+    OutOfTimeError,
+    check_pace,
+    complete_within,
+    timed_blocks,
+)
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    moved = Clock()
+    monkeypatch.setattr("time.monotonic", moved)
+    return moved
+
+
+def test_parts_and_limits_are_inside_the_whole(clock):
+    assert (NO_LIMIT.remaining(), NO_LIMIT.expired(), NO_LIMIT.exceeded()) == (np.inf, False, 0.0)
+    assert NO_LIMIT.part(0.5) == NO_LIMIT.limited(None) == NO_LIMIT
+    whole = NO_LIMIT.limited(100.0)
+    clock.now += 20
+    part = whole.part(0.25)
+    assert (part.remaining(), part.seconds, whole.reserving(30.0).remaining()) == (20.0, 100.0, 50.0)
+    assert whole.limited(500.0).remaining() == 80.0, "the earlier deadline counts"
+    assert (whole.limited(500.0).seconds, whole.limited(10.0).seconds) == (100.0, 10.0)
+    clock.now += 85
+    assert (whole.remaining(), whole.expired(), whole.exceeded()) == (0.0, True, 5.0)
+
+
+def test_work_that_has_to_be_complete_ends_as_soon_as_it_cannot_be(clock):
+    begin = clock.now
+    check_pace(begin, 1, 1000)  # outside of a block nothing has to end
+    with complete_within(NO_LIMIT.limited(10.0)):
+        clock.now += 1
+        check_pace(begin, 10, 100)
+        clock.now += 1
+        with pytest.raises(OutOfTimeError):
+            check_pace(begin, 15, 100)
+
+
+def test_blocks_fill_the_time_and_no_more(clock):
+    order = np.random.default_rng(0).permutation(100_000)
+    begin, seen = clock.now, []
+    for block in timed_blocks(order, NO_LIMIT.limited(60.0)):
+        assert (np.diff(block) > 0).all()
+        seen.append(block)
+        clock.now += 0.01 * len(block)
+    took = clock.now - begin
+    assert 59 < took <= 60.0
+    assert set(np.concatenate(seen)) == set(order[: round(took / 0.01)]), "the first of the order"
+    assert max(map(len, seen)) < 2000
+    all_of_them = list(timed_blocks(order[:5000], NO_LIMIT.limited(60.0)))
+    assert sorted(np.concatenate(all_of_them)) == sorted(order[:5000])
+    assert [len(block) for block in timed_blocks(order, NO_LIMIT.limited(0.0))][:1] == [SMALLEST_BLOCK]
+
+
+def test_time_before_an_interruption_counts(clock, tmp_path):
+    context = FitContext(tmp_path)
+    with pytest.raises(KeyboardInterrupt), limited_time(context, 60.0) as first:
+        assert first.budget.remaining() == 60.0
+        clock.now += 12
+        assert not first.budget.expired()  # this is where it is recorded: a kill does not ask
+        assert json.loads((tmp_path / RECORD_FILE).read_text()) == {"seconds": 12.0}
+        clock.now += 3
+        raise KeyboardInterrupt
+    clock.now += 1000  # nobody works
+    with limited_time(context, 60.0) as second:
+        assert second.budget.remaining() == 45.0
+        clock.now += 40
+        assert second.budget.remaining() == 5.0
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / RECORD_FILE).write_text("damaged")
+    with limited_time(context, 60.0) as third:
+        assert third.budget.remaining() == 60.0
+
+
+def test_a_budget_that_is_exceeded_is_reported(clock, caplog):
+    for took, lines in ((60.0, 0), (62.0, 0), (70.5, 1)):
+        caplog.clear()
+        with limited_time(FitContext(), 60.0):
+            clock.now += took
+        assert len(caplog.records) == lines
+    assert "training took 10.5 s more than the budget of 1 min 00 s" in caplog.text
