@@ -265,6 +265,35 @@ def check_calibration_keeps_the_ranking(subject: Subject, tmp_path: Path) -> Non
 
 
 @check
+def check_learns_more(subject: Subject, tmp_path: Path) -> None:
+    """More documents are learned, also with a new label; nothing is learned of no documents. Others refuse."""
+    for kind in subject.kinds():
+        model, data = subject.fitted(kind)
+        if not model.learns_more:
+            with pytest.raises(ConfigError, match="cannot learn more documents"):
+                model.learn(data)
+            continue
+        names = lw.Strings.of("new" if name == "L0" else name for name in data.label_names)
+        more = replace(data.take(slice(0, 300)), label_names=names)
+        model = subject().fit(data.take(slice(300, None)))
+        old_names, before = model.label_names_, model.predict(more, k=5)
+        assert model.learn(data.take(slice(0, 0))).n_documents == 0
+        same_predictions(model.predict(more, k=5), before)
+        assert model.learn(more).n_new_labels == 1
+        assert list(model.label_names_) == [*old_names, "new"]
+        after = model.predict(more, k=5)
+        gain = [lw.evaluate(top, more.align(model.label_names_), metrics=["P@5"])["P@5"] for top in (before, after)]
+        assert gain[1] > gain[0], (kind, gain)
+        true = [row for row in range(len(more)) if "new" in more.labels_of(row)]
+        found = ["new" in after.labels[row] for row in true]
+        assert np.mean(found) > 0.5, (kind, np.mean(found))
+        model.save(tmp_path / f"learned-{kind}")
+        same_predictions(lw.load(tmp_path / f"learned-{kind}").predict(more, k=5), after)
+        if model.explains:
+            assert model.explain(more.take([true[0]]), labels=["new"])[0].label == "new"
+
+
+@check
 def check_wrong_inputs_are_refused(subject: Subject, tmp_path: Path) -> None:
     """Documents of another kind or width, NaN, and nonsense get a clear error."""
     for kind in subject.kinds():

@@ -108,6 +108,7 @@ def learn(model: Method, data: Any, labels: Any, old: Any) -> LearningReport:
         model.label_texts_ = model.label_texts_ + own[len(model.label_names_) :]
     model.label_names_, model.label_counts_ = new.label_names, np.maximum(counts, 0)
     model.n_documents_ += len(new) - n_changed
+    model.card_ = model.card_.with_change(f"learned {len(new):,} documents; new labels: {n_new_labels:,}")
     return LearningReport(
         len(new), len(given) - len(new), n_changed, n_new_labels, n_features, hits / places, calibrated, reasons
     )
