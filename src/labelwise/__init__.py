@@ -27,6 +27,7 @@ _MODULES = {
     "load": "labelwise.methods.base",
     "read": "labelwise.data.read",
     "read_splits": "labelwise.data.read",
+    "set_device": "labelwise.device_setting",
     "set_threads": "labelwise.parallel",
     "write": "labelwise.data.write",
     "write_splits": "labelwise.data.write",
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from labelwise.data.read import read_splits as read_splits
     from labelwise.data.write import write as write
     from labelwise.data.write import write_splits as write_splits
+    from labelwise.device_setting import set_device as set_device
     from labelwise.methods.attention_xml import AttentionXML as AttentionXML
     from labelwise.methods.base import load as load
     from labelwise.methods.bigru import BiGRU as BiGRU

@@ -69,7 +69,7 @@ def test_what_is_typed_after_set(typed, value):
         ("data: {path: x, text_column: t}\nmodel: {method: popularity}", "it belongs to the section options"),
         ("data: x\nmodel: {method: popularity}", "a section with keys is needed, got 'x'"),
         ("data: {path: x}\nmodel: {meth: popularity}", "`method` is missing (given: meth)"),
-        ("data: {path: x}\nmodel: {method: popularity}\nevaluate: {metrics: [P@50]}", "set evaluate.k to that"),
+        ("data: {path: x}\nmodel: {method: popularity}\nevaluate: {metrics: [P@50], k: 20}", "set evaluate.k to that"),
         ("data: {path: eurlex57}\nmodel: {method: popularity}", "did you mean the data set 'eurlex57k'?"),
         ("data: {train: books.csv}\nmodel: {method: popularity}\nrun: {folder: books.csv/x}", "cannot be used"),
     ],

@@ -419,7 +419,7 @@ def test_what_is_not_a_list_of_texts():
         ({"hash_bits": 18, "idf": False, "min_df": 2, "max_features": 9}, "with min_df, max_features"),
         ({"hash_bits": 18, "idf": False, "max_df": 1}, "with max_df"),
         ({"hash_bits": 40, "idf": False}, "hash_bits"),
-        ({"stop_words": "english"}, "stop_words: there is no such key"),
+        ({"stop_word": "english"}, "stop_word: there is no such key"),
     ],
 )
 def test_configs_that_are_refused(values, message):

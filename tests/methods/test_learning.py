@@ -185,6 +185,26 @@ def test_known_documents_are_skipped_unless_their_labels_changed(parts):
     assert found[wrong] < before[wrong]
 
 
+def test_documents_are_recognised_without_the_old_ones(parts):
+    old, new, _ = parts
+    model = METHODS["flat"]().fit(old)
+    assert model.learn(lw.concat([old.take(slice(0, 40)), new])).n_known == 40
+    assert model.n_documents_ == 1000
+    again = model.learn(new)
+    assert (again.n_documents, again.n_known) == (0, 100)
+
+
+def test_new_labels_in_a_file_that_grows_are_trained_against_its_old_documents(parts):
+    train, _, test = parts
+    old, new = without(train, np.array([3, 11, 30]))
+    grown, given = (METHODS["tree"]().fit(old) for _ in range(2))
+    report = grown.learn(lw.concat([old, new]))
+    assert (report.n_documents, report.n_known, report.n_new_labels) == (len(new), len(old), 3)
+    assert not any("without old" in reason for reason in report.reasons)
+    given.learn(new, old=old)
+    assert p_at(grown, test) == pytest.approx(p_at(given, test), abs=0.005)
+
+
 def _labels(lists):
     from labelwise.data.dataset import labels_from_lists
 

@@ -31,6 +31,7 @@ from labelwise.cli import (
     plan,
     predict,
     report,
+    shrink,
     sweep,
     train,
 )
@@ -51,6 +52,7 @@ app.command("predict")(predict.predict_command)
 app.command("encode")(encode.encode_command)
 app.command("explain")(explain.explain_command)
 app.command("learn")(learn.learn_command)
+app.command("shrink")(shrink.shrink_command)
 app.command("info")(info.info_command)
 app.command("calibrate")(calibrate.calibrate_command)
 app.command("sweep")(sweep.sweep_command)

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from labelwise.errors import DataError
-from labelwise.strings import Strings
 
 MAX_DEPTH = 100
 """Maximum number of ancestors: a tree repeats nodes level by level, and each level is a step of every search."""
@@ -123,25 +122,24 @@ def read_hierarchy(path: str | Path) -> dict[str, str | None]:
     Blank lines are ignored, and blanks around names stripped. A name has one parent: another one in a later line
     is an error, and so are cycles.
     """
-    from labelwise.data.stream import line_bounds, text_blocks
+    from labelwise.data.stream import text_lines
 
     path = Path(path)
     parents: dict[str, str | None] = {}
     lines: dict[str, int] = {}
-    for block in text_blocks(path):
-        for number, line in enumerate(Strings(block.data, *line_bounds(block.data)), block.first_line):
-            if not line.strip():
-                continue
-            names = [name.strip(" ") for name in line.split("\t")]
-            if len(names) != 2 or not names[0]:
-                raise DataError(f"{line[:80]!r} is not child<TAB>parent", path, number)
-            child, parent = names[0], names[1] or None
-            if child in parents and parents[child] != parent:
-                here, before = (f"under '{name}'" if name else "at the top" for name in (parent, parents[child]))
-                what = f"'{child}' is {here} here but {before} in line {lines[child]}; a name can have one parent only"
-                raise DataError(what, path, number)
-            parents[child] = parent
-            lines.setdefault(child, number)
+    for number, line in text_lines(path):
+        if not line.strip():
+            continue
+        names = [name.strip(" ") for name in line.split("\t")]
+        if len(names) != 2 or not names[0]:
+            raise DataError(f"{line[:80]!r} is not child<TAB>parent", path, number)
+        child, parent = names[0], names[1] or None
+        if child in parents and parents[child] != parent:
+            here, before = (f"under '{name}'" if name else "at the top" for name in (parent, parents[child]))
+            what = f"'{child}' is {here} here but {before} in line {lines[child]}; a name can have one parent only"
+            raise DataError(what, path, number)
+        parents[child] = parent
+        lines.setdefault(child, number)
     if not parents:
         raise DataError("the file is empty; lines of child<TAB>parent are needed", path)
     nodes, ids = _numbered(parents)

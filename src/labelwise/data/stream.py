@@ -23,6 +23,7 @@ from labelwise.data.files import InputStream, first_bytes, open_stream, write_st
 from labelwise.data.options import how_to_set
 from labelwise.errors import ConfigError, DataError
 from labelwise.progress import progress
+from labelwise.strings import Strings
 
 __all__ = [
     "ByteBlock",
@@ -35,6 +36,7 @@ __all__ = [
     "open_stream",
     "text_blocks",
     "text_codec",
+    "text_lines",
     "warn_replaced",
     "write_stream",
 ]
@@ -220,6 +222,12 @@ def text_blocks(
         replaced += decoded.replaced_lines
         yield decoded
     warn_replaced(path, replaced, encoding)
+
+
+def text_lines(path: str | Path) -> Iterator[tuple[int, str]]:
+    """The lines of a UTF-8 file with their numbers, from 1; for small files."""
+    for block in text_blocks(path):
+        yield from enumerate(Strings(block.data, *line_bounds(block.data)), block.first_line)
 
 
 def warn_replaced(path: str | Path, lines: int, encoding: str) -> None:

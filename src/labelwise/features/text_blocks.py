@@ -1,7 +1,8 @@
 """Process texts in blocks of similar size on all threads, with rows written to few large arrays.
 
 Each thread's worker appends the rows of block after block to its arrays and records where each document's rows are.
-Texts with letters that a kernel cannot lower-case (see `kernels.text.words`) are lower-cased by Python first.
+Texts with letters that a kernel cannot lower-case (see `kernels.text.words`) are lower-cased by Python first. A worker
+with a `rewriter` rewrites each block before its kernel reads it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from labelwise.kernels.text.terms import DONE, NO_PAIRS
 from labelwise.parallel import run_stream
 from labelwise.progress import progress
 from labelwise.strings import Strings
+
+if TYPE_CHECKING:
+    from labelwise.features.rewriting import Rewriter
 
 BLOCK_BYTES = 1 << 21
 CAPACITY = 1 << 21
@@ -40,8 +44,14 @@ class RowRange:
 class Worker:
     """The state of one thread. Subclasses define the arrays for rows and the kernel that writes them."""
 
-    def __init__(self, texts: Strings, lowercase: bool, levels: int, row_ends: np.ndarray) -> None:
+    characters = False
+    """Whether terms are n-grams of characters."""
+
+    def __init__(
+        self, texts: Strings, lowercase: bool, levels: int, row_ends: np.ndarray, rewriter: Rewriter | None = None
+    ) -> None:
         self.texts, self.lowercase, self.levels, self.row_ends = texts, lowercase, levels, row_ends
+        self.rewriter = rewriter
         self.number = 0
         self.max_entries = CAPACITY
         self.arrays: tuple[np.ndarray, ...] = ()
@@ -60,7 +70,11 @@ class Worker:
     def process(self, first: int, last: int) -> list[RowRange]:
         """Write the rows of the documents first to last - 1; returns where they are."""
         self._first, self._begin = first, self.used
-        self._advance(self.texts, self.lowercase, first, last, 0)
+        if self.rewriter is None:
+            self._advance(self.texts, self.lowercase, first, last, 0)
+        else:
+            rewritten = self.rewriter.rewrite(self.texts[first:last], self.lowercase)
+            self._advance(rewritten, False, 0, len(rewritten), first)
         self._close(last)
         ranges, self._ranges = self._ranges, []
         return ranges
@@ -88,10 +102,18 @@ class Worker:
         self._first, self._begin = row, self.used
 
     def _allocate(self, texts: Strings, row: int) -> None:
-        """New arrays that hold at least this text (a word takes two bytes and a gap, and may grow by half)."""
-        needed = (int(texts.ends[row] - texts.starts[row]) // 2 + 1) * self.levels
+        """New arrays that hold at least this text."""
+        needed = self.most_terms(int(texts.ends[row] - texts.starts[row]), 1)
         self.size = max(needed, min(self.max_entries, CAPACITY))
         self.arrays, self.used = self.new_arrays(self.size), 0
+
+    def most_terms(self, size: int, texts: int) -> int:
+        """A bound on the number of terms of texts of `size` bytes together.
+
+        A word takes two bytes and a gap, and may grow by half. A character takes a byte, and one between gaps becomes
+        three characters.
+        """
+        return (2 * size + 3 * texts if self.characters else size // 2 + texts) * self.levels
 
 
 AnyWorker = TypeVar("AnyWorker", bound=Worker)
@@ -117,7 +139,7 @@ def process_texts(
         except IndexError:
             worker = new_worker()
             worker.number = next(numbers)
-            worker.max_entries = (total // 2 + len(texts)) * worker.levels
+            worker.max_entries = worker.most_terms(total, len(texts))
             workers.append(worker)
         try:
             return worker.process(*block)

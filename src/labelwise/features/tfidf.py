@@ -1,30 +1,31 @@
-"""TF-IDF over words and n-grams with scikit-learn's tokenization and formula, many times as fast.
+"""TF-IDF over n-grams of words or characters with scikit-learn's tokenization and formula, many times as fast.
 
 Words are runs of two or more letters, digits or underscores after lower-casing, exactly as the default pattern of
 `TfidfVectorizer` finds them; weights are ``tf * (ln((1 + n) / (1 + df)) + 1)``, rows normalized to unit L2 norm. The
 vocabulary is sorted, so columns agree too. The result is bitwise independent of the number of threads.
 
 Cost of `fit_transform`: one pass over the text, one over the counts. Memory: 8 bytes per non-zero besides the result's
-8, freed while the result is written, and a table of all terms per thread.
+8, freed while the result is written, and a table of all terms per thread. Stop words, lemmas and stems cost one more
+pass over the text (`rewriting`).
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
-from pydantic import BeforeValidator, Field, model_validator
 from scipy import sparse
 
-from labelwise import pages
-from labelwise.config import Config
 from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFittedError
+from labelwise.features.rewriting import RewriterPool
 from labelwise.features.rows import FeatureRows
-from labelwise.features.text_blocks import RowRange, Worker, process_texts
+from labelwise.features.term_lookup import NO_TERMS, TermLookup, TermReader, build_lookup
+from labelwise.features.text_blocks import RowRange, process_texts
+from labelwise.features.tfidf_config import LINEAR_TFIDF as LINEAR_TFIDF
+from labelwise.features.tfidf_config import TfidfConfig as TfidfConfig
 from labelwise.features.vocabulary import (
     Counting,
     Counts,
@@ -34,87 +35,24 @@ from labelwise.features.vocabulary import (
     count,
     most_frequent,
     unknown_terms,
+    words_of_terms,
 )
-from labelwise.kernels.text.term_rows import UNKNOWN, count_kept, look_up, write_columns, write_rows
-from labelwise.kernels.text.term_table import TermTable, as_bytes, as_positions
-from labelwise.kernels.text.words import folding_table
+from labelwise.features.word_analysis import WordAnalysis
+from labelwise.kernels.text.term_rows import UNKNOWN, count_kept, write_rows
 from labelwise.parallel import run_all
 from labelwise.store import get_tensor, strings_from_tensors, strings_to_tensors
 from labelwise.strings import Strings
 
-
-def _count_or_fraction(value: Any) -> Any:
-    """An integer is a count of 1 or more, a float a fraction from 0 to 1: 1 and 1.0 differ."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("must be a count (1, 2, ...) or a fraction (0.0 to 1.0)")
-    if isinstance(value, int) and value < 1:
-        raise ValueError("as an integer must be 1 or more documents (a fraction has a decimal point: 0.5)")
-    if isinstance(value, float) and not 0 <= value <= 1:
-        raise ValueError("as a fraction must lie between 0.0 and 1.0 (a count of documents has no decimal point)")
-    return value
-
-
-class TfidfConfig(Config):
-    """Which terms count, and how much."""
-
-    ngrams: tuple[Annotated[int, Field(ge=1, le=8)], Annotated[int, Field(ge=1, le=8)]] = (1, 1)
-    """Minimum and maximum number of words in a term; [1, 2] uses unigrams and bigrams."""
-    min_df: Annotated[int | float, BeforeValidator(_count_or_fraction)] = 1
-    """Ignore terms in fewer documents than this: an integer counts documents, 0.01 is a fraction of them."""
-    max_df: Annotated[int | float, BeforeValidator(_count_or_fraction)] = 1.0
-    """Ignore terms in more documents than this: an integer counts documents, 0.5 is a fraction of them."""
-    max_features: Annotated[int, Field(ge=1)] | None = None
-    """Keep at most this many terms, those that occur most often; ties in alphabetical order."""
-    sublinear: bool = False
-    """Count a term that occurs n times as 1 + ln(n)."""
-    idf: bool = True
-    """Weight terms by inverse document frequency."""
-    norm: Literal["l2"] | None = "l2"
-    """Normalize each document to unit L2 norm."""
-    lowercase: bool = True
-    """Convert texts to lower case first."""
-    hash_bits: Annotated[int, Field(ge=8, le=30)] | None = None
-    """Hash terms into 2^bits columns instead of a vocabulary: nothing is learned and nothing is stored."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.ngrams[0] > self.ngrams[1]:
-            raise ValueError(f"ngrams: the minimum {self.ngrams[0]} is larger than the maximum {self.ngrams[1]}")
-        if self.hash_bits is not None:
-            learned = [
-                name for name in ("min_df", "max_df", "max_features")
-                if repr(getattr(self, name)) != repr(type(self).model_fields[name].default)  # 1 is not 1.0
-            ]  # fmt: skip
-            if self.idf or learned:
-                unfit = ", ".join((["idf"] if self.idf else []) + learned)
-                raise ValueError(f"hash_bits learns nothing from documents, so it cannot be used with {unfit}")
-        return self
-
-
-LINEAR_TFIDF = TfidfConfig(sublinear=True)
-"""Default TF-IDF of linear methods and mach."""
-
-
-@dataclass(frozen=True)
-class _Lookup:
-    """The arrays of a `TermTable` with which a kernel looks up the columns of terms."""
-
-    seed: np.uint64
-    words: np.ndarray
-    grams: np.ndarray
-    arena: np.ndarray
-
-
 _building = threading.Lock()
 MODEL_PREFIX = "tfidf."
-_EMPTY = _Lookup(np.uint64(0), *(np.zeros(4, dtype) for dtype in (np.uint64, np.uint64, np.uint8)))
 
 
 class Tfidf:
     """Texts to sparse rows of TF-IDF.
 
     After `fit`: ``vocabulary_`` (the term of each column, sorted) and ``idf_`` (the weight of each column, None without
-    idf). With `hash_bits` there is nothing to fit, and no vocabulary.
+    idf). With `hash_bits` there is nothing to fit, and no vocabulary. ``analysis_`` is what happens to words before
+    they are counted, None if nothing does.
 
     Parameters
     ----------
@@ -124,10 +62,12 @@ class Tfidf:
 
     vocabulary_: Strings
     idf_: np.ndarray | None
+    analysis_: WordAnalysis | None
 
     def __init__(self, config: TfidfConfig | None = None) -> None:
         self.config = config or TfidfConfig()
-        self._lookup: _Lookup | None = None
+        self._lookup: TermLookup | None = None
+        self._rewriters: RewriterPool | None = None
 
     @property
     def n_features(self) -> int:
@@ -140,6 +80,7 @@ class Tfidf:
     def fit(self, texts: Strings | Iterable[str]) -> Self:
         """Learn the vocabulary and the terms' weights."""
         documents = _as_strings(texts)
+        self._set_analysis(WordAnalysis.of(self.config))
         if self.config.hash_bits is None:
             self._learn(self._count(documents, keep=False)[0], len(documents))
         return self
@@ -147,6 +88,7 @@ class Tfidf:
     def fit_transform(self, texts: Strings | Iterable[str]) -> sparse.csr_array:
         """`fit` and `transform` in one pass over the texts: float32 [documents, terms]."""
         documents = _as_strings(texts)
+        self._set_analysis(WordAnalysis.of(self.config))
         if self.config.hash_bits is not None:
             return self.transform(documents)
         terms, counts = self._count(documents, keep=True)
@@ -162,11 +104,18 @@ class Tfidf:
     def rows(self, texts: Strings | Iterable[str]) -> FeatureRows:
         """`transform` as plain arrays, for prediction: building a matrix takes longer than reading a short text."""
         documents = _as_strings(texts)
-        lookup = self._known_terms()
+        lookup, rewriters = self._known_terms(), self._known_words()
+        weights = None if self.config.hash_bits is not None else self.idf_
         row_ends = np.zeros(len(documents) + 1, np.int64)
-        _, row_ranges = process_texts(
-            documents, lambda: _Reader(documents, self, lookup, row_ends[1:]), "computing TF-IDF"
-        )
+
+        def new_reader() -> TermReader:
+            rewriter = None if rewriters is None else rewriters.take()
+            return TermReader(documents, self.config, lookup, weights, row_ends[1:], rewriter)
+
+        workers, row_ranges = process_texts(documents, new_reader, "computing TF-IDF")
+        for worker in workers:
+            if worker.rewriter is not None and rewriters is not None:
+                rewriters.give_back(worker.rewriter)
         return _joined(row_ranges, row_ends, self.n_features)
 
     def extended(self, texts: Strings | Iterable[str], n_documents: int) -> Tfidf:
@@ -178,12 +127,14 @@ class Tfidf:
         if config.hash_bits is not None or config.max_features is not None:
             return self
         documents = _as_strings(texts)
+        self._known_words()
         terms, _ = self._count(documents, keep=False)
         total = n_documents + len(documents)
         new = unknown_terms(terms, self.vocabulary_, total, config.min_df, config.max_df)
         if not len(new):
             return self
         extended = Tfidf(config)
+        extended._set_analysis(self.analysis_)
         extended.vocabulary_ = self.vocabulary_ + terms.table.spell(new)
         extended.idf_ = (
             None if self.idf_ is None else np.append(self.idf_, np.log((1 + total) / (1 + terms.frequency[new])) + 1)
@@ -200,17 +151,26 @@ class Tfidf:
             raise DataError(f"columns go from 0 to {len(self.vocabulary_) - 1:,}, got {ids.min()} to {ids.max()}")
         return list(self.vocabulary_[ids])
 
+    def readable_terms(self, columns: Iterable[int] | np.ndarray) -> list[str]:
+        """`terms` for people: instead of a stem or lemma its most frequent form in the training texts."""
+        terms = self.terms(columns)
+        return terms if self.analysis_ is None else [self.analysis_.readable_term(term) for term in terms]
+
     def state(self) -> dict[str, np.ndarray]:
         """The learned state as arrays for a model folder."""
+        rewriters = self._known_words()
+        tensors = {} if rewriters is None else rewriters.analysis.state()
         if self.config.hash_bits is not None:
-            return {}
+            return tensors
         self._check_fitted()
-        tensors = strings_to_tensors("vocabulary", self.vocabulary_)
+        tensors |= strings_to_tensors("vocabulary", self.vocabulary_)
         return tensors if self.idf_ is None else {**tensors, "idf": self.idf_}
 
     def restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> Self:
         """Restore what `state` returned; everything is checked, errors name `path`."""
+        analysis = WordAnalysis.restored(self.config, tensors, path)
         if self.config.hash_bits is not None:
+            self._set_analysis(analysis)
             return self
         vocabulary = strings_from_tensors("vocabulary", tensors, path)
         idf = None
@@ -218,12 +178,13 @@ class Tfidf:
             idf = np.array(get_tensor(tensors, "idf", path))
             if idf.dtype != np.float64 or idf.shape != (len(vocabulary),) or not np.isfinite(idf).all():
                 raise ModelFormatError(f"{path}: idf is not a finite weight for each of {len(vocabulary):,} terms")
-        lookup = _build_lookup(vocabulary, self.config.ngrams[1])
+        lookup = build_lookup(vocabulary, self.config)
         if lookup is None:
             raise ModelFormatError(
                 f"{path}: the vocabulary holds a duplicate term, or one that does not consist of words"
             )
         self.vocabulary_, self.idf_, self._lookup = vocabulary, idf, lookup
+        self._set_analysis(analysis)
         return self
 
     def for_model(self) -> dict[str, np.ndarray]:
@@ -237,7 +198,7 @@ class Tfidf:
         return cls(config).restore(own, path)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_lookup": None}
+        return {**self.__dict__, "_lookup": None, "_rewriters": None}
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "vocabulary_"):
@@ -245,12 +206,24 @@ class Tfidf:
 
     def _count(self, documents: Strings, keep: bool) -> tuple[Terms, Counts]:
         config = self.config
-        return count(documents, Counting(config.lowercase, *config.ngrams, keep, config.max_features is not None))
+        how = Counting(
+            config.analyzer, config.lowercase, *config.ngrams, keep, config.max_features is not None, self._rewriters
+        )
+        return count(documents, how)
+
+    def _set_analysis(self, analysis: WordAnalysis | None) -> None:
+        self.analysis_ = analysis
+        self._rewriters = None if analysis is None else RewriterPool(analysis)
 
     def _learn(self, terms: Terms, documents: int) -> np.ndarray:
         """Set vocabulary and weights; the column of each counted term."""
         config = self.config
-        kept = choose(terms.frequency, documents, config.min_df, config.max_df)
+        what = "a word has two or more letters, digits or underscores"
+        if config.analyzer != "word":
+            what = f"none has {config.ngrams[0]} characters"
+        elif config.changes_words:
+            what += f", and is not dropped by {' or '.join(config.changes_words)}"
+        kept = choose(terms.frequency, documents, config.min_df, config.max_df, what)
         columns = column_order(terms.table, kept)
         if config.max_features is not None:
             columns = most_frequent(columns, terms.occurrences, config.max_features)
@@ -260,6 +233,8 @@ class Tfidf:
         self.vocabulary_ = terms.table.spell(ordered)
         self.idf_ = np.log((1 + documents) / (1 + terms.frequency[ordered])) + 1 if config.idf else None
         self._lookup = None
+        if self.analysis_ is not None:
+            self.analysis_.choose_readable(terms.forms, words_of_terms(terms.table, chosen))
         return columns
 
     def _write(self, counts: Counts, columns: np.ndarray, pruned: bool) -> sparse.csr_array:
@@ -295,17 +270,17 @@ class Tfidf:
         run_all(write, range(len(row_ranges)))
         return _matrix(_rows(indptr, indices, values, self.n_features))
 
-    def _known_terms(self) -> _Lookup:
+    def _known_terms(self) -> TermLookup:
         """The lookup table of terms, built on first use."""
         if self.config.hash_bits is not None:
-            return _EMPTY
+            return NO_TERMS
         self._check_fitted()
         lookup = self._lookup
         if lookup is None:
             with _building:
                 lookup = self._lookup
                 if lookup is None:
-                    lookup = _build_lookup(self.vocabulary_, self.config.ngrams[1])
+                    lookup = build_lookup(self.vocabulary_, self.config)
                     if lookup is None:
                         raise DataError(
                             "the vocabulary was changed: a term is a duplicate or does not consist of words"
@@ -313,47 +288,14 @@ class Tfidf:
                     self._lookup = lookup
         return lookup
 
-
-class _Reader(Worker):
-    """Looks up terms and writes finished rows."""
-
-    def __init__(self, texts: Strings, owner: Tfidf, lookup: _Lookup, row_ends: np.ndarray) -> None:
-        config = owner.config
-        super().__init__(texts, config.lowercase, config.ngrams[1] - config.ngrams[0] + 1, row_ends)
-        self.config, self.lookup = config, lookup
-        weights = None if config.hash_bits is not None else owner.idf_
-        self.weights = np.empty(0) if weights is None else weights
-        self.bits = max(1, (owner.n_features - 1).bit_length())
-
-    def new_arrays(self, size: int) -> tuple[np.ndarray, ...]:
-        return pages.empty(size, np.int32), pages.empty(size, np.float32)
-
-    def run_kernel(self, texts: Strings, lowercase: bool, row_ends: np.ndarray) -> tuple[int, int]:
-        if not self.arrays:
-            self._allocate(texts, 0)
-        config, known = self.config, self.lookup
-        indices, values = self.arrays
-        status, done, self.used = look_up(
-            as_bytes(texts.buffer), as_positions(texts.starts), as_positions(texts.ends), folding_table(lowercase),
-            int(lowercase), *config.ngrams, known.seed, known.words, known.grams, known.arena,
-            config.hash_bits or 0, self.bits, self.weights, config.sublinear, config.norm is not None,
-            indices, values, self.used, row_ends,
-        )  # fmt: skip
-        return status, done
-
-
-def _build_lookup(vocabulary: Strings, max_words: int) -> _Lookup | None:
-    """The lookup table of the vocabulary; None if a term is a duplicate or not words joined by blanks."""
-    table = TermTable(max_words)
-    numbers = table.numbers_of(vocabulary)
-    if (numbers < 0).any() or table.spell(numbers) != vocabulary:
-        return None
-    columns = np.full(len(table), UNKNOWN, np.int32)
-    columns[numbers] = np.arange(len(numbers))
-    if (columns[numbers] != np.arange(len(numbers))).any():
-        return None
-    write_columns(table, columns)
-    return _Lookup(table.seed, table.words, table.grams, table.arena)
+    def _known_words(self) -> RewriterPool | None:
+        """What rewrites words, built on first use; None if they are counted as they are."""
+        if self._rewriters is None and self.config.changes_words:
+            with _building:
+                if self._rewriters is None:
+                    known = getattr(self, "analysis_", None)
+                    self._set_analysis(WordAnalysis.of(self.config) if known is None else known)
+        return self._rewriters
 
 
 def _as_strings(texts: Strings | Iterable[str]) -> Strings:

@@ -14,7 +14,9 @@ import numpy as np
 from labelwise import pages
 from labelwise.data.label_space import positions_in
 from labelwise.errors import DataError
+from labelwise.features.rewriting import RewriterPool
 from labelwise.features.text_blocks import RowRange, Worker, process_texts
+from labelwise.kernels.text.character_terms import CharacterTable
 from labelwise.kernels.text.term_rows import UNKNOWN, tally
 from labelwise.kernels.text.term_table import TermTable
 from labelwise.kernels.text.terms import ARENA
@@ -23,25 +25,32 @@ from labelwise.strings import Strings
 
 @dataclass(frozen=True)
 class Counting:
-    """Which terms to count: lower-cased or not, of min_words to max_words words.
+    """Which terms to count: lower-cased or not, of min_words to max_words words (or characters).
 
-    `keep`: keep the term counts of each document. `occurrences`: also count how often each term occurs in all.
+    `rewriters`: those that replace words before they are counted. `keep`: keep the term counts of each document.
+    `occurrences`: also count how often each term occurs in all.
     """
 
+    analyzer: str
     lowercase: bool
     min_words: int
     max_words: int
     keep: bool
     occurrences: bool
+    rewriters: RewriterPool | None = None
 
 
 @dataclass(frozen=True)
 class Terms:
-    """The terms of a collection, their document frequencies, and their occurrences (empty if not requested)."""
+    """The terms of a collection, their document frequencies, and their occurrences (empty if not requested).
+
+    `forms`: each word before it was rewritten, with what it became and how often it occurs.
+    """
 
     table: TermTable
     frequency: np.ndarray
     occurrences: np.ndarray
+    forms: dict[str, tuple[str, int]]
 
 
 @dataclass(frozen=True)
@@ -61,9 +70,14 @@ class _Counter(Worker):
     """Counts terms in a table per worker."""
 
     def __init__(self, texts: Strings, row_ends: np.ndarray, how: Counting) -> None:
-        super().__init__(texts, how.lowercase, how.max_words - how.min_words + 1, row_ends)
+        rewriter = None
+        if how.rewriters is not None:
+            rewriter = how.rewriters.take()
+            rewriter.count_words()
+        super().__init__(texts, how.lowercase, how.max_words - how.min_words + 1, row_ends, rewriter)
         self.how = how
-        self.table = TermTable(how.max_words)
+        self.characters = how.analyzer != "word"
+        self.table = new_table(how.analyzer, how.max_words)
         self.frequency = np.zeros(0, np.int32)
         self.occurrences = np.zeros(0, np.int64)
 
@@ -90,6 +104,11 @@ def _enlarged(array: np.ndarray, size: int) -> np.ndarray:
     return enlarged
 
 
+def new_table(analyzer: str, max_words: int) -> TermTable:
+    """An empty table for the terms of an analyzer."""
+    return TermTable(max_words) if analyzer == "word" else CharacterTable(max_words, analyzer == "char_wb")
+
+
 def count(texts: Strings, how: Counting) -> tuple[Terms, Counts]:
     """Count the terms of all documents."""
     row_ends = np.empty(len(texts), np.int64)
@@ -103,7 +122,25 @@ def count(texts: Strings, how: Counting) -> tuple[Terms, Counts]:
         frequency[terms] += worker.frequency[: len(terms)]
         if how.occurrences:
             occurrences[terms] += worker.occurrences[: len(terms)]
-    return Terms(table, frequency, occurrences), Counts(row_ranges if how.keep else [], numbers, row_ends)
+    forms: dict[str, tuple[str, int]] = {}
+    for worker in workers:
+        if worker.rewriter is not None and how.rewriters is not None:
+            for form, (word, times) in worker.rewriter.counted_words().items():
+                forms[form] = word, times + forms.get(form, (word, 0))[1]
+            how.rewriters.give_back(worker.rewriter)
+    counts = Counts(row_ranges if how.keep else [], numbers, row_ends)
+    return Terms(table, frequency, occurrences, forms), counts
+
+
+def words_of_terms(table: TermTable, kept: np.ndarray) -> Strings:
+    """The distinct words of some terms."""
+    keys = table.nodes[: len(table)]
+    used = np.zeros(len(keys), bool)
+    used[kept] = True
+    for _ in range(table.max_words - 1):
+        grams = keys[used & (keys >= 0)]
+        used[grams >> 32] = used[grams & 0xFFFFFFFF] = True
+    return table.spell(np.flatnonzero(used & (keys < 0)))
 
 
 def column_order(table: TermTable, kept: np.ndarray) -> np.ndarray:
@@ -169,13 +206,14 @@ def _word_order(table: TermTable, words: np.ndarray) -> np.ndarray:
     return order
 
 
-def choose(frequency: np.ndarray, documents: int, min_df: float, max_df: float) -> np.ndarray:
-    """Mask of the terms in at least min_df and at most max_df documents (int: a count, float: a fraction)."""
+def choose(frequency: np.ndarray, documents: int, min_df: float, max_df: float, what: str) -> np.ndarray:
+    """Mask of the terms in at least min_df and at most max_df documents (int: a count, float: a fraction).
+
+    `what` describes what a term is, for the message that there are none.
+    """
     least, most = _limits(documents, min_df, max_df)
     if not (frequency > 0).any():
-        raise DataError(
-            f"there are no words in the {documents:,} texts: a word has two or more letters, digits or underscores"
-        )
+        raise DataError(f"there are no words in the {documents:,} texts: {what}")
     kept = (frequency > 0) & (frequency >= least) & (frequency <= most)
     if not kept.any():
         raise DataError(

@@ -6,6 +6,7 @@ method provides features, trees and negatives; one-versus-rest is a tree without
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,7 +26,7 @@ from labelwise.linear.explain import TreeExplainer, top_contributions
 from labelwise.linear.learn_tree import NewExamples, learn_tree
 from labelwise.linear.memory_estimate import bytes_of, check_memory, training_need
 from labelwise.linear.pass_limit import SolverPace
-from labelwise.linear.settings import SearchSettings, TrainingSettings
+from labelwise.linear.settings import PRECISIONS, SearchSettings, TrainingSettings
 from labelwise.linear.shards import ChunkShards
 from labelwise.linear.statistics import Learned, TrainingStatistics, document_counts
 from labelwise.linear.train_tree import TrainingExamples, TreeTime, train_tree
@@ -137,6 +138,15 @@ class LinearTrees:
         result.statistics = self.statistics.added(rows, counts, learned)
         return result
 
+    def shrunk(self, precision: str | None, threshold: float | None) -> LinearTrees:
+        """The same trees with weights below the threshold dropped, and stored in fewer bits (None: as they are)."""
+        smaller = copy.copy(self)
+        smaller._searches, smaller._explainers = {}, {}
+        smaller.trees = [
+            (tree, [_smaller(level, precision, threshold) for level in levels]) for tree, levels in self.trees
+        ]
+        return smaller
+
     # --- prediction ---
 
     def best(
@@ -221,6 +231,12 @@ class LinearTrees:
         trees = [tree for tree, _ in restored.trees]
         restored.statistics = TrainingStatistics.from_tensors(tensors, n_features, trees, path)
         return restored
+
+
+def _smaller(level: ChunkedWeights, precision: str | None, threshold: float | None) -> ChunkedWeights:
+    kept = level if threshold is None else level.pruned(threshold)
+    wide = precision is not None and PRECISIONS.index(precision) > PRECISIONS.index(kept.values.dtype.name)
+    return kept.stored_as(precision) if precision is not None and wide else kept
 
 
 def _choice(label_order: np.ndarray, allowed: np.ndarray | None, extra: np.ndarray | None) -> LabelChoice | None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from labelwise.methods.base import Method
 
 AT = 5
+MOST = 0.5
+"""Fraction of the training documents that are enough to train new labels against."""
 JUDGED = 1000
 """Documents, drawn at random, on which the model is evaluated before it learns them."""
 
@@ -89,7 +91,8 @@ def learn(model: Method, data: Any, labels: Any, old: Any) -> LearningReport:
             f"{trained_on.name}: these are not documents that the model was trained on: it does not know the label "
             f"'{trained_on.label_names[given.n_labels]}'"
         )
-    rows, before = _unknown_rows(given, trained_on, model.input_)
+    hashes = document_hashes(given, model.input_)
+    rows, before, trained_on = _unknown_rows(model, given, hashes, trained_on)
     calibrated = model.calibration_ is not None
     if not len(rows):
         return LearningReport(0, len(given), 0, 0, 0, None, calibrated, ())
@@ -108,6 +111,8 @@ def learn(model: Method, data: Any, labels: Any, old: Any) -> LearningReport:
         model.label_texts_ = model.label_texts_ + own[len(model.label_names_) :]
     model.label_names_, model.label_counts_ = new.label_names, np.maximum(counts, 0)
     model.n_documents_ += len(new) - n_changed
+    if model.trained_on_ is not None:
+        model.trained_on_ = replace(model.trained_on_, hashes=np.union1d(model.trained_on_.hashes, hashes[rows]))
     model.card_ = model.card_.with_change(f"learned {len(new):,} documents; new labels: {n_new_labels:,}")
     return LearningReport(
         len(new), len(given) - len(new), n_changed, n_new_labels, n_features, hits / places, calibrated, reasons
@@ -142,21 +147,34 @@ def _old_documents(model: Method, old: Any, given: Dataset) -> Dataset:
     return aligned
 
 
-def _unknown_rows(new: Dataset, old: Dataset | None, kind: str) -> tuple[np.ndarray, Any]:
-    """The documents that are not among the old ones with the same labels, and what labels they had before, as CSR."""
-    if old is None or not len(new):
+def _unknown_rows(
+    model: Method, new: Dataset, hashes: np.ndarray, old: Dataset | None
+) -> tuple[np.ndarray, Any, Dataset | None]:
+    """The documents to learn, what labels they had before as CSR (None: none), and the old documents.
+
+    Without old documents, those that the model recognises are skipped; if they are most of its training documents, as
+    in a file that grows, they are the old documents.
+    """
+    if old is not None:
+        return *_changed_rows(new, hashes, old, document_hashes(old, model.input_)), old
+    if model.trained_on_ is None:
+        return np.arange(len(new)), None, None
+    is_known = np.isin(hashes, model.trained_on_.hashes)
+    enough = is_known.sum() >= MOST * model.n_documents_
+    return np.flatnonzero(~is_known), None, new.take(np.flatnonzero(is_known)) if enough else None
+
+
+def _changed_rows(new: Dataset, hashes: np.ndarray, old: Dataset, known: np.ndarray) -> tuple[np.ndarray, Any]:
+    """The documents that are not among the old ones with the same labels, and the labels that they have there."""
+    if not len(new) or not len(old):
         return np.arange(len(new)), None
-    hashes, known = document_hashes(new, kind), document_hashes(old, kind)
     order = np.argsort(known, kind="stable")
-    index = np.minimum(np.searchsorted(known[order], hashes), len(known) - 1)
-    index = order[index]
+    index = order[np.minimum(np.searchsorted(known[order], hashes), len(known) - 1)]
     is_known = known[index] == hashes
-    before = old.labels[index]
-    before.data[:] = 1
+    before, after = old.labels[index], new.labels.copy()
+    before.data[:] = after.data[:] = 1
     before = sparse.csr_array(sparse.diags_array(is_known.astype(np.float32)) @ before)
     before.eliminate_zeros()
-    after = new.labels.copy()
-    after.data[:] = 1
     differs = np.asarray(abs(after - before).sum(axis=1)).ravel() > 0
     rows = np.flatnonzero(~is_known | differs)
     return rows, before[rows]

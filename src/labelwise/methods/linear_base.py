@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -12,16 +13,17 @@ from pydantic import Field
 
 from labelwise.codes.label_path import LabelPath
 from labelwise.data.dataset import Dataset
-from labelwise.errors import DataError
+from labelwise.errors import ConfigError, DataError, did_you_mean
 from labelwise.features.feature_order import FeatureOrder, OrderedFeatures
 from labelwise.features.rows import FeatureRows
 from labelwise.features.tfidf import Tfidf
+from labelwise.features.word_analysis import WordAnalysis
 from labelwise.finished import fingerprint
 from labelwise.linear.beam import POST_PROCESSORS
 from labelwise.linear.memory_estimate import Memory as Memory
 from labelwise.linear.retraining import retraining_reasons
+from labelwise.linear.settings import PRECISIONS, SearchSettings, TrainingSettings
 from labelwise.linear.settings import Precision as Precision
-from labelwise.linear.settings import SearchSettings, TrainingSettings
 from labelwise.linear.shards import ChunkShards
 from labelwise.linear.statistics import Learned
 from labelwise.linear.trees import LinearTrees
@@ -49,6 +51,7 @@ class LinearMethod(Method):
     chooses_labels = True
     explains = True
     learns_more = True
+    shrinks = True
 
     tfidf_: Tfidf | None
     linear_: LinearTrees
@@ -98,6 +101,9 @@ class LinearMethod(Method):
         self.tfidf_ = tfidf
         return n_features, retraining_reasons(self.linear_)
 
+    def check_needs(self) -> None:
+        WordAnalysis.of(self.config.tfidf)
+
     def _predict(self, data: Documents, k: int) -> TopK:
         return self.linear_.best(self._features(data), k, self.search_settings)
 
@@ -110,11 +116,27 @@ class LinearMethod(Method):
     def _top_contributions(self, data: Documents, labels: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
         return self.linear_.top_contributions(self._features(data), labels, count)
 
+    def _shrink(self, precision: str | None, threshold: float | None) -> Self:
+        stored, before = self.trees_[0][1][0].values.dtype.name, self.config.solver.threshold
+        if precision is not None and precision not in PRECISIONS:
+            raise ConfigError(f"precision: {did_you_mean(str(precision), PRECISIONS)}")
+        if precision is not None and PRECISIONS.index(precision) <= PRECISIONS.index(stored):
+            raise ConfigError(f"precision: the weights are stored as {stored} already, {precision} is not smaller")
+        if threshold is not None and not before < threshold < np.inf:
+            raise ConfigError(
+                f"threshold: weights below {before:g} were dropped in training, so a number above that is needed, got "
+                f"{threshold}"
+            )
+        given = {"precision": precision, "solver__threshold": threshold}
+        smaller = copy.copy(self).set_params(**{key: value for key, value in given.items() if value is not None})
+        smaller.linear_ = self.linear_.shrunk(precision, threshold)
+        return smaller
+
     def _features(self, data: Documents) -> Any:
         return data.features if self.tfidf_ is None else self.tfidf_.rows(data.texts or ())
 
     def _feature_names(self, columns: np.ndarray) -> list[str] | None:
-        return None if self.tfidf_ is None or self.tfidf_.config.hash_bits else self.tfidf_.terms(columns)
+        return None if self.tfidf_ is None or self.tfidf_.config.hash_bits else self.tfidf_.readable_terms(columns)
 
     def _state(self) -> dict[str, np.ndarray]:
         words = {} if self.tfidf_ is None else self.tfidf_.for_model()

@@ -32,6 +32,7 @@ from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, ModelFormatError, import_required
 from labelwise.features.rows import as_csr
 from labelwise.features.tfidf import LINEAR_TFIDF, Tfidf, TfidfConfig
+from labelwise.features.word_analysis import WordAnalysis
 from labelwise.fit_context import FitContext, limited_time
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
@@ -89,6 +90,7 @@ class Mach(Method):
     validates = True
     chooses_labels = True
     trains_in_parts = True
+    presets = {"cpu": {"repetitions": 4, "buckets": 300, "training": {"batch_size": 64}}}
 
     class Config(BaseConfig):
         """Parameters."""
@@ -162,12 +164,13 @@ class Mach(Method):
     # --- fit ---
 
     def check_needs(self) -> None:
-        """Raise without torch, or with several ranks: they would average gradients of independent repetitions."""
+        """Raise without torch, without a file of TF-IDF, or with several ranks: they would average other gradients."""
         import_required(self.name, "nn", *self.needs)
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ConfigError(
                 "mach trains in one process, without torchrun; use train --repetition for one process per repetition"
             )
+        WordAnalysis.of(self.config.tfidf)
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
         self.check_needs()

@@ -11,7 +11,7 @@ import numpy as np
 
 from labelwise import pages
 from labelwise.errors import DataError
-from labelwise.kernels.text import terms
+from labelwise.kernels.text import rewriting, terms
 from labelwise.kernels.text.terms import ARENA, DONE, NO_ARENA, NO_GRAMS, NO_PAIRS, NO_WORDS, NODES, SLOT
 from labelwise.kernels.text.words import MARGIN, NEEDS_PYTHON, folding_table
 from labelwise.parallel import ranges, run_all, threads
@@ -61,6 +61,27 @@ class TermTable:
             )  # fmt: skip
             row += done
             if status in (DONE, NO_PAIRS, NEEDS_PYTHON):
+                return status, row, used
+            self._grow(status, int(ends[row] - starts[row]))
+
+    def number_words(
+        self, texts: Strings, lowercase: bool, numbers: np.ndarray, used: int, row_ends: np.ndarray
+    ) -> tuple[int, int, int]:
+        """Write the numbers of the words of `texts`, in order, to `numbers` (int32) from `used` on.
+
+        ``row_ends[i]`` becomes the position after the words of text i. Returns the status (DONE or NEEDS_PYTHON), the
+        number of texts done and the numbers used.
+        """
+        buffer, starts, ends = as_bytes(texts.buffer), as_positions(texts.starts), as_positions(texts.ends)
+        self._make_scratch(int((ends - starts).max(initial=0)))
+        row = 0
+        while True:
+            status, done, used = rewriting.number_words(
+                buffer, starts[row:], ends[row:], folding_table(lowercase), int(lowercase), self.seed, self.words,
+                self.nodes, self.arena, self.counts, self.text, self.edges, numbers, used, row_ends[row:],
+            )  # fmt: skip
+            row += done
+            if status in (DONE, NEEDS_PYTHON):
                 return status, row, used
             self._grow(status, int(ends[row] - starts[row]))
 

@@ -169,7 +169,7 @@ def fold(buffer: np.ndarray, start: int, end: int, table: np.ndarray, lowercase:
             code = np.int64(table[min(code, len(table) - 1)])
             if code < 0:
                 return NEEDS_PYTHON
-            size = _append(text, size, code)
+            size = append(text, size, code)
     size -= position - end  # the last chunk may have read into the next document
     for extra in range(2 * CHUNK):
         text[size + extra] = 0
@@ -177,7 +177,7 @@ def fold(buffer: np.ndarray, start: int, end: int, table: np.ndarray, lowercase:
 
 
 @inner
-def _append(text: np.ndarray, size: int, code: int) -> int:
+def append(text: np.ndarray, size: int, code: int) -> int:
     """Append a code point in UTF-8; returns the new size."""
     if code < 0x80:
         text[size] = code
