@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -22,6 +23,7 @@ from labelwise.linear.initial_weights import InitialWeights
 from labelwise.linear.local_rows import LocalRows
 from labelwise.linear.pass_limit import PassLimit
 from labelwise.linear.weights import ChunkPart
+from labelwise.mapped import counts_of
 from labelwise.parallel import run_all
 from labelwise.progress import progress
 
@@ -98,7 +100,9 @@ class LevelTrainer:
         parts: dict[int, ChunkPart] = dict(done or {})
         pieces = [piece for chunk in chunks for piece in tasks_of(chunk)]
         tasks = [(piece, self._work(piece)) for piece in pieces if piece.first not in parts]
-        tasks.sort(key=lambda task: -task[1])  # the largest first, so that threads finish at about the same time
+        # the largest first, so that threads finish at about the same time; among equals the most frequent labels, in
+        # case the time does not suffice for all
+        tasks.sort(key=lambda task: (-task[1], -self._counts[task[0].first : task[0].last].sum()))
         lock = threading.Lock()
         self.limit.left = sum(self._work_per_pass(piece) for piece, _ in tasks)
         left = self.limit.budget.remaining
@@ -129,6 +133,9 @@ class LevelTrainer:
 
         solver, begin, work = self.solver, time.monotonic(), self._work_per_pass(chunk)
         max_passes, taken = self.limit.passes(work, solver.max_passes), []
+        if max_passes == 0:
+            self.limit.add(chunk.first, work, 0, 0.0, 0)
+            return self._constant(chunk)
         local = self._local(chunk)
         start, bias = None, solver.bias
         if self.initial is not None:
@@ -155,13 +162,12 @@ class LevelTrainer:
             offsets = np.zeros(LANES, np.float32)
             if start is not None:
                 start.load(first, width, bias, weights, offsets)
-            if max_passes > 0:
-                passes = dual_descent.solve_lanes(
-                    local.starts, local.ends, local.indices, local.values, local.dense_rows, dense, local.first_dense,
-                    local.norms, signs, costs, self.weighted, width, loss, np.float32(bias),
-                    np.float32(solver.tolerance), max_passes, self.seed + first, weights, offsets,
-                )  # fmt: skip
-                taken.append(passes)
+            passes = dual_descent.solve_lanes(
+                local.starts, local.ends, local.indices, local.values, local.dense_rows, dense, local.first_dense,
+                local.norms, signs, costs, self.weighted, width, loss, np.float32(bias), np.float32(solver.tolerance),
+                max_passes, self.seed + first, weights, offsets,
+            )  # fmt: skip
+            taken.append(passes)
             if start is not None:
                 weights *= start.steps[:, None]
             cuts[:] = solver.threshold
@@ -173,13 +179,26 @@ class LevelTrainer:
             group = (np.empty(here, np.int32), np.empty(here, lane_type), np.empty(here, np.float32))
             chunk_rows.write_kept(weights, count, width, cuts, first - chunk.first, *group)
             kept.append(group)
-            constant = _constant(signs[:, :width], solver.loss)
-            biases.append(offsets[:width] * np.float32(bias) if max_passes > 0 else constant)
-        complete = max_passes == solver.max_passes or (max_passes > 0 and max(taken) < max_passes)
-        mean_passes = sum(taken) / max(len(taken), 1)
-        self.limit.add(chunk.first, work, mean_passes, time.monotonic() - begin, None if complete else max_passes)
+            biases.append(offsets[:width] * np.float32(bias))
+        complete = max_passes == solver.max_passes or max(taken) < max_passes
+        mean = sum(taken) / len(taken)
+        self.limit.add(chunk.first, work, mean, time.monotonic() - begin, None if complete else max_passes)
         part = _assembled(start.features if start else local.features, row_counts, kept, np.concatenate(biases))
         return part if start is None else start.completed(part, chunk.first, solver.max_weights)
+
+    def _constant(self, chunk: Chunk) -> ChunkPart:
+        """Only the constant margins that fit best: without any pass a label is scored by its frequency in the node."""
+        rows = self.features.shape[0] if chunk.rows is None else len(chunk.rows)
+        mean = 2 * np.minimum(self._counts[chunk.first : chunk.last] / max(rows, 1), 1.0) - 1
+        margins = 2 * np.arctanh(mean.clip(-0.9999, 0.9999)) if self.solver.loss == "logistic" else mean
+        lanes = np.empty(0, np.uint16 if len(mean) <= 1 << 16 else np.uint32)
+        nothing = np.empty(0, np.int32)
+        return ChunkPart(nothing, nothing, lanes, np.empty(0, np.float32), margins.astype(np.float32))
+
+    @cached_property
+    def _counts(self) -> np.ndarray:
+        """Documents of each child."""
+        return counts_of(self.targets.indices, self.targets.shape[1])
 
     def _local(self, chunk: Chunk) -> LocalRows:
         """The chunk's rows with features renumbered; chunks with much of the data use it without a copy.
@@ -232,12 +251,6 @@ def tasks_of(chunk: Chunk) -> list[Chunk]:
 def work_per_pass(rows: Any, children: Any) -> Any:
     """Documents of a node times groups of children that are trained at a time: numbers or arrays."""
     return rows * -(-children // LANES)
-
-
-def _constant(signs: np.ndarray, loss: str) -> np.ndarray:
-    """The constant margins that fit labels best, float32: without any pass a label is scored by its frequency."""
-    mean = signs.mean(0, dtype=np.float64) if len(signs) else np.full(signs.shape[1], -1.0)
-    return (np.arctanh(mean.clip(-0.9999, 0.9999)) * 2 if loss == "logistic" else mean).astype(np.float32)
 
 
 def squared_norms(features: FeatureRows, block: int = 1 << 12) -> np.ndarray:
