@@ -180,7 +180,8 @@ class Method(Estimator, Capabilities):
             top = self._ranked(data if rows is None else data.take(rows), k, chosen)
             return top if self.calibration_ is None else self.calibration_.apply(top)
 
-        return limited(ranked, count, least, len(data), len(self.label_names_))
+        first = k_from_data(CALIBRATION_K, self.trained_on_)  # scores of several trees depend on it, so as in calibrate
+        return limited(ranked, count, least, len(data), len(self.label_names_), first)
 
     def _ranked(self, data: Documents, k: int, chosen: LabelFilter | None = None) -> TopK:
         """The best k labels, before calibration."""
