@@ -34,7 +34,8 @@ from labelwise.cli import (
     sweep,
     train,
 )
-from labelwise.cli.terminal import LogFormatter, echo
+from labelwise.cli.quiet import accept_quiet, be_quiet
+from labelwise.cli.terminal import LogFormatter, echo, note_begin
 from labelwise.errors import LabelwiseError
 
 app = typer.Typer(
@@ -61,6 +62,7 @@ app.command("plan")(plan.plan_command)
 app.command("demo")(demo.demo_command)
 app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
+accept_quiet(app)
 
 
 def _print_version(requested: bool) -> None:
@@ -77,13 +79,15 @@ def options(
     """Settings of all commands."""
     del version
     screen = logging.StreamHandler(sys.stderr)
-    screen.setLevel(logging.WARNING if quiet else logging.INFO)
+    screen.setLevel(logging.INFO)
     screen.setFormatter(LogFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[screen])
+    be_quiet(quiet)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: run a command and exit with its code."""
+    note_begin()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning OpenMP threads halve the speed of a shared machine
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(encoding="utf-8")  # label names are UTF-8 wherever they go

@@ -64,6 +64,7 @@ def show_evaluation(title: str, evaluation: dict[str, Any], baseline: Mapping[st
     print_table(title, columns, rows)
     used = evaluation.get("propensity")
     if used:
+        echo("PSP counts a correct label more the rarer it is in training (propensity scores)")
         echo(f"PSP with A {used['A']:g}, B {used['B']:g}, N {used['N']:,.0f} training documents")
     for remark in tie_remarks(evaluation.get("ties", {}), evaluation.get("ties_cut_off", {})):
         echo(remark)

@@ -22,10 +22,10 @@ from labelwise.errors import ConfigError, DataError, NotFittedError
 from labelwise.fit_context import FitContext, limited_time
 from labelwise.methods.calibration import Calibration
 from labelwise.methods.capabilities import Capabilities
-from labelwise.methods.card import CalibrationNote, Card, card_of
+from labelwise.methods.card import Card, card_of
 from labelwise.methods.estimator import Estimator
 from labelwise.methods.feature_width import FeatureWidth
-from labelwise.methods.inputs import Documents, as_dataset, as_documents, predict_in_blocks
+from labelwise.methods.inputs import Documents, as_dataset, as_documents
 from labelwise.methods.label_file import ModelLabels
 from labelwise.methods.label_filter import LabelFilter
 from labelwise.methods.model_folder import (
@@ -37,17 +37,15 @@ from labelwise.methods.model_folder import (
     write_model,
 )
 from labelwise.methods.predictions import (
-    CALIBRATION_K,
     check_scores,
-    checked_k,
     checked_limits,
-    k_from_data,
     limited,
 )
 from labelwise.methods.training_documents import TrainingDocuments
 from labelwise.registry import method_class
 from labelwise.run_schema import model_folder
 from labelwise.strings import Strings
+from labelwise.time_budget import NO_LIMIT, TimeBudget
 from labelwise.topk import TopK
 
 if TYPE_CHECKING:
@@ -210,7 +208,13 @@ class Method(Estimator, Capabilities):
     # --- probabilities and explanations ---
 
     def calibrate(
-        self, data: Any, labels: Any = None, *, k: int | None = None, precision: float | None = None
+        self,
+        data: Any,
+        labels: Any = None,
+        *,
+        k: int | None = None,
+        precision: float | None = None,
+        budget: TimeBudget = NO_LIMIT,
     ) -> CalibrationReport:
         """Fit the calibration of scores to probabilities, and choose a threshold; the ranking does not change.
 
@@ -223,34 +227,19 @@ class Method(Estimator, Capabilities):
             many as 99 % of them have, and for each document all labels that reach the threshold.
         precision
             Choose the threshold with this precision. None: the one with the best micro-F1.
+        budget
+            Calibrate on as many of the documents, drawn at random, as there is time for; a run sets it.
 
         Returns
         -------
         CalibrationReport
             Threshold, expected precision and recall, and calibration error before and after; `print` shows a summary.
         """
-        from labelwise.methods.threshold import calibrated
-        from labelwise.metrics.evaluate import check_truth
+        from labelwise.methods.calibrate import calibrate
 
         self._check_fitted()
         dataset = as_dataset(data, labels, (self.input_,), self.label_names_).align(self.label_names_)
-        if len(dataset) == 0:
-            raise DataError(f"{dataset.name}: there are no documents to calibrate on")
-        check_truth(dataset.labels, dataset.name)
-        count = k_from_data(CALIBRATION_K, self.trained_on_) if k is None else checked_k(k)
-
-        def ranked(rows: np.ndarray | None, k: int) -> TopK:
-            chosen = dataset if rows is None else dataset.take(rows)
-            return predict_in_blocks(lambda part: self._ranked(self._as_documents(part), k), chosen, "calibrating")
-
-        n_labels = len(self.label_names_)
-        self.calibration_, report = calibrated(ranked, dataset, count, precision, None if k is not None else n_labels)
-        if self.trained_on_ is not None:
-            report = replace(report, n_seen=self.trained_on_.overlap(dataset, self.input_).seen)
-        self.card_ = self.card_.model_copy(update={"calibration": CalibrationNote.of(report, dataset.name)})
-        for remark in report.remarks():
-            log.warning("calibration: %s", remark)
-        return report
+        return calibrate(self, dataset, k, precision, budget)
 
     @property
     def threshold_(self) -> float | None:
@@ -292,31 +281,6 @@ class Method(Estimator, Capabilities):
         """Columns of the training features, None if the model reads something else; scikit-learn's name."""
         return None if self.feature_width_ is None else self.feature_width_.columns
 
-    def shrink(self, *, precision: str | None = None, threshold: float | None = None) -> Self:
-        """A smaller model, without training; this one does not change. For methods with `shrinks`.
-
-        Parameters
-        ----------
-        precision
-            Store the weights as `float16` or `int8`.
-        threshold
-            Drop weights with an absolute value below this.
-
-        Returns
-        -------
-        Method
-            For linear methods the model that training with this `precision` and `solver.threshold` gives (without
-            `matcher` negatives, which depend on the weights). The calibration is kept; scores differ slightly.
-        """
-        self._check_fitted()
-        if precision is None and threshold is None:
-            raise ConfigError("shrink needs a precision, such as int8, a threshold, such as 0.2, or both")
-        smaller = self._shrink(precision, threshold)
-        dropped = [] if threshold is None else [f"weights below {threshold:g} dropped"]
-        stored = [] if precision is None else [f"weights stored as {precision}"]
-        smaller.card_ = self.card_.with_change(f"shrunk: {', '.join(dropped + stored)}")
-        return smaller
-
     def _check_fitted(self) -> None:
         if not hasattr(self, "label_names_"):
             raise NotFittedError(f"this {type(self).__name__} is not fitted: call fit, or labelwise.load")
@@ -325,7 +289,10 @@ class Method(Estimator, Capabilities):
         for kind in self.inputs:
             if getattr(dataset, kind) is not None:
                 return kind
-        raise DataError(f"{dataset.name}: {self.name} needs {' or '.join(self.inputs)}, the data has none")
+        hint = ""
+        if self.inputs == ("features",) and dataset.texts is not None:
+            hint = "; texts become features with labelwise.features.tfidf.Tfidf, or inside the method with TextFeatures"
+        raise DataError(f"{dataset.name}: {self.name} needs {' or '.join(self.inputs)}, the data has none{hint}")
 
     # --- hooks of a method ---
 

@@ -22,7 +22,7 @@ from labelwise.metrics.groups import check_boundaries
 from labelwise.metrics.names import parse_metrics
 from labelwise.metrics.propensity import propensity_constants
 from labelwise.metrics.thresholded import check_threshold
-from labelwise.registry import method_class, method_names
+from labelwise.registry import METHODS, method_class, method_names
 from labelwise.result_fields import Decides, Scope, ignored_fields, without_fields
 from labelwise.run_schema import CONFIG, is_run_folder
 
@@ -179,17 +179,20 @@ class InspectSection(Config):
 class RunSection(Config):
     """Where the run is written and what it may use."""
 
-    folder: str | None = None
+    folder: Annotated[str | None, Decides.NOTHING] = None
     """Folder of the run. Not given: `runs/` and the config file's name."""
-    threads: Annotated[int, Field(ge=1)] | None = None
+    threads: Annotated[Annotated[int, Field(ge=1)] | None, Decides.NOTHING] = None
     """Threads. Not given: all cores."""
-    device: str | None = None
+    device: Annotated[str | None, Decides.NOTHING] = None
     """Where networks compute: auto (a GPU if there is one), cpu, cuda, or cuda:1. Not given: LABELWISE_DEVICE, else
     auto. Linear methods compute on the CPU."""
-    refit: bool = False
+    refit: Annotated[bool, Decides.NOTHING] = False
     """After the scores are known, train the saved model on all documents, also the held-out ones."""
-    report: bool = True
+    report: Annotated[bool, Decides.NOTHING] = True
     """Write report.html (needs the extra `report`)."""
+    time_budget: Annotated[Annotated[float, Field(gt=0)] | None, Decides.END] = None
+    """Wall-clock seconds for the whole run, including time before an interruption. Training gets about four fifths;
+    calibration and evaluation use as many documents as there is time for, drawn at random. Not given: no limit."""
 
     @field_validator("device")
     @classmethod
@@ -216,7 +219,7 @@ class RunConfig(Config):
     calibrate: CalibrateSection = CalibrateSection()
     evaluate: EvaluateSection = EvaluateSection()
     inspect: Annotated[InspectSection, Decides.NOTHING] = InspectSection()
-    run: Annotated[RunSection, Decides.NOTHING] = RunSection()
+    run: RunSection = RunSection()
 
     @field_validator("model")
     @classmethod
@@ -264,9 +267,24 @@ def run_config(source: ConfigSource) -> RunConfig:
         params = with_preset(method, given)
     except ConfigError as error:
         raise ConfigError(f"{source.where(('model', PRESET))}: model.{error}") from None
-    validated(method.Config, params, source, ("model",))
+    _refuse_keys_of_another(method, params, source)
+    validated(method.Config, params, source, ("model",), method.name)
     run = config.run.model_copy(update={"folder": _folder(config, source)})
     return config.model_copy(update={"model": {"method": config.model["method"], **params}, "run": run})
+
+
+def _refuse_keys_of_another(method: type[Method], params: Mapping[str, Any], source: ConfigSource) -> None:
+    """Refuse parameters of another method in one message: the method was changed, and they were left."""
+    unknown = [key for key in params if key not in method.Config.model_fields]
+    if len(unknown) < (1 if ("model", "method") in source.overridden else 2):
+        return
+    others = [name for name in METHODS if set(unknown) <= method_class(name).Config.model_fields.keys()]
+    if others:
+        whose = f"parameters of {others[0]}" if len(others) == 1 else "parameters of other methods"
+        raise ConfigError(
+            f"{source.where(('model', 'method'))}: model: {method.name} does not have {', '.join(unknown)}, {whose}; "
+            f"remove them. `labelwise models {method.name}` lists what it has"
+        )
 
 
 def _folder(config: RunConfig, source: ConfigSource) -> str:
