@@ -36,11 +36,7 @@ from labelwise.methods.model_folder import (
     write_calibration,
     write_model,
 )
-from labelwise.methods.predictions import (
-    check_scores,
-    checked_limits,
-    limited,
-)
+from labelwise.methods.predictions import CALIBRATION_K, check_scores, checked_limits, k_from_data, limited
 from labelwise.methods.training_documents import TrainingDocuments
 from labelwise.registry import method_class
 from labelwise.run_schema import model_folder
