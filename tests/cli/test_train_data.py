@@ -57,7 +57,7 @@ def test_one_command_gives_a_judged_and_calibrated_model_of_all_documents(traine
     assert f"trained on {judged} of {DOCUMENTS} documents" in done.out
     assert f"the saved model was then trained on all {DOCUMENTS}" in done.out
     assert f"model: {run.relative_to(place) / 'model'}" in done.out
-    assert "next: labelwise predict runs/catalogue NEW.csv -o suggestions.csv" in done.out
+    assert "next: labelwise predict runs/catalogue NEW.csv -o suggestions.csv --threshold auto\n" in done.out
     assert "too few to rely on" in done.err
 
     model, data = lw.load(run / "model"), lw.read(place / "catalogue.csv", options=options())

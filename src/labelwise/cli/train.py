@@ -61,6 +61,7 @@ def train_command(
     from labelwise.cli.tables import show_results
     from labelwise.data.formats.columns import MissingColumnsError
     from labelwise.errors import ConfigError, DataError
+    from labelwise.run_schema import CALIBRATION
     from labelwise.runs.config import run_config
     from labelwise.runs.from_data import is_config
     from labelwise.runs.train import train
@@ -90,7 +91,8 @@ def train_command(
     show_results(run.path)
     if from_data:
         suffix = ".csv" if source[0].lower().endswith((".csv", ".xlsx")) else ".jsonl"
-        echo(f"next: labelwise predict {shlex.quote(str(run.path))} NEW{suffix} -o suggestions{suffix}")
+        threshold = " --threshold auto" if (run / CALIBRATION).exists() else ""
+        echo(f"next: labelwise predict {shlex.quote(str(run.path))} NEW{suffix} -o suggestions{suffix}{threshold}")
 
 
 def _from_data(

@@ -7,7 +7,8 @@ the one with the file's extension, then all others in the order of `FORMATS`, th
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from glob import glob
 from importlib import import_module
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labelwise.data.files import first_bytes
-from labelwise.data.splits import canonical_split, plain_name, stem_and_extension
+from labelwise.data.splits import ALIASES, canonical_split, is_numbered, plain_name, stem_and_extension
 from labelwise.errors import ConfigError, DataError, did_you_mean
 
 if TYPE_CHECKING:
@@ -85,11 +86,16 @@ def detect(path: str | Path, labels: bool = True) -> Format:
 def find_parts(folder: str | Path, format: str = AUTO) -> tuple[Format, dict[str, Path]]:
     """The format of a folder, and the path of each of its parts (train, valid, test)."""
     folder = _check_exists(folder)
+    unnamed = None
     for name in FORMATS if format == AUTO else [format]:
         candidate = format_named(name)
         parts = candidate.parts(folder) if folder.is_dir() else {}
-        if parts:
+        if parts.keys() & ALIASES.keys():
             return candidate, parts
+        if parts and unnamed is None:
+            unnamed = candidate, parts
+    if unnamed is not None:
+        return unnamed
     described = "any format" if format == AUTO else f"the format {format}"
     raise DataError(
         f"no data in {described} was found in the folder, which needs files called train.*, valid.* or "
@@ -114,6 +120,8 @@ def parts_by_format(folder: Path) -> dict[str, dict[str, Path]]:
 
 
 def _has_format(path: Path, one: Format) -> bool:
+    if is_numbered(path):
+        path = expand_paths(path)[0]
     if path.is_dir() or not path.exists():  # the path of a sharded part is a pattern with *
         return True
     try:
@@ -175,8 +183,12 @@ def read_splits(
     format: str = AUTO,
     options: ReadOptions | Mapping[str, Any] | None = None,
     scratch: str | Path | None = None,
+    only: Collection[str] | None = None,
 ) -> dict[str, Dataset]:
-    """Read all parts of a folder in one label space: the labels of train, then those that occur only in other parts."""
+    """Read all parts of a folder, or `only` those of these names, in one label space.
+
+    The labels of train come first, then those that occur only in other parts.
+    """
     from labelwise.data.options import as_options
 
     path, options = _check_exists(path), as_options(options)
@@ -184,7 +196,8 @@ def read_splits(
         raise DataError("is a file, not a folder with train, valid and test; use read for a single file", path)
     detected, parts = _parts_to_read(path, format)
     data: dict[str, Dataset] = {}
-    for split in sorted(parts, key=lambda split: split != "train"):
+    chosen = parts if only is None else [split for split in parts if split in only]
+    for split in sorted(chosen, key=lambda split: split != "train"):
         first = next(iter(data.values()), None)
         data[split] = _read_part(detected, parts[split], options, first, scratch)
     return data
@@ -212,6 +225,12 @@ def _read_part(
     scratch: str | Path | None = None,
 ) -> Dataset:
     """Read one part, in the label space of `first` if that is given."""
+    if is_numbered(path):
+        from labelwise.data.concat import concat
+
+        shards = (_read_part(format, shard, options, scratch=scratch) for shard in expand_paths(path))
+        joined = concat(shards, str(path), scratch=scratch)
+        return joined if first is None else joined.align(first.label_names)
     from labelwise.data.dataset import mark_as_read
     from labelwise.data.label_texts import attach_label_texts
     from labelwise.data.options import refuse_without_effect
@@ -272,7 +291,7 @@ def expand_paths(path: DataPath) -> list[Path]:
     expanded: list[Path] = []
     for one in map(Path, given):
         if _is_pattern(one):
-            matches = sorted(map(Path, glob(str(one), recursive=True)))
+            matches = sorted(map(Path, glob(str(one), recursive=True)), key=_with_numbers)
             if not matches:
                 raise DataError("no file or folder matches this pattern", one)
             expanded += matches
@@ -282,6 +301,11 @@ def expand_paths(path: DataPath) -> list[Path]:
     if twice:
         raise DataError("is given more than once; its documents would count twice", twice[0])
     return expanded
+
+
+def _with_numbers(path: Path) -> list[tuple[int, str]]:
+    """For sorting: numbers in a name are compared as numbers, so that part-10 comes after part-2."""
+    return [(int(piece) if piece.isdigit() else -1, piece) for piece in re.split(r"([0-9]+)", str(path))]
 
 
 def _is_pattern(path: Path) -> bool:

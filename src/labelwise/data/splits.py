@@ -56,15 +56,50 @@ def split_files(folder: Path, recognises: Callable[[Path], bool], extensions: It
 
     A file is used if its name contains a split or has one of the extensions, and the format recognises it. A part is
     named by its split, or by its file name if that contains no split or the same one as another file. If a file exists
-    both plain and compressed, the plain one is used.
+    both plain and compressed, the plain one is used. Files of predictions are skipped. Numbered files of one split,
+    such as train-1.csv and train-2.csv, are one part, whose path is a pattern.
     """
+    from labelwise.data.prediction_files import is_prediction_file
+
     chosen: dict[str, Path] = {}
     for path in files_in(folder):
         stem, extension = stem_and_extension(path)
         relevant = split_of(stem) is not None or extension in extensions
-        if plain_name(path) not in chosen and relevant and not stem.endswith(LABEL_NAMES) and recognises(path):
+        if plain_name(path) in chosen or not relevant or stem.endswith(LABEL_NAMES) or not recognises(path):
+            continue
+        if not is_prediction_file(path):
             chosen[plain_name(path)] = path
-    return named_parts({path: stem_and_extension(path)[0] for path in chosen.values()})
+    stems = {path: stem_and_extension(path)[0] for path in chosen.values()}
+    pattern = _numbered_files(stems)
+    if pattern is None:
+        return named_parts(stems)
+    split, path, members = pattern
+    others = named_parts({path: stem for path, stem in stems.items() if path not in members})
+    return sort_parts({**others, split: path})
+
+
+def _numbered_files(stems: dict[Path, str]) -> tuple[str, Path, list[Path]] | None:
+    """The one split whose files differ only in a number at the end: its name, a pattern for them, and the files.
+
+    None if another file is of that split too, or if several splits are numbered: those may be folds of an experiment.
+    """
+    groups: dict[tuple[str, str, str], list[Path]] = {}
+    for path, stem in stems.items():
+        numbered = re.fullmatch(r"(.*?[._\-]?)\d+", stem)
+        split = split_of(numbered[1].rstrip("._-")) if numbered else None
+        if numbered and split:
+            groups.setdefault((split, numbered[1], path.name.removeprefix(stem)), []).append(path)
+    if len(groups) != 1:
+        return None
+    (split, prefix, suffix), members = groups.popitem()
+    if len(members) < 2 or any(split_of(stem) == split for path, stem in stems.items() if path not in members):
+        return None
+    return split, members[0].with_name(f"{prefix}[0-9]*{suffix}"), members
+
+
+def is_numbered(path: Path) -> bool:
+    """Whether this is the pattern of numbered files."""
+    return "[0-9]*" in path.name and not path.exists()
 
 
 def named_parts(stems: dict[Path, str]) -> dict[str, Path]:

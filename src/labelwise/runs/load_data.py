@@ -19,6 +19,7 @@ from labelwise.data.dataset import HASH, Dataset, EmptyPartError
 from labelwise.data.options import ReadOptions
 from labelwise.data.out_of_core import split_mapped, take_mapped
 from labelwise.data.read import AUTO, FORMATS, detect, expand_paths, find_parts, format_named, read, read_splits
+from labelwise.data.splits import ALIASES
 from labelwise.errors import ConfigError, DataError
 from labelwise.runs.config import DataSection
 
@@ -140,7 +141,11 @@ def _parts_of_path(section: DataSection, scratch: Path | None) -> dict[str, Data
     if Path(path).is_file():
         return {"train": read(path, section.format, None, section.options, scratch=scratch)}
     if Path(path).exists():
-        parts = read_splits(path, section.format, section.options, scratch)
+        found = find_parts(path, section.format)[1]
+        only = tuple(ALIASES) if "train" in found else None  # other files of the folder are none of this run's data
+        parts = read_splits(path, section.format, section.options, scratch, only)
+        if len(found) == 1 and not found.keys() & ALIASES.keys():
+            parts = {"train": next(iter(parts.values()))}
     else:
         name = known_name(path, "data.path")
         if section.format != "auto" or section.options != ReadOptions():

@@ -17,6 +17,7 @@ from labelwise.data.files import first_bytes
 from labelwise.data.formats.csv_table import NAME as CSV
 from labelwise.data.formats.csv_table import SEPARATOR, table_rows
 from labelwise.data.options import ReadOptions
+from labelwise.data.prediction_files import PREFIX
 from labelwise.data.read import AUTO, detect
 from labelwise.errors import DataError
 from labelwise.formatting import CONTROL, json_text, printable
@@ -27,8 +28,6 @@ from labelwise.topk import NO_LABEL, TopK
 
 log = logging.getLogger("labelwise")
 
-PREFIX = "predicted_"
-"""Of the new columns of a wide table, if the input has a column of the same name."""
 BYTE_ORDER_MARK = "\ufeff"
 
 
