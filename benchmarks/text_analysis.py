@@ -104,8 +104,8 @@ def write_page(rows: list[dict[str, str]]) -> None:
         "",
         "`python benchmarks/text_analysis.py`: `linear_tree` with one tree and its other defaults, on held-out",
         "documents (the valid split of eurlex57k, 10,000 training titles of yso-en). English stop words and stems.",
-        "CPU seconds of all threads, `fit` including TF-IDF; the machine was shared. The second row shows the variation",
-        "between seeds.",
+        "CPU seconds of all threads, `fit` including TF-IDF; the machine was shared. The second row shows the",
+        "variation between seeds.",
     ]
     for data, documents in dict.fromkeys((row["data"], row["documents"]) for row in rows):
         here = [row for row in rows if (row["data"], row["documents"]) == (data, documents)]
