@@ -121,7 +121,9 @@ def test_label_texts_of_a_data_set(file, tmp_path):
         lw.read(tmp_path / "train.csv", options={"label_names": str(file), "label_language": "sv"})
 
 
-TABLE = "name\ttext\talternatives\tparents\np1\tcats\tfelines|kittens\tp3|p2\np2\tanimals\t\t\np3\tpets\t\tp2\np5\tbars\t\tp4\n"
+TABLE = (
+    "name\ttext\talternatives\tparents\np1\tcats\tfelines|kittens\tp3|p2\np2\tanimals\np3\tpets\t\tp2\np5\tbars\t\tp4\n"
+)
 
 
 @pytest.fixture
@@ -146,7 +148,8 @@ def test_a_table_next_to_the_data(table, tmp_path):
     ("line", "message"),
     [
         ("p1\tx\t\t", "'p1' is on an earlier line"),
-        ("p9\tx", "2 fields, but the header has 4 columns"),
+        ("p9\tx\t\t\ty", "5 fields, but the header has 4 columns"),
+        ("\tx", "there is no name"),
     ],
 )
 def test_bad_tables(table, line, message):

@@ -265,9 +265,12 @@ def _from_table(path: Path) -> dict[str, Concept]:
             continue
         if not line.strip():
             continue
-        if len(fields) != len(header) or not fields[0]:
-            raise DataError(f"{len(fields)} fields, but the header has {len(header)} columns", path, number)
-        row = dict(zip(header, fields, strict=True))
+        if len(fields) > len(header) or not fields[0]:
+            what = (
+                f"{len(fields)} fields, but the header has {len(header)} columns" if fields[0] else "there is no name"
+            )
+            raise DataError(what, path, number)
+        row = dict(zip(header, fields, strict=False))  # the last columns may be missing
         if row["name"] in concepts:
             raise DataError(f"'{row['name']}' is on an earlier line, too", path, number)
         alternatives, parents = (_separated(row.get(key, "")) for key in ("alternatives", "parents"))
