@@ -67,7 +67,7 @@ $(VENV)/core.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 # torch by its exact version: with the range of `nn` alone, pip may download gigabytes of GPU libraries
 $(VENV)/full.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) torch==2.13.0 --editable ".[report,nn,sweep]" --group dev
+	$(PIP) torch==2.13.0 --editable ".[report,nn,sweep,xlsx]" --group dev
 	touch $(VENV)/core.installed $@
 
 $(VENV)/docs.installed: pyproject.toml constraints.txt | $(VENV)/bin/python

@@ -64,6 +64,11 @@ def test_one_command_gives_a_judged_and_calibrated_model_of_all_documents(traine
     assert model.n_documents_ == DOCUMENTS
     assert model.label_counts_.tolist() == data.label_counts().tolist()
     assert model.threshold_ == pytest.approx(results["calibration"]["threshold"])
+    card = model.card_
+    assert card.scores.values == results["evaluation"]["values"]
+    assert card.calibration.threshold == pytest.approx(model.threshold_)
+    assert card.reading.options["text_column"] == "title+abstract"
+    assert f"of a model trained on {judged} of them" in card.changes[-1].what
     config = ConfigSource.from_file(run / "config.yml").values
     assert config["data"]["options"]["text_column"] == "title+abstract"
     assert (config["data"]["split_by"], config["data"]["test_fraction"], config["run"]["refit"]) == ("hash", 0.1, True)

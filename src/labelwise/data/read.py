@@ -60,10 +60,12 @@ def format_named(name: str) -> Format:
 def detect(path: str | Path, labels: bool = True) -> Format:
     """Detect the format of a file or folder by name and first bytes; `labels=False` accepts unlabelled files too."""
     from labelwise.data.formats.checks import refuse_empty
+    from labelwise.data.formats.workbook import refuse_spreadsheet
 
     path = _check_exists(path)
     if path.is_dir():
         return find_parts(path)[0]
+    refuse_spreadsheet(path)
     formats = [format_named(name) for name in FORMATS]
     by_extension = [one for one in formats if one.extension and plain_name(path).endswith(one.extension)]
     candidates = [(one, one.recognises) for one in formats if one.name in FIXED_NAMES]

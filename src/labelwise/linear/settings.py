@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from labelwise.linear.level_trainer import SolverConfig
 from labelwise.linear.memory_estimate import Memory
 
 Negatives = Literal["teacher", "matcher"]
 Precision = Literal["float32", "float16", "int8"]
+PRECISIONS = get_args(Precision)
+"""From the most to the fewest bits per weight."""
 SEED_STEP = 1009
 """Difference between the seeds of two trees."""
 

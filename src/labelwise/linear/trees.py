@@ -6,6 +6,7 @@ method provides features, trees and negatives; one-versus-rest is a tree without
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +25,7 @@ from labelwise.linear.beam import POST_PROCESSORS, LabelChoice, TreeSearch
 from labelwise.linear.explain import TreeExplainer, top_contributions
 from labelwise.linear.memory_estimate import bytes_of, check_memory, training_need
 from labelwise.linear.pass_limit import SolverPace
-from labelwise.linear.settings import SearchSettings, TrainingSettings
+from labelwise.linear.settings import PRECISIONS, SearchSettings, TrainingSettings
 from labelwise.linear.shards import ChunkShards
 from labelwise.linear.train_tree import TrainingExamples, TreeTime, train_tree
 from labelwise.linear.weights import ChunkedWeights
@@ -92,6 +93,15 @@ class LinearTrees:
             trained.trees.append((tree, [level.stored_as(settings.precision) for level in levels]))
             seconds = left - budget.remaining() if budget.is_limited else 0.0
         return trained
+
+    def shrunk(self, precision: str | None, threshold: float | None) -> LinearTrees:
+        """The same trees with weights below the threshold dropped, and stored in fewer bits (None: as they are)."""
+        smaller = copy.copy(self)
+        smaller._searches, smaller._explainers = {}, {}
+        smaller.trees = [
+            (tree, [_smaller(level, precision, threshold) for level in levels]) for tree, levels in self.trees
+        ]
+        return smaller
 
     # --- prediction ---
 
@@ -175,6 +185,12 @@ class LinearTrees:
             ]
             restored.trees.append((tree, levels))
         return restored
+
+
+def _smaller(level: ChunkedWeights, precision: str | None, threshold: float | None) -> ChunkedWeights:
+    kept = level if threshold is None else level.pruned(threshold)
+    wide = precision is not None and PRECISIONS.index(precision) > PRECISIONS.index(kept.values.dtype.name)
+    return kept.stored_as(precision) if precision is not None and wide else kept
 
 
 def _choice(label_order: np.ndarray, allowed: np.ndarray | None, extra: np.ndarray | None) -> LabelChoice | None:

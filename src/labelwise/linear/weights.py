@@ -172,6 +172,26 @@ class ChunkedWeights:
             values = np.rint(self.values / scales[children]).astype(np.int8)
         return replace(self, values=values, scales=scales)
 
+    def pruned(self, threshold: float) -> ChunkedWeights:
+        """Only the weights whose absolute value reaches the threshold, as training with that threshold stores them."""
+        magnitudes = np.abs(self.values.astype(np.float32))
+        if len(self.scales):
+            magnitudes *= self.scales[self.entry_children()]
+        kept = (magnitudes >= np.float32(threshold)) & (self.values != 0)
+        ends = np.concatenate([[0], np.cumsum(kept)])[self.row_offsets]
+        counts = np.diff(ends)
+        used = counts > 0
+        smaller = replace(
+            self,
+            chunk_offsets=np.concatenate([[0], np.cumsum(used)])[self.chunk_offsets],
+            features=self.features[used],
+            row_offsets=np.concatenate([[0], np.cumsum(counts[used])]),
+            lanes=self.lanes[kept],
+            values=self.values[kept].astype(np.float32),
+        )
+        filled = smaller.filled()
+        return replace(filled, values=filled.values.astype(self.values.dtype, copy=False))
+
     def to_tensors(self, prefix: str) -> dict[str, np.ndarray]:
         """The arrays by name."""
         return {f"{prefix}.{name}": getattr(self, name) for name in _ARRAYS}

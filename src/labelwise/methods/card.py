@@ -16,6 +16,8 @@ from pydantic import AwareDatetime, Field, ValidationError
 from labelwise import store
 from labelwise.data.dataset import Dataset
 from labelwise.data.document_hash import dataset_hash
+from labelwise.data.formats.workbook import EXTENSION as XLSX
+from labelwise.data.formats.workbook import TEXT_OPTIONS
 from labelwise.data.options import ReadOptions
 from labelwise.data.splits import split_of, stem_and_extension
 from labelwise.errors import ModelFormatError
@@ -24,6 +26,8 @@ from labelwise.registry import installed_versions, method_package
 from labelwise.run_schema import Record
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from labelwise.methods.base import Method
     from labelwise.methods.threshold import CalibrationReport
     from labelwise.metrics.evaluate import Evaluation
@@ -31,6 +35,8 @@ if TYPE_CHECKING:
 CARD_FILE = "card.json"
 MAX_BYTES = 1 << 20
 MAX_NAME = 200
+TABLES = {".csv", XLSX}
+"""Extensions of files that are read with the same options."""
 CORE_PACKAGES = ("numpy", "scipy", "numba")
 
 Text = Annotated[str, Field(max_length=2000)]
@@ -64,9 +70,11 @@ class Reading(Record):
 
     def options_for(self, path: str) -> dict[str, Any]:
         """The options for reading a file of the same type; none for others."""
-        if Path(path).suffix != self.extension:
+        suffix = Path(path).suffix
+        if suffix != self.extension and not {suffix, self.extension} <= TABLES:
             return {}
-        return {key: value for key, value in self.options.items() if key != "label_names"}
+        unused = TEXT_OPTIONS if suffix == XLSX else ()
+        return {key: value for key, value in self.options.items() if key not in ("label_names", *unused)}
 
 
 class Scores(Record):
@@ -130,11 +138,11 @@ class Card(Record):
         return self.model_copy(update={"changes": (*self.changes, Change(at=now(), what=what))})
 
 
-def card_of(method: Method, data: Dataset, kind: str) -> Card:
-    """The card of a model that has just been trained on this data."""
+def card_of(method: Method, data: Dataset, hashes: np.ndarray) -> Card:
+    """The card of a model that has just been trained on this data, given the hashes of the documents."""
     plugin = method_package(method.name)
     packages = [*CORE_PACKAGES, *method.needs, *([plugin[0]] if plugin else [])]
-    about = TrainingData(name=data.name, hash=dataset_hash(data, kind), documents=len(data), labels=data.n_labels)
+    about = TrainingData(name=data.name, hash=dataset_hash(data, hashes), documents=len(data), labels=data.n_labels)
     return Card(created=now(), data=about, packages=installed_versions(packages))
 
 

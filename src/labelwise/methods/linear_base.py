@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field
@@ -14,7 +15,7 @@ from labelwise.codes.label_path import LabelPath
 from labelwise.data.dataset import Dataset
 from labelwise.data.label_documents import with_label_documents
 from labelwise.data.thesaurus import read_thesaurus
-from labelwise.errors import ConfigError, DataError
+from labelwise.errors import ConfigError, DataError, did_you_mean
 from labelwise.features.feature_order import FeatureOrder, OrderedFeatures
 from labelwise.features.rows import FeatureRows
 from labelwise.features.tfidf import Tfidf
@@ -22,13 +23,14 @@ from labelwise.features.word_analysis import WordAnalysis
 from labelwise.finished import fingerprint
 from labelwise.linear.beam import POST_PROCESSORS
 from labelwise.linear.memory_estimate import Memory as Memory
+from labelwise.linear.settings import PRECISIONS, SearchSettings, TrainingSettings
 from labelwise.linear.settings import Precision as Precision
-from labelwise.linear.settings import SearchSettings, TrainingSettings
 from labelwise.linear.shards import ChunkShards
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
 from labelwise.methods.label_filter import LabelFilter
+from labelwise.methods.text_features import TextFeatures
 from labelwise.result_fields import PART, Decides, deciding_fields
 from labelwise.topk import TopK
 
@@ -37,7 +39,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**31)]
 TimeLimit = Annotated[Annotated[float, Field(gt=0)] | None, Decides.END]
 
 
-class LinearMethod(Method):
+class LinearMethod(TextFeatures, Method):
     """A method with `LinearTrees`; its `_fit` trains them, and fits the TF-IDF if it reads texts.
 
     Its Config has `tfidf`, `solver`, `relevance`, `post_processor`, `precision`, `memory` and `seed`.
@@ -46,8 +48,8 @@ class LinearMethod(Method):
     inputs = ("features", "texts")
     chooses_labels = True
     explains = True
+    shrinks = True
 
-    tfidf_: Tfidf | None
     linear_: LinearTrees
 
     @property
@@ -75,6 +77,22 @@ class LinearMethod(Method):
     def _top_contributions(self, data: Documents, labels: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
         return self.linear_.top_contributions(self._features(data), labels, count)
 
+    def _shrink(self, precision: str | None, threshold: float | None) -> Self:
+        stored, before = self.trees_[0][1][0].values.dtype.name, self.config.solver.threshold
+        if precision is not None and precision not in PRECISIONS:
+            raise ConfigError(f"precision: {did_you_mean(str(precision), PRECISIONS)}")
+        if precision is not None and PRECISIONS.index(precision) <= PRECISIONS.index(stored):
+            raise ConfigError(f"precision: the weights are stored as {stored} already, {precision} is not smaller")
+        if threshold is not None and not before < threshold < np.inf:
+            raise ConfigError(
+                f"threshold: weights below {before:g} were dropped in training, so a number above that is needed, got "
+                f"{threshold}"
+            )
+        given = {"precision": precision, "solver__threshold": threshold}
+        smaller = copy.copy(self).set_params(**{key: value for key, value in given.items() if value is not None})
+        smaller.linear_ = self.linear_.shrunk(precision, threshold)
+        return smaller
+
     def _features(self, data: Documents) -> Any:
         return data.features if self.tfidf_ is None else self.tfidf_.rows(data.texts or ())
 
@@ -82,13 +100,11 @@ class LinearMethod(Method):
         return None if self.tfidf_ is None or self.tfidf_.config.hash_bits else self.tfidf_.readable_terms(columns)
 
     def _state(self) -> dict[str, np.ndarray]:
-        words = {} if self.tfidf_ is None else self.tfidf_.for_model()
-        return words | self.linear_.state()
+        return self.features_state() | self.linear_.state()
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
-        self.tfidf_ = Tfidf.of_model(self.config.tfidf, tensors, path) if self.input_ == "texts" else None
-        n_features = self.tfidf_.n_features if self.tfidf_ else int(self.n_features_in_ or 0)
-        self.linear_ = LinearTrees.restored(tensors, n_features, len(self.label_names_), path)
+        self.restore_features(tensors, path)
+        self.linear_ = LinearTrees.restored(tensors, self.feature_count, len(self.label_names_), path)
 
 
 LabelDocuments = Annotated[str, Field(min_length=1)] | None

@@ -12,6 +12,7 @@ from typing import Any
 
 from labelwise.data.catalogue import names as named_sets
 from labelwise.data.catalogue import near_sets
+from labelwise.data.formats.workbook import OTHER_SPREADSHEETS
 from labelwise.data.options import ReadOptions
 from labelwise.data.read import FORMATS, format_named
 from labelwise.data.splits import stem_and_extension
@@ -83,7 +84,7 @@ def is_text(request: Request) -> bool:
     if request.format != "auto":
         return request.format == "text"
     path = Path(request.documents)
-    return path.is_file() and stem_and_extension(path)[1] not in _data_extensions()
+    return path.is_file() and stem_and_extension(path)[1] not in {*_data_extensions(), *OTHER_SPREADSHEETS}
 
 
 def _data_extensions() -> set[str]:

@@ -45,6 +45,17 @@ def documents_to_refit(data: RunData, held_out: Dataset | None, validates: bool,
     return concat([part for part in parts.values() if part is not kept_out], data.train.name, scratch=scratch)
 
 
+def carry_over(judged: Method, model: Method) -> None:
+    """Give the refitted model the calibration of the judged one, and its scores on the card."""
+    before = judged.card_
+    kept = {"reading": before.reading, "scores": before.scores, "calibration": before.calibration}
+    model.calibration_ = judged.calibration_
+    model.card_ = model.card_.model_copy(update=kept).with_change(
+        f"trained on all {model.n_documents_:,} documents; scores and calibration are those of a model trained on "
+        f"{judged.n_documents_:,} of them"
+    )
+
+
 def record_refit(run: RunFolder, model: Method, judged_documents: int) -> None:
     """Note in results.json, if there is one, that the saved model is not the one with these scores."""
     path = run / files.RESULTS

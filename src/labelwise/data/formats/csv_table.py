@@ -1,7 +1,7 @@
 """`csv`: a table with a header line; one column contains the texts, one the labels separated by `;`.
 
 Fields in double quotes may contain delimiters and line ends. The delimiter (comma, semicolon or tab) is detected from
-the header, unless it is given.
+the header, unless it is given. Excel workbooks (.xlsx) are read in the same way, see `workbook`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from labelwise.data.formats.base import Format
 from labelwise.data.formats.checks import NO_DOCUMENTS, refuse_label_names, used_label_names
 from labelwise.data.formats.columns import missing_columns
 from labelwise.data.formats.line_files import label_lines
+from labelwise.data.formats.workbook import EXTENSION as XLSX
+from labelwise.data.formats.workbook import is_workbook, workbook_rows
 from labelwise.data.options import ReadOptions, how_to_set
 from labelwise.data.splits import LABEL_NAMES, split_files, stem_and_extension
 from labelwise.data.stream import text_blocks
@@ -34,14 +36,14 @@ def recognises(path: Path) -> bool:
     stem, extension = stem_and_extension(path)
     if not path.is_file() or stem.endswith(LABEL_NAMES):
         return False
-    if extension == ".csv":
+    if extension == ".csv" or is_workbook(path):
         return True
     line = first_bytes(path).removeprefix(b"\xef\xbb\xbf").partition(b"\n")[0].decode("latin-1").rstrip("\r")
     return any({"text", "labels"} <= set(_cells(line, delimiter)) for delimiter in DELIMITERS)
 
 
 def parts(folder: Path) -> dict[str, Path]:
-    return split_files(folder, recognises, (".csv",))
+    return split_files(folder, recognises, (".csv", XLSX))
 
 
 # --- reading ----------------------------------------------------------------------------------------------
@@ -96,6 +98,8 @@ def read(path: Path, options: ReadOptions) -> Dataset:
 
 def table_rows(path: Path, options: ReadOptions) -> tuple[str, Iterator[tuple[int, list[str]]]]:
     """The delimiter, and the rows that are not empty with the line each begins at; the header comes first."""
+    if is_workbook(path):
+        return DELIMITERS[0], workbook_rows(path, options)
     if csv.field_size_limit() < MAX_FIELD:
         csv.field_size_limit(MAX_FIELD)
     lines = _lines(path, options)
@@ -215,4 +219,5 @@ FORMAT = Format(
     write=write,
     parts=parts,
     extension=".csv",
+    other_extensions=(XLSX,),
 )
