@@ -15,7 +15,7 @@ SOURCE = Path(labelwise.__file__).parent
 # From the ground up, as in docs/design.md. Single files beside these folders are below all of them.
 ROOMS = [
     "kernels", "data", "metrics", "features", "codes", "linear", "encoders", "heads", "networks", "training",
-    "methods", "report", "runs", "interop", "sweep", "serve", "cli",
+    "methods", "testing", "report", "runs", "interop", "sweep", "serve", "cli",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 NAME_ROOMS_FOR_TYPES = ("__init__.py", "registry.py")

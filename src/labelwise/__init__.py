@@ -27,6 +27,7 @@ _MODULES = {
     "load": "labelwise.methods.base",
     "read": "labelwise.data.read",
     "read_splits": "labelwise.data.read",
+    "set_device": "labelwise.device_setting",
     "set_threads": "labelwise.parallel",
     "write": "labelwise.data.write",
     "write_splits": "labelwise.data.write",
@@ -42,16 +43,17 @@ if TYPE_CHECKING:
     from labelwise.data.read import read_splits as read_splits
     from labelwise.data.write import write as write
     from labelwise.data.write import write_splits as write_splits
-    from labelwise.methods.attention_xml import AttentionXML as AttentionXML
+    from labelwise.device_setting import set_device as set_device
     from labelwise.methods.base import load as load
-    from labelwise.methods.bigru import BiGRU as BiGRU
-    from labelwise.methods.linear_flat import LinearFlat as LinearFlat
-    from labelwise.methods.linear_tree import LinearTree as LinearTree
-    from labelwise.methods.mach import Mach as Mach
-    from labelwise.methods.popularity import Popularity as Popularity
-    from labelwise.methods.text_encoder import TextEncoder as TextEncoder
     from labelwise.metrics.evaluate import evaluate as evaluate
     from labelwise.parallel import set_threads as set_threads
+    from labelwise.signatures import AttentionXML as AttentionXML
+    from labelwise.signatures import BiGRU as BiGRU
+    from labelwise.signatures import LinearFlat as LinearFlat
+    from labelwise.signatures import LinearTree as LinearTree
+    from labelwise.signatures import Mach as Mach
+    from labelwise.signatures import Popularity as Popularity
+    from labelwise.signatures import TextEncoder as TextEncoder
     from labelwise.strings import Strings as Strings
     from labelwise.topk import TopK as TopK
 

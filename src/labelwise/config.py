@@ -223,17 +223,25 @@ def _collect_lines(node: yaml.Node, key_path: KeyPath, source: ConfigSource) -> 
 
 
 def validated(
-    config_class: type[AnyConfig], values: Mapping[str, Any], source: ConfigSource | None = None, prefix: KeyPath = ()
+    config_class: type[AnyConfig],
+    values: Mapping[str, Any],
+    source: ConfigSource | None = None,
+    prefix: KeyPath = (),
+    owner: str | None = None,
 ) -> AnyConfig:
-    """`config_class(**values)`, or one ConfigError that lists every fault with its line, value and accepted values."""
+    """`config_class(**values)`, or one ConfigError that lists every fault with its line, value and accepted values.
+
+    `owner` is whose keys they are, for the message about an unknown one.
+    """
     try:
         return config_class.model_validate(dict(values))
     except ValidationError as error:
         faults = error.errors()
     respelled = _with_original_text(values, faults, source, prefix)
     if respelled is not None:
-        return validated(config_class, respelled, source, prefix)
-    raise ConfigError("\n".join(_fault_message(config_class, fault, source, prefix) for fault in faults)) from None
+        return validated(config_class, respelled, source, prefix, owner)
+    messages = [_fault_message(config_class, fault, source, prefix, owner) for fault in faults]
+    raise ConfigError("\n".join(messages)) from None
 
 
 def _with_original_text(
@@ -254,13 +262,16 @@ def _with_original_text(
     return changed
 
 
-def _fault_message(config_class: type[Config], fault: Any, source: ConfigSource | None, prefix: KeyPath) -> str:
+def _fault_message(
+    config_class: type[Config], fault: Any, source: ConfigSource | None, prefix: KeyPath, owner: str | None
+) -> str:
     key_path: KeyPath = (*prefix, *fault["loc"])
     dotted = ".".join(map(str, key_path)) or "config"
     start = f"{source.where(key_path)}: {dotted}" if source else dotted
     if fault["type"] == "extra_forbidden":
-        owner = _owner(config_class, fault["loc"][:-1])
-        return f"{start}: there is no such key; {_nearest_key(owner, str(fault['loc'][-1]))}"
+        section = _owner(config_class, fault["loc"][:-1])
+        whose = f" in {owner}" if owner else ""
+        return f"{start}: there is no such key{whose}; {_nearest_key(section, str(fault['loc'][-1]))}"
     if fault["type"] == "missing":
         return f"{start}: this key is needed"
     if fault["type"] in ("model_type", "dict_type"):

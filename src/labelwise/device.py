@@ -9,6 +9,8 @@ from contextlib import contextmanager
 
 import torch
 
+from labelwise.device_setting import AUTO, CPU, requested_device
+from labelwise.errors import ConfigError
 from labelwise.parallel import threads
 
 log = logging.getLogger("labelwise")
@@ -61,11 +63,24 @@ if hasattr(os, "register_at_fork"):
 
 
 def computing_device() -> torch.device:
-    """The device of this process: its GPU, else the CPU.
+    """The device of this process: what was requested (`device_setting`), else its GPU, else the CPU.
 
     Not Apple's GPUs: losses are summed in float64, which they lack. ACCELERATE_USE_CPU selects the CPU, as in training.
     """
-    if not torch.cuda.is_available() or os.environ.get("ACCELERATE_USE_CPU", "").lower() in TRUE:
+    wanted, rank = requested_device(), os.environ.get("LOCAL_RANK")
+    if wanted == CPU or os.environ.get("ACCELERATE_USE_CPU", "").lower() in TRUE:
         return torch.device("cpu")
-    rank = os.environ.get("LOCAL_RANK")
-    return torch.device("cuda") if rank is None else torch.device("cuda", int(rank) % torch.cuda.device_count())
+    if not torch.cuda.is_available():
+        if wanted != AUTO:
+            raise ConfigError(f"device {wanted}: torch finds no CUDA GPU here; use cpu or auto")
+        return torch.device("cpu")
+    count = torch.cuda.device_count()
+    if ":" not in wanted:
+        return torch.device("cuda") if rank is None else torch.device("cuda", int(rank) % count)
+    if rank is not None:
+        raise ConfigError(f"device {wanted}: under torchrun each rank has its own GPU; use cuda or auto")
+    device = torch.device(wanted)
+    if device.index >= count:
+        raise ConfigError(f"device {wanted}: this machine has {count} GPUs, cuda:0 to cuda:{count - 1}")
+    torch.cuda.set_device(device)  # Accelerate computes on the current one
+    return device

@@ -44,6 +44,11 @@ def number(value: object, digits: int | None = None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
+def counted(part: int | None, whole: int | None) -> str:
+    """'1,000', or '1,000 of 6,875' for a part of something."""
+    return number(part) if whole is None or part == whole else f"{number(part)} of {number(whole)}"
+
+
 def duration(seconds: float | None) -> str:
     """A time span: '850 ms', '13.2 s', '4 min 12 s', '2 h 05 min', '3 d 4 h'."""
     if seconds is None:

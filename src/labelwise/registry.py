@@ -7,7 +7,8 @@ that an installed package cannot replace a method that saved models rely on.
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, entry_points, version
@@ -28,11 +29,33 @@ METHODS: dict[str, str] = {
     "popularity": "labelwise.methods.popularity:Popularity",
     "text_encoder": "labelwise.methods.text_encoder:TextEncoder",
 }
+_registered: dict[str, type[Method]] = {}
+"""Classes of `registered`."""
+
+
+@contextmanager
+def registered(method: type[Method]) -> Iterator[None]:
+    """A name for a class that is not installed, for as long as this lasts; names that have a class keep it."""
+    try:
+        known = method_class(method.name)
+    except ConfigError:
+        known = None
+    if known is not None and known is not method:
+        raise ConfigError(
+            f"the name '{method.name}' of {method.__name__} belongs to {known.__module__}; choose another"
+        )
+    if known is None:
+        _registered[method.name] = method
+    try:
+        yield
+    finally:
+        if known is None:
+            del _registered[method.name]
 
 
 def method_names() -> list[str]:
     """All available methods: built-in ones first, then those of other packages."""
-    plugins = sorted(point.name for point in entry_points(group="labelwise.methods"))
+    plugins = sorted({point.name for point in entry_points(group="labelwise.methods")} | set(_registered))
     return [*METHODS, *(name for name in plugins if name not in METHODS)]
 
 
@@ -46,6 +69,8 @@ def method_class(name: str) -> type[Method]:
     """Import and return the class of a method."""
     target = METHODS.get(name)
     if target is None:
+        if name in _registered:
+            return _registered[name]
         for point in entry_points(group="labelwise.methods"):
             if point.name == name:
                 return point.load()

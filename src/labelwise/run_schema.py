@@ -86,6 +86,7 @@ class Evaluation(Record):
     n_documents: int | None = None
     n_without_labels: int | None = None
     n_unseen_labels: int | None = None
+    n_cut: int | None = None
 
 
 class Curve(Record):
@@ -129,6 +130,9 @@ class Calibration(Record):
     error_after: float | None = None
     before: tuple[Reliability, ...] = ()
     after: tuple[Reliability, ...] = ()
+    n_cut: int | None = None
+    n_seen: int | None = None
+    """Documents that the model was trained on."""
 
 
 class Refit(Record):
@@ -155,6 +159,17 @@ class Results(Record):
 
     split: str = "test"
     n_documents: int | None = None
+    """Documents evaluated."""
+    n_available: int | None = None
+    """Documents of the split, of which `n_documents` were sampled."""
+    k: int | None = None
+    """Labels predicted per document."""
+    n_seen: int | None = None
+    """Evaluated documents that the model was trained on."""
+    threshold: float | None = None
+    """For F1 without @k."""
+    remarks: tuple[str, ...] = ()
+    """What to know about the figures before relying on them."""
     evaluation: Evaluation
     timings: dict[str, float | None] = {}
     memory: dict[str, float | None] = {}

@@ -1,6 +1,7 @@
 """What people do wrong or in an unusual order, and what happens then."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 import labelwise as lw
 from cli.commands import labelwise
+from labelwise.cli.main import app
 from labelwise.config import ConfigSource
 
 CSV = "isbn,title,subjects\n1,Fish and chips,cooking|fish\n2,Deep sea fish,fish\n3,Knitting socks,socks\n"
@@ -48,8 +50,39 @@ def test_a_corrected_typo_starts_over_and_is_in_the_log(books):
     assert "P@1" in labelwise("train", "books.yml", cwd=books).out
 
 
-def test_quiet_is_quiet(books):
-    assert labelwise("-q", "train", "books.yml", cwd=books).err == ""
+@pytest.mark.parametrize("arguments", [("-q", "train", "books.yml"), ("train", "-q", "books.yml")])
+def test_quiet_is_quiet(books, arguments):
+    assert labelwise(*arguments, cwd=books).err == ""
+
+
+def test_every_command_accepts_quiet():
+    words = [[command.name] for command in app.registered_commands]
+    for group in app.registered_groups:
+        words += [[group.name, command.name] for command in group.typer_instance.registered_commands]
+    assert len(words) > 20
+    for command in words:
+        assert "-q, --quiet" in labelwise(*command, "--help").out
+
+
+def test_psp_is_explained_after_the_table(tmp_path):
+    (tmp_path / "a.csv").write_text("text,labels\none,a\ntwo,b\nthree,c\n")
+    lw.Popularity().fit(lw.read(tmp_path / "a.csv")).save(tmp_path / "model")
+    done = labelwise("evaluate", "model", "a.csv", "--set", "metrics=[PSP@1]", "--set", "bootstrap=0", cwd=tmp_path)
+    assert re.search(r"^PSP@1 .*\nPSP counts a correct label more the rarer it is", done.out, re.M)
+
+
+def test_a_changed_method_with_old_parameters(tmp_path):
+    (tmp_path / "a.yml").write_text("data: {train: a.csv}\nmodel: {method: linear_tree, trees: 1, branching: 4}\n")
+    full = labelwise("config", "show", "a.yml", cwd=tmp_path).out
+    (tmp_path / "full.yml").write_text(full)
+    done = labelwise("config", "show", "full.yml", "--set", "model.method=mach", cwd=tmp_path, code=2)
+    assert len(done.err.splitlines()) == 1
+    assert re.search(r"model: mach does not have .*trees.*, parameters of linear_tree; remove them", done.err)
+    (tmp_path / "study.yml").write_text("base: a.yml\nvary: {model.method: [linear_tree, linear_flat]}\nmetric: P@1\n")
+    done = labelwise("sweep", "study.yml", cwd=tmp_path, code=2)
+    assert "linear_flat does not have trees, branching" in done.err
+    typo = labelwise("config", "show", "a.yml", "--set", "model.tres=3", cwd=tmp_path, code=2).err
+    assert "model.tres: there is no such key in linear_tree; did you mean 'trees'" in typo
 
 
 @pytest.mark.parametrize(
@@ -69,7 +102,7 @@ def test_what_is_typed_after_set(typed, value):
         ("data: {path: x, text_column: t}\nmodel: {method: popularity}", "it belongs to the section options"),
         ("data: x\nmodel: {method: popularity}", "a section with keys is needed, got 'x'"),
         ("data: {path: x}\nmodel: {meth: popularity}", "`method` is missing (given: meth)"),
-        ("data: {path: x}\nmodel: {method: popularity}\nevaluate: {metrics: [P@50]}", "set evaluate.k to that"),
+        ("data: {path: x}\nmodel: {method: popularity}\nevaluate: {metrics: [P@50], k: 20}", "set evaluate.k to that"),
         ("data: {path: eurlex57}\nmodel: {method: popularity}", "did you mean the data set 'eurlex57k'?"),
         ("data: {train: books.csv}\nmodel: {method: popularity}\nrun: {folder: books.csv/x}", "cannot be used"),
     ],

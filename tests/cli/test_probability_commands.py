@@ -181,10 +181,24 @@ def test_explain_shows_words_and_paths(run, corpus):
     [
         (["a text", "--label", "L99"], "no label 'L99'"),
         (["a text", "--data", "x"], "not both"),
+        ([], "no text given"),
+        ([""], "no text given"),
+        (["-"], "no text given"),
     ],
 )
 def test_mistakes_in_explain_are_told(run, arguments, message):
     assert message in labelwise("explain", run, *arguments, code=2, stdin="").err
+
+
+def test_printed_explanations_are_what_the_command_shows(run):
+    words = "word3x0 word3x1 group0 noise1"
+    found = lw.load(run / "model").explain(words, k=2, terms=3)
+    shown = labelwise("explain", run, words, "-k", "2", "--terms", "3").out
+    assert f"{found}\n" == shown
+    assert shown.startswith(f"{found[0]}\n\n")
+    assert len(repr(found[0])) < 120
+    assert repr(found[0]).startswith("<Explanation: L3   score ")
+    assert repr(found).count("\n") == 1
 
 
 def test_explain_of_documents_and_methods_that_have_none(run, corpus, tmp_path):

@@ -14,13 +14,13 @@ import pytest
 import torch
 from scipy import sparse
 
-from conformance.folder_checks import CHECKS
-from conformance.planted import read_picture
-from conformance.subject import Subject
 from labelwise import registry, store
 from labelwise.config import Config as BaseConfig
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.methods.base import Method
+from labelwise.testing.folder_checks import CHECKS
+from labelwise.testing.planted import read_picture
+from labelwise.testing.subject import Subject
 from labelwise.topk import TopK
 
 WIDTH = 512

@@ -1,6 +1,7 @@
 """Encoders: from folders, from settings, from a saved state; pooling; and what is refused."""
 
 import json
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -292,3 +293,18 @@ def test_a_state_cannot_name_code():
     again = TransformerEncoder.restored(state, encoder.config, Path("state"))
     assert again.backbone.config._attn_implementation in ("sdpa", "eager")
     np.testing.assert_array_equal(encode_texts(again, TEXTS), encode_texts(encoder, TEXTS))
+
+
+def test_a_hub_that_cannot_be_reached_is_one_line(monkeypatch, caplog):
+    def unreachable(*_args, **_options):
+        logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 1s [Retry 1/5].")
+        raise OSError(
+            "We couldn't connect to 'https://hub' to load the files. Check your connection or see 'https://x'"
+        )
+
+    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", unreachable)
+    with caplog.at_level(logging.INFO), pytest.raises(ConfigError) as raised:
+        open_encoder(EncoderConfig(model="nobody/no-such-model"), Strings.of(["a"]), seed=0)
+    assert str(raised.value).endswith("The hub said: We couldn't connect to 'https://hub' to load the files")
+    assert "Retrying" not in caplog.text
+    assert "nobody/no-such-model is no folder" in caplog.text

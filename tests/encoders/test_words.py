@@ -90,8 +90,8 @@ def test_a_stored_vocabulary_comes_back(tmp_path):
 
 
 def table_of(path, **settings):
-    vocabulary, _ = learned(vectors=str(path), **settings)
-    return vocabulary, word_table(vocabulary, seed=0)
+    vocabulary, tokens = learned(vectors=str(path), **settings)
+    return vocabulary, word_table(vocabulary, tokens, None, seed=0)
 
 
 @pytest.mark.parametrize("kind", ["glove", "word2vec", "gzip", "npy"])
@@ -177,11 +177,11 @@ def test_blanks_around_a_line_of_vectors_mean_nothing(tmp_path):
 
 
 def test_random_vectors_depend_on_the_seed_alone():
-    vocabulary, _ = learned(width=8)
-    table = word_table(vocabulary, 1)
+    vocabulary, tokens = learned(width=8)
+    table = word_table(vocabulary, tokens, None, 1)
     assert table.shape == (10, 8)
-    np.testing.assert_array_equal(table, word_table(vocabulary, 1))
-    assert not np.array_equal(table, word_table(vocabulary, 2))
+    np.testing.assert_array_equal(table, word_table(vocabulary, tokens, None, 1))
+    assert not np.array_equal(table, word_table(vocabulary, tokens, None, 2))
 
 
 @pytest.mark.parametrize(

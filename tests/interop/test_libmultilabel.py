@@ -102,7 +102,7 @@ def test_attention_xml_is_taken_over_whole():
                 "metric": "nDCG@3",
             },
         },
-        "evaluate": {"metrics": ["P@1", "nDCG@3", "RP@15", "micro-F1"], "k": 15, "threshold": 0.4},
+        "evaluate": {"metrics": ["P@1", "nDCG@3", "RP@15", "micro-F1"], "threshold": 0.4},
         "calibrate": {"enabled": False},
     }
     assert set(said(found)) == {""}  # only what concerns the whole file

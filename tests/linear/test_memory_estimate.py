@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from conformance.memory import resident_memory
 from labelwise.codes.tree import LabelTree
 from labelwise.features.rows import FeatureRows
 from labelwise.free_memory import free_memory
@@ -15,6 +14,7 @@ from labelwise.linear.memory_estimate import FILLED, STORED, MemoryNeed, cluster
 from labelwise.linear.settings import TrainingSettings
 from labelwise.linear.train_tree import TrainingExamples, train_tree
 from labelwise.parallel import using_threads
+from labelwise.testing.memory import resident_memory
 
 GB = 1 << 30
 

@@ -65,6 +65,7 @@ def cases(draw: st.DrawFn, min_documents: int = 1, max_documents: int = 12) -> C
         pairs = sorted(zip(row, scores, strict=True), key=lambda pair: (-pair[1], pair[0]))
         predicted.append([(label, score / 4) for label, score in pairs])
     truth = [draw(st.sets(labels, max_size=8)) for _ in range(n_documents)]
+    truth[0] = truth[0] if any(truth) else {0}  # without any label there is nothing to evaluate
     n_train = draw(st.integers(3, 500))
     train = draw(st.lists(st.integers(0, n_train), min_size=n_labels, max_size=n_labels))
     return Case(predicted, truth, n_labels, k, train, n_train)

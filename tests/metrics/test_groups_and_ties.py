@@ -84,7 +84,7 @@ def test_ties_that_matter_are_warned_of(caplog):
     assert result.ties == {"P@1": (1.0, 1.0), "P@2": (0.5, 1.0)}
     assert result.ties_cut_off == {"P@1": 0, "P@2": 0}
     assert [record.getMessage() for record in caplog.records] == [
-        "predictions with equal scores: P@2 lies between 50.00 and 100.00 depending on their order"
+        "some labels of a document have equal scores: in another order P@2 could be 50.00 to 100.00"
     ]
 
 

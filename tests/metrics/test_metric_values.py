@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import sparse
 from sklearn.metrics import f1_score, ndcg_score
 
 from labelwise.metrics.evaluate import evaluate
+from labelwise.metrics.streaming import Evaluator
 from labelwise.topk import TopK
 from metrics import brute_force
 from metrics.brute_force import big_case, cases
@@ -94,7 +96,9 @@ def test_documents_without_labels_count_as_zero():
 def test_nothing_in_the_truth_and_nothing_predicted_is_zero_everywhere():
     top = TopK(np.full((3, 2), -1), np.full((3, 2), -np.inf, np.float32))
     names = [f"{kind}@2" for kind in KINDS]
-    result = evaluate(top, [[], [], []], names, train=np.array([5, 1]), train_documents=9)
+    evaluator = Evaluator(names, 2, train=np.array([5, 1]), train_documents=9)
+    evaluator.update(top, sparse.csr_array((3, 2)))
+    result = evaluator.result()
     assert set(result.values.values()) == {0.0}
     assert result.n_without_labels == 3
 

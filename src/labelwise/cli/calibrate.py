@@ -24,7 +24,10 @@ def calibrate_command(
     precision: Annotated[
         float | None, typer.Option(help="Precision to reach at the threshold. Not given: the best micro-F1.")
     ] = None,
-    k: Annotated[int, typer.Option("-k", "--k", help="Predicted labels per document to fit on.")] = 20,
+    k: Annotated[
+        int | None,
+        typer.Option("-k", "--k", help="Predicted labels per document to fit on. Not given: as many as needed."),
+    ] = None,
     format: Annotated[str, typer.Option(help="Format of the data.")] = "auto",
     overrides: ReadSetOption = None,
     force: ForceOption = False,

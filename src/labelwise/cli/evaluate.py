@@ -23,12 +23,12 @@ def evaluate_command(
     """Evaluate a model on labelled documents.
 
     A run is evaluated with its own config. --set takes the fields of a config's evaluate section, e.g.
-    --set metrics=[P@1,PSP@5] --set bootstrap=0, and those of data.options, e.g. --set text_column=title. F1 uses the
-    calibrated threshold unless one is set.
+    --set metrics=[P@1,PSP@5] --set limit=1000 (evaluate a random sample), and those of data.options, e.g.
+    --set text_column=title. F1 uses the calibrated threshold unless one is set.
     """
     from labelwise.atomic import replacing
     from labelwise.cli.sources import refuse_existing
-    from labelwise.cli.tables import show_evaluation
+    from labelwise.cli.tables import show_evaluation, show_remarks
     from labelwise.config import ConfigSource, validated
     from labelwise.data.options import ReadOptions
     from labelwise.methods.base import load
@@ -36,6 +36,7 @@ def evaluate_command(
     from labelwise.runs.evaluate import evaluate_model
     from labelwise.runs.load_data import read_part
     from labelwise.runs.open_model import read_options, section_of_run
+    from labelwise.runs.remarks import evaluation_remarks
 
     source = ConfigSource({}, "evaluate").override(overrides or [])
     reading_fields = {key: value for key, value in source.values.items() if key in ReadOptions.model_fields}
@@ -48,15 +49,19 @@ def evaluate_command(
     measured = evaluate_model(fitted, documents, section)
     evaluation = measured.evaluation.to_dict()
     text = json.dumps(evaluation, indent=1) + "\n"
+    remarks = evaluation_remarks(measured)
     if output == "-":
         echo(text, nl=False)
+        show_remarks(remarks)
         return
     if target is not None:
         with replacing(target) as file:
             file.write(text)
-    rate = len(documents) / max(measured.seconds["predict"], 1e-9)
-    show_evaluation(f"{model} on {documents.name}: {len(documents):,} documents, {rate:,.0f} per second", evaluation)
+    rate = len(measured.test) / max(measured.seconds["predict"], 1e-9)
+    title = f"{model} on {documents.name}: {measured.evaluated} documents, {rate:,.0f} per second"
+    show_evaluation(title, evaluation)
     if section.threshold is None and measured.threshold is not None:
         echo(f"F1 with the calibrated threshold of the model, {measured.threshold:.4g}")
     if measured.unknown.labels:
         echo(str(measured.unknown))
+    show_remarks(remarks)

@@ -41,13 +41,18 @@ def explain_command(
 
     if text is not None and data is not None:
         raise ConfigError("give a TEXT or a document of --data, not both")
+    nothing = "no text given: explain MODEL 'some text', - for standard input, or --data FILE --document 17"
+    if data is None and not (text or "").strip():
+        raise ConfigError(nothing)
     source = ConfigSource({}, "explain").override(overrides or [])
     fitted = load(model)
     given: Any = text
     if data is not None:
         given = _document(model, data, document, split, format, source)
-    elif text in (None, "-"):
+    elif text == "-":
         given = stdin_text("the text")
+        if not given.strip():
+            raise ConfigError(nothing)
     explanations = fitted.explain(given, label or None, k=k, terms=terms)
     if json_output:
         echo_json([one.to_dict() for one in explanations])

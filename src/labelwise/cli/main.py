@@ -34,6 +34,7 @@ from labelwise.cli import (
     sweep,
     train,
 )
+from labelwise.cli.quiet import accept_quiet, be_quiet
 from labelwise.cli.terminal import LogFormatter, echo
 from labelwise.errors import LabelwiseError
 
@@ -61,6 +62,7 @@ app.command("plan")(plan.plan_command)
 app.command("demo")(demo.demo_command)
 app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
+accept_quiet(app)
 
 
 def _print_version(requested: bool) -> None:
@@ -77,9 +79,10 @@ def options(
     """Settings of all commands."""
     del version
     screen = logging.StreamHandler(sys.stderr)
-    screen.setLevel(logging.WARNING if quiet else logging.INFO)
+    screen.setLevel(logging.INFO)
     screen.setFormatter(LogFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[screen])
+    be_quiet(quiet)
 
 
 def main(arguments: list[str] | None = None) -> None:

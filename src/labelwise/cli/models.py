@@ -42,6 +42,9 @@ def models_command(
     echo("\nparameters\n" if rows else "\nNo parameters.")
     for line in table_lines([("name", "default", "meaning"), *rows], width) if rows else ():
         echo(line)
+    for preset, parameters in method_type.presets.items():
+        echo(f"\npreset {preset}")
+        echo(fill(_shown(parameters), width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False))
 
 
 def parameter_rows(config_class: type[BaseModel], given: BaseModel | None, prefix: str = "") -> Iterator[Row]:

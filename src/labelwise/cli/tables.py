@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from labelwise.cli.terminal import echo
-from labelwise.formatting import number, percent, printable
+from labelwise.formatting import counted, percent, printable
+from labelwise.metrics.result import tie_remarks
 from labelwise.run_schema import MODEL, REPORT, RESULTS, Results, read_json
+
+log = logging.getLogger("labelwise")
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
@@ -60,7 +64,10 @@ def show_evaluation(title: str, evaluation: dict[str, Any], baseline: Mapping[st
     print_table(title, columns, rows)
     used = evaluation.get("propensity")
     if used:
+        echo("PSP counts a correct label more the rarer it is in training (propensity scores)")
         echo(f"PSP with A {used['A']:g}, B {used['B']:g}, N {used['N']:,.0f} training documents")
+    for remark in tie_remarks(evaluation.get("ties", {}), evaluation.get("ties_cut_off", {})):
+        echo(remark)
 
 
 def show_calibration(title: str, report: dict[str, Any]) -> None:
@@ -94,10 +101,10 @@ def _threshold_line(report: dict[str, Any]) -> str:
 
 def show_results(run: Path) -> None:
     """Print the results of a run."""
-    if (run / RESULTS).exists():
-        results = read_json(run / RESULTS, Results)
+    results = read_json(run / RESULTS, Results) if (run / RESULTS).exists() else None
+    if results is not None:
         baseline = None if results.baseline is None else results.baseline.values
-        title = f"{run}: {number(results.n_documents)} test documents"
+        title = f"{run}: {counted(results.n_documents, results.n_available)} test documents"
         show_evaluation(title, results.evaluation.model_dump(), baseline)
         if results.calibration is not None:
             echo(_threshold_line(results.calibration.model_dump()))
@@ -106,3 +113,11 @@ def show_results(run: Path) -> None:
     echo(f"model: {run / MODEL}")
     if (run / REPORT).exists():
         echo(f"report: {run / REPORT}")
+    if results is not None:
+        show_remarks(results.remarks)
+
+
+def show_remarks(remarks: Sequence[str]) -> None:
+    """Log what to know about the figures, after they were printed."""
+    for remark in remarks:
+        log.warning("%s", remark)

@@ -33,15 +33,24 @@ def document_hashes(data: Any, kind: str | None = None) -> np.ndarray:
     chosen = kind or next((one for one in KINDS if getattr(data, one) is not None), None)
     if chosen is None:
         return np.empty(0, np.uint64)
-    contents = _contents(getattr(data, chosen))
-    return np.fromiter((_number(content) for content in contents), np.uint64, len(data))
+    return _numbers(_contents(getattr(data, chosen)))
 
 
-def dataset_hash(data: Any, kind: str | None = None) -> str:
-    """One hash of all documents of a `Dataset`, of this type, and of their labels, in order: 16 hexadecimal digits."""
+def dataset_hash(data: Any, hashes: np.ndarray | None = None) -> str:
+    """One hash of all documents of a `Dataset` and of their labels, in order: 16 hexadecimal digits.
+
+    `hashes` are those of the documents, computed here unless given.
+    """
     digest = hashlib.blake2b(digest_size=8)
     labels, names = data.labels, data.label_names.compact()
-    for array in (document_hashes(data, kind), labels.indptr, labels.indices, names.ends, names.buffer, labels.data):
+    for array in (
+        document_hashes(data) if hashes is None else hashes,
+        labels.indptr,
+        labels.indices,
+        names.ends,
+        names.buffer,
+        labels.data,
+    ):
         stored = array.dtype if array.dtype == np.uint8 else "<f4" if array.dtype.kind == "f" else "<i8"
         for begin in range(0, len(array), PIECE):
             digest.update(np.ascontiguousarray(array[begin : begin + PIECE]).astype(stored).data)
@@ -51,17 +60,22 @@ def dataset_hash(data: Any, kind: str | None = None) -> str:
 
 def hash_fraction(text: str, seed: int) -> float:
     """A hash of text and seed as a number in [0, 1)."""
-    return _number(text.encode(), seed) / 2**64
+    return int(_numbers([text.encode()], seed)[0]) / 2**64
 
 
 def hash_fractions(hashes: np.ndarray, seed: int) -> np.ndarray:
     """For each hash a number in [0, 1); different seeds give independent numbers."""
-    return np.fromiter((_number(value, seed) for value in _rows(hashes)), np.uint64, len(hashes)) / 2.0**64
+    return _numbers(_rows(hashes), seed) / 2.0**64
 
 
-def _number(content: Any, seed: int = 0) -> int:
-    digest = hashlib.blake2b(content, digest_size=8, key=seed.to_bytes(8, "little", signed=True)).digest()
-    return int.from_bytes(digest, "little")
+def _numbers(contents: Iterable[Any], seed: int = 0) -> np.ndarray:
+    """One uint64 per content. A prepared hash is copied each time, which takes half the time of making one."""
+    prepared, digests = hashlib.blake2b(digest_size=8, key=seed.to_bytes(8, "little", signed=True)), []
+    for content in contents:
+        one = prepared.copy()
+        one.update(content)
+        digests.append(one.digest())
+    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64, copy=False)
 
 
 def _contents(documents: Any) -> Iterable[Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -33,6 +34,8 @@ try:
     import transformers
 except ImportError:
     raise MissingDependencyError("transformers", "nn", "a text encoder") from None
+
+log = logging.getLogger("labelwise")
 
 TINY_ARCHITECTURE = {
     "model_type": "bert", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
@@ -229,6 +232,8 @@ def open_encoder(config: EncoderConfig, texts: Strings, seed: int) -> Transforme
 
 def _pretrained(config: EncoderConfig) -> TransformerEncoder:
     source, local = encoder_source(config.model)
+    if not local:
+        log.info("encoder: %s is no folder, it is taken from the Hugging Face hub or from the hub's cache", source)
     try:
         with _quiet():
             settings = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
@@ -280,21 +285,23 @@ def _why(source: str, local: bool, error: Exception) -> str:
     if not local:
         return (
             f"{source} is not a folder and could not be downloaded from the Hugging Face hub (no network, or no such "
-            f"model); give the folder of a model on disk. The hub said: {said[:200]}"
+            f"model); give the folder of a model on disk. The hub said: {said.split('. ')[0][:200]}"
         )
     return f"{source} cannot be opened: {said[:300]}"
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the progress bars and log messages of transformers."""
-    logging = transformers.utils.logging
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    """Silence the progress bars and log messages of transformers, and the messages of the hub about each retry."""
+    own, hub = transformers.utils.logging, logging.getLogger("huggingface_hub")
+    level, bars, hub_level = own.get_verbosity(), own.is_progress_bar_enabled(), hub.level
+    own.set_verbosity_error()
+    own.disable_progress_bar()
+    hub.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        logging.set_verbosity(level)
+        own.set_verbosity(level)
+        hub.setLevel(hub_level)
         if bars:
-            logging.enable_progress_bar()
+            own.enable_progress_bar()

@@ -29,11 +29,14 @@ class WordsConfig(Config):
     """Include words of digits only; otherwise they are ignored."""
     vectors: str | None = None
     """File with pretrained vectors: text with a word and its numbers per line (GloVe, word2vec, fastText; also
-    gzip), or a .npy array with `vectors_words`. null draws them at random."""
+    gzip), or a .npy array with `vectors_words`. null: see `initial`."""
     vectors_words: str | None = None
     """With a .npy of vectors: a file with the word of each row, one per line."""
+    initial: Literal["random", "labels"] = "random"
+    """Initial vectors without a file: drawn at random, or computed from the labels that each word occurs with (a
+    truncated SVD), with which networks learn from few documents."""
     width: Annotated[int, Field(ge=1)] | None = None
-    """Dimension of random vectors; null is 300. A file of vectors has its own."""
+    """Dimension of vectors without a file; null is 300. A file of vectors has its own."""
     normalise: bool = False
     """Scale the file's vectors to norm 1."""
     frozen: bool | None = None
@@ -45,10 +48,12 @@ class WordsConfig(Config):
             for field in ("vectors_words", "normalise"):
                 if getattr(self, field):
                     raise ValueError(f"{field} needs a file of vectors: set vectors")
-            if self.frozen:
-                raise ValueError("random vectors cannot be frozen; give a file of vectors")
+            if self.frozen and self.initial == "random":
+                raise ValueError("random vectors cannot be frozen; give a file of vectors, or set initial to labels")
         elif self.width is not None:
-            raise ValueError("width is for random vectors; the file of vectors has its own")
+            raise ValueError("width is for vectors without a file; the file of vectors has its own")
+        elif self.initial != "random":
+            raise ValueError("initial is for vectors without a file; leave out initial or vectors")
         elif (self.vectors_words is not None) != self.vectors.endswith(".npy"):
             raise ValueError("a .npy of vectors and vectors_words go together; a text file has its words inside")
         return self

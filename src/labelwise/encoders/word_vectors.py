@@ -1,4 +1,4 @@
-"""Word vectors of a vocabulary: from a file of pretrained vectors, or at random. Does not import torch.
+"""Word vectors of a vocabulary: from a file of pretrained vectors, from labels, or at random. Does not import torch.
 
 Text files (GloVe, word2vec, fastText) are read line by line and only lines of words in the vocabulary are parsed, so
 that memory grows with the vocabulary, not the file. Words that are not in the file get random vectors of the same
@@ -12,11 +12,12 @@ import logging
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
-from labelwise.encoders.words import Vocabulary
+from labelwise.encoders.label_vectors import label_vectors
+from labelwise.encoders.words import Vocabulary, WordTokens
 from labelwise.errors import DataError
 from labelwise.progress import progress
 
@@ -28,12 +29,18 @@ RANDOM_STD = 0.4
 SHOWN = 40
 
 
-def word_table(vocabulary: Vocabulary, seed: int) -> np.ndarray:
-    """The vectors of the unknown word and all words of the vocabulary, float32 [words + 1, width]."""
+def word_table(vocabulary: Vocabulary, tokens: WordTokens, labels: Any, seed: int) -> np.ndarray:
+    """The vectors of the unknown word and all words of the vocabulary, float32 [words + 1, width].
+
+    `tokens` and `labels` are those of the training documents.
+    """
     config = vocabulary.config
     random = np.random.default_rng(seed)
+    width = config.width or WIDTH
+    if config.vectors is None and config.initial == "labels":
+        return label_vectors(tokens, labels, len(vocabulary), width, RANDOM_STD, seed)
     if config.vectors is None:
-        return random.normal(0, RANDOM_STD, (len(vocabulary), config.width or WIDTH)).astype(np.float32)
+        return random.normal(0, RANDOM_STD, (len(vocabulary), width)).astype(np.float32)
     path = Path(config.vectors).expanduser()
     rows, vectors = _from_array(path, vocabulary) if path.suffix == ".npy" else _from_text(path, vocabulary)
     if len(rows) == 0:

@@ -341,9 +341,6 @@ def _convert_metrics(conversion: ConfigConversion, threshold: float | None) -> N
         conversion.defaults_used.append("evaluate.metrics P@1, P@3, P@5")
     if kept:
         conversion.put("evaluate.metrics", kept, "monitor_metrics")
-    deepest = max((parse_metric(name).k or 0 for name in kept), default=0)
-    if deepest > 10:
-        conversion.put("evaluate.k", deepest, "monitor_metrics")
     if any("@" not in name for name in kept):
         conversion.put("evaluate.threshold", threshold, "metric_threshold")
         conversion.put("calibrate.enabled", False)  # the threshold is one of raw scores

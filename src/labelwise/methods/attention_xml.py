@@ -46,6 +46,16 @@ class AttentionXML(WordNetworkMethod):
     """A label tree with a BiLSTM and label-wise attention at each level: for long texts and many labels."""
 
     name = "attention_xml"
+    presets = {
+        "cpu": {
+            "words": {"max_length": 150, "initial": "labels", "width": 100},
+            "recurrent": {"width": 128},
+            "hidden": [128],
+            "cluster_size": 16,
+            "beam_width": 16,
+            "training": {"epochs": 5, "batch_size": 32, "optimiser": {"rate": 2e-3}},
+        }
+    }
     good_for = "long texts and tens of thousands of documents or more, with a GPU"
     speed = "hours on a CPU, minutes to hours on a GPU"
 

@@ -7,6 +7,7 @@ the same for all. What only some methods can do is in `capabilities.py`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 
 from labelwise import store
 from labelwise.data.dataset import Dataset
+from labelwise.data.document_hash import document_hashes
 from labelwise.errors import ConfigError, DataError, NotFittedError
 from labelwise.fit_context import FitContext, limited_time
 from labelwise.methods.calibration import Calibration
@@ -34,7 +36,15 @@ from labelwise.methods.model_folder import (
     write_calibration,
     write_model,
 )
-from labelwise.methods.predictions import check_scores, checked_k, checked_limits, limited
+from labelwise.methods.predictions import (
+    CALIBRATION_K,
+    check_scores,
+    checked_k,
+    checked_limits,
+    k_from_data,
+    limited,
+)
+from labelwise.methods.training_documents import TrainingDocuments
 from labelwise.registry import method_class
 from labelwise.run_schema import model_folder
 from labelwise.strings import Strings
@@ -45,15 +55,17 @@ if TYPE_CHECKING:
     from labelwise.methods.explanation import Explanation
     from labelwise.methods.threshold import CalibrationReport
 
+log = logging.getLogger("labelwise")
+
 
 class Method(Estimator, Capabilities):
     """Base class of all methods.
 
     Parameters are the fields of the nested `Config`, given by keyword and checked at once. After `fit` or `load`:
-    ``label_names_``, ``label_texts_`` (or None), ``label_counts_`` (training documents per label), ``n_documents_`` and
-    ``n_features_in_`` (None when the model reads texts), ``card_`` (data, date and versions, scores of its run). After
-    `calibrate`: ``calibration_`` and ``threshold_``, both None before; setting ``calibration_`` to None restores the
-    plain scores.
+    ``label_names_``, ``label_texts_`` (or None), ``label_counts_`` (training documents per label), ``n_documents_``,
+    ``n_features_in_`` (None when the model reads texts), ``trained_on_`` (hashes of the training documents; None for
+    older folders), ``card_`` (data, date and versions, scores of its run). After `calibrate`: ``calibration_`` and
+    ``threshold_``, both None before; setting ``calibration_`` to None restores the plain scores.
     """
 
     name: ClassVar[str]
@@ -68,6 +80,7 @@ class Method(Estimator, Capabilities):
     label_texts_: Strings | None
     label_counts_: np.ndarray
     n_documents_: int
+    trained_on_: TrainingDocuments | None = None
     feature_width_: FeatureWidth | None
     input_: str
     calibration_: Calibration | None = None
@@ -121,7 +134,9 @@ class Method(Estimator, Capabilities):
         self.label_texts_ = dataset.label_texts
         self.label_counts_ = dataset.label_counts()
         self.n_documents_ = len(dataset)
-        self.card_ = card_of(self, dataset, kind)
+        hashes = document_hashes(dataset, kind)
+        self.trained_on_ = TrainingDocuments.of(dataset.labels, hashes if self.learns else hashes[:0])
+        self.card_ = card_of(self, dataset, hashes)
         return self
 
     def predict(
@@ -194,7 +209,7 @@ class Method(Estimator, Capabilities):
     # --- probabilities and explanations ---
 
     def calibrate(
-        self, data: Any, labels: Any = None, *, k: int = 20, precision: float | None = None
+        self, data: Any, labels: Any = None, *, k: int | None = None, precision: float | None = None
     ) -> CalibrationReport:
         """Fit the calibration of scores to probabilities, and choose a threshold; the ranking does not change.
 
@@ -203,7 +218,8 @@ class Method(Estimator, Capabilities):
         data, labels
             Held-out documents with their labels, as in `fit`; neither training nor test documents.
         k
-            Predicted labels per document to calibrate on.
+            Predicted labels per document to calibrate on. None: 20 or, if the training documents have more labels, as
+            many as 99 % of them have, and for each document all labels that reach the threshold.
         precision
             Choose the threshold with this precision. None: the one with the best micro-F1.
 
@@ -212,16 +228,27 @@ class Method(Estimator, Capabilities):
         CalibrationReport
             Threshold, expected precision and recall, and calibration error before and after; `print` shows a summary.
         """
-        from labelwise.methods.threshold import calibrate
+        from labelwise.methods.threshold import calibrated
+        from labelwise.metrics.evaluate import check_truth
 
         self._check_fitted()
         dataset = as_dataset(data, labels, (self.input_,), self.label_names_).align(self.label_names_)
         if len(dataset) == 0:
             raise DataError(f"{dataset.name}: there are no documents to calibrate on")
-        count = checked_k(k)
-        top = predict_in_blocks(lambda part: self._ranked(self._as_documents(part), count), dataset, "calibrating")
-        self.calibration_, report = calibrate(top, dataset, precision)
+        check_truth(dataset.labels, dataset.name)
+        count = k_from_data(CALIBRATION_K, self.trained_on_) if k is None else checked_k(k)
+
+        def ranked(rows: np.ndarray | None, k: int) -> TopK:
+            chosen = dataset if rows is None else dataset.take(rows)
+            return predict_in_blocks(lambda part: self._ranked(self._as_documents(part), k), chosen, "calibrating")
+
+        n_labels = len(self.label_names_)
+        self.calibration_, report = calibrated(ranked, dataset, count, precision, None if k is not None else n_labels)
+        if self.trained_on_ is not None:
+            report = replace(report, n_seen=self.trained_on_.overlap(dataset, self.input_).seen)
         self.card_ = self.card_.model_copy(update={"calibration": CalibrationNote.of(report, dataset.name)})
+        for remark in report.remarks():
+            log.warning("calibration: %s", remark)
         return report
 
     @property
@@ -297,7 +324,10 @@ class Method(Estimator, Capabilities):
         for kind in self.inputs:
             if getattr(dataset, kind) is not None:
                 return kind
-        raise DataError(f"{dataset.name}: {self.name} needs {' or '.join(self.inputs)}, the data has none")
+        hint = ""
+        if self.inputs == ("features",) and dataset.texts is not None:
+            hint = "; texts become features with labelwise.features.tfidf.Tfidf, or inside the method with TextFeatures"
+        raise DataError(f"{dataset.name}: {self.name} needs {' or '.join(self.inputs)}, the data has none{hint}")
 
     # --- hooks of a method ---
 
@@ -327,7 +357,7 @@ class Method(Estimator, Capabilities):
             self.card_ = self.card_.model_copy(update={"calibration": None})
         model = SavedModel(
             self.config, labels, self.input_, self.n_documents_, self.feature_width_, self._state(),
-            self.calibration_, self.card_,
+            self.calibration_, self.trained_on_, self.card_,
         )  # fmt: skip
         write_model(self.name, model, path, force)
 
@@ -348,7 +378,8 @@ class Method(Estimator, Capabilities):
         model.label_names_, model.label_texts_, model.label_counts_ = labels.names, labels.texts, labels.counts
         model.input_, model.n_documents_, model.feature_width_ = saved.input, saved.n_documents, saved.width
         model._restore(saved.state, folder.path / STATE_FILE)
-        model.calibration_, model.card_, model._loaded_from = saved.calibration, saved.card, folder.path
+        model.calibration_, model.trained_on_ = saved.calibration, saved.trained_on
+        model.card_, model._loaded_from = saved.card, folder.path
         return model
 
 

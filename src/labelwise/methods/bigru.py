@@ -43,6 +43,14 @@ class BiGRU(WordNetworkMethod):
     """A BiGRU that scores all labels, with label-wise attention or without: the baseline of attention_xml."""
 
     name = "bigru"
+    presets = {
+        "cpu": {
+            "words": {"max_length": 150, "initial": "labels", "width": 100},
+            "recurrent": {"width": 128},
+            "attention": "none",
+            "training": {"epochs": 5, "batch_size": 32, "optimiser": {"rate": 2e-3}},
+        }
+    }
     good_for = "a neural baseline with up to some thousand labels"
     speed = "hours on a CPU, minutes on a GPU"
 

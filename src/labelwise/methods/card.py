@@ -26,6 +26,8 @@ from labelwise.registry import installed_versions, method_package
 from labelwise.run_schema import Record
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from labelwise.methods.base import Method
     from labelwise.methods.threshold import CalibrationReport
     from labelwise.metrics.evaluate import Evaluation
@@ -136,11 +138,11 @@ class Card(Record):
         return self.model_copy(update={"changes": (*self.changes, Change(at=now(), what=what))})
 
 
-def card_of(method: Method, data: Dataset, kind: str) -> Card:
-    """The card of a model that has just been trained on this data."""
+def card_of(method: Method, data: Dataset, hashes: np.ndarray) -> Card:
+    """The card of a model that has just been trained on this data, given the hashes of the documents."""
     plugin = method_package(method.name)
     packages = [*CORE_PACKAGES, *method.needs, *([plugin[0]] if plugin else [])]
-    about = TrainingData(name=data.name, hash=dataset_hash(data, kind), documents=len(data), labels=data.n_labels)
+    about = TrainingData(name=data.name, hash=dataset_hash(data, hashes), documents=len(data), labels=data.n_labels)
     return Card(created=now(), data=about, packages=installed_versions(packages))
 
 

@@ -15,6 +15,7 @@ from labelwise.config import Config as BaseConfig
 from labelwise.config import validated
 from labelwise.errors import ConfigError, DataError, NotFittedError
 from labelwise.methods.predictions import checked_k
+from labelwise.methods.presets import PRESET, with_preset
 from labelwise.methods.signature import documented, signature_of
 from labelwise.strings import Strings
 from labelwise.topk import TopK
@@ -30,6 +31,8 @@ class Estimator:
 
     Config: ClassVar[type[BaseConfig]] = BaseConfig
     """The parameters; each method has its own nested class."""
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Named sets of parameters, such as `cpu`; see `presets.py`."""
 
     label_names_: Strings
     calibration_: Any = None
@@ -44,6 +47,11 @@ class Estimator:
         self._params: dict[str, Any] = {}
         self.config: Any = self.Config()
         self._configure(params)
+
+    @classmethod
+    def from_preset(cls, preset: str, **params: Any) -> Self:
+        """A method with the parameters of a preset, such as `cpu`, and those given, which win."""
+        return cls(**with_preset(cls, {**params, PRESET: preset}))  # type: ignore[bad-argument-type]
 
     # --- parameters ---
 

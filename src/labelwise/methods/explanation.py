@@ -10,6 +10,7 @@ import numpy as np
 
 from labelwise.codes.label_path import LabelPath, PathStep
 from labelwise.errors import ConfigError, DataError, did_you_mean
+from labelwise.methods.explanation_text import explanation_lines, short_explanation
 from labelwise.methods.inputs import as_documents
 from labelwise.topk import NO_LABEL, TopK
 
@@ -46,7 +47,7 @@ class TreePath:
     """Whether the beam search reached the label."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
     """Why a document gets a label, or not. Margin, bias and terms are means over the trees and add up as in one."""
 
@@ -67,10 +68,24 @@ class Explanation:
         """As plain values for JSON."""
         return asdict(self)
 
+    def __repr__(self) -> str:
+        return f"<Explanation: {short_explanation(self)}>"
 
-def explanations(
-    model: Method, document: Any, labels: Sequence[str] | None, k: int, terms: int | None
-) -> list[Explanation]:
+    def __str__(self) -> str:
+        return "\n".join(explanation_lines(self))
+
+
+class Explanations(list[Explanation]):
+    """The explanations of one document; `print` shows them as the command line does."""
+
+    def __repr__(self) -> str:
+        return "[" + ",\n ".join(map(repr, self)) + "]"
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self))
+
+
+def explanations(model: Method, document: Any, labels: Sequence[str] | None, k: int, terms: int | None) -> Explanations:
     """What `Method.explain` returns."""
     if terms is not None and terms < 0:
         raise ConfigError(f"terms must be 0 or more, got {terms}")
@@ -82,7 +97,7 @@ def explanations(
     ids = top.ids[0][top.ids[0] != NO_LABEL] if labels is None else _ids(model, labels)
     scores = dict(zip(top.ids[0].tolist(), top.scores[0].tolist(), strict=True))
     trees = model._explain(data, ids)
-    results = []
+    results = Explanations()
     for index, label in enumerate(ids.tolist()):
         paths = [paths[index] for paths in trees]
         score = scores.get(label)

@@ -28,6 +28,7 @@ from labelwise.linear.trees import LinearTrees
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
 from labelwise.methods.label_filter import LabelFilter
+from labelwise.methods.text_features import TextFeatures
 from labelwise.result_fields import PART, Decides, deciding_fields
 from labelwise.topk import TopK
 
@@ -36,7 +37,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**31)]
 TimeLimit = Annotated[Annotated[float, Field(gt=0)] | None, Decides.END]
 
 
-class LinearMethod(Method):
+class LinearMethod(TextFeatures, Method):
     """A method with `LinearTrees`; its `_fit` trains them, and fits the TF-IDF if it reads texts.
 
     Its Config has `tfidf`, `solver`, `relevance`, `post_processor`, `precision`, `memory` and `seed`.
@@ -47,7 +48,6 @@ class LinearMethod(Method):
     explains = True
     shrinks = True
 
-    tfidf_: Tfidf | None
     linear_: LinearTrees
 
     @property
@@ -98,13 +98,11 @@ class LinearMethod(Method):
         return None if self.tfidf_ is None or self.tfidf_.config.hash_bits else self.tfidf_.readable_terms(columns)
 
     def _state(self) -> dict[str, np.ndarray]:
-        words = {} if self.tfidf_ is None else self.tfidf_.for_model()
-        return words | self.linear_.state()
+        return self.features_state() | self.linear_.state()
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
-        self.tfidf_ = Tfidf.of_model(self.config.tfidf, tensors, path) if self.input_ == "texts" else None
-        n_features = self.tfidf_.n_features if self.tfidf_ else int(self.n_features_in_ or 0)
-        self.linear_ = LinearTrees.restored(tensors, n_features, len(self.label_names_), path)
+        self.restore_features(tensors, path)
+        self.linear_ = LinearTrees.restored(tensors, self.feature_count, len(self.label_names_), path)
 
 
 def training_features(data: Dataset, tfidf: Tfidf | None) -> OrderedFeatures:

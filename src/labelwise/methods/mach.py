@@ -19,7 +19,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -30,13 +30,13 @@ from labelwise.codes.repartition import RepartitionConfig
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, ModelFormatError, import_required
-from labelwise.features.rows import as_csr
-from labelwise.features.tfidf import LINEAR_TFIDF, Tfidf, TfidfConfig
+from labelwise.features.tfidf import LINEAR_TFIDF, TfidfConfig
 from labelwise.features.word_analysis import WordAnalysis
 from labelwise.fit_context import FitContext, limited_time
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
 from labelwise.methods.label_filter import LabelFilter
+from labelwise.methods.text_features import TextFeatures
 from labelwise.networks.settings import Count, OptimiserConfig, Positive, ScheduleConfig, TrainingConfig
 from labelwise.result_fields import PART, Decides, deciding_json
 from labelwise.store import get_tensor
@@ -78,7 +78,7 @@ class CandidatesConfig(BaseConfig):
     """Minimum number of tables in which a label must be a candidate to be scored."""
 
 
-class Mach(Method):
+class Mach(TextFeatures, Method):
     """Labels hashed into buckets: memory that does not grow with the labels, training without communication."""
 
     name = "mach"
@@ -90,6 +90,7 @@ class Mach(Method):
     validates = True
     chooses_labels = True
     trains_in_parts = True
+    presets = {"cpu": {"repetitions": 4, "buckets": 300, "training": {"batch_size": 64}}}
 
     class Config(BaseConfig):
         """Parameters."""
@@ -156,7 +157,6 @@ class Mach(Method):
             """How the scores of a label's buckets are combined."""
             return self.score or ("logits" if self.loss == "bce" else "unbiased")
 
-    tfidf_: Tfidf | None
     repetitions_: list[Repetition]
     _decoder: BucketDecoder
 
@@ -228,11 +228,10 @@ class Mach(Method):
         from labelwise.training.repetitions import RepetitionTraining
 
         config = self.config
-        self.tfidf_ = Tfidf(config.tfidf) if kind == "texts" else None
-        features = self._features(data, fit=True)
+        features = self.learn_features(data, kind)
         held_out = None
         if valid is not None and config.training.validate_every is not None:
-            held_out = self._features(valid, fit=False), valid.labels
+            held_out = self.features_of(valid), valid.labels
         elsewhere = {"training": True, "lookups": True}  # in the fingerprint separately, lookups by content
         settings = deciding_json(config, PART, elsewhere)
         if config.loss == "softmax":
@@ -247,12 +246,6 @@ class Mach(Method):
             RepetitionData(features, data.labels, held_out), self._sizes(features.shape[1]), config.loss,
             config.training, tables, self._feature_tables(features.shape[1]), settings, context, config.repartition,
         )  # fmt: skip
-
-    def _features(self, data: Dataset | Documents, fit: bool) -> Any:
-        if self.tfidf_ is None:
-            return as_csr(data.features)
-        texts = data.texts or ()
-        return self.tfidf_.fit_transform(texts) if fit else self.tfidf_.transform(texts)
 
     def _sizes(self, n_features: int) -> NetworkShape:
         from labelwise.networks.bucket_networks import NetworkShape
@@ -272,10 +265,6 @@ class Mach(Method):
         if config.feature_hashing is None:
             return None
         return BucketTables(n_features, config.feature_hashing, tuple(range(config.repetitions)))
-
-    @property
-    def _n_features(self) -> int:
-        return self.tfidf_.n_features if self.tfidf_ is not None else int(self.n_features_in_ or 0)
 
     def _built_decoder(self, n_labels: int, n_features: int) -> BucketDecoder:
         """Search and networks of the repetitions, for prediction."""
@@ -301,7 +290,7 @@ class Mach(Method):
         return Decoding(config.aggregation, "sigmoid" if config.loss == "bce" else "softmax", candidates)
 
     def _predict(self, data: Documents, k: int) -> TopK:
-        return self._decoder.best(self._features(data, fit=False), k, self.decoding)
+        return self._decoder.best(self.features_of(data), k, self.decoding)
 
     def _predict_chosen(self, data: Documents, k: int, chosen: LabelFilter) -> TopK:
         """Restricted to some labels the search is exact; with weights, all of their scores are computed."""
@@ -309,14 +298,13 @@ class Mach(Method):
         k = k if labels is None else min(k, len(labels))
         if chosen.weights is not None and labels is None:
             labels = np.arange(len(chosen.weights))
-        return self._decoder.best(self._features(data, fit=False), k, self.decoding, labels, chosen.weights)
+        return self._decoder.best(self.features_of(data), k, self.decoding, labels, chosen.weights)
 
     # --- files ---
 
     def _state(self) -> dict[str, np.ndarray]:
         state = {"repetitions": np.array([one.number for one in self.repetitions_], np.int64)}
-        if self.tfidf_ is not None:
-            state |= self.tfidf_.for_model()
+        state |= self.features_state()
         for one in self.repetitions_:
             state |= one.to_tensors(f"repetition{one.number}.")
         return state
@@ -325,8 +313,8 @@ class Mach(Method):
         import_required(self.name, "nn", "torch")
         from labelwise.networks.bucket_networks import Repetition
 
-        self.tfidf_ = Tfidf.of_model(self.config.tfidf, tensors, path) if self.input_ == "texts" else None
-        n_features = self._n_features
+        self.restore_features(tensors, path)
+        n_features = self.feature_count
         numbers = get_tensor(tensors, "repetitions", path)
         if (
             numbers.ndim != 1
@@ -362,6 +350,6 @@ class Mach(Method):
             raise ConfigError(f"repetitions: choose some of {sorted(held)}, got {list(numbers)}")
         other = copy(self)
         other.repetitions_ = [held[number] for number in dict.fromkeys(numbers)]
-        other._decoder = other._built_decoder(len(self.label_names_), self._n_features)
+        other._decoder = other._built_decoder(len(self.label_names_), self.feature_count)
         log.info("%d of %d repetitions are used", len(other.repetitions_), self.config.repetitions)
         return other

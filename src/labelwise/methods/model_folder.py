@@ -17,11 +17,13 @@ from labelwise.methods.calibration import Calibration
 from labelwise.methods.card import Card, read_card, write_card
 from labelwise.methods.feature_width import FeatureWidth
 from labelwise.methods.label_file import ModelLabels
+from labelwise.methods.training_documents import TrainingDocuments
 from labelwise.registry import method_package
 
 STATE_FILE = "state.safetensors"
 CONFIG_FILE = "config.json"
 CALIBRATION_FILE = "calibration.safetensors"
+TRAINING_FILE = "training.safetensors"
 PACKAGE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._+!-]{0,98}[A-Za-z0-9])?")
 """Names and versions of packages; anything else in a manifest is not repeated in a message."""
 
@@ -40,6 +42,8 @@ class SavedModel:
     state: Mapping[str, np.ndarray]
     """What was learned."""
     calibration: Calibration | None
+    trained_on: TrainingDocuments | None
+    """None in older folders."""
     card: Card
 
 
@@ -61,6 +65,8 @@ def write_model(method: str, model: SavedModel, path: str | Path, force: bool) -
         folder.write_json(CONFIG_FILE, model.config.model_dump(mode="json"))
         model.labels.write(folder)
         folder.write_tensors(STATE_FILE, model.state)
+        if model.trained_on is not None:
+            folder.write_tensors(TRAINING_FILE, model.trained_on.to_tensors())
         write_card(model.card, folder)
         if model.calibration is not None:
             folder.write_tensors(CALIBRATION_FILE, model.calibration.to_tensors())
@@ -124,5 +130,10 @@ def read_model(folder: store.Folder, config_class: type[Config], inputs: Sequenc
     state = folder.tensors(STATE_FILE)
     if folder.verify:
         store.check_weights(state, folder.path / STATE_FILE)
+    trained_on = None
+    if TRAINING_FILE in manifest["files"]:
+        path = folder.path / TRAINING_FILE
+        trained_on = TrainingDocuments.from_tensors(folder.tensors(TRAINING_FILE), path, folder.verify)
     kind, n_documents = manifest["input"], manifest["n_documents"]
-    return SavedModel(config, labels, kind, n_documents, width, state, read_calibration(folder), read_card(folder))
+    calibration, card = read_calibration(folder), read_card(folder)
+    return SavedModel(config, labels, kind, n_documents, width, state, calibration, trained_on, card)

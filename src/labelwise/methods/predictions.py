@@ -10,12 +10,25 @@ from typing import Any
 import numpy as np
 
 from labelwise.errors import ConfigError, ModelFormatError, NotFittedError
+from labelwise.methods.training_documents import TrainingDocuments
 from labelwise.topk import NO_LABEL, TopK
 
-DEFAULT_K = 10
+DEFAULT_K, CALIBRATION_K = 10, 20
 MAX_K = 100_000
 FIRST_K = 16
 """Labels per document that are ranked first when only a threshold is given; doubled for documents that need more."""
+MOST_LABELS = 1000
+"""Limit of the labels per document that calibration and evaluation rank in search of all that reach a threshold."""
+MOST_FROM_DATA = 100
+"""Limit of the k that follows from the training data."""
+
+Ranked = Callable[[np.ndarray | None, int], TopK]
+"""Returns the best k labels of some documents, given by index (None: of all)."""
+
+
+def k_from_data(least: int, trained_on: TrainingDocuments | None) -> int:
+    """Labels to rank per document: as many as nearly all training documents have, from `least` to 100."""
+    return max(least, 0 if trained_on is None else min(trained_on.labels_per_document, MOST_FROM_DATA))
 
 
 def checked_k(k: Any) -> int:
@@ -44,48 +57,53 @@ def checked_limits(k: Any, threshold: Any, calibrated: float | None) -> tuple[in
 
 
 def limited(
-    ranked: Callable[[np.ndarray | None, int], TopK],
+    ranked: Ranked,
     k: int | None,
     threshold: float | None,
     n_documents: int,
     n_labels: int,
 ) -> TopK:
-    """The best k labels, or those that reach the threshold, or the labels that satisfy both.
-
-    `ranked(rows, k)` returns the best k labels of some documents (None: of all).
-    """
+    """The best k labels, or those that reach the threshold, or the labels that satisfy both."""
     if k is None and threshold is not None:
         return _all_above(ranked, threshold, n_documents, n_labels)
     top = ranked(None, k or DEFAULT_K)
     return top if threshold is None else top.above(threshold)
 
 
-def _all_above(
-    ranked: Callable[[np.ndarray | None, int], TopK], threshold: float, n_documents: int, n_labels: int
+def _all_above(ranked: Ranked, threshold: float, n_documents: int, n_labels: int) -> TopK:
+    """Every label that reaches the threshold, in as many columns as the document with most labels needs."""
+    top = best_and_reaching(ranked, FIRST_K, threshold, n_documents, n_labels)
+    if top.k == MAX_K < n_labels and len(_reaching(top, threshold)):
+        raise ConfigError(
+            f"more than {MAX_K:,} labels of a document reach the threshold {threshold:g}; give a higher one, or k"
+        )
+    above = top.above(threshold)
+    return above.head(max(1, int((above.ids != NO_LABEL).sum(1).max(initial=0))))
+
+
+def best_and_reaching(
+    ranked: Ranked, k: int, threshold: float, n_documents: int, n_labels: int, most: int = MAX_K
 ) -> TopK:
-    """Every label that reaches the threshold, in as many columns as the document with most labels needs.
+    """The best k labels per document, and all further ones that reach the threshold, at most `most`.
 
     Only documents whose last label still reaches the threshold are ranked again, with twice as many labels.
     """
-    k = min(FIRST_K, n_labels)
-    first = ranked(None, k)
-    rounds, pending = [(np.arange(n_documents), first)], _reaching(first, threshold)
-    while len(pending) and k < n_labels:
-        if k == MAX_K:
-            raise ConfigError(
-                f"more than {MAX_K:,} labels of a document reach the threshold {threshold:g}; give a higher one, or k"
-            )
-        k = min(2 * k, n_labels, MAX_K)
+    top = ranked(None, k)
+    rounds: list[tuple[np.ndarray | None, TopK]] = [(None, top)]
+    pending = _reaching(top, threshold)
+    while len(pending) and k < min(n_labels, most):
+        k = min(2 * k, n_labels, most)
         top = ranked(pending, k)
         rounds.append((pending, top))
         pending = pending[_reaching(top, threshold)]
-    above = [(rows, top.above(threshold)) for rows, top in rounds]
-    width = max(1, *(int((top.ids != NO_LABEL).sum(1).max(initial=0)) for _, top in above))
-    ids = np.full((n_documents, width), NO_LABEL, first.ids.dtype)
-    scores = np.full((n_documents, width), -np.inf, first.scores.dtype)
-    for rows, top in above:
-        ids[rows, : top.k], scores[rows, : top.k] = top.ids[:, :width], top.scores[:, :width]
-    return TopK(ids, scores, first.label_names)
+    if len(rounds) == 1:
+        return top
+    ids = np.full((n_documents, k), NO_LABEL, top.ids.dtype)
+    scores = np.full((n_documents, k), -np.inf, top.scores.dtype)
+    for rows, top in rounds:
+        chosen = slice(None) if rows is None else rows
+        ids[chosen, : top.k], scores[chosen, : top.k] = top.ids, top.scores
+    return TopK(ids, scores, top.label_names)
 
 
 def _reaching(top: TopK, threshold: float) -> np.ndarray:

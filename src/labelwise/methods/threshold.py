@@ -14,10 +14,15 @@ import numpy as np
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, DataError
 from labelwise.methods.calibration import Calibration
+from labelwise.methods.predictions import MOST_LABELS, Ranked
+from labelwise.methods.training_documents import Overlap
 from labelwise.topk import NO_LABEL, TopK
 
 FOLDS = 5
 BINS = 10
+SEEN_IN_TRAINING = (
+    "the model has seen them with their labels, so probabilities, threshold and expected figures are too high"
+)
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,7 @@ class CalibrationReport:
     n_true: int
     """Number of true labels, including those never predicted."""
     k: int
+    """Predicted labels per document; without a given k more where more reach the threshold."""
     wanted_precision: float | None
     """The requested precision. None: the threshold has the best micro-F1."""
     reached: bool
@@ -54,6 +60,10 @@ class CalibrationReport:
     error_after: float
     before: tuple[ReliabilityBin, ...]
     after: tuple[ReliabilityBin, ...]
+    n_cut: int = 0
+    """Documents in which the last of the k labels reaches the threshold, so that others may reach it too."""
+    n_seen: int | None = None
+    """Documents that the model was trained on; None if it does not know its training documents."""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values for JSON."""
@@ -61,6 +71,7 @@ class CalibrationReport:
             **vars(self),
             "before": [vars(one) for one in self.before],
             "after": [vars(one) for one in self.after],
+            "remarks": self.remarks(),
         }
 
     def __str__(self) -> str:
@@ -72,6 +83,18 @@ class CalibrationReport:
             f"{self.recall:.3f}, micro-F1 {self.f1:.3f}; calibration error {self.error_after:.4f}{before}; from "
             f"{self.n_documents:,} documents, {self.n_pairs:,} predicted labels"
         )
+
+    def remarks(self) -> list[str]:
+        """What to know about threshold and figures before relying on them, in words."""
+        found = []
+        if self.n_seen:
+            found.append(Overlap(self.n_documents, self.n_seen).remark(SEEN_IN_TRAINING))
+        if self.n_cut:
+            found.append(
+                f"in {self.n_cut:,} of {self.n_documents:,} documents all {self.k} predicted labels reach the "
+                "threshold and so may others that the figures do not count; without k as many labels as needed are used"
+            )
+        return found
 
 
 @dataclass(frozen=True)
@@ -113,6 +136,33 @@ def calibrate(top: TopK, truth: Dataset, precision: float | None = None) -> tupl
         _error(before) if before else None, _error(after), before, after,
     )  # fmt: skip
     return replace(whole, threshold=threshold, expected=expected), report
+
+
+def calibrated(
+    ranked: Ranked, truth: Dataset, k: int, precision: float | None, n_labels: int | None
+) -> tuple[Calibration, CalibrationReport]:
+    """`calibrate` on the best k labels per document and, if `n_labels` is given, all others that reach the threshold.
+
+    Documents whose last label reaches the threshold are ranked again with twice as many labels, so that threshold and
+    figures are those of predictions that only the threshold cuts.
+    """
+    top, depths, width = ranked(None, k), np.full(len(truth), k), k
+    while True:
+        calibration, report = calibrate(top, truth, precision)
+        cut = _cut(top, depths, calibration)
+        if width >= min(n_labels or 0, MOST_LABELS) or not len(cut):
+            return calibration, replace(report, k=k, n_cut=0 if width == n_labels else len(cut))
+        width = min(2 * width, n_labels or 0, MOST_LABELS)
+        deeper, top = ranked(cut, width), top.padded(width)
+        top.ids[cut], top.scores[cut], depths[cut] = deeper.ids, deeper.scores, width
+
+
+def _cut(top: TopK, depths: np.ndarray, calibration: Calibration) -> np.ndarray:
+    """The documents whose last label reaches the threshold, given how many labels each was ranked for."""
+    last = np.arange(len(top)), depths - 1
+    filled = top.ids[last] != NO_LABEL
+    scores = np.where(filled, top.scores[last], calibration.scores[0])
+    return np.flatnonzero(filled & (calibration.transform(scores).astype(np.float32) >= calibration.threshold))
 
 
 def choose_threshold(

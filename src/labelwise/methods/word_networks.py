@@ -94,7 +94,8 @@ class WordNetworkMethod(Method):
         check_installed(self.name, "nn", *self.needs)
         vectors = self.config.words.vectors
         if vectors is not None and not Path(vectors).expanduser().exists():
-            raise DataError(f"{vectors}: there is no such file of vectors")
+            glove = "; GloVe's are at nlp.stanford.edu/projects/glove" if Path(vectors).name.startswith("glove") else ""
+            raise DataError(f"{vectors}: there is no such file of vectors{glove}")
 
     # --- predict ---
 
@@ -203,7 +204,7 @@ def word_data(config: Any, data: Dataset, valid: Dataset | None) -> WordData:
     elsewhere = {"training": True}  # the loop adds it
     identity = deciding_json(config, PART, elsewhere)
     vocabulary, tokens = Vocabulary.learned(train.texts or Strings.of(()), config.words)
-    vectors = torch.from_numpy(word_table(vocabulary, training.seed))
+    vectors = torch.from_numpy(word_table(vocabulary, tokens, train.labels, training.seed))
     valid_data = None
     if held_out is not None:
         valid_data = TreeData(vocabulary.encode(held_out.texts or Strings.of(())), held_out.labels)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from labelwise.errors import ConfigError
+from labelwise.errors import ConfigError, DataError
 from labelwise.metrics.inputs import TrainingCounts, common_labels
 from labelwise.metrics.names import default_metrics
 from labelwise.metrics.result import Evaluation
@@ -52,10 +52,12 @@ def evaluate(
 
     Notes
     -----
+    A truth without any label is an error.
     The rules for ties, documents without labels, unseen labels and short lists are in docs/metrics.md.
     """
     counts = None if train is None else TrainingCounts.of(train, train_documents)
     common = common_labels(top, truth, 0 if counts is None else len(counts.counts))
+    check_truth(common.labels)
     if counts is not None:
         counts = counts.within(common)
     if metrics is None:
@@ -79,3 +81,12 @@ def evaluate(
     )
     evaluator.update(top, common.labels)
     return evaluator.result()
+
+
+def check_truth(labels: Any, name: str = "the truth") -> None:
+    """Refuse documents of which none has a label: all metrics would be 0."""
+    if labels.shape[0] and labels.nnz == 0:
+        raise DataError(
+            f"{name}: none of the {labels.shape[0]:,} documents has a label, so there is nothing to compare "
+            "predictions with; is this a file without labels, or are they in another column?"
+        )

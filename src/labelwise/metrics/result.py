@@ -11,6 +11,8 @@ from labelwise.metrics.bootstrap import Difference, ResamplingSums, check_repeat
 from labelwise.metrics.groups import GroupRow
 from labelwise.metrics.propensity import Propensity
 
+TIE_RANGE_TO_SHOW = 0.001
+
 
 @dataclass(frozen=True, repr=False)
 class Evaluation:
@@ -33,6 +35,9 @@ class Evaluation:
         A, B and N behind PSP and PSnDCG; None if neither was requested.
     n_documents, n_without_labels
         Documents evaluated, and how many of them have no label in the truth (these count as zero).
+    n_cut
+        Documents in which every listed prediction reaches the threshold, and further labels may reach it too; F1
+        without k does not count those.
     n_unseen_labels
         Labels of the truth without a training document, or (without training counts) that are not among the
         predictions' label names.
@@ -49,6 +54,7 @@ class Evaluation:
     ties: dict[str, tuple[float, float]] = field(default_factory=dict)
     ties_cut_off: dict[str, int] = field(default_factory=dict)
     propensity: Propensity | None = None
+    n_cut: int = 0
     sums: ResamplingSums | None = field(default=None, repr=False, compare=False)
 
     def __getitem__(self, name: str) -> float:
@@ -71,6 +77,10 @@ class Evaluation:
             lines.append(f"propensity with A={used.a:g}, B={used.b:g}, N={used.n_documents:,}")
         lines.append(f"{self.n_documents:,} documents, {self.n_without_labels:,} of them without labels")
         return "\n".join(lines)
+
+    def remarks(self) -> list[str]:
+        """What to know about the values before relying on them, in words."""
+        return tie_remarks(self.ties, self.ties_cut_off) + cut_remarks(self.n_cut)
 
     def difference(self, other: Evaluation, repeats: int = 1000, seed: int = 0) -> dict[str, Difference]:
         """These metrics minus those of another evaluation on the same documents, with 95 % intervals.
@@ -118,6 +128,7 @@ class Evaluation:
                 ties={name: _pair(pair) for name, pair in plain["ties"].items()},
                 ties_cut_off=dict(plain["ties_cut_off"]),
                 propensity=None if used is None else Propensity(used["A"], used["B"], used["N"]),
+                n_cut=plain.get("n_cut", 0),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(f"not an evaluation written by labelwise: {error!r}") from None
@@ -133,3 +144,26 @@ def _group(row: Mapping[str, Any]) -> GroupRow:
     for part in ("contribution", "recall"):
         plain[part] = {int(k): value for k, value in plain[part].items()}
     return GroupRow(**plain)
+
+
+def tie_remarks(ties: Mapping[str, tuple[float, float] | None], cut_off: Mapping[str, int]) -> list[str]:
+    """Which P@k depend on the order of equal scores, in words."""
+    found = []
+    for name, (low, high) in ((name, span) for name, span in ties.items() if span is not None):
+        if high - low > TIE_RANGE_TO_SHOW:
+            more = ", or more, as ties extend beyond the listed labels" if cut_off.get(name) else ""
+            found.append(
+                f"some labels of a document have equal scores: in another order {name} could be {100 * low:.2f} to "
+                f"{100 * high:.2f}{more}"
+            )
+    return found
+
+
+def cut_remarks(n_cut: int) -> list[str]:
+    """In how many documents F1 at a threshold misses labels because the lists end, in words."""
+    if not n_cut:
+        return []
+    return [
+        f"in {n_cut:,} documents every listed prediction reaches the threshold, and so may labels beyond the list, "
+        "which F1 does not count; predict with a larger k, or with the threshold and no k"
+    ]

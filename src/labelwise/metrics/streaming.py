@@ -36,7 +36,6 @@ from labelwise.topk import TopK
 
 logger = logging.getLogger(__name__)
 
-TIE_RANGE_TO_WARN = 0.001
 _FORMULAS: dict[str, Any] = {**ranking.FORMULAS, **propensity_scored.FORMULAS, **thresholded.FORMULAS}
 
 
@@ -210,8 +209,8 @@ class Evaluator:
         self.n_without_labels += int(np.count_nonzero(block.n_true == 0))
         self._full_lists += result.full_lists
 
-    def result(self) -> Evaluation:
-        """The metrics of all documents so far."""
+    def result(self, warn: bool = True) -> Evaluation:
+        """The metrics of all documents so far; its remarks are logged as warnings."""
         self._refuse_after_failure()
         if self.n_documents == 0:
             raise DataError("there are no documents to evaluate")
@@ -223,8 +222,7 @@ class Evaluator:
         if self._groups is not None:
             groups = self._groups.rows(self._occurrences, self.cuts, self.n_documents)
         ties, cut_off = self._ties.ranges(self.n_documents), self._ties.cut_off()
-        self._warn(ties, cut_off)
-        return Evaluation(
+        evaluation = Evaluation(
             values={m.name: summed[m.name] if m.is_sum else self._by_label(m.kind, m.k) for m in self.metrics},
             intervals=intervals,
             groups=groups,
@@ -234,8 +232,13 @@ class Evaluator:
             n_documents=self.n_documents,
             n_without_labels=self.n_without_labels,
             n_unseen_labels=self._unseen_labels(),
+            n_cut=self._full_lists,
             sums=sums,
         )
+        if warn:
+            for remark in evaluation.remarks():
+                logger.warning("%s", remark)
+        return evaluation
 
     def _resampling_sums(self) -> ResamplingSums:
         groups = min(self.n_documents, RESAMPLING_GROUPS)
@@ -257,21 +260,6 @@ class Evaluator:
         if self.counts is not None:
             return int(np.count_nonzero(self._occurrences[self.counts.counts == 0]))
         return int(np.count_nonzero(self._occurrences[self.n_known :]))
-
-    def _warn(self, ties: dict[str, tuple[float, float]], cut_off: dict[str, int]) -> None:
-        for name, (low, high) in ties.items():
-            if high - low > TIE_RANGE_TO_WARN:
-                more = " or more, as ties extend beyond the ends of the lists" if cut_off[name] else ""
-                logger.warning(
-                    "predictions with equal scores: %s lies between %.2f and %.2f depending on their order%s",
-                    name, 100 * low, 100 * high, more,
-                )  # fmt: skip
-        if self._full_lists:
-            logger.warning(
-                "in %d documents every listed prediction reaches the threshold, and so may labels beyond the "
-                "list; predict with a larger k for F1 at a threshold",
-                self._full_lists,
-            )
 
     def _refuse_after_failure(self) -> None:
         if self._failed:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from labelwise import __version__
 from labelwise.data.files import write_stream
 from labelwise.errors import MissingDependencyError
-from labelwise.formatting import cut, duration, number, percent
+from labelwise.formatting import counted, cut, duration, number, percent
 from labelwise.report import sections
 from labelwise.report.curves import read_training_curves
 from labelwise.report.drawing import SERIES, Chart, thinned
@@ -26,6 +26,7 @@ from labelwise.run_schema import CONFIG, EXAMPLES, LABELS, MACHINE, METRICS, REP
 if TYPE_CHECKING:
     from markupsafe import Markup
 
+MAX_REMARKS = 20
 _WHEN_MISSING = {
     CONFIG: "the config is not shown",
     STATE: "method and times are unknown",
@@ -133,7 +134,7 @@ def verdict(run: Run) -> str:
     main = [name for name in sorted_metrics(values) if family_and_k(name)[0] == "P"] or sorted_metrics(values)
     parts = [", ".join(f"{cut(name, 20)} {percent(values[name])} %" for name in thinned(main, 3))]
     if results.n_documents is not None:
-        parts[0] += f" on {number(results.n_documents)} {cut(results.split, 20)} documents"
+        parts[0] += f" on {counted(results.n_documents, results.n_available)} {cut(results.split, 20)} documents"
     if (fit := results.timings.get("fit")) is not None:
         parts.append(f"trained in {duration(fit)}")
     if (rate := results.timings.get("predict_documents_per_second")) is not None:
@@ -146,4 +147,10 @@ def _notes(run: Run) -> list[str]:
     notes = ["This run has not finished."] if run.state.status == "running" and run.results is None else []
     notes += [f"This run has failed: {cut(run.state.error, 600)}"] if run.state.status == "failed" else []
     notes += [f"{name} is missing: {_WHEN_MISSING[name]}." for name in run.missing]
+    notes += [_sentence(remark) for remark in (run.results.remarks if run.results else ())[:MAX_REMARKS]]
     return notes + list(run.notes)
+
+
+def _sentence(remark: str) -> str:
+    text = cut(remark, 400)
+    return f"{text[:1].upper()}{text[1:]}."

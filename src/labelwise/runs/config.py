@@ -12,13 +12,17 @@ from pydantic_core import PydanticCustomError
 
 from labelwise.config import Config, ConfigSource, to_yaml, validated
 from labelwise.data.options import ReadOptions
+from labelwise.device_setting import checked_device
 from labelwise.errors import ConfigError
 from labelwise.methods.base import Method
+from labelwise.methods.predictions import DEFAULT_K, k_from_data
+from labelwise.methods.presets import PRESET, with_preset
+from labelwise.methods.training_documents import TrainingDocuments
 from labelwise.metrics.groups import check_boundaries
 from labelwise.metrics.names import parse_metrics
 from labelwise.metrics.propensity import propensity_constants
 from labelwise.metrics.thresholded import check_threshold
-from labelwise.registry import method_class, method_names
+from labelwise.registry import METHODS, method_class, method_names
 from labelwise.result_fields import Decides, Scope, ignored_fields, without_fields
 from labelwise.run_schema import CONFIG, is_run_folder
 
@@ -96,8 +100,12 @@ class EvaluateSection(Config):
     """Bootstrap resamples for the confidence intervals; 0 disables them."""
     examples: Annotated[int, Field(ge=0)] = 20
     """Test documents shown in the report."""
-    k: Annotated[int, Field(ge=1, le=100_000)] = 10
-    """Labels predicted per document."""
+    k: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """Labels predicted per document. Not given: at least 10, as many as the metrics need and as 99 % of the training
+    documents have (at most 100); F1 without @k then counts all labels that reach the threshold. If given, it cuts
+    these too."""
+    limit: Annotated[int, Field(ge=1)] | None = None
+    """Evaluate on a random sample of this many test documents, always the same ones."""
 
     @field_validator("metrics", mode="before")
     @classmethod
@@ -108,9 +116,8 @@ class EvaluateSection(Config):
     def _can_be_computed(self) -> EvaluateSection:
         """Check before training that the requested metrics can be computed after it."""
         try:
-            metrics = parse_metrics(self.metrics) if self.metrics is not None else []
-            deepest = max((metric.k or 0 for metric in metrics), default=0)
-            if deepest > self.k:
+            deepest = self._deepest()
+            if self.k is not None and deepest > self.k:
                 raise ValueError(f"@{deepest} needs {deepest} predicted labels per document; set evaluate.k to that")
             check_threshold(self.threshold, [])  # whether it may be missing depends on the calibration
             propensity_constants(self.propensity)
@@ -118,6 +125,14 @@ class EvaluateSection(Config):
         except ConfigError as error:
             raise ValueError(str(error)) from None
         return self
+
+    def _deepest(self) -> int:
+        metrics = parse_metrics(self.metrics) if self.metrics is not None else []
+        return max((metric.k or 0 for metric in metrics), default=0)
+
+    def ranks(self, trained_on: TrainingDocuments | None) -> int:
+        """Labels to rank per document: as given, or as the training data and the metrics need."""
+        return self.k if self.k is not None else k_from_data(max(DEFAULT_K, self._deepest()), trained_on)
 
     def check_threshold(self, calibrated: bool) -> None:
         """Refuse metrics that need a threshold when there is none, neither given nor from a calibration."""
@@ -139,8 +154,9 @@ class CalibrateSection(Config):
     """Hold out this fraction of the training documents for it. Not given: the valid part is used."""
     precision: Annotated[float, Field(gt=0, le=1)] | None = None
     """Choose the threshold for this precision. Not given: for the best micro-F1."""
-    k: Annotated[int, Field(ge=1, le=100_000)] = 20
-    """Predicted labels per document that the calibration is fitted on."""
+    k: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """Predicted labels per document that the calibration is fitted on. Not given: at least 20 and as many as 99 % of
+    the training documents have (at most 100), and all that reach the threshold."""
 
 
 class InspectSection(Config):
@@ -167,10 +183,21 @@ class RunSection(Config):
     """Folder of the run. Not given: `runs/` and the config file's name."""
     threads: Annotated[int, Field(ge=1)] | None = None
     """Threads. Not given: all cores."""
+    device: str | None = None
+    """Where networks compute: auto (a GPU if there is one), cpu, cuda, or cuda:1. Not given: LABELWISE_DEVICE, else
+    auto. Linear methods compute on the CPU."""
     refit: bool = False
     """After the scores are known, train the saved model on all documents, also the held-out ones."""
     report: bool = True
     """Write report.html (needs the extra `report`)."""
+
+    @field_validator("device")
+    @classmethod
+    def _is_a_device(cls, device: str | None) -> str | None:
+        try:
+            return None if device is None else checked_device(device)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
 
     @field_validator("folder")
     @classmethod
@@ -185,7 +212,7 @@ class RunConfig(Config):
 
     data: DataSection
     model: dict[str, Any]
-    """`method` and the parameters of that method."""
+    """`method` and the parameters of that method; `preset` names a set of them to start from."""
     calibrate: CalibrateSection = CalibrateSection()
     evaluate: EvaluateSection = EvaluateSection()
     inspect: Annotated[InspectSection, Decides.NOTHING] = InspectSection()
@@ -232,9 +259,29 @@ def run_config(source: ConfigSource) -> RunConfig:
         method = method_class(config.model["method"])
     except ConfigError as error:
         raise ConfigError(f"{source.where(('model', 'method'))}: model.method: {error}") from None
-    params = {key: value for key, value in config.model.items() if key != "method"}
-    validated(method.Config, params, source, ("model",))
-    return config.model_copy(update={"run": config.run.model_copy(update={"folder": _folder(config, source)})})
+    given = {key: value for key, value in config.model.items() if key != "method"}
+    try:
+        params = with_preset(method, given)
+    except ConfigError as error:
+        raise ConfigError(f"{source.where(('model', PRESET))}: model.{error}") from None
+    _refuse_keys_of_another(method, params, source)
+    validated(method.Config, params, source, ("model",), method.name)
+    run = config.run.model_copy(update={"folder": _folder(config, source)})
+    return config.model_copy(update={"model": {"method": config.model["method"], **params}, "run": run})
+
+
+def _refuse_keys_of_another(method: type[Method], params: Mapping[str, Any], source: ConfigSource) -> None:
+    """Refuse parameters of another method in one message: the method was changed, and they were left."""
+    unknown = [key for key in params if key not in method.Config.model_fields]
+    if len(unknown) < (1 if ("model", "method") in source.overridden else 2):
+        return
+    others = [name for name in METHODS if set(unknown) <= method_class(name).Config.model_fields.keys()]
+    if others:
+        whose = f"parameters of {others[0]}" if len(others) == 1 else "parameters of other methods"
+        raise ConfigError(
+            f"{source.where(('model', 'method'))}: model: {method.name} does not have {', '.join(unknown)}, {whose}; "
+            f"remove them. `labelwise models {method.name}` lists what it has"
+        )
 
 
 def _folder(config: RunConfig, source: ConfigSource) -> str:
@@ -262,7 +309,9 @@ def json_schema() -> dict[str, Any]:
     for name in method_names():
         parameters = method_class(name).Config.model_json_schema(ref_template="#/$defs/{model}")
         definitions.update(parameters.pop("$defs", {}))
-        parameters["properties"] = {"method": {"const": name}, **parameters.get("properties", {})}
+        presets = method_class(name).presets
+        preset = {PRESET: {"enum": [*presets], "description": "Parameters to start from."}} if presets else {}
+        parameters["properties"] = {"method": {"const": name}, **preset, **parameters.get("properties", {})}
         parameters["required"] = ["method", *parameters.get("required", [])]
         parameters["title"] = name
         choices.append(parameters)

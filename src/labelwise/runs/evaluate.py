@@ -13,15 +13,23 @@ import numpy as np
 from labelwise import run_schema as files
 from labelwise.atomic import replacing
 from labelwise.data.dataset import Dataset
+from labelwise.data.document_hash import document_hashes, hash_fractions
+from labelwise.formatting import counted
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import predict_in_blocks
-from labelwise.metrics.evaluate import Evaluation, evaluate
+from labelwise.methods.predictions import MOST_LABELS, best_and_reaching
+from labelwise.methods.training_documents import Overlap
+from labelwise.metrics.evaluate import Evaluation, check_truth
+from labelwise.metrics.names import default_metrics
 from labelwise.metrics.per_label import write_label_table
+from labelwise.metrics.streaming import Evaluator
 from labelwise.runs.config import EvaluateSection
 from labelwise.runs.stopwatch import stopwatch
 from labelwise.topk import NO_LABEL, TopK
 
 MAX_EXAMPLE_CHARACTERS = 600
+SAMPLE_SEED = 1 << 40
+"""No seed of a split by hash, from whose parts a sample would otherwise be drawn unevenly."""
 
 
 @dataclass(frozen=True)
@@ -48,18 +56,28 @@ class UnknownLabels:
 
 @dataclass(frozen=True)
 class ModelEvaluation:
-    """An evaluation with its timings, and a function that scores other predictions in the same way."""
+    """An evaluation with its timings, and a function that scores another model on the same documents."""
 
     test: Dataset
-    """The documents, in the label space of the model."""
+    """The documents that were evaluated, in the label space of the model."""
     top: TopK
+    """The best k labels of the documents."""
+    available: int
+    """Number of documents that they were sampled from."""
     evaluation: Evaluation
     seconds: dict[str, float]
     threshold: float | None
     """Threshold used for F1 without @k."""
     unknown: UnknownLabels
     """True labels that the model has not seen in training."""
-    score: Callable[[TopK], Evaluation]
+    overlap: Overlap | None
+    """Documents that the model was trained on; None if it does not know its training documents."""
+    score: Callable[[Method], Evaluation]
+
+    @property
+    def evaluated(self) -> str:
+        """How many documents were evaluated, and of how many."""
+        return counted(len(self.test), self.available)
 
 
 def evaluate_model(
@@ -67,37 +85,76 @@ def evaluate_model(
 ) -> ModelEvaluation:
     """Predict and score; with a folder, labels.tsv and examples.jsonl are written there.
 
-    F1 without @k uses the section's threshold, or the calibrated threshold of the model if none is given.
+    F1 without @k uses the section's threshold, or the calibrated threshold of the model if none is given; it counts
+    all labels that reach it, unless the section has a k.
     """
     threshold = model.threshold_ if section.threshold is None else section.threshold
     section.check_threshold(calibrated=threshold is not None)
-    test = _aligned(model, test)
+    check_truth(test.labels, test.name)
+    available, test = len(test), _aligned(model, sample(test, section.limit))
+    overlap = None if model.trained_on_ is None else model.trained_on_.overlap(test, model.input_)
     counts = np.zeros(test.n_labels, np.int64)
     counts[: len(model.label_counts_)] = model.label_counts_
+    k, n_known = section.ranks(model.trained_on_), len(model.label_names_)
 
-    def score(top: TopK) -> Evaluation:
-        return evaluate(
-            top,
-            test,
-            metrics=section.metrics,
+    def judge(judged: Method) -> tuple[TopK, Evaluation, dict[str, float]]:
+        evaluator = Evaluator(
+            section.metrics or default_metrics(k, propensity=True, threshold=threshold is not None),
+            test.n_labels,
             train=counts,
             train_documents=model.n_documents_,
             propensity=section.propensity,
             threshold=threshold,
             groups=section.groups,
             bootstrap=section.bootstrap,
+            n_known=n_known,
         )
+        spent = 0.0
 
-    with stopwatch() as predicting:
-        top = predict_in_blocks(lambda part: model.predict(part, k=section.k), test, "predicting")
-    with stopwatch() as evaluating:
-        evaluation = score(top)
-    seconds = {"predict": predicting.seconds, "evaluate": evaluating.seconds}
+        def judge_block(part: Dataset) -> TopK:
+            nonlocal spent
+            top = _predicted(judged, part, k, threshold if section.k is None else None)
+            with stopwatch() as evaluating:
+                evaluator.update(top, part.labels)
+            spent += evaluating.seconds
+            return top.head(k)
+
+        with stopwatch() as predicting:
+            top = predict_in_blocks(judge_block, test, "predicting")
+        with stopwatch() as evaluating:
+            evaluation = evaluator.result(warn=False)
+        seconds = {"predict": max(predicting.seconds - spent, 0.0), "evaluate": spent + evaluating.seconds}
+        return top, evaluation, seconds
+
+    top, evaluation, seconds = judge(model)
     if folder is not None:
         write_label_table(folder / files.LABELS, top, test, train=counts, k=min(5, top.k))
         write_examples(folder / files.EXAMPLES, top, test, counts, section.examples)
-    unknown = UnknownLabels.count(len(model.label_names_), test)
-    return ModelEvaluation(test, top, evaluation, seconds, threshold, unknown, score)
+    unknown = UnknownLabels.count(n_known, test)
+    return ModelEvaluation(
+        test, top, available, evaluation, seconds, threshold, unknown, overlap, lambda other: judge(other)[1]
+    )
+
+
+def sample(test: Dataset, limit: int | None) -> Dataset:
+    """A random sample of the documents, which depends on their content alone; all of them without a limit."""
+    if limit is None or limit >= len(test):
+        return test
+    order = np.argsort(hash_fractions(document_hashes(test), SAMPLE_SEED), kind="stable")
+    return test.take(np.sort(order[:limit]))
+
+
+def _predicted(model: Method, part: Dataset, k: int, threshold: float | None) -> TopK:
+    """The best k labels and, with a threshold, all further ones that reach it."""
+    if threshold is None:
+        return model.predict(part, k)
+
+    def ranked(rows: np.ndarray | None, count: int) -> TopK:
+        return model.predict(part if rows is None else part.take(rows), count)
+
+    n_labels = len(model.label_names_)
+    top = best_and_reaching(ranked, k, threshold, len(part), n_labels, MOST_LABELS)
+    return top.padded(n_labels + 1) if top.k == n_labels else top  # a list of all labels is not cut
 
 
 def _aligned(model: Method, test: Dataset) -> Dataset:

@@ -86,7 +86,7 @@ class RunFolder:
                 try:
                     yield
                 except LabelwiseError as error:
-                    self._append_to_log(f"ERROR {error}")
+                    self.append_to_log(f"ERROR {error}")
                     with suppress(OSError, LabelwiseError):  # the first error is the one to report
                         self.write_json(STATE, {**self.state, "status": FAILED, "error": str(error)})
                     raise
@@ -171,9 +171,10 @@ class RunFolder:
             else:
                 path.unlink(missing_ok=True)
 
-    def _append_to_log(self, text: str) -> None:
+    def append_to_log(self, *texts: str) -> None:
+        """Write lines to the log file alone."""
         with (self / LOG).open("a", encoding="utf-8") as file:
-            file.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} {text}\n")
+            file.writelines(f"{datetime.now():%Y-%m-%d %H:%M:%S} {text}\n" for text in texts)
 
     def _start(self, config: RunConfig) -> None:
         state = {

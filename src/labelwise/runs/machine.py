@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from labelwise.device_setting import requested_device
 from labelwise.parallel import threads
 from labelwise.registry import installed_versions
 
@@ -21,6 +22,7 @@ def describe_machine() -> dict[str, Any]:
         "cpu": _processor(),
         "cores": os.cpu_count(),
         "threads": threads(),
+        "device": requested_device(),
         "memory_bytes": _memory(),
         "python": versions.pop("python"),
         "platform": platform.platform(),

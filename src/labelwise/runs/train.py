@@ -19,12 +19,14 @@ from labelwise.data.dataset import Dataset
 from labelwise.data.document_hash import document_hashes
 from labelwise.data.out_of_core import scratch_at
 from labelwise.data.stats import statistics
+from labelwise.device_setting import AUTO, CPU, using_device
 from labelwise.errors import ConfigError, MissingDependencyError
 from labelwise.fit_context import FitContext
 from labelwise.methods.base import Method, load
 from labelwise.methods.card import Reading, Scores, update_card
 from labelwise.methods.popularity import Popularity
 from labelwise.methods.threshold import CalibrationReport
+from labelwise.metrics.evaluate import check_truth
 from labelwise.metrics.result import Evaluation
 from labelwise.metrics.saved_predictions import SavedPredictions
 from labelwise.parallel import using_threads
@@ -35,6 +37,7 @@ from labelwise.runs.inspect import can_be_inspected, inspect
 from labelwise.runs.load_data import CALIBRATION, RunData, hold_out, load_run_data
 from labelwise.runs.machine import peak_memory
 from labelwise.runs.refit import carry_over, check_resumable, documents_to_refit, is_refitted, record_refit
+from labelwise.runs.remarks import run_remarks, with_calibration
 from labelwise.runs.stopwatch import Stopwatch, stopwatch
 
 log = logging.getLogger("labelwise")
@@ -43,8 +46,25 @@ log = logging.getLogger("labelwise")
 def train(config: RunConfig, force: bool = False) -> RunFolder:
     """Train, evaluate and report as configured; returns the run folder."""
     run = RunFolder(str(config.run.folder))
-    if force or not (run / files.MODEL).exists():
-        config.make_method().check_needs()
+    with using_device(config.run.device):
+        if force or not (run / files.MODEL).exists():
+            method = config.make_method()
+            method.check_needs()
+            check_device(method, config.run.device)
+        return _train(config, run, force)
+
+
+def check_device(method: Method, given: str | None) -> None:
+    """Refuse a GPU for a method that computes on the CPU, and one that is not there."""
+    if "torch" in method.needs:
+        from labelwise.device import computing_device
+
+        computing_device()
+    elif given not in (None, AUTO, CPU):
+        raise ConfigError(f"run.device: {method.name} computes on the CPU; leave out {given}")
+
+
+def _train(config: RunConfig, run: RunFolder, force: bool) -> RunFolder:
     with (
         using_threads(config.run.threads),
         run.open_for_run(config, force),
@@ -127,6 +147,7 @@ def split_for_calibration(
                 "calibrate.fraction=0.1 or data.valid_fraction=0.1 sets some of the training documents aside"
             )
     if data.test is not None:
+        check_truth(data.test.labels, data.test.name)
         config.evaluate.check_threshold(calibrated=held_out is not None)
     return data, held_out
 
@@ -147,7 +168,9 @@ def write_calibration(run: RunFolder, report: CalibrationReport) -> None:
     run.write_json(files.CALIBRATION, report.to_dict())
     results = run / files.RESULTS
     if results.exists():
-        run.write_json(files.RESULTS, {**json.loads(results.read_text("utf-8")), "calibration": report.to_dict()})
+        before, calibration = json.loads(results.read_text("utf-8")), report.to_dict()
+        remarks = with_calibration(before.get("remarks", []), calibration, before.get("threshold"))
+        run.write_json(files.RESULTS, {**before, "calibration": calibration, "remarks": remarks})
 
 
 def _read_calibration(run: RunFolder) -> dict[str, Any] | None:
@@ -163,25 +186,32 @@ def _evaluate(config: RunConfig, run: RunFolder, train: Dataset, test: Dataset, 
     seconds = {**_stage_seconds(run), **measured.seconds}
     for stage, spent in measured.seconds.items():
         run.record(stage, seconds=round(spent, 3))
-    popularity = None
-    if model.learns:
-        popularity = measured.score(Popularity().fit(train).predict(measured.test, config.evaluate.k))
+    popularity = measured.score(Popularity().fit(train)) if model.learns else None
     _keep_predictions(run, measured, popularity)
+    train_statistics, calibration = statistics(train), _read_calibration(run)
+    remarks = run_remarks(measured, None if popularity is None else popularity.values, run.records())
+    if calibration is not None:
+        remarks = with_calibration(remarks, calibration, None)
     model.card_ = update_card(run / files.MODEL, {"scores": Scores.of(measured.evaluation, measured.test)})
-    train_statistics = statistics(train)
     results = {
         "split": "test",
-        "n_documents": len(test),
+        "n_documents": len(measured.test),
+        "n_available": measured.available,
+        "k": measured.top.k,
+        "n_seen": None if measured.overlap is None else measured.overlap.seen,
+        "remarks": remarks,
+        "threshold": measured.threshold,
         "evaluation": measured.evaluation.to_dict(),
-        "timings": {**seconds, "predict_documents_per_second": len(test) / max(seconds["predict"], 1e-9)},
+        "timings": {**seconds, "predict_documents_per_second": len(measured.test) / max(seconds["predict"], 1e-9)},
         "memory": {"peak_bytes": _peak_bytes(run)},
         "model": {"bytes": folder_bytes(run / files.MODEL), "n_labels": len(model.label_names_)},
         "data": {"train": train_statistics.to_dict(), "test": statistics(test).to_dict()},
         "frequency_curve": train_statistics.frequency_curve(),
         "baseline": None if popularity is None else {"method": "popularity", "values": popularity.values},
-        "calibration": _read_calibration(run),
+        "calibration": calibration,
     }
     run.record("evaluate", split="test", **measured.evaluation.values)
+    run.append_to_log(*(f"WARNING {remark}" for remark in remarks))
     files.validate(results, files.Results, run / files.RESULTS)  # never write what reports cannot read
     run.write_json(files.RESULTS, results)
 

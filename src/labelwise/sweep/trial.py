@@ -41,8 +41,9 @@ def run_trial(config: RunConfig, metric: str) -> None:
         valid = load_run_data(config.data, scratch).valid
         if valid is None:
             raise LabelwiseError("the data no longer has a valid part; a study needs one to compare trials")
+        k = config.evaluate.k
         section = config.evaluate.model_copy(
-            update={"metrics": [metric], "bootstrap": 0, "k": max(config.evaluate.k, parse_metric(metric).k or 0)}
+            update={"metrics": [metric], "bootstrap": 0, "k": k and max(k, parse_metric(metric).k or 0), "limit": None}
         )
         measured = evaluate_model(load(run / files.MODEL), valid, section)
     values = {**read_values(run.path), **measured.evaluation.values}

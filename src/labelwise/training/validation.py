@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from labelwise.mapped import counts_of
-from labelwise.metrics.evaluate import evaluate
+from labelwise.metrics.streaming import Evaluator
 from labelwise.topk import TopK
 
 VALIDATED = ("P@1", "P@3", "P@5", "nDCG@5")
@@ -25,7 +25,6 @@ def validation_metrics(top: TopK, labels: Any, metrics: list[str], train_labels:
     counts = counts_of(train_labels.indices, labels.shape[1])
     # ranks instead of scores: a network has many ties early in training, which need no warning
     by_rank = np.where(np.isneginf(top.scores), -np.inf, -np.arange(top.k)).astype(np.float32)
-    result = evaluate(
-        TopK(top.ids, by_rank), labels, metrics, train=counts, train_documents=train_labels.shape[0], groups=()
-    )
-    return dict(result.values)
+    evaluator = Evaluator(metrics, labels.shape[1], train=counts, train_documents=train_labels.shape[0], groups=())
+    evaluator.update(TopK(top.ids, by_rank), labels)
+    return dict(evaluator.result().values)

@@ -1,4 +1,4 @@
-"""What every method must hold to when it is saved and loaded; with these, `CHECKS` has all checks."""
+"""What every method must do when it is saved and loaded; with these, `CHECKS` has all checks."""
 
 from __future__ import annotations
 
@@ -9,23 +9,26 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-import labelwise as lw
-from common import same_predictions
-from conformance.checks import CHECKS, check
-from conformance.subject import Subject
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, LabelwiseError, ModelFormatError
-from labelwise.methods.base import Method
+from labelwise.mapped import mapping_of
+from labelwise.methods.base import Method, load
+from labelwise.testing.checks import CHECKS, check
+from labelwise.testing.require import refused, require, same_predictions
+from labelwise.testing.subject import Subject
 
 __all__ = ["CHECKS"]
 
+MAPPINGS = Path("/proc/self/maps")
 
-def is_mapped(array) -> bool:
-    """Whether the array's memory is a file's, by the process's own table of mappings."""
+
+def is_mapped(array: np.ndarray) -> bool:
+    """Whether the array's memory is a file's, by the process's own table of mappings where the system has one."""
+    if not MAPPINGS.exists():
+        return mapping_of(array) is not None
     address = array.__array_interface__["data"][0]
-    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+    for line in MAPPINGS.read_text(encoding="utf-8").splitlines():
         bounds, _, _, _, inode, *_ = line.split()
         first, _, last = bounds.partition("-")
         if int(first, 16) <= address < int(last, 16):
@@ -40,17 +43,20 @@ def check_save_and_load_are_exact(subject: Subject, tmp_path: Path) -> None:
         model, data = subject.fitted(kind)
         folder = tmp_path / kind
         model.save(folder)
-        loaded = lw.load(folder)
-        assert type(loaded) is type(model)
-        assert loaded.get_params() == model.get_params()
+        loaded = load(folder)
+        require(type(loaded) is type(model), f"{kind}: the folder loads as {type(loaded).__name__}")
+        require(loaded.get_params() == model.get_params(), f"{kind}: the loaded model has other parameters")
         same_predictions(loaded.predict(data, k=7), model.predict(data, k=7))
         np.testing.assert_array_equal(loaded.label_counts_, model.label_counts_)
         state = list(loaded._state().values())
         mapped = sum(array.nbytes for array in state if is_mapped(array))
-        assert mapped > 0.9 * sum(array.nbytes for array in state), "arrays must be mapped from the file, not copied"
+        require(
+            mapped > 0.9 * sum(array.nbytes for array in state),
+            f"{kind}: arrays must be mapped from the file, not copied: use labelwise.store (csr_from_tensors)",
+        )
         loaded.save(tmp_path / f"{kind}-again")
-        same_predictions(lw.load(tmp_path / f"{kind}-again").predict(data, k=7), model.predict(data, k=7))
-        with pytest.raises(ConfigError, match="exists"):
+        same_predictions(load(tmp_path / f"{kind}-again").predict(data, k=7), model.predict(data, k=7))
+        with refused(ConfigError, "exists"):
             model.save(folder)
 
 
@@ -73,8 +79,8 @@ def check_damaged_folders_are_refused(subject: Subject, tmp_path: Path) -> None:
             if file.name == "manifest.json":
                 _refused_or_equal(bad, model, data)
             else:
-                with pytest.raises(ModelFormatError, match=file.name.replace(".", r"\.")):
-                    lw.load(bad)
+                with refused(ModelFormatError, file.name.replace(".", r"\.")):
+                    load(bad)
             shutil.rmtree(bad)
 
 
@@ -87,7 +93,7 @@ def _flipped(content: bytes, place: int) -> bytes:
 def _refused_or_equal(folder: Path, model: Method, data: Dataset) -> None:
     """A change of the manifest that means nothing may load, but then the model must be the same."""
     try:
-        loaded = lw.load(folder)
+        loaded = load(folder)
     except ModelFormatError:
         return
     same_predictions(loaded.predict(data, k=3), model.predict(data, k=3))
@@ -99,7 +105,7 @@ class Bomb:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple:
         return Path.touch, (self.path,)
 
 
@@ -110,7 +116,7 @@ def check_strangers_cannot_run_code(subject: Subject, tmp_path: Path) -> None:
     good = tmp_path / "good"
     model.save(good)
     suffixes = {path.suffix for path in good.iterdir()}
-    assert suffixes <= {".json", ".safetensors", ".txt", ".md", ".yml"}, suffixes
+    require(suffixes <= {".json", ".safetensors", ".txt", ".md", ".yml"}, f"files that may hold code: {suffixes}")
     marker = tmp_path / "exploded"
     payload = pickle.dumps(Bomb(marker))
     for file in sorted(good.iterdir()):
@@ -119,14 +125,14 @@ def check_strangers_cannot_run_code(subject: Subject, tmp_path: Path) -> None:
         (bad / file.name).write_bytes(payload)
         if file.name != "manifest.json":
             _rehash(bad, file.name)
-        with pytest.raises(LabelwiseError):
-            lw.load(bad).predict(data, k=2)
-        assert not marker.exists()
+        with refused(LabelwiseError):
+            load(bad).predict(data, k=2)
+        require(not marker.exists(), "a file of the folder was unpickled")
         shutil.rmtree(bad)
     for name in ("os:system", "labelwise.cli.main:main", "../../evil", "subprocess"):
         _set_manifest(good, method=name)
-        with pytest.raises(ModelFormatError, match="no method"):
-            lw.load(good)
+        with refused(ModelFormatError, "no method"):
+            load(good)
 
 
 def _rehash(folder: Path, name: str) -> None:
@@ -136,6 +142,6 @@ def _rehash(folder: Path, name: str) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
-def _set_manifest(folder: Path, **values) -> None:
+def _set_manifest(folder: Path, **values: str) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps({**manifest, **values}))

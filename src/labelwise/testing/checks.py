@@ -1,6 +1,6 @@
-"""What every method must hold to. Each check takes a `Subject`, which makes fresh methods and keeps a fitted one.
+"""What every method must do. Each check takes a `Subject`, which makes fresh methods and keeps a fitted one.
 
-The checks know nothing of any one method. `test_broken_methods.py` proves that each can fail. Checks of model folders
+The checks know nothing of any one method; the tests of this package prove that each can fail. Checks of model folders
 are in `folder_checks.py`.
 """
 
@@ -14,23 +14,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from scipy import sparse
 
-import labelwise as lw
-from common import same_predictions
-from conformance.memory import resident_memory
-from conformance.planted import as_given, empty_documents, planted
-from conformance.subject import Subject
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, DataError, NotFittedError
+from labelwise.methods.base import load
+from labelwise.methods.popularity import Popularity
+from labelwise.metrics.evaluate import evaluate
 from labelwise.parallel import threads, using_threads
+from labelwise.strings import Strings
+from labelwise.testing.memory import resident_memory
+from labelwise.testing.planted import as_given, empty_documents, planted
+from labelwise.testing.require import refused, require, same_predictions
+from labelwise.testing.subject import Subject
 
 CHECKS: dict[str, Callable[[Subject, Path], None]] = {}
 MARGIN = 0.3
 
 
-def check(function):
+def check(function: Callable[[Subject, Path], None]) -> Callable[[Subject, Path], None]:
+    """Add a function to the checks."""
     CHECKS[function.__name__.removeprefix("check_")] = function
     return function
 
@@ -40,11 +43,17 @@ def check_solves_planted_data(subject: Subject, tmp_path: Path) -> None:
     """Beats popularity by a wide margin on documents it has not seen; a baseline must at least equal it."""
     for kind in subject.kinds():
         train, test = planted(kind, n_documents=900).split(1 / 3, seed=1)
-        floor = lw.evaluate(lw.Popularity().fit(train).predict(test, k=3), test, metrics=["P@1", "P@3"])
-        found = lw.evaluate(subject().fit(train).predict(test, k=3), test, metrics=["P@1", "P@3"])
+        floor = evaluate(Popularity().fit(train).predict(test, k=3), test, metrics=["P@1", "P@3"])
+        found = evaluate(subject().fit(train).predict(test, k=3), test, metrics=["P@1", "P@3"])
         margin = MARGIN if subject().learns else 0.0
-        assert found["P@1"] >= min(floor["P@1"] + margin, 0.95), (kind, found["P@1"], floor["P@1"])
-        assert found["P@3"] >= floor["P@3"] + margin / 3, (kind, found["P@3"], floor["P@3"])
+        require(
+            found["P@1"] >= min(floor["P@1"] + margin, 0.95),
+            f"{kind}: P@1 is {found['P@1']:.3f}, that of popularity {floor['P@1']:.3f}",
+        )
+        require(
+            found["P@3"] >= floor["P@3"] + margin / 3,
+            f"{kind}: P@3 is {found['P@3']:.3f}, that of popularity {floor['P@3']:.3f}",
+        )
 
 
 @check
@@ -53,19 +62,25 @@ def check_predictions_are_well_formed(subject: Subject, tmp_path: Path) -> None:
     for kind in subject.kinds():
         model, data = subject.fitted(kind)
         top = model.predict(data, k=20)
-        assert top.ids.shape == top.scores.shape == (len(data), 20)
-        assert top.label_names == data.label_names
+        require(
+            top.ids.shape == top.scores.shape == (len(data), 20),
+            f"{kind}: ids {top.ids.shape} and scores {top.scores.shape} for {len(data)} documents and k=20",
+        )
+        require(
+            top.label_names == data.label_names,
+            f"{kind}: the predictions have other label names than the training data",
+        )
         filled = top.ids >= 0
-        assert np.isfinite(top.scores[filled]).all()
-        assert (top.ids[~filled] == -1).all()
-        assert np.isneginf(top.scores[~filled]).all()
-        assert (top.ids < data.n_labels).all()
+        require(bool(np.isfinite(top.scores[filled]).all()), f"{kind}: scores must be finite")
+        require(bool((top.ids[~filled] == -1).all()), f"{kind}: a rank without a prediction has the id -1")
+        require(bool(np.isneginf(top.scores[~filled]).all()), f"{kind}: a rank without a prediction has the score -inf")
+        require(bool((top.ids < data.n_labels).all()), f"{kind}: ids must be below the number of labels")
         for ids, scores in zip(top.ids, top.scores, strict=True):
             count = int((ids >= 0).sum())
-            assert (ids[:count] >= 0).all()
-            assert len(set(ids[:count].tolist())) == count
+            require(bool((ids[:count] >= 0).all()), f"{kind}: ranks without a prediction are the last ones")
+            require(len(set(ids[:count].tolist())) == count, f"{kind}: a label is predicted twice for one document")
             order = sorted(range(count), key=lambda j: (-scores[j], ids[j]))
-            assert order == list(range(count))
+            require(order == list(range(count)), f"{kind}: best score first, equal scores by label id")
 
 
 @check
@@ -117,10 +132,11 @@ def check_more_places_than_labels(subject: Subject, tmp_path: Path) -> None:
         data = planted(kind, n_labels=7)
         model = subject().fit(data)
         top = model.predict(data.take(slice(0, 3)), k=12)
-        assert top.ids.shape == (3, 12)
-        assert (top.ids[:, 7:] == -1).all()
-        for bad in (0, -1, 2.5):
-            with pytest.raises(ConfigError, match="k must be"):
+        require(top.ids.shape == (3, 12), f"{kind}: k=12 must give 12 ranks, also for 7 labels")
+        require(bool((top.ids[:, 7:] == -1).all()), f"{kind}: ranks beyond the number of labels must be empty")
+        wrong: list[Any] = [0, -1, 2.5]
+        for bad in wrong:
+            with refused(ConfigError, "k must be"):
                 model.predict(data, k=bad)
 
 
@@ -135,10 +151,13 @@ def check_empty_rows(subject: Subject, tmp_path: Path) -> None:
         model = subject().fit(data)
         empty = empty_documents(data, kind)
         top = model.predict(empty, k=4)
-        assert np.isfinite(top.scores[top.ids >= 0]).all()
-        assert model.predict(data.take(slice(0, 0)), k=4).ids.shape == (0, 4)
+        require(bool(np.isfinite(top.scores[top.ids >= 0]).all()), f"{kind}: scores of empty documents must be finite")
         nothing = data.take(slice(0, 0))
-        with pytest.raises(DataError, match="no document"):
+        require(
+            model.predict(nothing, k=4).ids.shape == (0, 4),
+            f"{kind}: no documents must give predictions of shape (0, k)",
+        )
+        with refused(DataError, "no document"):
             subject().fit(nothing)
 
 
@@ -147,43 +166,52 @@ def check_unseen_labels(subject: Subject, tmp_path: Path) -> None:
     """Test labels that training has not seen count as misses; the label space of the model does not change."""
     for kind in subject.kinds():
         model, data = subject.fitted(kind)
-        test = replace(data, label_names=lw.Strings.of(f"new{j}" for j in range(data.n_labels)))
+        test = replace(data, label_names=Strings.of(f"new{j}" for j in range(data.n_labels)))
         top = model.predict(test, k=3)
-        assert lw.evaluate(top, test, metrics=["P@3"])["P@3"] == 0
-        assert model.label_names_ == data.label_names
+        require(evaluate(top, test, metrics=["P@3"])["P@3"] == 0, f"{kind}: labels unknown to the model are predicted")
+        require(model.label_names_ == data.label_names, f"{kind}: predict has changed label_names_")
 
 
 @check
 def check_unfitted_is_refused(subject: Subject, tmp_path: Path) -> None:
     """Predict and save before fit say so."""
-    with pytest.raises(NotFittedError, match="fit"):
+    with refused(NotFittedError, "fit"):
         subject().predict(["text"])
-    with pytest.raises(NotFittedError, match="fit"):
+    with refused(NotFittedError, "fit"):
         subject().save(tmp_path / "nothing")
-    assert not (tmp_path / "nothing").exists()
+    require(not (tmp_path / "nothing").exists(), "save before fit has written a folder")
 
 
 @check
 def check_sklearn_manners(subject: Subject, tmp_path: Path) -> None:
     """clone, get_params, set_params and fit(X, Y) work; fit returns self and does not touch parameters."""
-    from sklearn.base import clone
-    from sklearn.utils.validation import check_is_fitted
-
-    model = subject()
+    model, clone = subject(), _clone()
     before = model.get_params()
     twin = clone(model)
-    assert twin is not model
-    assert twin.get_params() == before
-    assert set(model.get_params(deep=False)) == set(type(model).Config.model_fields)
-    assert model.set_params(**before) is model
+    require(twin is not model, "clone returns the same object")
+    require(twin.get_params() == before, "a clone, or its fit, has other parameters")
+    require(
+        set(model.get_params(deep=False)) == set(type(model).Config.model_fields),
+        "get_params(deep=False) must have the fields of Config",
+    )
+    require(model.set_params(**before) is model, "set_params must return self")
     kind = subject.kinds()[0]
     fitted, data = subject.fitted(kind)
     documents = as_given(data, kind)
-    assert twin.fit(documents, data.labels) is twin
-    check_is_fitted(twin)
-    assert twin.get_params() == before
+    require(twin.fit(documents, data.labels) is twin, "fit must return self")
+    require(twin.__sklearn_is_fitted__(), "the model must count as fitted")
+    require(twin.get_params() == before, "a clone, or its fit, has other parameters")
     same_predictions(twin.predict(documents, k=3), fitted.predict(data, k=3))
-    assert 0 <= twin.score(documents, data.labels) <= 1
+    require(0 <= twin.score(documents, data.labels) <= 1, "score must be P@1, a fraction")
+
+
+def _clone() -> Callable[[Any], Any]:
+    """scikit-learn's `clone`, or the same by hand where it is not installed."""
+    try:
+        from sklearn.base import clone
+    except ImportError:
+        return lambda model: type(model)(**copy.deepcopy(model.get_params(deep=False)))
+    return clone
 
 
 @check
@@ -191,11 +219,11 @@ def check_unknown_parameters_are_refused(subject: Subject, tmp_path: Path) -> No
     """A misspelt parameter is an error in the constructor and in set_params, and changes nothing."""
     model = subject()
     before = model.get_params()
-    with pytest.raises(ConfigError, match="no_such_parameter"):
+    with refused(ConfigError, "no_such_parameter"):
         type(model)(no_such_parameter=1)
-    with pytest.raises(ConfigError, match="no_such_parameter"):
+    with refused(ConfigError, "no_such_parameter"):
         model.set_params(no_such_parameter=1)
-    assert model.get_params() == before
+    require(model.get_params() == before, "a refused parameter has changed others")
 
 
 @check
@@ -206,15 +234,15 @@ def check_inputs_are_left_alone(subject: Subject, tmp_path: Path) -> None:
         model.predict(data, k=3)
         files = [Path(path).read_bytes() for path in data.paths] if kind == "paths" else None
         untouched = planted(kind)
-        assert (data.labels != untouched.labels).nnz == 0
+        require((data.labels != untouched.labels).nnz == 0, f"{kind}: the labels were changed")
         if kind == "features":
-            assert (data.features != untouched.features).nnz == 0
+            require((data.features != untouched.features).nnz == 0, f"{kind}: the features were changed")
         elif kind == "arrays":
             np.testing.assert_array_equal(data.arrays, untouched.arrays)
         else:
-            assert getattr(data, kind) == getattr(untouched, kind)
+            require(getattr(data, kind) == getattr(untouched, kind), f"{kind}: the documents were changed")
         if files is not None:
-            assert files == [Path(path).read_bytes() for path in untouched.paths]
+            require(files == [Path(path).read_bytes() for path in untouched.paths], f"{kind}: the files were changed")
 
 
 @check
@@ -226,7 +254,7 @@ def check_never_dense(subject: Subject, tmp_path: Path) -> None:
     rows = np.repeat(np.arange(n_documents), 2)
     columns = np.random.default_rng(0).integers(0, n_labels, len(rows))
     labels = sparse.csr_array((np.ones(len(rows)), (rows, columns)), shape=(n_documents, n_labels))
-    data = replace(small, labels=labels, label_names=lw.Strings.numbers(n_labels))
+    data = replace(small, labels=labels, label_names=Strings.numbers(n_labels))
     model = subject()
     subject.fitted(kind)[0].predict(small, k=5)  # what is imported and compiled at the first use does not count
     for step in (lambda: model.fit(data), lambda: model.predict(data, k=5)):
@@ -234,11 +262,11 @@ def check_never_dense(subject: Subject, tmp_path: Path) -> None:
         step()
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert peak < n_documents * n_labels * 4 / 4, f"{peak:,} bytes for {n_documents:,} x {n_labels:,}"
+        require(peak < n_documents * n_labels * 4 / 4, f"{peak:,} bytes for {n_documents:,} x {n_labels:,}")
     many = data.take(np.tile(np.arange(n_documents), 2))  # networks keep blocks of a fixed size beside
     with resident_memory() as grown:
         model.predict(many, k=5)
-    assert max(grown) < len(many) * n_labels * 3, f"the process grew by {max(grown):,} bytes for {len(many):,}"
+    require(max(grown) < len(many) * n_labels * 3, f"the process grew by {max(grown):,} bytes for {len(many):,}")
 
 
 @check
@@ -248,18 +276,21 @@ def check_calibration_keeps_the_ranking(subject: Subject, tmp_path: Path) -> Non
         fitted, train = subject.fitted(kind)
         model, valid = copy.copy(fitted), planted(kind, n_documents=200, seed=3)
         before = model.predict(valid, k=20)
-        assert model.threshold_ is None
+        require(model.threshold_ is None, f"{kind}: there is a threshold before calibrate")
         report = model.calibrate(valid, k=20)
         after = model.predict(valid, k=20)
         np.testing.assert_array_equal(after.ids, before.ids)
         filled = after.ids >= 0
-        assert ((after.scores[filled] > 0) & (after.scores[filled] <= 1)).all()
+        require(
+            bool(((after.scores[filled] > 0) & (after.scores[filled] <= 1)).all()),
+            f"{kind}: probabilities must be above 0 and at most 1",
+        )
         steps = [np.sign(top.scores[:, 1:] - top.scores[:, :-1])[filled[:, 1:]] for top in (before, after)]
-        np.testing.assert_array_equal(*steps)
-        assert 0 < model.threshold_ <= 1
-        assert model.threshold_ == report.threshold
+        np.testing.assert_array_equal(steps[0], steps[1])
+        require(0 < (model.threshold_ or 0) <= 1, f"{kind}: the threshold must be a probability")
+        require(model.threshold_ == report.threshold, f"{kind}: threshold_ differs from the report")
         model.save(tmp_path / f"calibrated-{kind}")
-        same_predictions(lw.load(tmp_path / f"calibrated-{kind}").predict(valid, k=20), after)
+        same_predictions(load(tmp_path / f"calibrated-{kind}").predict(valid, k=20), after)
         same_predictions(model.fit(train).predict(valid, k=20), before)
         same_predictions(fitted.predict(valid, k=20), before)
 
@@ -270,20 +301,20 @@ def check_wrong_inputs_are_refused(subject: Subject, tmp_path: Path) -> None:
     for kind in subject.kinds():
         model, data = subject.fitted(kind)
         for documents in wrong_documents(data, kind):
-            with pytest.raises(DataError):
+            with refused(DataError):
                 model.predict(documents)
         if kind == "features":
-            with pytest.raises(DataError, match="NaN"):
+            with refused(DataError, "NaN"):
                 model.predict(sparse.csr_array(np.full((1, data.features.shape[1]), np.nan)))
         if kind == "arrays":
-            with pytest.raises(DataError, match="NaN"):
+            with refused(DataError, "NaN"):
                 model.predict(np.full((1, *data.arrays.shape[1:]), np.nan))
         if kind == "paths" and subject().learns:
-            with pytest.raises(DataError, match=r"missing\.pgm"):
+            with refused(DataError, r"missing\.pgm"):
                 model.predict([str(tmp_path / "missing.pgm")])
-        with pytest.raises(DataError):
+        with refused(DataError):
             subject().fit(as_given(data, kind), [["x"]])
-        with pytest.raises(DataError):
+        with refused(DataError):
             subject().fit(as_given(data, kind))
 
 

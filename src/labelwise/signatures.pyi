@@ -1,0 +1,286 @@
+"""Parameters of the methods, for editors: written by `python -m labelwise.methods.signature`."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, Optional, Union
+
+from labelwise.codes.repartition import RepartitionConfig
+from labelwise.encoders.config import EncoderConfig
+from labelwise.encoders.word_config import RecurrentConfig
+from labelwise.encoders.word_config import WordsConfig
+from labelwise.features.tfidf_config import TfidfConfig
+from labelwise.heads.config import HeadConfig
+from labelwise.linear.level_trainer import SolverConfig
+from labelwise.methods.attention_xml import AttentionXML as _AttentionXML
+from labelwise.methods.bigru import BiGRU as _BiGRU
+from labelwise.methods.linear_flat import LinearFlat as _LinearFlat
+from labelwise.methods.linear_tree import LinearTree as _LinearTree
+from labelwise.methods.mach import CandidatesConfig
+from labelwise.methods.mach import Mach as _Mach
+from labelwise.methods.mach import MachTraining
+from labelwise.methods.popularity import Popularity as _Popularity
+from labelwise.methods.text_encoder import TextEncoder as _TextEncoder
+from labelwise.methods.word_networks import WordTraining
+from labelwise.networks.settings import MonitorConfig
+from labelwise.networks.settings import TrainingConfig
+
+class AttentionXML(_AttentionXML):
+    """A label tree with a BiLSTM and label-wise attention at each level: for long texts and many labels.
+
+    Parameters
+    ----------
+    words
+        The vocabulary and the words' vectors. Keys: max_length, min_frequency, max_size, lowercase, numbers, vectors, vectors_words, initial, width, normalise, frozen.
+    recurrent
+        The recurrent layer. Keys: cell, width, word_dropout, dropout, learned_start.
+    hidden
+        Widths of the layers between a label's view of a document and its score; all labels share them.
+    flat
+        No tree: all labels are scored for every document. For a few thousand labels.
+    cluster_size
+        Maximum number of labels per cluster; clusters are halved until they are that small.
+    levels
+        Instead of `cluster_size`: clusters at each level from the top, powers of 2, for deeper trees.
+    beam_width
+        Beam width: nodes per level whose children are scored.
+    trees
+        Number of trees (with their networks) whose scores are averaged; each is clustered with another seed.
+    tfidf
+        TF-IDF of the documents that represent labels in clustering. Keys: analyzer, ngrams, stop_words, lemmas, lemmatizer, stemmer, min_df, max_df, max_features, sublinear, idf, norm, lowercase, hash_bits.
+    label_features
+        Largest features per label in clustering; null keeps all.
+    training
+        How each level is trained. Keys: epochs, steps, batch_size, tokens_per_batch, accumulate, clip, optimiser, schedule, precision, validate_every, metric, early_stopping, restore_best, averaging, time_budget, checkpoint_every, log_every, load_ahead, tensorboard, seed.
+    valid_fraction
+        Fraction of the training documents held out to choose the best weights when the data has no valid part; at most 1,000 documents.
+    """
+    def __init__(
+        self,
+        *,
+        words: Mapping[str, Any] | WordsConfig = ...,
+        recurrent: Mapping[str, Any] | RecurrentConfig = ...,
+        hidden: list[int] = [256],
+        flat: bool = False,
+        cluster_size: int = 8,
+        levels: list[int] | None = None,
+        beam_width: int = 64,
+        trees: int = 1,
+        tfidf: Mapping[str, Any] | TfidfConfig = ...,
+        label_features: int | None = 500,
+        training: Mapping[str, Any] | WordTraining = ...,
+        valid_fraction: float = 0.05,
+    ) -> None: ...
+
+class BiGRU(_BiGRU):
+    """A BiGRU that scores all labels, with label-wise attention or without: the baseline of attention_xml.
+
+    Parameters
+    ----------
+    words
+        The vocabulary and the words' vectors. Keys: max_length, min_frequency, max_size, lowercase, numbers, vectors, vectors_words, initial, width, normalise, frozen.
+    recurrent
+        The recurrent layer. Keys: cell, width, word_dropout, dropout, learned_start.
+    attention
+        Label-wise attention, or the mean of the hidden states for all labels.
+    training
+        Settings of training. Keys: epochs, steps, batch_size, tokens_per_batch, accumulate, clip, optimiser, schedule, precision, validate_every, metric, early_stopping, restore_best, averaging, time_budget, checkpoint_every, log_every, load_ahead, tensorboard, seed.
+    valid_fraction
+        Fraction of the training documents held out to choose the best weights when the data has no valid part; at most 1,000 documents.
+    """
+    def __init__(
+        self,
+        *,
+        words: Mapping[str, Any] | WordsConfig = ...,
+        recurrent: Mapping[str, Any] | RecurrentConfig = ...,
+        attention: Literal['label', 'none'] = 'label',
+        training: Mapping[str, Any] | WordTraining = ...,
+        valid_fraction: float = 0.05,
+    ) -> None: ...
+
+class LinearFlat(_LinearFlat):
+    """A linear classifier per label over TF-IDF or your own features: exact, for up to tens of thousands of labels.
+
+    Parameters
+    ----------
+    tfidf
+        How texts become features (not used when the data has features). Keys: analyzer, ngrams, stop_words, lemmas, lemmatizer, stemmer, min_df, max_df, max_features, sublinear, idf, norm, lowercase, hash_bits.
+    solver
+        How the classifiers are trained. Keys: loss, cost_positive, cost_negative, bias, tolerance, max_passes, threshold, max_weights.
+    relevance
+        Weight positive examples by the labels' values in the data.
+    post_processor
+        How margins become scores; none changes the order, but hinges make all above 1 equal.
+    precision
+        Precision of the stored weights.
+    memory
+        Refuse to train what does not fit in memory: `check`, `ignore`, or a limit in GB.
+    time_budget
+        Wall-clock seconds for all of `fit`, including time before an interruption. With less time the solver makes fewer passes.
+    seed
+        Seed of training.
+    """
+    def __init__(
+        self,
+        *,
+        tfidf: Mapping[str, Any] | TfidfConfig = ...,
+        solver: Mapping[str, Any] | SolverConfig = ...,
+        relevance: bool = False,
+        post_processor: Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'sigmoid', 'log_sigmoid', 'none'] = 'sigmoid',
+        precision: Literal['float32', 'float16', 'int8'] = 'float32',
+        memory: Union[Literal['check', 'ignore'], float] = 'check',
+        time_budget: float | None = None,
+        seed: int = 0,
+    ) -> None: ...
+
+class LinearTree(_LinearTree):
+    """A tree of linear classifiers over TF-IDF or your own features: fast on a CPU, for any number of labels.
+
+    Parameters
+    ----------
+    tfidf
+        How texts become features (not used when the data has features). Keys: analyzer, ngrams, stop_words, lemmas, lemmatizer, stemmer, min_df, max_df, max_features, sublinear, idf, norm, lowercase, hash_bits.
+    tree
+        The tree: labels halved recursively, clustered into `branching` groups at once, or your own hierarchy.
+    hierarchy
+        With `tree: hierarchy`, a file of child<TAB>parent lines; children may be labels or groups of them.
+    trees
+        Number of trees whose scores are averaged; each is clustered with another seed. A hierarchy is one tree.
+    leaf_size
+        Maximum number of labels per leaf cluster.
+    branching
+        Children per inner node.
+    label_features
+        Largest features per label in clustering; null keeps all.
+    solver
+        How the classifiers are trained. Keys: loss, cost_positive, cost_negative, bias, tolerance, max_passes, threshold, max_weights.
+    negatives
+        Training documents of a node: those of its labels; also false positives of levels above; also your own.
+    user_negatives
+        With `user`: a sparse .npz [documents, labels], or data of the same documents with wrong labels.
+    relevance
+        Weight positive examples by the labels' values in the data.
+    beam
+        Beam width: nodes kept per level in prediction.
+    post_processor
+        How a node's margin becomes a score that is combined with its parent's.
+    precision
+        Precision of the stored weights.
+    memory
+        Refuse to train what does not fit in memory: `check`, `ignore`, or a limit in GB.
+    time_budget
+        Wall-clock seconds for all of `fit`, including time before an interruption. With less time fewer trees are trained, at least one, or the solver makes fewer passes.
+    seed
+        Seed of clustering and training.
+    """
+    def __init__(
+        self,
+        *,
+        tfidf: Mapping[str, Any] | TfidfConfig = ...,
+        tree: Literal['balanced', 'kway', 'hierarchy'] = 'balanced',
+        hierarchy: str | None = None,
+        trees: int = 3,
+        leaf_size: int = 100,
+        branching: int = 16,
+        label_features: int | None = 500,
+        solver: Mapping[str, Any] | SolverConfig = ...,
+        negatives: Literal['teacher', 'matcher', 'user', 'matcher+user'] = 'teacher',
+        user_negatives: str | None = None,
+        relevance: bool = False,
+        beam: int = 10,
+        post_processor: Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'sigmoid', 'log_sigmoid', 'none'] = 'l3_hinge',
+        precision: Literal['float32', 'float16', 'int8'] = 'float32',
+        memory: Union[Literal['check', 'ignore'], float] = 'check',
+        time_budget: float | None = None,
+        seed: int = 0,
+    ) -> None: ...
+
+class Mach(_Mach):
+    """Labels hashed into buckets: memory that does not grow with the labels, training without communication.
+
+    Parameters
+    ----------
+    repetitions
+        Number of hash tables, each with its own network (R).
+    buckets
+        Buckets per table (B).
+    hash
+        murmur: the tables of the original implementation, bit for bit; universal: computed when needed, not stored; balanced: a random permutation cut into equal parts.
+    lookups
+        Folder with tables in the original's format (bucket_order_0.npy ...), instead of hashing.
+    feature_hashing
+        Number of rows that features are hashed into, differently in each repetition; null: one row per feature.
+    hidden
+        Widths of the hidden layers; without any, the networks are linear.
+    loss
+        bce: a document may have many labels; softmax: it has one (ODP, ImageNet).
+    score
+        How bucket scores are combined to a label's score: the mean of log-odds (logits), the mean, minimum (least) or median of probabilities, or the unbiased estimator of the label's probability, which is meant for softmax. null is logits with bce and unbiased with softmax.
+    candidates
+        Score only labels of the best buckets; null: all labels, exactly. Predictions restricted to some labels, or with label weights, score all of those. Keys: buckets, hits.
+    repartition
+        Learn the buckets of labels during training; null keeps the hashed ones. Keys: every, times, offers, choices.
+    training
+        Settings of training, for each repetition. Keys: epochs, steps, batch_size, tokens_per_batch, accumulate, clip, optimiser, schedule, precision, validate_every, metric, early_stopping, restore_best, averaging, time_budget, checkpoint_every, log_every, load_ahead, tensorboard, seed.
+    at_once
+        Repetitions that one process trains at the same time, in batched products; the result is the same.
+    repetitions_folder
+        Folder of finished repetitions, one file per repetition, which several processes may fill; null keeps them with the run.
+    missing
+        What to do with repetitions that are not finished: train them, or build a model without them.
+    tfidf
+        How texts become features. Keys: analyzer, ngrams, stop_words, lemmas, lemmatizer, stemmer, min_df, max_df, max_features, sublinear, idf, norm, lowercase, hash_bits.
+    """
+    def __init__(
+        self,
+        *,
+        repetitions: int = 8,
+        buckets: int = 1000,
+        hash: Literal['murmur', 'universal', 'balanced'] = 'murmur',
+        lookups: str | None = None,
+        feature_hashing: int | None = None,
+        hidden: list[int] = [256],
+        loss: Literal['bce', 'softmax'] = 'bce',
+        score: Optional[Literal['logits', 'mean', 'least', 'median', 'unbiased']] = None,
+        candidates: Mapping[str, Any] | CandidatesConfig | None = ...,
+        repartition: Mapping[str, Any] | RepartitionConfig | None = ...,
+        training: Mapping[str, Any] | MachTraining = ...,
+        at_once: int = 1,
+        repetitions_folder: str | None = None,
+        missing: Literal['train', 'leave'] = 'train',
+        tfidf: Mapping[str, Any] | TfidfConfig = ...,
+    ) -> None: ...
+
+class Popularity(_Popularity):
+    """The most frequent labels for every document.
+    """
+    def __init__(
+        self,
+    ) -> None: ...
+
+class TextEncoder(_TextEncoder):
+    """A pretrained text encoder with one output per label, fine-tuned: for short texts and labels with meaning.
+
+    Parameters
+    ----------
+    encoder
+        The pretrained encoder and its tokenization. Keys: model, architecture, vocabulary, max_length, long_texts, windows, pooling, layers, frozen, gradient_checkpointing.
+    head
+        Outputs and loss. Keys: loss, bias, dropout, block.
+    training
+        Settings of training. Keys: epochs, steps, batch_size, tokens_per_batch, accumulate, clip, optimiser, schedule, precision, validate_every, metric, early_stopping, restore_best, averaging, time_budget, checkpoint_every, log_every, load_ahead, tensorboard, seed.
+    head_epochs
+        Epochs in which only the head is trained, on the vectors of the pretrained encoder, before both are trained together: the texts are encoded once more, and gradients of an untrained head do not disturb the encoder. null is 10, and 0 if the encoder is frozen or starts from random weights.
+    valid_fraction
+        Fraction of the training documents held out to choose the best weights when the data has no valid part; at most 2,000 documents.
+    monitor
+        Detects collapse during training. Keys: enabled, probe, attention, stop_on, patience.
+    """
+    def __init__(
+        self,
+        *,
+        encoder: Mapping[str, Any] | EncoderConfig = ...,
+        head: Mapping[str, Any] | HeadConfig = ...,
+        training: Mapping[str, Any] | TrainingConfig = ...,
+        head_epochs: int | None = None,
+        valid_fraction: float = 0.05,
+        monitor: Mapping[str, Any] | MonitorConfig = ...,
+    ) -> None: ...

@@ -1,0 +1,38 @@
+"""The method that the checks are about, and one fitted model of it for all checks that only read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from labelwise.methods.base import Method
+from labelwise.testing.planted import PLANTED, planted
+from labelwise.testing.require import require
+
+
+class Subject:
+    """Called, it makes a fresh, unfitted method; `inputs` are the types of documents to check, by default all."""
+
+    def __init__(self, make: Callable[[], Method], inputs: Sequence[str] | None = None) -> None:
+        self.make = make
+        self.inputs = inputs
+        self._fitted: dict[str, tuple[Method, Any]] = {}
+
+    def __call__(self) -> Method:
+        return self.make()
+
+    def kinds(self) -> list[str]:
+        """The types of documents to check; a method without one, or one without planted data, is never checked."""
+        declared = list(self.make().inputs)
+        require(bool(declared), "the method declares no kind of documents")
+        kinds = declared if self.inputs is None else list(self.inputs)
+        require(set(kinds) <= set(declared), f"the method reads {declared}, not {kinds}")
+        require(set(kinds) <= set(PLANTED), f"there is no planted data for {set(kinds) - set(PLANTED)}")
+        return kinds
+
+    def fitted(self, kind: str) -> tuple[Method, Any]:
+        """The model fitted on planted data, and this data; the same at each call, so only to be read."""
+        if kind not in self._fitted:
+            data = planted(kind)
+            self._fitted[kind] = self.make().fit(data), data
+        return self._fitted[kind]
