@@ -125,6 +125,9 @@ def test_names_of_data_hold_no_folder_of_the_machine():
     assert short_name("/data/eurlex57k/train_texts.txt") == "eurlex57k/train_texts.txt"
     assert short_name("data") == "data"
     assert len(short_name("x" * 5000)) == 200
+    data = planted_texts(20, 6)
+    named = lw.Dataset(data.labels, data.label_names, data.texts, name="/home/ann/" + "x" * 5000)
+    assert lw.Popularity().fit(named).card_.data.name == short_name("x" * 5000)
 
 
 class Installed(Distribution):

@@ -32,7 +32,7 @@ def sweep_command(
     from labelwise.cli.sources import config_source, refuse_run_config
     from labelwise.sweep.inspect import inspect_chosen
     from labelwise.sweep.outcome import FAILED
-    from labelwise.sweep.results import result_rows, write_results
+    from labelwise.sweep.results import result_rows, write_best, write_results
     from labelwise.sweep.runner import run_sweep
     from labelwise.sweep.study import read_study
 
@@ -46,11 +46,15 @@ def sweep_command(
         raise typer.Exit(130) from None
     rows = result_rows(checked, results)
     write_results(checked, results, rows)
+    best = write_best(checked, results, rows)
     inspect_chosen(checked, results)
     _show(checked, results, rows)
+    if best is not None:
+        echo(f"to train the best setting: labelwise train {best}")
     if checked.config.report:
         _report(checked)
-    if all(outcome.status == FAILED for result in results for outcome in result.outcomes.values()):
+    statuses = [outcome.status for result in results for outcome in result.outcomes.values()]
+    if statuses and all(status == FAILED for status in statuses):
         raise typer.Exit(2)
 
 

@@ -291,31 +291,6 @@ class Method(Estimator, Capabilities):
         """Columns of the training features, None if the model reads something else; scikit-learn's name."""
         return None if self.feature_width_ is None else self.feature_width_.columns
 
-    def shrink(self, *, precision: str | None = None, threshold: float | None = None) -> Self:
-        """A smaller model, without training; this one does not change. For methods with `shrinks`.
-
-        Parameters
-        ----------
-        precision
-            Store the weights as `float16` or `int8`.
-        threshold
-            Drop weights with an absolute value below this.
-
-        Returns
-        -------
-        Method
-            For linear methods the model that training with this `precision` and `solver.threshold` gives (without
-            `matcher` negatives, which depend on the weights). The calibration is kept; scores differ slightly.
-        """
-        self._check_fitted()
-        if precision is None and threshold is None:
-            raise ConfigError("shrink needs a precision, such as int8, a threshold, such as 0.2, or both")
-        smaller = self._shrink(precision, threshold)
-        dropped = [] if threshold is None else [f"weights below {threshold:g} dropped"]
-        stored = [] if precision is None else [f"weights stored as {precision}"]
-        smaller.card_ = self.card_.with_change(f"shrunk: {', '.join(dropped + stored)}")
-        return smaller
-
     def _check_fitted(self) -> None:
         if not hasattr(self, "label_names_"):
             raise NotFittedError(f"this {type(self).__name__} is not fitted: call fit, or labelwise.load")

@@ -22,12 +22,14 @@ from labelwise.topk import TopK
 if TYPE_CHECKING:
     from labelwise.codes.label_path import LabelPath
     from labelwise.encoders.attention import AttentionMap
+    from labelwise.methods.card import Card
 
 
 class Capabilities:
     """Base of `Method`: the optional parts of the contract."""
 
     name: ClassVar[str]
+    card_: Card
 
     needs: ClassVar[tuple[str, ...]] = ()
     """Packages that the method needs in addition to those of the core install."""
@@ -52,6 +54,34 @@ class Capabilities:
 
     shrinks: ClassVar[bool] = False
     """Whether `shrink` works: trained weights can be pruned or stored in fewer bits."""
+
+    def shrink(self, *, precision: str | None = None, threshold: float | None = None) -> Self:
+        """A smaller model, without training; this one does not change. For methods with `shrinks`.
+
+        Parameters
+        ----------
+        precision
+            Store the weights as `float16` or `int8`.
+        threshold
+            Drop weights with an absolute value below this.
+
+        Returns
+        -------
+        Method
+            For linear methods the model that training with this `precision` and `solver.threshold` gives (without
+            `matcher` negatives, which depend on the weights). The calibration is kept; scores differ slightly.
+        """
+        self._check_fitted()
+        if precision is None and threshold is None:
+            raise ConfigError("shrink needs a precision, such as int8, a threshold, such as 0.2, or both")
+        smaller = self._shrink(precision, threshold)
+        dropped = [] if threshold is None else [f"weights below {threshold:g} dropped"]
+        stored = [] if precision is None else [f"weights stored as {precision}"]
+        smaller.card_ = self.card_.with_change(f"shrunk: {', '.join(dropped + stored)}")
+        return smaller
+
+    def _check_fitted(self) -> None:
+        raise NotImplementedError
 
     # --- hooks ---
 

@@ -142,7 +142,8 @@ def card_of(method: Method, data: Dataset, hashes: np.ndarray) -> Card:
     """The card of a model that has just been trained on this data, given the hashes of the documents."""
     plugin = method_package(method.name)
     packages = [*CORE_PACKAGES, *method.needs, *([plugin[0]] if plugin else [])]
-    about = TrainingData(name=data.name, hash=dataset_hash(data, hashes), documents=len(data), labels=data.n_labels)
+    name, content = short_name(data.name), dataset_hash(data, hashes)
+    about = TrainingData(name=name, hash=content, documents=len(data), labels=data.n_labels)
     return Card(created=now(), data=about, packages=installed_versions(packages))
 
 

@@ -25,7 +25,7 @@ from labelwise.sweep.study import Study
 log = logging.getLogger("labelwise")
 
 STUDY, FORMAT = "study.json", "labelwise-study"
-WRITTEN = ("trials", "results.csv", "results.json", "proposed.json", "report.html", "plots")
+WRITTEN = ("trials", "results.csv", "results.json", "best.yml", "proposed.json", "report.html", "plots")
 FILES = (STUDY, *WRITTEN)
 FIXED_FIELDS = ("search.kind", "search.seed", "seed_field", "valid_fraction")
 

@@ -11,11 +11,12 @@ from statistics import mean, stdev
 from typing import Any
 
 from labelwise.atomic import replacing
+from labelwise.formatting import percent
 from labelwise.sweep.outcome import FAILED, FINISHED, HOPELESS, UNFINISHED
 from labelwise.sweep.runner import SettingResult
 from labelwise.sweep.study import Study
 
-CSV, JSON = "results.csv", "results.json"
+CSV, JSON, BEST = "results.csv", "results.json", "best.yml"
 
 
 def result_rows(study: Study, results: list[SettingResult]) -> list[dict[str, Any]]:
@@ -25,6 +26,8 @@ def result_rows(study: Study, results: list[SettingResult]) -> list[dict[str, An
     for result in results:
         outcomes = list(result.outcomes.values())
         statuses = Counter(outcome.status for outcome in outcomes)
+        if outcomes and not result.complete:
+            statuses[UNFINISHED] += len(result.trials) - len(outcomes)
         values = result.values
         tests = [outcome.test for outcome in outcomes if outcome.test is not None]
         seconds = [outcome.seconds for outcome in outcomes if outcome.seconds is not None]
@@ -81,6 +84,22 @@ def write_results(study: Study, results: list[SettingResult], rows: list[dict[st
     }
     with replacing(study.folder / JSON) as file:
         file.write(json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_best(study: Study, results: list[SettingResult], rows: list[dict[str, Any]]) -> Path | None:
+    """Write the best setting as the config of a run; None, and no such file, if no setting is finished."""
+    path = study.folder / BEST
+    if not rows or rows[0]["status"] != FINISHED:
+        path.unlink(missing_ok=True)
+        return None
+    best = next(result for result in results if [trial.name for trial in result.trials] == rows[0]["trials"])
+    metric = study.config.metric
+    with replacing(path) as file:
+        file.write(
+            f"# the best of {len(rows)} settings of {study.folder}: {metric} {percent(rows[0][metric])} % on the valid "
+            f"part\n# labelwise train {path}\n{study.best_run(best.setting).to_yaml()}"
+        )
+    return path
 
 
 def _status(statuses: Counter[str]) -> str:

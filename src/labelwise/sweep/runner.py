@@ -19,6 +19,7 @@ from typing import IO
 from labelwise.atomic import replacing
 from labelwise.errors import ConfigError
 from labelwise.file_lock import lock_folder
+from labelwise.formatting import duration
 from labelwise.run_schema import METRICS, read_metrics
 from labelwise.sweep import outcome as outcomes
 from labelwise.sweep.claim import check_folder, claim
@@ -26,6 +27,7 @@ from labelwise.sweep.outcome import Outcome, curve, hopeless_reason, read_outcom
 from labelwise.sweep.preflight import check_study
 from labelwise.sweep.search import Search, make_search
 from labelwise.sweep.study import Setting, StopSection, Study, Trial
+from labelwise.sweep.trial_names import Trials
 
 log = logging.getLogger("labelwise")
 POLL_SECONDS = 0.1
@@ -93,6 +95,8 @@ class _Sweep:
         self.queue: deque[Trial] = deque()
         self.running: list[Running] = []
         self.input_errors: list[str] = []
+        self.trials = Trials(study, self.search)
+        self.begin = time.monotonic()
 
     def run(self) -> list[SettingResult]:
         try:
@@ -105,6 +109,14 @@ class _Sweep:
                             "the first %d trials failed with the same error, so no other was started",
                             len(self.input_errors),
                         )
+                    elif self._out_of_time() and len(self.outcomes) < self.trials.total:
+                        log.warning(
+                            "time_budget: %s are over; %d of %d trials have ended, and the same command continues "
+                            "with the others",
+                            duration(self.study.config.time_budget),
+                            len(self.outcomes),
+                            self.trials.total,
+                        )
                     self._warn_if_rule_unused()
                     return self.results
                 time.sleep(POLL_SECONDS)
@@ -116,7 +128,7 @@ class _Sweep:
 
     def _next(self) -> Trial | None:
         """The next trial to run, taking settings from the search as needed."""
-        if self._all_failed_alike():
+        if self._all_failed_alike() or self._out_of_time():
             return None
         while not self.queue:
             setting = self.search.next()
@@ -127,6 +139,7 @@ class _Sweep:
             for trial in result.trials:
                 if trial.name not in self.seen:
                     self.seen[trial.name] = trial
+                    self.trials.add(trial, setting)
                     before = read_outcome(trial, self.metric)
                     if before.settled:
                         self.outcomes[trial.name] = before
@@ -157,7 +170,7 @@ class _Sweep:
                 pass_fds=(self.lock.fileno(),) if os.name == "posix" else (),
             )
         self.running.append(Running(trial, process, slot))
-        log.info("trial %s started", trial.name)
+        log.info("%s started", self.trials.describe(trial))
 
     def _poll(self, work: Running) -> None:
         code = work.process.poll()
@@ -180,7 +193,7 @@ class _Sweep:
         outcome = self.outcomes[trial.name] = read_outcome(trial, self.metric)
         value = "" if outcome.value is None else f", {self.metric} {100 * outcome.value:.2f} %"
         reason = f": {outcome.message}" if outcome.message else ""
-        log.info("trial %s %s%s%s", trial.name, outcome.status, value, reason)
+        log.info("%s %s%s%s", self.trials.describe(trial), outcome.status, value, reason)
         self._report_outcomes()
 
     def _hopeless_reason(self, work: Running) -> str | None:
@@ -198,6 +211,10 @@ class _Sweep:
     def _curve(self, trial: Trial, rule: StopSection) -> outcomes.Curve:
         records = read_metrics(trial.folder / METRICS, damaged="skip")
         return curve(records, self.metric, outcomes.COUNTED_IN[rule.unit])
+
+    def _out_of_time(self) -> bool:
+        budget = self.study.config.time_budget
+        return budget is not None and time.monotonic() - self.begin >= budget
 
     def _all_failed_alike(self) -> bool:
         """Whether every trial so far has failed with the same input error, as the others would."""

@@ -94,6 +94,8 @@ class StudyConfig(Config):
     """Threads of all trials together. Not given: all cores."""
     gpus: Annotated[list[int], Field(min_length=1)] | None = None
     """Indices of the GPUs that trials are distributed over."""
+    time_budget: Annotated[float, Field(gt=0)] | None = None
+    """Seconds after which no further trial is started; running ones end. Not given: all trials are run."""
     stop_hopeless: StopSection | None = None
     """Stop trials that are far behind. Not given: all trials run to the end."""
     inspect: Literal["chosen", "all", "none"] = "chosen"
@@ -195,20 +197,35 @@ class Study:
         """The trials of a setting, one per seed; a ConfigError if a value is not accepted."""
         return [self._trial(setting, seed) for seed in self.config.seeds or [None]]
 
-    def _trial(self, setting: Setting, seed: int | None) -> Trial:
+    def best_run(self, setting: Setting) -> RunConfig:
+        """The config of a setting with the first seed as a run outside the study, without what only trials need."""
+        source = self._source(setting, self.config.seeds[0] if self.config.seeds else None)
+        _set_value(source, ("run", "folder"), str(Path("runs") / f"{self.folder.name}-best"), self.source.name)
+        return self._with_valid_part(run_config(source))
+
+    def _source(self, setting: Setting, seed: int | None) -> ConfigSource:
+        """The shared run with the values of a setting."""
         source = copy.deepcopy(self.base)
         for path, value in setting.values.items():
             _set_value(source, tuple(path.split(".")), value, self.source.where(setting.group.key_paths[path]))
         if seed is not None:
             _set_value(source, tuple(str(self.config.seed_field).split(".")), seed, self.source.where(("seed_field",)))
+        return source
+
+    def _with_valid_part(self, config: RunConfig) -> RunConfig:
+        """The config with held-out documents if the data has no valid part."""
+        fraction = self.held_out.get(config.data.model_dump_json())
+        if fraction is None:
+            return config
+        return config.model_copy(update={"data": config.data.model_copy(update={"valid_fraction": fraction})})
+
+    def _trial(self, setting: Setting, seed: int | None) -> Trial:
+        source = self._source(setting, seed)
         _set_value(source, ("run", "threads"), self.threads_per_trial, self.source.name)
         if "report" not in source.values["run"]:
             _set_value(source, ("run", "report"), False, self.source.name)
         _set_value(source, ("inspect", "enabled"), self.config.inspect == "all", self.source.name)
-        config = run_config(source)
-        fraction = self.held_out.get(config.data.model_dump_json())
-        if fraction is not None:
-            config = config.model_copy(update={"data": config.data.model_copy(update={"valid_fraction": fraction})})
+        config = self._with_valid_part(run_config(source))
         identity = json.dumps(_identity(config, setting.values), sort_keys=True)
         name = hashlib.sha256(identity.encode()).hexdigest()[:12]
         folder = self.folder / "trials" / name
