@@ -13,6 +13,8 @@ from pydantic import Field
 
 from labelwise.codes.label_path import LabelPath
 from labelwise.data.dataset import Dataset
+from labelwise.data.label_documents import with_label_documents
+from labelwise.data.thesaurus import read_thesaurus
 from labelwise.errors import ConfigError, DataError, did_you_mean
 from labelwise.features.feature_order import FeatureOrder, OrderedFeatures
 from labelwise.features.rows import FeatureRows
@@ -103,6 +105,30 @@ class LinearMethod(TextFeatures, Method):
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
         self.restore_features(tensors, path)
         self.linear_ = LinearTrees.restored(tensors, self.feature_count, len(self.label_names_), path)
+
+
+LabelDocuments = Annotated[str, Field(min_length=1)] | None
+"""`texts`, or a vocabulary file."""
+
+
+def training_documents(data: Dataset, kind: str, config: Any) -> Dataset:
+    """The documents to train on: those given and, with `label_documents`, one per name of a label."""
+    if config.label_documents is None:
+        return data
+    if kind != "texts":
+        raise ConfigError(f"label_documents: label names are texts, but {data.name} is read as {kind}")
+    if config.label_documents == "texts":
+        return with_label_documents(data)
+    thesaurus = read_thesaurus(config.label_documents, config.label_language)
+    thesaurus.check_language()
+    found = thesaurus.match(data.label_names)
+    return with_label_documents(data, [() if one is None else one.all_names(thesaurus.language) for one in found])
+
+
+def check_label_language(config: Any, *files: str) -> None:
+    """Refuse a language without a vocabulary file that it could apply to."""
+    if config.label_language is not None and all(getattr(config, name) in (None, "texts") for name in files):
+        raise ValueError(f"label_language chooses names of a vocabulary; it needs a file in {' or '.join(files)}")
 
 
 def training_features(data: Dataset, tfidf: Tfidf | None) -> OrderedFeatures:
