@@ -175,7 +175,7 @@ def test_messages_name_options_of_the_command_line(tmp_path):
     with pytest.raises(DataError, match=r"\(--format NAME\)"):
         run("convert", tmp_path / "in.dat", tmp_path / "out.csv")
     (tmp_path / "in.dat").write_text("text,tags\na,x\n")
-    with pytest.raises(DataError, match=r"--set label_column=\.\.\."):
+    with pytest.raises(DataError, match=r"--set label_column=tags"):
         run("convert", tmp_path / "in.dat", tmp_path / "out.csv", "--format", "csv")
     run("convert", tmp_path / "in.dat", tmp_path / "out.csv", "--format", "csv", "--set", "label_column=tags")
     with pytest.raises(DataError, match=r"\.txt means xc; choose another format with format \(--to NAME\)"):

@@ -109,7 +109,10 @@ def list_command(
 
 @app.command("convert")
 def convert_command(
-    path: PathArgument,
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH...", help="File, folder, or name of a known data set; several are joined."),
+    ],
     output: Annotated[str, typer.Argument(metavar="OUT", help="File, or folder for all parts.")],
     from_format: FromOption = "auto",
     to_format: ToOption = None,
@@ -120,14 +123,14 @@ def convert_command(
 ) -> None:
     """Write a data set in another format.
 
-    A folder is converted with all its parts, with --split only one. Without --to the output's extension decides,
-    and a folder is written in the native format, which keeps everything. xc, vowpal and tfrecord may be
-    larger than memory: their rows are kept in temporary files beside OUT.
-    Formats: native, pecos, lines, tfrecord, jsonl, fasttext, xc, csv, tsv, vowpal.
+    A folder is converted with all its parts, with --split only one; several files become one. Without --to the
+    output's extension decides, and a folder is written in the native format, which keeps everything. xc, vowpal and
+    tfrecord may be larger than memory: their rows are kept in temporary files beside OUT.
+    Formats: native, pecos, lines, fulltext (only read), tfrecord, jsonl, fasttext, xc, csv, tsv, vowpal.
     """
     from labelwise.data.convert import convert
 
-    source, source_format = _resolve(path, from_format)
+    source, source_format = _resolve(paths[0], from_format) if len(paths) == 1 else (paths, from_format)
     documents = convert(source, output, source_format, to_format, split, _options(settings), force, drop or [])
     echo(f"{output}: {documents:,} documents")
 
