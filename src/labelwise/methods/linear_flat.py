@@ -11,6 +11,8 @@ stopped training resumes at the next 16 labels.
 
 from __future__ import annotations
 
+from pydantic import model_validator
+
 from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
@@ -19,16 +21,18 @@ from labelwise.fit_context import FitContext
 from labelwise.linear.level_trainer import SolverConfig
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.linear_base import (
+    LabelDocuments,
     LinearMethod,
     Memory,
     PostProcessor,
     Precision,
     Seed,
     TimeLimit,
+    check_label_language,
     check_relevance,
     finished_work,
+    training_documents,
     training_features,
-    training_settings,
 )
 
 
@@ -44,6 +48,10 @@ class LinearFlat(LinearMethod):
 
         tfidf: TfidfConfig = LINEAR_TFIDF
         """How texts become features (not used when the data has features)."""
+        label_documents: LabelDocuments = None
+        """Label names as training documents: `texts` (of the data), or a vocabulary file with other names as well."""
+        label_language: str | None = None
+        """Language of the names in a SKOS file of `label_documents`."""
         solver: SolverConfig = SolverConfig()
         """How the classifiers are trained."""
         relevance: bool = False
@@ -60,12 +68,18 @@ class LinearFlat(LinearMethod):
         seed: Seed = 0
         """Seed of training."""
 
+        @model_validator(mode="after")
+        def _languages_go_with_files(self) -> LinearFlat.Config:
+            check_label_language(self, "label_documents")
+            return self
+
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
+        data = training_documents(data, kind, self.config)
         if self.config.relevance:
             check_relevance(data)
         self.tfidf_ = Tfidf(self.config.tfidf) if kind == "texts" else None
         features = training_features(data, self.tfidf_)
-        settings = training_settings(self.config, self.search_settings)
+        settings = self.training_settings
         with finished_work(self, context.checkpoints, features.rows, data.labels, {}) as shards:
             tree = LabelTree.flat(data.n_labels)
             self.linear_ = LinearTrees.train(features, data.labels, [tree], settings, shards, budget=context.budget)
