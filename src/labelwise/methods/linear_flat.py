@@ -14,7 +14,7 @@ from __future__ import annotations
 from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
-from labelwise.features.tfidf import LINEAR_TFIDF, Tfidf, TfidfConfig
+from labelwise.features.tfidf import LINEAR_TFIDF, TfidfConfig
 from labelwise.fit_context import FitContext
 from labelwise.linear.level_trainer import SolverConfig
 from labelwise.linear.trees import LinearTrees
@@ -25,9 +25,9 @@ from labelwise.methods.linear_base import (
     Precision,
     Seed,
     TimeLimit,
+    VectorScale,
     check_relevance,
     finished_work,
-    training_features,
     training_settings,
 )
 
@@ -44,6 +44,8 @@ class LinearFlat(LinearMethod):
 
         tfidf: TfidfConfig = LINEAR_TFIDF
         """How texts become features (not used when the data has features)."""
+        vector_scale: VectorScale = None
+        """Read the data's dense vectors next to TF-IDF of its texts, multiplied by this; null: one of both."""
         solver: SolverConfig = SolverConfig()
         """How the classifiers are trained."""
         relevance: bool = False
@@ -63,8 +65,7 @@ class LinearFlat(LinearMethod):
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
         if self.config.relevance:
             check_relevance(data)
-        self.tfidf_ = Tfidf(self.config.tfidf) if kind == "texts" else None
-        features = training_features(data, self.tfidf_)
+        features, _ = self.training_features(data, kind)
         settings = training_settings(self.config, self.search_settings)
         with finished_work(self, context.checkpoints, features.rows, data.labels, {}) as shards:
             tree = LabelTree.flat(data.n_labels)
