@@ -8,7 +8,8 @@ seconds ("predicting: 2,100 of 6,875, 4 min left"), and none for work that is sh
         step(n)
 
 Work inside a block may have a progress of its own. `with step.part(n):` lets it count as n of the outer one, which is
-then the only one shown; inside `with stage("tree 2 of 3"):` it is shown with that in front.
+then the only one shown, unless it is only preparation (`alone`). Inside `with stage("tree 2 of 3"):` it is shown with
+that in front.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def progress(
     unit: str = "",
     detail: Callable[[], str] | None = None,
     seconds_left: Callable[[], float] | None = None,
+    alone: bool = False,
 ) -> Iterator[Progress]:
     """Yield a function to call with the amount just done.
 
@@ -52,9 +54,12 @@ def progress(
         More for a line of the log, such as the loss; called when a line is due.
     seconds_left
         A limit of the time left: work that a time budget ends is done earlier than its pace says.
+    alone
+        It does not count for a progress that it is a part of, such as reading words before predicting.
     """
     outer = getattr(_local, "current", None)
-    step = Progress(stage_name(what), total, unit, detail, seconds_left, outer if outer and outer.in_part else None)
+    counts = outer is not None and outer.in_part is not None and not alone
+    step = Progress(stage_name(what), total, unit, detail, seconds_left, outer if counts else None)
     _local.current = step
     try:
         yield step

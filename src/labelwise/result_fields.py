@@ -64,12 +64,16 @@ def deciding_json(config: Config, scope: Scope, elsewhere: Fields) -> str:
 
 
 def without_fields(values: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
-    """Plain values without these fields."""
+    """Plain values without these fields, and without sections of which nothing is left."""
     kept = {}
     for name, value in values.items():
         inner = fields.get(name)
-        if inner is not True:
-            kept[name] = without_fields(value, inner) if inner and isinstance(value, Mapping) else value
+        if inner and inner is not True and isinstance(value, Mapping):
+            rest = without_fields(value, inner)
+            if rest or not value:
+                kept[name] = rest
+        elif inner is not True:
+            kept[name] = value
     return kept
 
 

@@ -24,9 +24,13 @@ CHECKPOINTS, REFIT_CHECKPOINTS = "checkpoints", "checkpoints-refit"
 REFIT = "refit"
 """Stage in metrics.jsonl: training on the held-out documents as well, after the scores are known."""
 PREDICTIONS = "predictions.safetensors"
+TIME = "time.json"
+"""Seconds that an unfinished run with a time budget has spent."""
 SCRATCH = ".rows"
 """Folder for the rows of memory-mapped data while a process uses them."""
-WRITTEN_FILES = (CONFIG, METRICS, LOG, CALIBRATION, RESULTS, MACHINE, LABELS, EXAMPLES, PREDICTIONS, INSPECTION, REPORT)
+WRITTEN_FILES = (
+    CONFIG, METRICS, LOG, CALIBRATION, RESULTS, MACHINE, LABELS, EXAMPLES, PREDICTIONS, INSPECTION, REPORT, TIME,
+)  # fmt: skip
 WRITTEN_FOLDERS = (MODEL, CHECKPOINTS, REFIT_CHECKPOINTS, SCRATCH)
 FORMAT = "labelwise-run"
 FINISHED, RUNNING, FAILED, CLEARING = "finished", "running", "failed", "clearing"

@@ -105,6 +105,10 @@ class LinearFlat(_LinearFlat):
         How texts become features (not used when the data has features). Keys: analyzer, ngrams, stop_words, lemmas, lemmatizer, stemmer, min_df, max_df, max_features, sublinear, idf, norm, lowercase, hash_bits.
     vector_scale
         Read the data's dense vectors next to TF-IDF of its texts, multiplied by this; null: one of both.
+    label_documents
+        Label names as training documents: `texts` (of the data), or a vocabulary file with other names as well.
+    label_language
+        Language of the names in a SKOS file of `label_documents`.
     solver
         How the classifiers are trained. Keys: loss, cost_positive, cost_negative, bias, tolerance, max_passes, threshold, max_weights.
     relevance
@@ -125,6 +129,8 @@ class LinearFlat(_LinearFlat):
         *,
         tfidf: Mapping[str, Any] | TfidfConfig = ...,
         vector_scale: float | None = None,
+        label_documents: str | None = None,
+        label_language: str | None = None,
         solver: Mapping[str, Any] | SolverConfig = ...,
         relevance: bool = False,
         post_processor: Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'sigmoid', 'log_sigmoid', 'none'] = 'sigmoid',
@@ -143,10 +149,14 @@ class LinearTree(_LinearTree):
         How texts become features (not used when the data has features). Keys: analyzer, ngrams, stop_words, lemmas, lemmatizer, stemmer, min_df, max_df, max_features, sublinear, idf, norm, lowercase, hash_bits.
     vector_scale
         Read the data's dense vectors next to TF-IDF of its texts, multiplied by this; null: one of both.
+    label_documents
+        Label names as training documents: `texts` (of the data), or a vocabulary file with other names as well.
+    label_language
+        Language of the names in a SKOS file of `label_documents` or `hierarchy`.
     tree
         The tree: labels halved recursively, clustered into `branching` groups at once, or your own hierarchy.
     hierarchy
-        With `tree: hierarchy`, a file of child<TAB>parent lines; children may be labels or groups of them.
+        With `tree: hierarchy`, a file of child<TAB>parent lines, whose children may be labels or groups of them, or a vocabulary with broader concepts (SKOS, or a table with a header).
     trees
         Number of trees whose scores are averaged; each is clustered with another seed. A hierarchy is one tree.
     leaf_size
@@ -181,6 +191,8 @@ class LinearTree(_LinearTree):
         *,
         tfidf: Mapping[str, Any] | TfidfConfig = ...,
         vector_scale: float | None = None,
+        label_documents: str | None = None,
+        label_language: str | None = None,
         tree: Literal['balanced', 'kway', 'hierarchy'] = 'balanced',
         hierarchy: str | None = None,
         trees: int = 3,

@@ -26,7 +26,8 @@ log = logging.getLogger("labelwise")
 
 RECORD_SECONDS = 5.0
 """Seconds between two records of the time spent; a kill loses at most so much, and one step."""
-RECORD_FILE = "time.json"
+RECORD_FILE, SAMPLE_FILE = "time.json", "documents.json"
+"""Files with unfinished work: the seconds spent, and how many documents there was time to prepare."""
 SMALLEST_BLOCK, LARGEST_BLOCK = 32, 4096
 """Documents that are worked on between two looks at the clock."""
 
@@ -58,16 +59,17 @@ class TimeBudget:
         """Whether there is a limit at all."""
         return math.isfinite(self.deadline)
 
-    def limited(self, seconds: float | None, record: Path | None = None) -> TimeBudget:
-        """A budget that starts now, inside this one; the earlier deadline counts. None is no further limit.
+    def limited(self, seconds: float | None, record: Path | None = None, begin: float | None = None) -> TimeBudget:
+        """A budget that starts now, or at `begin`, inside this one; the earlier deadline counts.
 
-        With a file to record the time spent in, what an earlier attempt has spent counts.
+        None is no further limit. With a file to record the time spent in, what an earlier attempt has spent counts.
         """
         if seconds is None:
             return self
-        kept = None if record is None else TimeRecord(record)
+        begin = time.monotonic() if begin is None else begin
+        kept = None if record is None else TimeRecord(record, begin)
         records = self.records if kept is None else (*self.records, kept)
-        deadline = time.monotonic() + seconds - (0.0 if kept is None else kept.before)
+        deadline = begin + seconds - (0.0 if kept is None else kept.before)
         if deadline >= self.deadline:
             return replace(self, records=records)
         return TimeBudget(seconds, deadline, records)
@@ -154,10 +156,9 @@ def timed_blocks(order: np.ndarray, budget: TimeBudget) -> Iterator[np.ndarray]:
 class TimeRecord:
     """Seconds spent on work by all attempts at it, in a file; an interrupted attempt counts until its last record."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, begin: float) -> None:
+        self.path, self.begin, self.written = path, begin, begin
         self.before = _recorded_seconds(path)
-        self.begin = self.written = time.monotonic()
         self._lock = threading.Lock()
         self._failed = False
 

@@ -7,10 +7,11 @@ import json
 import re
 
 import pytest
+from scipy import sparse
 
 import labelwise as lw
 from cli.commands import labelwise, on_terminal
-from conformance.planted import planted_texts
+from conformance.planted import planted_features, planted_texts
 from labelwise.methods.top_words import contributions_one_by_one, top_words
 from labelwise.strings import Strings
 
@@ -173,6 +174,23 @@ def test_mistakes(folder, arguments, message):
     done = labelwise("predict", "plain", *arguments, cwd=folder, code=2)
     assert message in done.err
     assert len(done.err.splitlines()) == 1
+
+
+def test_features_of_any_name(tmp_path):
+    data = planted_features(n_documents=100, n_labels=10)
+    lw.LinearFlat().fit(data).save(tmp_path / "model")
+    sparse.save_npz(tmp_path / "feat.npz", data.features[:3])
+    labelwise("predict", tmp_path / "model", tmp_path / "feat.npz", "-o", tmp_path / "out.csv", "-k", 1, "--explain", 1)
+    rows = rows_of(tmp_path / "out.csv")
+    assert rows[0] == ["id", "labels", "scores", "words"]
+    assert len(rows) == 4
+    assert rows[1][3].startswith("feature ")
+    done = labelwise("evaluate", tmp_path / "model", tmp_path / "feat.npz", code=2)
+    assert "the labels are missing" in done.err
+    sparse.save_npz(tmp_path / "X_new.npz", data.features[:3])
+    sparse.save_npz(tmp_path / "Y_new.npz", data.labels[:3])
+    found = json.loads(labelwise("data", "stats", tmp_path / "X_new.npz", "--json").out)
+    assert found["overall"]["documents"] == 3
 
 
 def test_popularity_cannot_explain(tmp_path):

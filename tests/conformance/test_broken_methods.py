@@ -134,6 +134,13 @@ class ForgetsOnSave(Centroid):
         return store.csr_to_tensors("weights", rounded)
 
 
+class ShrinksNothing(Centroid):
+    shrinks = True
+
+    def _shrink(self, precision, threshold):
+        return self
+
+
 class CopiesOnLoad(Centroid):
     def _restore(self, tensors, path):
         super()._restore({key: np.array(value) for key, value in tensors.items()}, path)
@@ -261,6 +268,7 @@ BROKEN = {
     "predictions_are_well_formed": WorstFirst,
     "batch_equals_single": DependsOnTheBatch,
     "save_and_load_are_exact": CopiesOnLoad,
+    "shrinks_or_refuses": ShrinksNothing,
     "is_deterministic": Moody,
     "fit_again_forgets": Remembers,
     "more_places_than_labels": TooFewPlaces,

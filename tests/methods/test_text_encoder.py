@@ -138,7 +138,7 @@ def test_both_stages_share_one_time_budget(monkeypatch):
     data = planted("texts", n_documents=60)
     made({"time_budget": 100.0}, head_epochs=1).fit(data)
     made({"time_budget": 30.0}, head_epochs=1).fit(data)
-    assert budgets == [75.0, 60.0, 22.5, 0.0], "the head has three quarters at most, the rest is what remains"
+    assert budgets == [75.0, 60.0, 22.5], "the head has three quarters at most; what no time is left for is left out"
 
 
 def test_encoder_and_head_are_where_the_loop_trains_them(monkeypatch):

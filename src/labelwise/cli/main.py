@@ -35,7 +35,7 @@ from labelwise.cli import (
     train,
 )
 from labelwise.cli.quiet import accept_quiet, be_quiet
-from labelwise.cli.terminal import LogFormatter, echo
+from labelwise.cli.terminal import LogFormatter, echo, note_begin
 from labelwise.errors import LabelwiseError
 
 app = typer.Typer(
@@ -87,6 +87,7 @@ def options(
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: run a command and exit with its code."""
+    note_begin()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning OpenMP threads halve the speed of a shared machine
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(encoding="utf-8")  # label names are UTF-8 wherever they go

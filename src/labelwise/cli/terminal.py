@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 import typer
 
 from labelwise.formatting import json_text, printable
+
+_began: list[float] = []
+
+
+def note_begin() -> None:
+    """The command begins: time budgets count from here."""
+    _began[:] = [time.monotonic()]
+
+
+def command_began() -> float | None:
+    """When the command began, on the monotonic clock; None outside of one."""
+    return _began[0] if _began else None
 
 
 def echo(text: str, err: bool = False, nl: bool = True) -> None:

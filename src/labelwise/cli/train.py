@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from labelwise.cli.options import ForceOption, SetOption
-from labelwise.cli.terminal import echo
+from labelwise.cli.terminal import command_began, echo
 
 if TYPE_CHECKING:
     from labelwise.config import ConfigSource
@@ -80,7 +80,7 @@ def train_command(
         _train_repetitions(checked, repetition)
         return
     try:
-        run = train(checked, force)
+        run = train(checked, force, command_began())
     except KeyboardInterrupt:
         echo(f"stopped; run the same command again to resume {checked.run.folder}", err=True)
         raise typer.Exit(130) from None

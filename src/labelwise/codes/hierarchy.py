@@ -116,6 +116,23 @@ def _cycle(parents: np.ndarray, node: int) -> list[int]:
     return [*list(path)[list(path).index(node) :], node] if node >= 0 else []
 
 
+def hierarchy_of_labels(
+    path: str | Path, label_names: Sequence[str], language: str | None = None
+) -> tuple[dict[str, str | None], Sequence[str]]:
+    """The parent of each name in a file, and the label names in the terms of that file.
+
+    In a vocabulary (`data.thesaurus`) names are URIs, and each concept has one of its parents.
+    """
+    from labelwise.data.thesaurus import is_thesaurus, read_thesaurus
+
+    if not is_thesaurus(Path(path)):
+        return read_hierarchy(path), label_names
+    thesaurus = read_thesaurus(path, language)
+    found = thesaurus.match(label_names)
+    names = [label if concept is None else concept.uri for label, concept in zip(label_names, found, strict=True)]
+    return thesaurus.tree(), names
+
+
 def read_hierarchy(path: str | Path) -> dict[str, str | None]:
     """Read the parent of each child from a file of `child<TAB>parent` lines; an empty parent makes a root.
 

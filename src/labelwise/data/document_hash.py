@@ -19,7 +19,8 @@ from labelwise.strings import Strings
 KINDS = ("texts", "features", "paths", "arrays")
 """Types of documents, the first that is present is hashed."""
 PIECE = 1 << 20
-
+SAMPLE_SEED = 1 << 40
+"""No seed of a split by hash, from whose parts a sample would otherwise be drawn unevenly."""
 
 RELEASED_ENTRIES = 1 << 20
 """Entries of a mapped matrix after which its pages are released."""
@@ -103,3 +104,8 @@ def _sparse_rows(matrix: Any) -> Iterable[bytes]:
 
 def _rows(array: np.ndarray) -> Iterable[bytes]:
     return (np.ascontiguousarray(row).tobytes() for row in array)
+
+
+def sample_order(data: Any) -> np.ndarray:
+    """A random order of the documents that depends on their content alone: a sample is the first ones of it."""
+    return np.argsort(hash_fractions(document_hashes(data), SAMPLE_SEED), kind="stable")

@@ -1,7 +1,7 @@
 """Label texts (descriptions of labels), read from a file beside the data.
 
-Two types of files are supported: one `name<TAB>text` per line (`label_names.tsv`), for any data set, and one text per
-line, for a data set with the same number of labels, named by their column numbers.
+Three types of files are supported: one `name<TAB>text` per line (`label_names.tsv`) and vocabularies (`thesaurus`), for
+any data set, and one text per line, for a data set with the same number of labels, named by their column numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from labelwise.data.dataset import Dataset
 from labelwise.data.options import ReadOptions
 from labelwise.data.splits import LABEL_NAMES, files_in, plain_name, stem_and_extension
 from labelwise.data.stream import line_bounds, text_blocks
-from labelwise.errors import DataError
+from labelwise.data.thesaurus import is_thesaurus, read_thesaurus
+from labelwise.errors import ConfigError, DataError
 from labelwise.strings import Strings
 
 log = logging.getLogger(__name__)
@@ -63,6 +64,10 @@ def _attach_first(dataset: Dataset, files: list[Path | None], options: ReadOptio
 
 
 def _attach(dataset: Dataset, path: Path, options: ReadOptions) -> Dataset:
+    if is_thesaurus(path):
+        return replace(dataset, label_texts=_from_thesaurus(dataset, path, options))
+    if options.label_language is not None:
+        raise ConfigError(f"{path}: label_language is for SKOS files (.ttl, .nt, .rdf); this is a list of names")
     lines = _lines(path, options)
     named = stem_and_extension(path)[1] == ".tsv" or any("\t" in line for line in lines[:1])
     if named:
@@ -74,6 +79,15 @@ def _attach(dataset: Dataset, path: Path, options: ReadOptions) -> Dataset:
             path,
         )
     return replace(dataset, label_texts=lines)
+
+
+def _from_thesaurus(dataset: Dataset, path: Path, options: ReadOptions) -> Strings:
+    """The preferred names of the labels' concepts."""
+    thesaurus = read_thesaurus(path, options.label_language)
+    thesaurus.check_language()
+    found = thesaurus.match(dataset.label_names) if dataset.n_labels else []
+    names = (None if concept is None else concept.name(thesaurus.language) for concept in found)
+    return Strings.of(name or label for name, label in zip(names, dataset.label_names, strict=True))
 
 
 def _by_name(dataset: Dataset, path: Path, lines: Strings) -> Strings:

@@ -39,7 +39,10 @@ class ReadOptions(Config):
     hash_bits: Annotated[int, Field(ge=1, le=30)] | None = None
     """Vowpal Wabbit: hash feature names into 2^bits columns. Not given: names must be column numbers."""
     label_names: str | None = None
-    """File of label texts: `name<TAB>text` per line, or one text per line. Not given: a file beside the data."""
+    """File of label texts: `name<TAB>text` per line, one text per line, or a vocabulary (SKOS, or a table with a
+    header). Not given: a file beside the data."""
+    label_language: Annotated[str, Field(min_length=2)] | None = None
+    """Language of the names in a SKOS file, such as `en`. May be left out if the file has one language."""
 
     @field_validator("label_separator", "delimiter")
     @classmethod

@@ -148,7 +148,7 @@ class TextTokenizer:
         parts: list[np.ndarray] = []
         sizes: list[int] = []
         nothing = [] if self.prefix or self.suffix else [self.pad]  # an encoder cannot read a text without any token
-        with progress("tokenising", len(texts)) as step:
+        with progress("tokenising", len(texts), alone=True) as step:
             for begin in range(0, len(texts), CHUNK):
                 chunk = texts[begin : begin + CHUNK]
                 kept: list[int] = []

@@ -150,7 +150,7 @@ def _ragged(rows: Iterable[list[int]]) -> tuple[np.ndarray, np.ndarray]:
 
 def _words_of(texts: Strings, config: WordsConfig) -> Iterator[list[str]]:
     """The first words of each text, as many as the config reads."""
-    with progress("reading words", len(texts)) as step:
+    with progress("reading words", len(texts), alone=True) as step:
         for number, text in enumerate(texts, 1):
             yield first_words(text, config)
             if number % CHUNK == 0:

@@ -150,7 +150,7 @@ def process_texts(
     if len(bounds) == 1:
         row_ranges = work(bounds[0])
         return workers, row_ranges
-    with progress(what, float(total), "bytes") as step:
+    with progress(what, float(total), "bytes", alone=True) as step:
         for (first, last), block_ranges in zip(bounds, run_stream(work, bounds), strict=True):
             row_ranges += block_ranges
             step(float(sizes[last - 1] - (sizes[first - 1] if first else 0)))

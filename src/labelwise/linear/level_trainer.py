@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -20,6 +21,7 @@ from labelwise.config import Config
 from labelwise.features.rows import FeatureRows
 from labelwise.linear.pass_limit import PassLimit
 from labelwise.linear.weights import ChunkPart
+from labelwise.mapped import counts_of
 from labelwise.parallel import run_all
 from labelwise.progress import progress
 
@@ -91,7 +93,9 @@ class LevelTrainer:
         parts: dict[int, ChunkPart] = dict(done or {})
         pieces = [piece for chunk in chunks for piece in tasks_of(chunk)]
         tasks = [(piece, self._work(piece)) for piece in pieces if piece.first not in parts]
-        tasks.sort(key=lambda task: -task[1])  # the largest first, so that threads finish at about the same time
+        # the largest first, so that threads finish at about the same time; among equals the most frequent labels, in
+        # case the time does not suffice for all
+        tasks.sort(key=lambda task: (-task[1], -self._counts[task[0].first : task[0].last].sum()))
         lock = threading.Lock()
         self.limit.left = sum(self._work_per_pass(piece) for piece, _ in tasks)
         left = self.limit.budget.remaining
@@ -122,6 +126,9 @@ class LevelTrainer:
 
         solver, begin, work = self.solver, time.monotonic(), self._work_per_pass(chunk)
         max_passes, taken = self.limit.passes(work, solver.max_passes), []
+        if max_passes == 0:
+            self.limit.add(chunk.first, work, 0, 0.0, 0)
+            return self._constant(chunk)
         rows, starts, ends, indices, values, norms, features, first_dense = self._local(chunk)
         dense = self.features.dense.view()
         dense = dense.view(np.uint16) if dense.dtype == np.float16 else dense  # float16 as its bits
@@ -144,13 +151,12 @@ class LevelTrainer:
             )  # fmt: skip
             weights[:] = 0
             offsets = np.zeros(LANES, np.float32)
-            if max_passes > 0:
-                passes = dual_descent.solve_lanes(
-                    starts, ends, indices, values, rows, dense, first_dense, norms, signs, costs, self.weighted, width,
-                    loss, np.float32(solver.bias), np.float32(solver.tolerance), max_passes, self.seed + first,
-                    weights, offsets,
-                )  # fmt: skip
-                taken.append(passes)
+            passes = dual_descent.solve_lanes(
+                starts, ends, indices, values, rows, dense, first_dense, norms, signs, costs, self.weighted, width,
+                loss, np.float32(solver.bias), np.float32(solver.tolerance), max_passes, self.seed + first,
+                weights, offsets,
+            )  # fmt: skip
+            taken.append(passes)
             cuts[:] = solver.threshold
             if solver.max_weights is not None and solver.max_weights < count:
                 chunk_rows.limit_weights(weights, count, width, solver.max_weights, cuts)
@@ -160,12 +166,25 @@ class LevelTrainer:
             group = (np.empty(here, np.int32), np.empty(here, lane_type), np.empty(here, np.float32))
             chunk_rows.write_kept(weights, count, width, cuts, first - chunk.first, *group)
             kept.append(group)
-            constant = _constant(signs[:, :width], solver.loss)
-            biases.append(offsets[:width] * np.float32(solver.bias) if max_passes > 0 else constant)
-        complete = max_passes == solver.max_passes or (max_passes > 0 and max(taken) < max_passes)
-        mean_passes = sum(taken) / max(len(taken), 1)
-        self.limit.add(chunk.first, work, mean_passes, time.monotonic() - begin, None if complete else max_passes)
+            biases.append(offsets[:width] * np.float32(solver.bias))
+        complete = max_passes == solver.max_passes or max(taken) < max_passes
+        mean = sum(taken) / len(taken)
+        self.limit.add(chunk.first, work, mean, time.monotonic() - begin, None if complete else max_passes)
         return _assembled(features, row_counts, kept, np.concatenate(biases))
+
+    def _constant(self, chunk: Chunk) -> ChunkPart:
+        """Only the constant margins that fit best: without any pass a label is scored by its frequency in the node."""
+        rows = self.features.shape[0] if chunk.rows is None else len(chunk.rows)
+        mean = 2 * np.minimum(self._counts[chunk.first : chunk.last] / max(rows, 1), 1.0) - 1
+        margins = 2 * np.arctanh(mean.clip(-0.9999, 0.9999)) if self.solver.loss == "logistic" else mean
+        lanes = np.empty(0, np.uint16 if len(mean) <= 1 << 16 else np.uint32)
+        nothing = np.empty(0, np.int32)
+        return ChunkPart(nothing, nothing, lanes, np.empty(0, np.float32), margins.astype(np.float32))
+
+    @cached_property
+    def _counts(self) -> np.ndarray:
+        """Documents of each child."""
+        return counts_of(self.targets.indices, self.targets.shape[1])
 
     def _local(self, chunk: Chunk) -> tuple[Any, ...]:
         """The chunk's rows with features renumbered; chunks with much of the data use it without a copy.
@@ -216,12 +235,6 @@ def tasks_of(chunk: Chunk) -> list[Chunk]:
 def work_per_pass(rows: Any, children: Any) -> Any:
     """Documents of a node times groups of children that are trained at a time: numbers or arrays."""
     return rows * -(-children // LANES)
-
-
-def _constant(signs: np.ndarray, loss: str) -> np.ndarray:
-    """The constant margins that fit labels best, float32: without any pass a label is scored by its frequency."""
-    mean = signs.mean(0, dtype=np.float64) if len(signs) else np.full(signs.shape[1], -1.0)
-    return (np.arctanh(mean.clip(-0.9999, 0.9999)) * 2 if loss == "logistic" else mean).astype(np.float32)
 
 
 def squared_norms(features: FeatureRows, block: int = 1 << 12) -> np.ndarray:

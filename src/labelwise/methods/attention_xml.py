@@ -120,7 +120,7 @@ class AttentionXML(WordNetworkMethod):
         config = self.config
         seeds = [config.training.seed + SEED_STEP * number for number in range(config.trees)]
         with torch_threads():
-            words = word_data(config, data, valid)
+            words = word_data(config, data, valid, context)
             trees = label_trees(words.documents, config, seeds)
             self.vocabulary_ = words.vocabulary
             self.trees_, self.histories_ = train_trees(

@@ -22,10 +22,10 @@ from labelwise.errors import ConfigError, DataError, NotFittedError
 from labelwise.fit_context import FitContext, limited_time
 from labelwise.methods.calibration import Calibration
 from labelwise.methods.capabilities import Capabilities
-from labelwise.methods.card import CalibrationNote, Card, card_of
+from labelwise.methods.card import Card, card_of
 from labelwise.methods.estimator import Estimator
 from labelwise.methods.feature_width import FeatureWidth
-from labelwise.methods.inputs import Documents, as_dataset, as_documents, predict_in_blocks
+from labelwise.methods.inputs import Documents, as_dataset, as_documents
 from labelwise.methods.label_file import ModelLabels
 from labelwise.methods.label_filter import LabelFilter
 from labelwise.methods.model_folder import (
@@ -36,18 +36,12 @@ from labelwise.methods.model_folder import (
     write_calibration,
     write_model,
 )
-from labelwise.methods.predictions import (
-    CALIBRATION_K,
-    check_scores,
-    checked_k,
-    checked_limits,
-    k_from_data,
-    limited,
-)
+from labelwise.methods.predictions import CALIBRATION_K, check_scores, checked_limits, k_from_data, limited
 from labelwise.methods.training_documents import TrainingDocuments
 from labelwise.registry import method_class
 from labelwise.run_schema import model_folder
 from labelwise.strings import Strings
+from labelwise.time_budget import NO_LIMIT, TimeBudget
 from labelwise.topk import TopK
 
 if TYPE_CHECKING:
@@ -181,7 +175,8 @@ class Method(Estimator, Capabilities):
             top = self._ranked(data if rows is None else data.take(rows), k, chosen)
             return top if self.calibration_ is None else self.calibration_.apply(top)
 
-        return limited(ranked, count, least, len(data), len(self.label_names_))
+        first = k_from_data(CALIBRATION_K, self.trained_on_)  # scores of several trees depend on it, so as in calibrate
+        return limited(ranked, count, least, len(data), len(self.label_names_), first)
 
     def _ranked(self, data: Documents, k: int, chosen: LabelFilter | None = None) -> TopK:
         """The best k labels, before calibration."""
@@ -210,7 +205,13 @@ class Method(Estimator, Capabilities):
     # --- probabilities and explanations ---
 
     def calibrate(
-        self, data: Any, labels: Any = None, *, k: int | None = None, precision: float | None = None
+        self,
+        data: Any,
+        labels: Any = None,
+        *,
+        k: int | None = None,
+        precision: float | None = None,
+        budget: TimeBudget = NO_LIMIT,
     ) -> CalibrationReport:
         """Fit the calibration of scores to probabilities, and choose a threshold; the ranking does not change.
 
@@ -223,34 +224,19 @@ class Method(Estimator, Capabilities):
             many as 99 % of them have, and for each document all labels that reach the threshold.
         precision
             Choose the threshold with this precision. None: the one with the best micro-F1.
+        budget
+            Calibrate on as many of the documents, drawn at random, as there is time for; a run sets it.
 
         Returns
         -------
         CalibrationReport
             Threshold, expected precision and recall, and calibration error before and after; `print` shows a summary.
         """
-        from labelwise.methods.threshold import calibrated
-        from labelwise.metrics.evaluate import check_truth
+        from labelwise.methods.calibrate import calibrate
 
         self._check_fitted()
         dataset = as_dataset(data, labels, (self.input_,), self.label_names_).align(self.label_names_)
-        if len(dataset) == 0:
-            raise DataError(f"{dataset.name}: there are no documents to calibrate on")
-        check_truth(dataset.labels, dataset.name)
-        count = k_from_data(CALIBRATION_K, self.trained_on_) if k is None else checked_k(k)
-
-        def ranked(rows: np.ndarray | None, k: int) -> TopK:
-            chosen = dataset if rows is None else dataset.take(rows)
-            return predict_in_blocks(lambda part: self._ranked(self._as_documents(part), k), chosen, "calibrating")
-
-        n_labels = len(self.label_names_)
-        self.calibration_, report = calibrated(ranked, dataset, count, precision, None if k is not None else n_labels)
-        if self.trained_on_ is not None:
-            report = replace(report, n_seen=self.trained_on_.overlap(dataset, self.input_).seen)
-        self.card_ = self.card_.model_copy(update={"calibration": CalibrationNote.of(report, dataset.name)})
-        for remark in report.remarks():
-            log.warning("calibration: %s", remark)
-        return report
+        return calibrate(self, dataset, k, precision, budget)
 
     @property
     def threshold_(self) -> float | None:

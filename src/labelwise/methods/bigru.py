@@ -75,7 +75,7 @@ class BiGRU(WordNetworkMethod):
         from labelwise.training.tree_training import train_trees
 
         with torch_threads():
-            words = word_data(self.config, data, valid)
+            words = word_data(self.config, data, valid, context)
             self.vocabulary_ = words.vocabulary
             self.trees_, self.histories_ = train_trees(
                 [LabelTree.flat(data.n_labels)], [words.training.seed], self._levels(words.vectors), BEAM,

@@ -17,11 +17,13 @@ from scipy import sparse
 from labelwise.data.blocks import Blocks
 from labelwise.data.csr import pick_rows
 from labelwise.data.dataset import Dataset, Features, canonical_arrays, canonical_features, is_canonical_csr
+from labelwise.data.document_hash import sample_order
 from labelwise.data.label_space import labels_from_lists
 from labelwise.errors import DataError
 from labelwise.methods.feature_width import FeatureWidth
 from labelwise.progress import progress
 from labelwise.strings import Strings
+from labelwise.time_budget import TimeBudget, timed_blocks
 from labelwise.topk import TopK
 
 AT_ONCE = 16_384
@@ -172,13 +174,30 @@ def split_for_early_stopping(
     return data.split(fraction, seed)
 
 
+def predict_in_time(
+    predict: Callable[[Dataset], TopK], data: Dataset, what: str, budget: TimeBudget
+) -> tuple[np.ndarray, TopK]:
+    """Indices and predictions of as many documents as the time budget allows: a random sample, or all."""
+    blocks, parts = [], []
+    with progress(what, len(data), seconds_left=budget.remaining) as step:
+        for rows in timed_blocks(sample_order(data), budget):
+            with step.part(len(rows)):
+                parts.append(predict(data.take(rows)))
+            blocks.append(rows)
+    rows = np.concatenate(blocks)
+    order = np.argsort(rows)
+    widest = max(part.k for part in parts)
+    top = TopK.concatenate([part.padded(widest) for part in parts])
+    return rows[order], TopK(top.ids[order], top.scores[order], top.label_names)
+
+
 def predict_in_blocks(predict: Callable[[Dataset], TopK], data: Dataset, what: str) -> TopK:
     """Predict for many documents in large blocks, with a progress bar."""
     parts = []
     with progress(what, len(data)) as step:
         for begin in range(0, max(len(data), 1), AT_ONCE):
             part = data.take(slice(begin, begin + AT_ONCE))
-            parts.append(predict(part))
-            step(len(part))
+            with step.part(len(part)):
+                parts.append(predict(part))
     widest = max(part.k for part in parts)  # with a threshold each block is as wide as it needs
     return TopK.concatenate([part.padded(widest) for part in parts])

@@ -14,6 +14,8 @@ from pydantic import Field
 from labelwise.codes.label_path import LabelPath
 from labelwise.data.blocks import Blocks
 from labelwise.data.dataset import Dataset
+from labelwise.data.label_documents import with_label_documents
+from labelwise.data.thesaurus import read_thesaurus
 from labelwise.errors import ConfigError, DataError, did_you_mean
 from labelwise.features.feature_order import FeatureOrder, OrderedFeatures
 from labelwise.features.rows import FeatureRows
@@ -154,6 +156,32 @@ def scaled(vectors: Any, factor: float) -> np.ndarray:
     if not isinstance(vectors, np.ndarray):
         raise DataError("features next to texts must be dense vectors")
     return vectors if factor == 1 else vectors * vectors.dtype.type(factor)
+
+
+LabelDocuments = Annotated[str, Field(min_length=1)] | None
+"""`texts`, or a vocabulary file."""
+
+
+def training_documents(data: Dataset, kind: str, config: Any) -> Dataset:
+    """The documents to train on: those given and, with `label_documents`, one per name of a label."""
+    if config.label_documents is None:
+        return data
+    if config.vector_scale is not None:
+        raise ConfigError("label_documents and vector_scale cannot be combined: names of labels have no vectors")
+    if kind != "texts":
+        raise ConfigError(f"label_documents: label names are texts, but {data.name} is read as {kind}")
+    if config.label_documents == "texts":
+        return with_label_documents(data)
+    thesaurus = read_thesaurus(config.label_documents, config.label_language)
+    thesaurus.check_language()
+    found = thesaurus.match(data.label_names)
+    return with_label_documents(data, [() if one is None else one.all_names(thesaurus.language) for one in found])
+
+
+def check_label_language(config: Any, *files: str) -> None:
+    """Refuse a language without a vocabulary file that it could apply to."""
+    if config.label_language is not None and all(getattr(config, name) in (None, "texts") for name in files):
+        raise ValueError(f"label_language chooses names of a vocabulary; it needs a file in {' or '.join(files)}")
 
 
 def training_settings(config: Any, search: SearchSettings, **others: Any) -> TrainingSettings:

@@ -11,6 +11,8 @@ stopped training resumes at the next 16 labels.
 
 from __future__ import annotations
 
+from pydantic import model_validator
+
 from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
@@ -19,6 +21,7 @@ from labelwise.fit_context import FitContext
 from labelwise.linear.level_trainer import SolverConfig
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.linear_base import (
+    LabelDocuments,
     LinearMethod,
     Memory,
     PostProcessor,
@@ -26,8 +29,10 @@ from labelwise.methods.linear_base import (
     Seed,
     TimeLimit,
     VectorScale,
+    check_label_language,
     check_relevance,
     finished_work,
+    training_documents,
     training_settings,
 )
 
@@ -46,6 +51,10 @@ class LinearFlat(LinearMethod):
         """How texts become features (not used when the data has features)."""
         vector_scale: VectorScale = None
         """Read the data's dense vectors next to TF-IDF of its texts, multiplied by this; null: one of both."""
+        label_documents: LabelDocuments = None
+        """Label names as training documents: `texts` (of the data), or a vocabulary file with other names as well."""
+        label_language: str | None = None
+        """Language of the names in a SKOS file of `label_documents`."""
         solver: SolverConfig = SolverConfig()
         """How the classifiers are trained."""
         relevance: bool = False
@@ -62,7 +71,13 @@ class LinearFlat(LinearMethod):
         seed: Seed = 0
         """Seed of training."""
 
+        @model_validator(mode="after")
+        def _languages_go_with_files(self) -> LinearFlat.Config:
+            check_label_language(self, "label_documents")
+            return self
+
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
+        data = training_documents(data, kind, self.config)
         if self.config.relevance:
             check_relevance(data)
         features, _ = self.training_features(data, kind)

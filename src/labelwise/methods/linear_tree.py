@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from labelwise.codes.hierarchy import read_hierarchy
+from labelwise.codes.hierarchy import hierarchy_of_labels
 from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
@@ -33,6 +33,7 @@ from labelwise.linear.shards import ChunkShards
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.given_negatives import read_negatives
 from labelwise.methods.linear_base import (
+    LabelDocuments,
     LinearMethod,
     Memory,
     PostProcessor,
@@ -40,8 +41,10 @@ from labelwise.methods.linear_base import (
     Seed,
     TimeLimit,
     VectorScale,
+    check_label_language,
     check_relevance,
     finished_work,
+    training_documents,
     training_settings,
 )
 from labelwise.store import csr_to_tensors
@@ -61,10 +64,15 @@ class LinearTree(LinearMethod):
         """How texts become features (not used when the data has features)."""
         vector_scale: VectorScale = None
         """Read the data's dense vectors next to TF-IDF of its texts, multiplied by this; null: one of both."""
+        label_documents: LabelDocuments = None
+        """Label names as training documents: `texts` (of the data), or a vocabulary file with other names as well."""
+        label_language: str | None = None
+        """Language of the names in a SKOS file of `label_documents` or `hierarchy`."""
         tree: Literal["balanced", "kway", "hierarchy"] = "balanced"
         """The tree: labels halved recursively, clustered into `branching` groups at once, or your own hierarchy."""
         hierarchy: str | None = None
-        """With `tree: hierarchy`, a file of child<TAB>parent lines; children may be labels or groups of them."""
+        """With `tree: hierarchy`, a file of child<TAB>parent lines, whose children may be labels or groups of them, or
+        a vocabulary with broader concepts (SKOS, or a table with a header)."""
         trees: Annotated[int, Field(ge=1)] = 3
         """Number of trees whose scores are averaged; each is clustered with another seed. A hierarchy is one tree."""
         leaf_size: Annotated[int, Field(ge=1)] = 100
@@ -101,16 +109,24 @@ class LinearTree(LinearMethod):
                 raise ValueError("`tree: hierarchy` and the file `hierarchy` go together")
             if ("user" in self.negatives) != (self.user_negatives is not None):
                 raise ValueError("`negatives` with `user` and the file `user_negatives` go together")
+            if self.user_negatives is not None and self.label_documents is not None:
+                raise ValueError(
+                    "`user_negatives` has a row per document of the data, so `label_documents` cannot add any"
+                )
+            check_label_language(self, "label_documents", "hierarchy")
             return self
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
         config = self.config
+        data = training_documents(data, kind, config)
         if config.relevance:
             check_relevance(data)
         own_tree, own_negatives = None, None  # files first: an error in them is reported before TF-IDF is computed
         given: dict[str, np.ndarray] = {}
         if config.tree == "hierarchy":
-            own_tree = LabelTree.from_parents(read_hierarchy(config.hierarchy), data.label_names)
+            own_tree = LabelTree.from_parents(
+                *hierarchy_of_labels(config.hierarchy, data.label_names, config.label_language)
+            )
             given |= own_tree.to_tensors("hierarchy")
         if "user" in config.negatives:
             own_negatives = read_negatives(config.user_negatives, data)

@@ -14,6 +14,7 @@ not begin with the long plateau at which many such runs fail; a monitor distingu
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
@@ -28,6 +29,7 @@ from labelwise.encoders.encoder_files import encoder_source
 from labelwise.errors import ModelFormatError, check_installed, import_required
 from labelwise.fit_context import FitContext
 from labelwise.heads.config import HeadConfig
+from labelwise.methods.affordable import affordable
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents, split_for_early_stopping
 from labelwise.networks.settings import (
@@ -54,7 +56,9 @@ log = logging.getLogger("labelwise")
 
 HEAD_TIME, ENCODING_TIME, VALID_TIME = 0.75, 0.85, 0.1
 """Maximum fractions of the time budget: of training the head alone, of encoding the texts for that, and of that for
-held-out ones. A document that is encoded for the head costs a third of one that the encoder is trained on."""
+held-out ones."""
+STEP_COST = 5
+"""Time of a document in a step of training, as a multiple of encoding it; rather too much than too little."""
 MAX_VALID = 2000
 """Maximum number of documents held out from the training documents: more would only cost time."""
 RECIPE = TrainingConfig(
@@ -138,19 +142,29 @@ class TextEncoder(Method):
         config, training = self.config, self.config.training
         if valid is None:
             training = without_validation(training, RECIPE)
+        train, valid = affordable(train, valid, self._tokens, context, training.seed)
         tokens = [EncoderData(self._tokens(part), part.labels) for part in (train, valid) if part is not None]
         if config.encoder.frozen:
-            return self._train_head(tokens, training, context, watched=True)
+            return self._train_head(tokens, training, context, watched=True)[0]
         epochs = self._head_epochs()
-        if epochs:
+        if epochs and not (context.budget.is_limited and self._has_begun(context)):
             plain = training.schedule.model_copy(update={"warmup": 0.0})  # a linear model needs none
             alone = {
                 "epochs": epochs, "steps": None, "validate_every": None, "early_stopping": None, "schedule": plain,
             }  # fmt: skip
             within = context.within(context.budget.part(HEAD_TIME))
-            self._train_head(tokens[:1], training.model_copy(update=alone), within, watched=False)
+            history, pace = self._train_head(tokens[:1], training.model_copy(update=alone), within, watched=False)
+            left = context.budget.remaining()
+            if left <= 0 or left < pace * STEP_COST * training.batch_size * training.accumulate:
+                log.info("training: left out, only the head is trained: the time budget does not allow a step of both")
+                return history
         fitting = EncoderFitting(self.network_, tokens[0], tokens[1] if valid is not None else None, training)
         return self._loop(fitting, training, context, "train", ("head.",), config.monitor.enabled)
+
+    def _has_begun(self, context: FitContext) -> bool:
+        """Whether an interrupted attempt has weights of both; with little time the head is not trained again."""
+        folder = context.checkpoints
+        return folder is not None and any((folder / "train").glob("last-*"))
 
     def _head_epochs(self) -> int:
         """Epochs in which only the head is trained."""
@@ -159,16 +173,22 @@ class TextEncoder(Method):
 
     def _train_head(
         self, tokens: list[EncoderData], training: TrainingConfig, context: FitContext, watched: bool
-    ) -> History:
-        """Train only the head, on vectors that are computed once; with little time, of some of the documents."""
+    ) -> tuple[History, float]:
+        """Train only the head, on vectors that are computed once; with little time, of some of the documents.
+
+        Returns its history and the seconds of encoding a document.
+        """
         from labelwise.training.encoder_fitting import EncoderFitting
 
         budget = context.budget.part(ENCODING_TIME)
         held_out = [self._encoded(part, budget.part(VALID_TIME)) for part in tokens[1:]]
+        begin = time.monotonic()
         parts = [self._encoded(tokens[0], budget), *held_out]
+        pace = (time.monotonic() - begin) / max(len(parts[0]), 1)
         fitting = EncoderFitting(self.network_.head, parts[0], parts[1] if len(parts) > 1 else None, training)
         stage = "train" if watched else "head"
-        return self._loop(fitting, training, context, stage, ("",), watched and self.config.monitor.enabled)
+        watched = watched and self.config.monitor.enabled
+        return self._loop(fitting, training, context, stage, ("",), watched), pace
 
     def _loop(
         self,

@@ -16,6 +16,8 @@ from labelwise.codes.average import averaged
 from labelwise.data.dataset import Dataset
 from labelwise.encoders.words import Vocabulary, WordTokens
 from labelwise.errors import ConfigError, DataError, check_installed, import_required
+from labelwise.fit_context import FitContext
+from labelwise.methods.affordable import affordable
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents, split_for_early_stopping
 from labelwise.networks.settings import (
@@ -28,6 +30,7 @@ from labelwise.networks.settings import (
     TrainingConfig,
     without_validation,
 )
+from labelwise.progress import progress
 from labelwise.result_fields import PART, deciding_json
 from labelwise.strings import Strings
 from labelwise.topk import TopK
@@ -107,7 +110,12 @@ class WordNetworkMethod(Method):
             if len(trees) == 1:
                 return trees[0].best(tokens, k)
             each = min(max(k, LABELS_PER_TREE), len(self.label_names_))
-            return averaged([tree.best(tokens, each) for tree in trees], k, product=True)
+            tops = []
+            with progress("predicting", len(trees), "work") as step:
+                for tree in trees:
+                    with step.part(1):
+                        tops.append(tree.best(tokens, each))
+            return averaged(tops, k, product=True)
 
     def _tokens(self, data: Documents) -> WordTokens:
         return self.vocabulary_.encode(data.texts or Strings.of(()))
@@ -125,14 +133,16 @@ class WordNetworkMethod(Method):
         with torch_threads(), torch.no_grad():
             encoders = [tree.levels[-1].encoder for tree in self.trees_]
             vectors = np.empty((len(tokens), sum(encoder.width for encoder in encoders)), np.float32)
-            for documents in batches_by_length(tokens.lengths, TOKENS_AT_ONCE):
-                batch = tokens.batch(documents)
-                ids, lengths = tensors_of(batch)
-                means = [
-                    encoder(ids.to(encoder.words.device), lengths).sum(1).cpu() / lengths[:, None]
-                    for encoder in encoders
-                ]
-                vectors[batch.rows] = torch.cat(means, 1).numpy()
+            with progress("encoding", len(tokens)) as step:
+                for documents in batches_by_length(tokens.lengths, TOKENS_AT_ONCE):
+                    batch = tokens.batch(documents)
+                    ids, lengths = tensors_of(batch)
+                    means = [
+                        encoder(ids.to(encoder.words.device), lengths).sum(1).cpu() / lengths[:, None]
+                        for encoder in encoders
+                    ]
+                    vectors[batch.rows] = torch.cat(means, 1).numpy()
+                    step(len(documents))
         return vectors
 
     def _explain(self, data: Documents, labels: np.ndarray) -> list[list[LabelPath]]:
@@ -189,8 +199,11 @@ def check_training_process(name: str) -> None:
         raise ConfigError(f"{name} trains in one process: start it without torchrun")
 
 
-def word_data(config: Any, data: Dataset, valid: Dataset | None) -> WordData:
-    """Hold out documents if none are given, learn the vocabulary, and read or draw the word vectors."""
+def word_data(config: Any, data: Dataset, valid: Dataset | None, context: FitContext) -> WordData:
+    """Hold out documents if none are given, learn the vocabulary, and read or draw the word vectors.
+
+    With little time, only some of the documents are used.
+    """
     import torch
 
     from labelwise.encoders.word_vectors import word_table
@@ -198,6 +211,11 @@ def word_data(config: Any, data: Dataset, valid: Dataset | None) -> WordData:
 
     training = config.training
     train, held_out = split_for_early_stopping(data, valid, config.valid_fraction, MAX_VALID, training.seed)
+
+    def prepare(part: Dataset) -> None:
+        Vocabulary.learned(part.texts or Strings.of(()), config.words)
+
+    train, held_out = affordable(train, held_out, prepare, context, training.seed)
     if held_out is None:
         training = without_validation(training, type(config).model_fields["training"].default)
     training = _with_averaging_interval(training, len(train))

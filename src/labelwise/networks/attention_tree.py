@@ -11,6 +11,7 @@ import numpy as np
 from labelwise.codes.tree import LabelTree
 from labelwise.encoders.base import Inputs
 from labelwise.networks.levels import Parents, best_nodes
+from labelwise.progress import progress
 from labelwise.topk import NO_LABEL, TopK, sorted_by_score
 
 
@@ -27,12 +28,14 @@ class AttentionTree:
         """Beam search: the best `beam` nodes of each level, and the best k leaves (labels) at the last."""
         tops: list[TopK] = []
         last = len(self.levels) - 1
-        for depth, level in enumerate(self.levels):
-            parents = None
-            if depth > 0:
-                parents = parents_of(tops[-1], self.tree, depth, self.tree.label_order if depth == last else None)
-            count = k if depth == last else min(self.beam, self.tree.sizes[depth])
-            tops.append(best_nodes(level, inputs, count, parents, "predicting"))
+        with progress("predicting", len(self.levels), "work") as step:
+            for depth, level in enumerate(self.levels):
+                parents = None
+                if depth > 0:
+                    parents = parents_of(tops[-1], self.tree, depth, self.tree.label_order if depth == last else None)
+                count = k if depth == last else min(self.beam, self.tree.sizes[depth])
+                with step.part(1):
+                    tops.append(best_nodes(level, inputs, count, parents, "predicting"))
         return tops
 
     def best(self, inputs: Inputs, k: int) -> TopK:

@@ -10,6 +10,7 @@ import numpy as np
 from labelwise.codes.bucket_search import Aggregation, BucketSearch, Score
 from labelwise.data.csr import pick_rows
 from labelwise.networks.bucket_networks import BucketNetworks, ScoreForm
+from labelwise.progress import progress
 from labelwise.topk import TopK, sorted_by_score
 
 AGGREGATIONS: dict[Score, Aggregation] = {"least": "least", "median": "median"}
@@ -75,15 +76,17 @@ class BucketDecoder:
             return decoding.probabilities(scores, n_buckets)
 
         parts = []
-        for begin in range(0, features.shape[0], at_once):
-            scores = self.scores(pick_rows(features, slice(begin, begin + at_once)), decoding)
-            if weights is not None and labels is not None:
-                top = self.search.best_weighted(scores, k, labels, weights, converted, combined)
-            elif decoding.candidates is not None and labels is None:
-                top = self.search.best_candidates(scores, k, *decoding.candidates, combined)
-            else:
-                top = self.search.best(scores, k, labels, combined)
-            parts.append(top)
+        with progress("predicting", features.shape[0]) as step:
+            for begin in range(0, features.shape[0], at_once):
+                scores = self.scores(pick_rows(features, slice(begin, begin + at_once)), decoding)
+                if weights is not None and labels is not None:
+                    top = self.search.best_weighted(scores, k, labels, weights, converted, combined)
+                elif decoding.candidates is not None and labels is None:
+                    top = self.search.best_candidates(scores, k, *decoding.candidates, combined)
+                else:
+                    top = self.search.best(scores, k, labels, combined)
+                parts.append(top)
+                step(len(top))
         if not parts:
             return TopK(np.empty((0, k), np.int32), np.empty((0, k), np.float32))
         top = TopK.concatenate(parts)

@@ -194,17 +194,20 @@ class InspectSection(Config):
 class RunSection(Config):
     """Where the run is written and what it may use."""
 
-    folder: str | None = None
+    folder: Annotated[str | None, Decides.NOTHING] = None
     """Folder of the run. Not given: `runs/` and the config file's name."""
-    threads: Annotated[int, Field(ge=1)] | None = None
+    threads: Annotated[Annotated[int, Field(ge=1)] | None, Decides.NOTHING] = None
     """Threads. Not given: all cores."""
-    device: str | None = None
+    device: Annotated[str | None, Decides.NOTHING] = None
     """Where networks compute: auto (a GPU if there is one), cpu, cuda, or cuda:1. Not given: LABELWISE_DEVICE, else
     auto. Linear methods compute on the CPU."""
-    refit: bool = False
+    refit: Annotated[bool, Decides.NOTHING] = False
     """After the scores are known, train the saved model on all documents, also the held-out ones."""
-    report: bool = True
+    report: Annotated[bool, Decides.NOTHING] = True
     """Write report.html (needs the extra `report`)."""
+    time_budget: Annotated[Annotated[float, Field(gt=0)] | None, Decides.END] = None
+    """Wall-clock seconds for the whole run, including time before an interruption. Training gets about four fifths;
+    calibration and evaluation use as many documents as there is time for, drawn at random. Not given: no limit."""
 
     @field_validator("device")
     @classmethod
@@ -231,7 +234,7 @@ class RunConfig(Config):
     calibrate: CalibrateSection = CalibrateSection()
     evaluate: EvaluateSection = EvaluateSection()
     inspect: Annotated[InspectSection, Decides.NOTHING] = InspectSection()
-    run: Annotated[RunSection, Decides.NOTHING] = RunSection()
+    run: RunSection = RunSection()
 
     @field_validator("model")
     @classmethod

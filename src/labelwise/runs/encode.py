@@ -94,12 +94,13 @@ def encode_file(encoder: DocumentEncoder, request: Request, output: str, dtype: 
     documents = _documents(request)
     work = _Unfinished(target, fingerprint(encoder.identity, dtype, BATCH, *_content(documents)))
     with progress("encoding", len(documents)) as step:
-        step(work.done)
+        step.start_at(work.done)
         for begin in range(work.done, max(len(documents), 1), BATCH):
             rows = slice(begin, begin + BATCH)
-            vectors = encoder.encode(documents.take(rows) if isinstance(documents, Dataset) else documents[rows])
-            work.write(begin, vectors, len(documents), dtype)
-            step(len(vectors))
+            some = documents.take(rows) if isinstance(documents, Dataset) else documents[rows]
+            with step.part(len(some)):
+                vectors = encoder.encode(some)
+                work.write(begin, vectors, len(documents), dtype)
     work.finish()
     vectors = np.load(target, mmap_mode="r")
     log.info("%s: %s vectors of %s numbers, %s, %s", target, f"{len(vectors):,}", f"{vectors.shape[1]:,}",

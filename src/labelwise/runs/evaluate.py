@@ -13,10 +13,10 @@ import numpy as np
 from labelwise import run_schema as files
 from labelwise.atomic import replacing
 from labelwise.data.dataset import Dataset
-from labelwise.data.document_hash import document_hashes, hash_fractions
+from labelwise.data.document_hash import sample_order
 from labelwise.formatting import counted
 from labelwise.methods.base import Method
-from labelwise.methods.inputs import predict_in_blocks
+from labelwise.methods.inputs import predict_in_blocks, predict_in_time
 from labelwise.methods.predictions import MOST_LABELS, best_and_reaching
 from labelwise.methods.training_documents import Overlap
 from labelwise.metrics.evaluate import Evaluation, check_truth
@@ -25,11 +25,10 @@ from labelwise.metrics.per_label import write_label_table
 from labelwise.metrics.streaming import Evaluator
 from labelwise.runs.config import EvaluateSection
 from labelwise.runs.stopwatch import stopwatch
+from labelwise.time_budget import NO_LIMIT, TimeBudget
 from labelwise.topk import NO_LABEL, TopK
 
 MAX_EXAMPLE_CHARACTERS = 600
-SAMPLE_SEED = 1 << 40
-"""No seed of a split by hash, from whose parts a sample would otherwise be drawn unevenly."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +72,8 @@ class ModelEvaluation:
     overlap: Overlap | None
     """Documents that the model was trained on; None if it does not know its training documents."""
     score: Callable[[Method], Evaluation]
+    ended_by_budget: bool = False
+    """Whether a time budget has ended the prediction before all documents were done."""
 
     @property
     def evaluated(self) -> str:
@@ -81,9 +82,16 @@ class ModelEvaluation:
 
 
 def evaluate_model(
-    model: Method, test: Dataset, section: EvaluateSection, folder: Path | None = None
+    model: Method,
+    test: Dataset,
+    section: EvaluateSection,
+    folder: Path | None = None,
+    budget: TimeBudget = NO_LIMIT,
 ) -> ModelEvaluation:
     """Predict and score; with a folder, labels.tsv and examples.jsonl are written there.
+
+    With a time budget the scores are those of the documents that there was time for: a random sample, as with
+    `evaluate.limit`.
 
     F1 without @k uses the section's threshold, or the calibrated threshold of the model if none is given; it counts
     all labels that reach it, unless the section has a k.
@@ -92,10 +100,16 @@ def evaluate_model(
     section.check_threshold(calibrated=threshold is not None)
     check_truth(test.labels, test.name)
     available, test = len(test), _aligned(model, sample(test, section.limit))
-    overlap = None if model.trained_on_ is None else model.trained_on_.overlap(test, model.input_)
     counts = np.zeros(test.n_labels, np.int64)
     counts[: len(model.label_counts_)] = model.label_counts_
     k, n_known = section.ranks(model.trained_on_), len(model.label_names_)
+
+    reaching, limited = threshold if section.k is None else None, False
+    known: TopK | None = None
+    with stopwatch() as waiting:
+        if budget.is_limited:
+            rows, known = predict_in_time(lambda part: _predicted(model, part, k, reaching), test, "predicting", budget)
+            limited, test = len(rows) < len(test), test.take(rows)
 
     def judge(judged: Method) -> tuple[TopK, Evaluation, dict[str, float]]:
         evaluator = Evaluator(
@@ -113,26 +127,31 @@ def evaluate_model(
 
         def judge_block(part: Dataset) -> TopK:
             nonlocal spent
-            top = _predicted(judged, part, k, threshold if section.k is None else None)
+            top = known if judged is model and known is not None else _predicted(judged, part, k, reaching)
             with stopwatch() as evaluating:
                 evaluator.update(top, part.labels)
             spent += evaluating.seconds
             return top.head(k)
 
         with stopwatch() as predicting:
-            top = predict_in_blocks(judge_block, test, "predicting")
+            if judged is model and known is not None:
+                top = judge_block(test)
+            else:
+                top = predict_in_blocks(judge_block, test, "predicting")
         with stopwatch() as evaluating:
             evaluation = evaluator.result(warn=False)
         seconds = {"predict": max(predicting.seconds - spent, 0.0), "evaluate": spent + evaluating.seconds}
         return top, evaluation, seconds
 
     top, evaluation, seconds = judge(model)
+    seconds["predict"] += waiting.seconds
     if folder is not None:
         write_label_table(folder / files.LABELS, top, test, train=counts, k=min(5, top.k))
         write_examples(folder / files.EXAMPLES, top, test, counts, section.examples)
     unknown = UnknownLabels.count(n_known, test)
+    overlap = None if model.trained_on_ is None else model.trained_on_.overlap(test, model.input_)
     return ModelEvaluation(
-        test, top, available, evaluation, seconds, threshold, unknown, overlap, lambda other: judge(other)[1]
+        test, top, available, evaluation, seconds, threshold, unknown, overlap, lambda other: judge(other)[1], limited
     )
 
 
@@ -140,8 +159,7 @@ def sample(test: Dataset, limit: int | None) -> Dataset:
     """A random sample of the documents, which depends on their content alone; all of them without a limit."""
     if limit is None or limit >= len(test):
         return test
-    order = np.argsort(hash_fractions(document_hashes(test), SAMPLE_SEED), kind="stable")
-    return test.take(np.sort(order[:limit]))
+    return test.take(np.sort(sample_order(test)[:limit]))
 
 
 def _predicted(model: Method, part: Dataset, k: int, threshold: float | None) -> TopK:

@@ -37,6 +37,7 @@ from labelwise.run_schema import (
     REFIT_CHECKPOINTS,
     RUNNING,
     STATE,
+    TIME,
     WRITTEN_FILES,
     WRITTEN_FOLDERS,
     is_run_folder,
@@ -45,6 +46,7 @@ from labelwise.run_schema import (
 )
 from labelwise.runs.config import RunConfig, deciding_values
 from labelwise.runs.machine import describe_machine
+from labelwise.time_budget import RECORD_FILE, SAMPLE_FILE
 
 log = logging.getLogger("labelwise")
 
@@ -120,16 +122,31 @@ class RunFolder:
                 f"{self.path}: this run is finished; --force replaces it, "
                 f"--set run.folder={_free(self.path)} keeps both"
             )
-        elif not (self / MODEL).exists() and not (self / CHECKPOINTS).exists():
+        elif not self._has_trained() and (not self._has_spent_time() or self._differing(config)):
             self._clear()  # nothing has been trained yet, so nothing is lost with any config
             self._start(config)
         else:
             self._resume(config)
 
-    def _resume(self, config: RunConfig) -> None:
+    def _has_trained(self) -> bool:
+        """Whether there is a model, or unfinished work of one."""
+        checkpoints = self / CHECKPOINTS
+        return (self / MODEL).exists() or (
+            checkpoints.is_dir() and any(path.name not in (RECORD_FILE, SAMPLE_FILE) for path in checkpoints.iterdir())
+        )
+
+    def _has_spent_time(self) -> bool:
+        """Whether an earlier attempt has recorded time that a time budget has to count."""
+        return (self / TIME).exists() or (self / CHECKPOINTS / RECORD_FILE).exists()
+
+    def _differing(self, config: RunConfig) -> list[str]:
+        """Settings that decide the result and differ from those of the run."""
         before = ConfigSource.from_file(self / CONFIG).values
         scope = RESULT if (self / MODEL).exists() else UNFINISHED  # once there is a model, its training has ended
-        different = differing_keys(deciding_values(before, scope), deciding_values(config.resolved(), scope))
+        return differing_keys(deciding_values(before, scope), deciding_values(config.resolved(), scope))
+
+    def _resume(self, config: RunConfig) -> None:
+        different = self._differing(config)
         if different:
             more = f" and {len(different) - 5} more" if len(different) > 5 else ""
             raise ConfigError(

@@ -144,15 +144,15 @@ def _text_batches(request: Request, model: Method) -> Iterator[Batch]:
         for lines in _typed_lines(stream) if typed else _line_batches(stream):
             texts, changed = decode_lines(lines, name, count + 1, request.options)
             replaced += changed
-            yield Batch([str(count + row) for row in range(len(texts))], Strings.of(texts))
-            step(len(texts))
+            with nullcontext() if step is None else step.part(len(texts)):
+                yield Batch([str(count + row) for row in range(len(texts))], Strings.of(texts))
             count += len(texts)
     warn_replaced(name, replaced, request.options.encoding)
 
 
 def _bar(typed: bool) -> Any:
     """A progress bar, but none over the line that somebody types."""
-    return nullcontext(lambda _count: None) if typed else progress("predicting")
+    return nullcontext() if typed else progress("predicting")
 
 
 def _typed_lines(stream: Any) -> Iterator[list[bytes]]:
@@ -193,8 +193,8 @@ def _data_batches(request: Request, table: InputTable | None) -> Iterator[Batch]
             rows = None if table is None else list(islice(table.rows, len(part)))
             if rows is not None and len(rows) != len(part):
                 raise DataError("the file has changed while it was read", request.documents)
-            yield Batch(ids, part, rows)
-            step(len(part))
+            with step.part(len(part)):
+                yield Batch(ids, part, rows)
 
 
 def _with_vectors(batches: Iterator[Batch], path: str) -> Iterator[Batch]:

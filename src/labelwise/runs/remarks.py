@@ -21,6 +21,8 @@ def evaluation_remarks(measured: ModelEvaluation) -> list[str]:
     """Remarks on an evaluation alone; those on ties belong to the table of scores."""
     overlap = measured.overlap
     seen = [overlap.remark(SEEN_IN_TRAINING)] if overlap is not None and overlap.seen else []
+    if measured.ended_by_budget:
+        seen.append(f"evaluated on {measured.evaluated} documents: the time budget ended the prediction")
     return [*seen, *cut_remarks(measured.evaluation.n_cut)]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -38,20 +39,26 @@ from labelwise.runs.load_data import CALIBRATION, RunData, hold_out, load_run_da
 from labelwise.runs.machine import peak_memory
 from labelwise.runs.refit import carry_over, check_resumable, documents_to_refit, is_refitted, record_refit
 from labelwise.runs.remarks import run_remarks, with_calibration
+from labelwise.runs.run_time import REPORT_SECONDS, RunTime
 from labelwise.runs.stopwatch import Stopwatch, stopwatch
+from labelwise.time_budget import TimeBudget
 
 log = logging.getLogger("labelwise")
 
 
-def train(config: RunConfig, force: bool = False) -> RunFolder:
-    """Train, evaluate and report as configured; returns the run folder."""
+def train(config: RunConfig, force: bool = False, begin: float | None = None) -> RunFolder:
+    """Train, evaluate and report as configured; returns the run folder.
+
+    `begin` is when the run's time budget began, on the monotonic clock; None: now.
+    """
+    begin = time.monotonic() if begin is None else begin
     run = RunFolder(str(config.run.folder))
     with using_device(config.run.device):
         if force or not (run / files.MODEL).exists():
             method = config.make_method()
             method.check_needs()
             check_device(method, config.run.device)
-        return _train(config, run, force)
+        return _train(config, run, force, begin)
 
 
 def check_device(method: Method, given: str | None) -> None:
@@ -64,43 +71,69 @@ def check_device(method: Method, given: str | None) -> None:
         raise ConfigError(f"run.device: {method.name} computes on the CPU; leave out {given}")
 
 
-def _train(config: RunConfig, run: RunFolder, force: bool) -> RunFolder:
+def _train(config: RunConfig, run: RunFolder, force: bool, begin: float) -> RunFolder:
     with (
         using_threads(config.run.threads),
         run.open_for_run(config, force),
         scratch_at(run / files.SCRATCH, config.data.mapped) as scratch,
+        _run_time(config, run, begin) as times,
     ):
         with _timed(run, "read"):
             data, held_out = split_for_calibration(config, load_run_data(config.data, scratch), scratch)
         log.info("train: %r", data.train)
-        model = _fit(config, run, data)
+        model = _fit(config, run, data, times.for_fit(config.run.refit))
         if is_refitted(model, data):
             check_resumable(run, data, held_out)
         if held_out is not None:
-            _calibrate(config, run, held_out, model)
+            _calibrate(config, run, held_out, model, times.for_calibration(has_test=data.test is not None))
         if data.test is not None:
-            _evaluate(config, run, data.train, data.test, model)
+            _evaluate(config, run, data.train, data.test, model, times.for_evaluation())
         else:
             log.info("no test part: the model is not evaluated (data.test, or data.test_fraction, gives one)")
-        if config.inspect.enabled and can_be_inspected(model):
+        if (
+            config.inspect.enabled
+            and can_be_inspected(model)
+            and times.allows("inspect", _inspection_seconds(config, run) + REPORT_SECONDS)
+        ):
             with _timed(run, "inspect"):
                 inspect(run, model, data, config.inspect)
         if config.run.refit or is_refitted(model, data):
-            _refit(config, run, data, held_out, model, scratch)
+            _refit(config, run, data, held_out, model, scratch, times.for_refit())
         run.finish_stages()
-        if config.run.report:
+        if config.run.report and times.allows("report", REPORT_SECONDS):
             _write_report(run)
         run.finish()
     return run
 
 
-def _fit(config: RunConfig, run: RunFolder, data: RunData) -> Method:
+@contextmanager
+def _run_time(config: RunConfig, run: RunFolder, begin: float) -> Iterator[RunTime]:
+    """The time budget of a run, whose seconds are recorded if it is interrupted."""
+    times = RunTime(config.run.time_budget, run / files.TIME, begin)
+    try:
+        yield times
+    except BaseException:
+        times.interrupted()
+        raise
+    times.finished()
+
+
+def _inspection_seconds(config: RunConfig, run: RunFolder) -> float:
+    """Seconds that an inspection is expected to take: two passes, at the speed of the last prediction."""
+    path = run / files.RESULTS
+    if not path.exists():
+        return 0.0
+    speed = json.loads(path.read_text("utf-8"))["timings"]["predict_documents_per_second"]
+    return 2 * config.inspect.vectors / max(speed, 1e-9)
+
+
+def _fit(config: RunConfig, run: RunFolder, data: RunData, budget: TimeBudget) -> Method:
     folder = run / files.MODEL
     if folder.exists():
         log.info("the model of this run is already trained")
         return load(folder)
     model = config.make_method()
-    context = FitContext(run / files.CHECKPOINTS, lambda **numbers: run.record("fit", **numbers))
+    context = FitContext(run / files.CHECKPOINTS, lambda **numbers: run.record("fit", **numbers), budget)
     with _timed(run, "fit"):
         model.fit(data.train, valid=data.valid, context=context)
     reading = Reading.of(config.data.training_path, config.data.format, config.data.options)
@@ -110,7 +143,13 @@ def _fit(config: RunConfig, run: RunFolder, data: RunData) -> Method:
 
 
 def _refit(
-    config: RunConfig, run: RunFolder, data: RunData, held_out: Dataset | None, judged: Method, scratch: Path | None
+    config: RunConfig,
+    run: RunFolder,
+    data: RunData,
+    held_out: Dataset | None,
+    judged: Method,
+    scratch: Path | None,
+    budget: TimeBudget,
 ) -> None:
     """Replace the judged model by one that is trained on the held-out documents as well."""
     if is_refitted(judged, data):
@@ -123,7 +162,7 @@ def _refit(
         return
     shutil.rmtree(run / files.CHECKPOINTS, ignore_errors=True)
     model = config.make_method()
-    context = FitContext(run / files.REFIT_CHECKPOINTS, lambda **numbers: run.record(files.REFIT, **numbers))
+    context = FitContext(run / files.REFIT_CHECKPOINTS, lambda **numbers: run.record(files.REFIT, **numbers), budget)
     with _timed(run, files.REFIT):
         model.fit(everything, valid=data.valid if judged.validates else None, context=context)
     carry_over(judged, model)
@@ -152,12 +191,12 @@ def split_for_calibration(
     return data, held_out
 
 
-def _calibrate(config: RunConfig, run: RunFolder, held_out: Dataset, model: Method) -> None:
+def _calibrate(config: RunConfig, run: RunFolder, held_out: Dataset, model: Method, budget: TimeBudget) -> None:
     if model.calibration_ is not None and (run / files.CALIBRATION).exists():
         log.info("the model of this run is already calibrated")
         return
     with _timed(run, "calibrate"):
-        report = model.calibrate(held_out, k=config.calibrate.k, precision=config.calibrate.precision)
+        report = model.calibrate(held_out, k=config.calibrate.k, precision=config.calibrate.precision, budget=budget)
         write_calibration(run, report)
         model.save_calibration(run / files.MODEL)
     log.log(logging.INFO if report.reached else logging.WARNING, "%s", report)
@@ -178,11 +217,13 @@ def _read_calibration(run: RunFolder) -> dict[str, Any] | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-def _evaluate(config: RunConfig, run: RunFolder, train: Dataset, test: Dataset, model: Method) -> None:
+def _evaluate(
+    config: RunConfig, run: RunFolder, train: Dataset, test: Dataset, model: Method, budget: TimeBudget
+) -> None:
     if (run / files.RESULTS).exists():
         log.info("the model of this run is already evaluated")
         return
-    measured = evaluate_model(model, test, config.evaluate, run.path)
+    measured = evaluate_model(model, test, config.evaluate, run.path, budget)
     seconds = {**_stage_seconds(run), **measured.seconds}
     for stage, spent in measured.seconds.items():
         run.record(stage, seconds=round(spent, 3))

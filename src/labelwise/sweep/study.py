@@ -243,7 +243,10 @@ def _identity(config: RunConfig, varied: Iterable[str]) -> dict[str, Any]:
     for path in varied:
         _unmark(fields, path.split(".")[1:] if path.startswith("model.") else [])
     defaults = with_fields_from(run["model"], kind().model_dump(mode="json"), fields)
-    return {**without_fields(run, ignored_fields(RunConfig, RESULT)), "model": defaults}
+    values = {**without_fields(run, ignored_fields(RunConfig, RESULT)), "model": defaults}
+    if config.run.time_budget is None:
+        del values["run"]  # as before runs had a time budget, so that names of trials do not change
+    return values
 
 
 def _unmark(fields: Fields, key_path: Sequence[str]) -> None:

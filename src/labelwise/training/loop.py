@@ -22,7 +22,7 @@ from labelwise.device import torch_threads
 from labelwise.errors import ConfigError, DataError, did_you_mean
 from labelwise.networks.settings import TrainingConfig, lower_is_better
 from labelwise.parallel import run_stream
-from labelwise.progress import progress
+from labelwise.progress import progress, stage_name
 from labelwise.time_budget import OutOfTimeError, TimeBudget, complete_within
 from labelwise.training.averaging import Averaging
 from labelwise.training.callbacks import Best, Callback, History, MetricLogger, check_tensorboard, finite
@@ -156,7 +156,7 @@ class _Loop:
                     self._end_round(self.time.budget)
             self._finish()
             if self.stop == TIME_BUDGET:
-                log.info("%s: ended by the time budget, %s", self.title, self._steps_text())
+                log.info("%s: ended by the time budget, %s", stage_name(self.title), self._steps_text())
         best = Best(**state.best) if state.best is not None else None
         return History(state.records, state.step, state.epoch, state.seconds, best, state.stopped or "")
 
@@ -262,7 +262,8 @@ class _Loop:
                 self._update_best(numbers)
         if numbers is None:
             self.time.give_up_rounds()
-            log.info("%s: no validation at step %s, the time budget does not suffice", self.title, f"{state.step:,}")
+            name = stage_name(self.title)
+            log.info("%s: no validation at step %s, the time budget does not suffice", name, f"{state.step:,}")
             return
         self.time.end_round()
         state.round_seconds = self.time.round_seconds

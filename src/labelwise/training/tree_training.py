@@ -24,7 +24,7 @@ from labelwise.networks.attention_tree import AttentionTree, parents_of
 from labelwise.networks.level_factory import LevelFactory
 from labelwise.networks.levels import Level, Parents, best_nodes
 from labelwise.networks.settings import TrainingConfig
-from labelwise.progress import progress, stage
+from labelwise.progress import progress, stage, stage_name
 from labelwise.time_budget import TimeBudget, timed_blocks
 from labelwise.topk import TopK
 from labelwise.training.callbacks import History
@@ -154,8 +154,8 @@ class TreeTraining:
             rows, top = self._rank(tree, depth - 1, above, part, own)
             if len(rows) < len(part.inputs):
                 log.info(
-                    "ranking: ended by the time budget after %s of %s documents (%s), which the next level uses",
-                    f"{len(rows):,}", f"{len(part.inputs):,}", part.name,
+                    "%s: ended by the time budget after %s of %s documents (%s), which the level uses",
+                    stage_name("ranking"), f"{len(rows):,}", f"{len(part.inputs):,}", part.name,
                 )  # fmt: skip
             ranked[part.name] = part.some(rows, parents_of(top, tree, depth))
         return [ranked[part.name] for part in documents]

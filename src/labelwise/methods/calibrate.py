@@ -1,0 +1,61 @@
+"""Calibrate a model on held-out documents: rank labels for them, fit probabilities and choose a threshold."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from labelwise.data.dataset import Dataset
+from labelwise.errors import DataError
+from labelwise.methods.card import CalibrationNote
+from labelwise.methods.inputs import predict_in_blocks, predict_in_time
+from labelwise.methods.predictions import CALIBRATION_K, checked_k, k_from_data
+from labelwise.methods.threshold import CalibrationReport, calibrated
+from labelwise.metrics.evaluate import check_truth
+from labelwise.time_budget import TimeBudget
+from labelwise.topk import TopK
+
+if TYPE_CHECKING:
+    from labelwise.methods.base import Method
+
+log = logging.getLogger("labelwise")
+
+
+def calibrate(
+    model: Method, dataset: Dataset, k: int | None, precision: float | None, budget: TimeBudget
+) -> CalibrationReport:
+    """Set the calibration of a fitted model; `dataset` is in its label space. See `Method.calibrate`."""
+    if len(dataset) == 0:
+        raise DataError(f"{dataset.name}: there are no documents to calibrate on")
+    check_truth(dataset.labels, dataset.name)
+    count = k_from_data(CALIBRATION_K, model.trained_on_) if k is None else checked_k(k)
+
+    def best(part: Dataset, k: int) -> TopK:
+        return model._ranked(model._as_documents(part), k)
+
+    known: TopK | None = None
+    if budget.is_limited:
+        rows, known = predict_in_time(lambda part: best(part, count), dataset, "calibrating", budget)
+        if len(rows) < len(dataset):
+            log.info(
+                "calibrating: ended by the time budget after %s of %s documents", f"{len(rows):,}", f"{len(dataset):,}"
+            )
+            dataset = dataset.take(rows)
+
+    def ranked(rows: np.ndarray | None, k: int) -> TopK:
+        if rows is None and k == count and known is not None:
+            return known
+        chosen = dataset if rows is None else dataset.take(rows)
+        return predict_in_blocks(lambda part: best(part, k), chosen, "calibrating")
+
+    n_labels = len(model.label_names_)
+    model.calibration_, report = calibrated(ranked, dataset, count, precision, None if k is not None else n_labels)
+    if model.trained_on_ is not None:
+        report = replace(report, n_seen=model.trained_on_.overlap(dataset, model.input_).seen)
+    model.card_ = model.card_.model_copy(update={"calibration": CalibrationNote.of(report, dataset.name)})
+    for remark in report.remarks():
+        log.warning("calibration: %s", remark)
+    return report

@@ -1,0 +1,71 @@
+"""Time budgets of linear methods, on a clock that the tests move."""
+
+import numpy as np
+import pytest
+
+import labelwise as lw
+from common import same_predictions
+from conformance.planted import planted
+from labelwise.fit_context import FitContext
+from labelwise.linear.level_trainer import LevelTrainer
+from labelwise.parallel import using_threads
+from test_time_budget import Clock
+
+
+@pytest.fixture(scope="module")
+def data():
+    return planted("features", n_documents=300, n_labels=60)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Every chunk that is trained takes a second."""
+    moved, local = Clock(), LevelTrainer._local
+
+    def slow(self, chunk):
+        moved.now += 1.0
+        return local(self, chunk)
+
+    monkeypatch.setattr("time.monotonic", moved)
+    monkeypatch.setattr(LevelTrainer, "_local", slow)
+    with using_threads(1):
+        yield moved
+
+
+SMALL = {"leaf_size": 8, "branching": 4}
+
+
+def test_enough_time_changes_nothing(data, clock):
+    limited = lw.LinearTree(**SMALL, time_budget=1e6).fit(data)
+    same_predictions(limited.predict(data, 5), lw.LinearTree(**SMALL).fit(data).predict(data, 5))
+    assert len(limited.trees_) == 3
+
+
+def test_the_budget_decides_how_many_trees_there_are(data, clock, caplog):
+    caplog.set_level("INFO")
+    begin = clock.now
+    lw.LinearTree(**SMALL, trees=1).fit(data)
+    one_tree = clock.now - begin
+    model = lw.LinearTree(**SMALL, time_budget=2.2 * one_tree).fit(data)
+    assert len(model.trees_) == 2
+    assert "time budget: 2 of 3 trees are trained, the others are left out" in caplog.messages
+    assert any(message.startswith("tree 2 of 3, level 1 of") for message in caplog.messages)
+    assert lw.evaluate(model.predict(data, 1), data, metrics=["P@1"])["P@1"] > 0.8
+
+
+@pytest.mark.parametrize("loss", ["squared_hinge", "logistic"])
+def test_without_time_labels_are_scored_by_their_frequency(data, clock, caplog, tmp_path, loss):
+    caplog.set_level("INFO")
+    begin = clock.now
+    model = lw.LinearFlat(time_budget=2.0, solver={"loss": loss}).fit(data, context=FitContext(tmp_path))
+    assert clock.now - begin <= 3.0, "one group of labels more than the budget at most"
+    assert "groups to the frequencies of their labels" in caplog.text
+    assert np.isfinite(model.predict(data, 60).scores).all()
+    weights = model.trees_[0][1][0]
+    assert weights.n_weights > 0
+    margins = weights.bias[48:]  # the last group has no label that is more frequent than those of the others
+    expected = 2 * data.label_counts()[48:] / len(data) - 1
+    np.testing.assert_allclose(np.tanh(margins / 2) if loss == "logistic" else margins, expected, atol=1e-3)
+    # chunks that were cut are trained again by a fit with more time, in the same folder
+    whole = lw.LinearFlat(solver={"loss": loss}).fit(data, context=FitContext(tmp_path))
+    same_predictions(whole.predict(data, 5), lw.LinearFlat(solver={"loss": loss}).fit(data).predict(data, 5))
