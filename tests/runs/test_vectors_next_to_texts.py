@@ -9,7 +9,7 @@ import labelwise as lw
 from cli.commands import labelwise
 from common import same_predictions
 from labelwise.data.blocks import Blocks
-from labelwise.errors import DataError
+from labelwise.errors import ConfigError, DataError
 from labelwise.testing.planted import planted_texts
 
 DATA = planted_texts(150, 10)
@@ -104,3 +104,15 @@ def test_models_without_vectors_refuse_them(folder):
     for data in (TRAIN, lw.Dataset(TRAIN.labels, TRAIN.label_names, features=vectors_of(TRAIN))):
         with pytest.raises(DataError, match="give a Dataset with both"):
             lw.LinearTree(vector_scale=1.0).fit(data)
+
+
+def test_what_needs_vectors_of_new_documents_is_refused(folder):
+    model = lw.load(folder / "runs" / "run")
+    more = lw.Dataset([["L1"]], texts=["other words"], features=np.ones((1, 10), np.float32))
+    with pytest.raises(ConfigError, match="cannot learn more documents"):
+        model.learn(more)
+    both = lw.Dataset(TRAIN.labels, TRAIN.label_names, texts=TRAIN.texts, features=vectors_of(TRAIN))
+    with pytest.raises(ConfigError, match="label_documents and vector_scale cannot be combined"):
+        lw.LinearFlat(vector_scale=1.0, label_documents="texts").fit(both)
+    tree = lw.LinearTree(vector_scale=1.0, trees=1).fit(both)
+    assert lw.evaluate(tree.predict(both, k=1), both, "P@1")["P@1"] > 0.9

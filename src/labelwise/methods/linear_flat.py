@@ -33,7 +33,6 @@ from labelwise.methods.linear_base import (
     check_relevance,
     finished_work,
     training_documents,
-    training_settings,
 )
 
 
@@ -81,7 +80,7 @@ class LinearFlat(LinearMethod):
         if self.config.relevance:
             check_relevance(data)
         features, _ = self.training_features(data, kind)
-        settings = training_settings(self.config, self.search_settings)
+        settings = self.training_settings
         with finished_work(self, context.checkpoints, features.rows, data.labels, {}) as shards:
             tree = LabelTree.flat(data.n_labels)
             self.linear_ = LinearTrees.train(features, data.labels, [tree], settings, shards, budget=context.budget)

@@ -45,7 +45,6 @@ from labelwise.methods.linear_base import (
     check_relevance,
     finished_work,
     training_documents,
-    training_settings,
 )
 from labelwise.store import csr_to_tensors
 
@@ -134,8 +133,7 @@ class LinearTree(LinearMethod):
         if kind == "texts":
             compile_ahead(["search", "words", "solver"], config.precision)
         features, describing = self.training_features(data, kind)
-        negatives = "matcher" if "matcher" in config.negatives else "teacher"
-        settings = training_settings(config, self.search_settings, negatives=negatives)
+        settings = self.training_settings
         with finished_work(self, context.checkpoints, features.rows, data.labels, given) as shards:
             if own_tree is not None:
                 trees = [own_tree]
