@@ -102,6 +102,12 @@ def hold_out(
             data.name, f"{len(data):,}", fraction, purpose.name, purpose.without,
         )  # fmt: skip
         return data, None
+    if by == HASH and not held_out.labels.nnz:
+        log.warning(
+            "none of the %s documents of the %s part has a label: there is no such part, and %s",
+            f"{len(held_out):,}", purpose.name, purpose.without,
+        )  # fmt: skip
+        return data, None
     if by == HASH and len(held_out) < FEW_DOCUMENTS:
         log.warning(
             "the %s part has %s documents, too few to rely on: %s", purpose.name, len(held_out), purpose.with_few
