@@ -9,7 +9,11 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from labelwise.data.dataset import Dataset
+from labelwise.data.read import FORMATS, format_named
 from labelwise.strings import Strings
+
+WRITTEN = [name for name in FORMATS if format_named(name).write is not None]
+"""Formats that are not only read."""
 
 NASTY = [
     "\t", "\n", "\r", "\r\n", '"', "'", ",", ";", " ", "  ", "\u2028", "\x0b", "\x0c", "\x85", "\0", "\ufeff", "é",

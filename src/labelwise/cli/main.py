@@ -26,6 +26,7 @@ from labelwise.cli import (
     evaluate,
     explain,
     info,
+    learn,
     models,
     plan,
     predict,
@@ -51,6 +52,7 @@ app.command("evaluate")(evaluate.evaluate_command)
 app.command("predict")(predict.predict_command)
 app.command("encode")(encode.encode_command)
 app.command("explain")(explain.explain_command)
+app.command("learn")(learn.learn_command)
 app.command("shrink")(shrink.shrink_command)
 app.command("info")(info.info_command)
 app.command("calibrate")(calibrate.calibrate_command)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import shutil
+import sys
+import textwrap
 import time
 from typing import Any
 
@@ -26,6 +29,21 @@ def command_began() -> float | None:
 def echo(text: str, err: bool = False, nl: bool = True) -> None:
     """Print text for people."""
     typer.echo(printable(text), err=err, nl=nl)
+
+
+def echo_paragraph(text: str, indent: int = 2) -> None:
+    """Print indented text, wrapped at words on a terminal."""
+    if not sys.stdout.isatty():
+        echo(" " * indent + text)
+        return
+    begin, rest = " " * indent, " " * (indent + 2)
+    width = max(terminal_width() - 1, 20)
+    echo(textwrap.fill(printable(text), width, initial_indent=begin, subsequent_indent=rest))
+
+
+def terminal_width(otherwise: int = 100) -> int:
+    """Columns of the terminal."""
+    return shutil.get_terminal_size((otherwise, 24)).columns
 
 
 def echo_json(value: Any) -> None:

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field
@@ -23,9 +23,11 @@ from labelwise.features.word_analysis import WordAnalysis
 from labelwise.finished import fingerprint
 from labelwise.linear.beam import POST_PROCESSORS
 from labelwise.linear.memory_estimate import Memory as Memory
+from labelwise.linear.retraining import retraining_reasons
 from labelwise.linear.settings import PRECISIONS, SearchSettings, TrainingSettings
 from labelwise.linear.settings import Precision as Precision
 from labelwise.linear.shards import ChunkShards
+from labelwise.linear.statistics import Learned
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
@@ -33,6 +35,9 @@ from labelwise.methods.label_filter import LabelFilter
 from labelwise.methods.text_features import TextFeatures
 from labelwise.result_fields import PART, Decides, deciding_fields
 from labelwise.topk import TopK
+
+if TYPE_CHECKING:
+    from labelwise.methods.learning import NewDocuments
 
 PostProcessor = Literal[tuple(POST_PROCESSORS)]  # type: ignore[valid-type]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
@@ -48,6 +53,7 @@ class LinearMethod(TextFeatures, Method):
     inputs = ("features", "texts")
     chooses_labels = True
     explains = True
+    learns_more = True
     shrinks = True
 
     linear_: LinearTrees
@@ -61,6 +67,41 @@ class LinearMethod(TextFeatures, Method):
     def search_settings(self) -> SearchSettings:
         """From the current parameters, which may be changed after fitting."""
         return SearchSettings(self.config.post_processor, getattr(self.config, "beam", 1))
+
+    @property
+    def training_settings(self) -> TrainingSettings:
+        """From the current parameters."""
+        config = self.config
+        return TrainingSettings(
+            solver=config.solver, search=self.search_settings, relevance=config.relevance, precision=config.precision,
+            memory=config.memory, seed=config.seed,
+            negatives="matcher" if "matcher" in getattr(config, "negatives", "") else "teacher",
+        )  # fmt: skip
+
+    def partial_fit(self, data: Any, labels: Any = None) -> Self:
+        """`fit` at the first call, then `learn`: scikit-learn's name for training in steps."""
+        if hasattr(self, "label_names_"):
+            self.learn(data, labels)
+            return self
+        return self.fit(data, labels)
+
+    def _learn(self, new: NewDocuments) -> tuple[int, tuple[str, ...]]:
+        data, old, tfidf = new.data, new.old, self.tfidf_
+        if self.config.relevance:
+            check_relevance(data)
+        if tfidf is not None:
+            tfidf = tfidf.extended(data.texts or (), self.n_documents_)
+        features: Any = data.features if tfidf is None else tfidf.rows(data.texts or ())
+        n_features = features.shape[1] - len(self.linear_.order.original)
+        n_labels = data.n_labels - len(self.label_names_)
+        given = None
+        if old is not None and n_labels:
+            given = (old.features if tfidf is None else tfidf.rows(old.texts or ())), old.labels
+        alone = n_labels if old is None else 0
+        counts = Learned(len(data), n_labels, alone, n_features, new.hits, new.places)
+        self.linear_ = self.linear_.learned(features, data.labels, self.training_settings, counts, given, new.removed)
+        self.tfidf_ = tfidf
+        return n_features, retraining_reasons(self.linear_)
 
     def check_needs(self) -> None:
         WordAnalysis.of(self.config.tfidf)
@@ -136,14 +177,6 @@ def training_features(data: Dataset, tfidf: Tfidf | None) -> OrderedFeatures:
     if tfidf is not None:
         return FeatureOrder.learn(tfidf.fit_transform(data.texts or ()), in_place=True)
     return FeatureOrder.learn(data.features)
-
-
-def training_settings(config: Any, search: SearchSettings, **others: Any) -> TrainingSettings:
-    """From the parameters that all linear methods have."""
-    return TrainingSettings(
-        solver=config.solver, search=search, relevance=config.relevance, precision=config.precision,
-        memory=config.memory, seed=config.seed, **others,
-    )  # fmt: skip
 
 
 def check_relevance(data: Dataset) -> None:

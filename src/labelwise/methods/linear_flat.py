@@ -33,7 +33,6 @@ from labelwise.methods.linear_base import (
     finished_work,
     training_documents,
     training_features,
-    training_settings,
 )
 
 
@@ -80,7 +79,7 @@ class LinearFlat(LinearMethod):
             check_relevance(data)
         self.tfidf_ = Tfidf(self.config.tfidf) if kind == "texts" else None
         features = training_features(data, self.tfidf_)
-        settings = training_settings(self.config, self.search_settings)
+        settings = self.training_settings
         with finished_work(self, context.checkpoints, features.rows, data.labels, {}) as shards:
             tree = LabelTree.flat(data.n_labels)
             self.linear_ = LinearTrees.train(features, data.labels, [tree], settings, shards, budget=context.budget)

@@ -45,7 +45,6 @@ from labelwise.methods.linear_base import (
     finished_work,
     training_documents,
     training_features,
-    training_settings,
 )
 from labelwise.store import csr_to_tensors
 
@@ -133,8 +132,7 @@ class LinearTree(LinearMethod):
             compile_ahead(["search", "words", "solver"], config.precision)
         self.tfidf_ = Tfidf(config.tfidf) if kind == "texts" else None
         features = training_features(data, self.tfidf_)
-        negatives = "matcher" if "matcher" in config.negatives else "teacher"
-        settings = training_settings(config, self.search_settings, negatives=negatives)
+        settings = self.training_settings
         with finished_work(self, context.checkpoints, features.rows, data.labels, given) as shards:
             if own_tree is not None:
                 trees = [own_tree]
