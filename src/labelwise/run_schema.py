@@ -137,6 +137,7 @@ class Calibration(Record):
     n_cut: int | None = None
     n_seen: int | None = None
     """Documents that the model was trained on."""
+    remarks: tuple[str, ...] = ()
 
 
 class Refit(Record):

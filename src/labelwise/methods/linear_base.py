@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from labelwise.codes.label_path import LabelPath
+from labelwise.data.blocks import Blocks
 from labelwise.data.dataset import Dataset
 from labelwise.data.label_documents import with_label_documents
 from labelwise.data.thesaurus import read_thesaurus
@@ -41,13 +42,14 @@ if TYPE_CHECKING:
 
 PostProcessor = Literal[tuple(POST_PROCESSORS)]  # type: ignore[valid-type]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
+VectorScale = Annotated[float, Field(gt=0, le=1e6)] | None
 TimeLimit = Annotated[Annotated[float, Field(gt=0)] | None, Decides.END]
 
 
 class LinearMethod(TextFeatures, Method):
     """A method with `LinearTrees`; its `_fit` trains them, and fits the TF-IDF if it reads texts.
 
-    Its Config has `tfidf`, `solver`, `relevance`, `post_processor`, `precision`, `memory` and `seed`.
+    Its Config has `tfidf`, `vector_scale`, `solver`, `relevance`, `post_processor`, `precision`, `memory` and `seed`.
     """
 
     inputs = ("features", "texts")
@@ -57,6 +59,8 @@ class LinearMethod(TextFeatures, Method):
     shrinks = True
 
     linear_: LinearTrees
+    vector_scale_: float | None
+    """With which dense features next to TF-IDF were multiplied; None if there were none."""
 
     @property
     def trees_(self) -> list:
@@ -86,6 +90,8 @@ class LinearMethod(TextFeatures, Method):
         return self.fit(data, labels)
 
     def _learn(self, new: NewDocuments) -> tuple[int, tuple[str, ...]]:
+        if self.vector_scale_ is not None:
+            raise ConfigError("a model with vectors next to TF-IDF cannot learn more documents; train it again on all")
         data, old, tfidf = new.data, new.old, self.tfidf_
         if self.config.relevance:
             check_relevance(data)
@@ -134,18 +140,65 @@ class LinearMethod(TextFeatures, Method):
         smaller.linear_ = self.linear_.shrunk(precision, threshold)
         return smaller
 
+    def _reads_vectors(self) -> bool:
+        return self.config.vector_scale is not None
+
+    def _kind_of(self, dataset: Dataset) -> str:
+        if not self._reads_vectors():
+            return super()._kind_of(dataset)
+        if dataset.texts is None or not isinstance(dataset.features, np.ndarray):
+            raise DataError(
+                f"{dataset.name}: vector_scale is for texts with dense features next to them; give a Dataset with both "
+                "(in a config data.features: [tfidf, vectors-{split}.npy])"
+            )
+        return "texts"
+
+    def training_features(self, data: Dataset, kind: str) -> tuple[OrderedFeatures, Any]:
+        """Training features renumbered by frequency, and those that describe labels when they are clustered.
+
+        Features are those given, or those of TF-IDF, which is fitted here, with dense ones next to them if wanted.
+        """
+        self.vector_scale_ = self.config.vector_scale if kind == "texts" else None
+        if kind != "texts":
+            self.tfidf_ = None
+            return FeatureOrder.learn(data.features), data.features
+        self.tfidf_ = Tfidf(self.config.tfidf)
+        words = self.tfidf_.fit_transform(data.texts or ())
+        if self.vector_scale_ is not None:
+            both = Blocks(words, scaled(data.features, self.vector_scale_))
+            return FeatureOrder.learn(both), both
+        ordered = FeatureOrder.learn(words, in_place=True)
+        return ordered, ordered.rows.sparse
+
     def _features(self, data: Documents) -> Any:
-        return data.features if self.tfidf_ is None else self.tfidf_.rows(data.texts or ())
+        if self.tfidf_ is None:
+            return data.features
+        if self.vector_scale_ is None:
+            return self.tfidf_.rows(data.texts or ())
+        return Blocks(self.tfidf_.transform(data.texts or ()), scaled(data.features, self.vector_scale_))
 
     def _feature_names(self, columns: np.ndarray) -> list[str] | None:
-        return None if self.tfidf_ is None or self.tfidf_.config.hash_bits else self.tfidf_.readable_terms(columns)
+        if self.tfidf_ is None or self.tfidf_.config.hash_bits:
+            return None
+        count = self.tfidf_.n_features
+        terms = iter(self.tfidf_.readable_terms(columns[columns < count]))
+        return [next(terms) if column < count else f"vector[{column - count}]" for column in columns.tolist()]
 
     def _state(self) -> dict[str, np.ndarray]:
         return self.features_state() | self.linear_.state()
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
         self.restore_features(tensors, path)
-        self.linear_ = LinearTrees.restored(tensors, self.feature_count, len(self.label_names_), path)
+        self.vector_scale_ = self.config.vector_scale if self.input_ == "texts" else None
+        beside = int(self.n_features_in_ or 0) if self.vector_scale_ is not None else 0
+        self.linear_ = LinearTrees.restored(tensors, self.feature_count + beside, len(self.label_names_), path)
+
+
+def scaled(vectors: Any, factor: float) -> np.ndarray:
+    """Dense features times a factor."""
+    if not isinstance(vectors, np.ndarray):
+        raise DataError("features next to texts must be dense vectors")
+    return vectors if factor == 1 else vectors * vectors.dtype.type(factor)
 
 
 LabelDocuments = Annotated[str, Field(min_length=1)] | None
@@ -156,6 +209,8 @@ def training_documents(data: Dataset, kind: str, config: Any) -> Dataset:
     """The documents to train on: those given and, with `label_documents`, one per name of a label."""
     if config.label_documents is None:
         return data
+    if config.vector_scale is not None:
+        raise ConfigError("label_documents and vector_scale cannot be combined: names of labels have no vectors")
     if kind != "texts":
         raise ConfigError(f"label_documents: label names are texts, but {data.name} is read as {kind}")
     if config.label_documents == "texts":
@@ -170,13 +225,6 @@ def check_label_language(config: Any, *files: str) -> None:
     """Refuse a language without a vocabulary file that it could apply to."""
     if config.label_language is not None and all(getattr(config, name) in (None, "texts") for name in files):
         raise ValueError(f"label_language chooses names of a vocabulary; it needs a file in {' or '.join(files)}")
-
-
-def training_features(data: Dataset, tfidf: Tfidf | None) -> OrderedFeatures:
-    """Training features renumbered by frequency: of TF-IDF, which is fitted here, or those given."""
-    if tfidf is not None:
-        return FeatureOrder.learn(tfidf.fit_transform(data.texts or ()), in_place=True)
-    return FeatureOrder.learn(data.features)
 
 
 def check_relevance(data: Dataset) -> None:
