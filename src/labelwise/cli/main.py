@@ -89,7 +89,7 @@ def options(
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: run a command and exit with its code."""
-    note_begin()
+    note_begin(whole_process=arguments is None)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning OpenMP threads halve the speed of a shared machine
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(encoding="utf-8")  # label names are UTF-8 wherever they go
