@@ -247,6 +247,13 @@ class TakesAnything(Centroid):
             return TopK(np.zeros((1, k), np.int32), np.zeros((1, k), np.float32), self.label_names_)
 
 
+class LearnsNothing(Centroid):
+    learns_more = True
+
+    def _learn(self, new):
+        return 0, ()
+
+
 class Trusting(Centroid):
     @classmethod
     def _from_folder(cls, folder):
@@ -280,6 +287,7 @@ BROKEN = {
     "inputs_are_left_alone": ScribblesOnInputs,
     "never_dense": Dense,
     "calibration_keeps_the_ranking": RoundsProbabilities,
+    "learns_more": LearnsNothing,
     "wrong_inputs_are_refused": TakesAnything,
     "damaged_folders_are_refused": Trusting,
     "strangers_cannot_run_code": Unpickles,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from labelwise.cli.options import ForceOption
-from labelwise.cli.terminal import echo, echo_json
+from labelwise.cli.terminal import echo, echo_json, terminal_width
 
 if TYPE_CHECKING:
     from labelwise.data.dataset import Dataset
@@ -69,7 +69,8 @@ def stats_command(
         return
     print_table(path, *stats_table(statistics))
     encoding = sys.stdout.encoding or "ascii"
-    lines = draw_curve(statistics.overall.label_counts, braille=encoding.lower().startswith("utf"))
+    width = max(20, min(60, terminal_width() - 25))
+    lines = draw_curve(statistics.overall.label_counts, width, braille=encoding.lower().startswith("utf"))
     echo("\n" + "\n".join(lines))
     show_highlights(statistics)
     show_records(records(parts, show))

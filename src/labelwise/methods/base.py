@@ -114,7 +114,8 @@ class Method(Estimator, Capabilities):
         if dataset.n_labels == 0:
             raise DataError(f"{dataset.name}: there are no labels to learn")
         kind = self._kind_of(dataset)
-        width = FeatureWidth.of(dataset.features) if kind == "features" else None
+        both = kind == "features" or self._reads_vectors()
+        width = FeatureWidth.of(dataset.features) if both else None
         held_out = valid.align(dataset.label_names) if valid is not None else None
         if held_out is not None and held_out.features is not None and width is not None:
             held_out = replace(held_out, features=width.fitted(held_out.features, held_out.open_columns))
@@ -280,6 +281,10 @@ class Method(Estimator, Capabilities):
     def _check_fitted(self) -> None:
         if not hasattr(self, "label_names_"):
             raise NotFittedError(f"this {type(self).__name__} is not fitted: call fit, or labelwise.load")
+
+    def _reads_vectors(self) -> bool:
+        """Whether it is to read features next to texts; `feature_width_` is then that of these features."""
+        return False
 
     def _kind_of(self, dataset: Dataset) -> str:
         for kind in self.inputs:
