@@ -205,6 +205,8 @@ def fuzz_model(name: str, cases: int, rng: random.Random, tmp_path: Path) -> Cou
     model = kind(**SMALL.get(name, {})).fit(data)
     model.calibrate(data, k=5)
     model.save(good)
+    lw.load(good).predict(data, k=3)  # what a broken folder is refused for is what is broken in it
+    outcomes["loaded"] += 1
     work = tmp_path / "work"
     for _ in range(cases):
         shutil.copytree(good, work)
