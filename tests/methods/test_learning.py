@@ -11,6 +11,7 @@ from common import same_predictions
 from conformance.planted import planted
 from labelwise.data.blocks import Blocks
 from labelwise.errors import ConfigError, DataError
+from labelwise.parallel import using_threads
 
 METHODS = {
     "tree": lambda **more: lw.LinearTree(trees=2, leaf_size=8, branching=3, **more),
@@ -251,6 +252,17 @@ def test_what_was_learned_is_saved(make, parts, tmp_path):
     one, other = loaded.learn(test), model.learn(test)
     assert one == other
     same_predictions(loaded.predict(test, k=5), model.predict(test, k=5))
+
+
+def test_threads_do_not_change_what_is_learned(make, parts):
+    old, new, test = parts
+    tops = []
+    for count in (1, 3):
+        model = make().fit(old)
+        with using_threads(count):
+            model.learn(new)
+        tops.append(model.predict(test, k=5))
+    same_predictions(*tops)
 
 
 def test_a_model_without_statistics_says_so(parts, tmp_path):

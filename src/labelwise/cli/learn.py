@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -50,4 +51,6 @@ def learn_command(
     if report.n_documents or output is not None:
         fitted.save(target, force=True)
     echo(str(report))
+    if report.n_documents and output is None and target != Path(model):
+        echo("the scores of the run are those of the model before; labelwise evaluate measures it again")
     echo(f"model: {target}" if report.n_documents or output is not None else f"{target} is unchanged")

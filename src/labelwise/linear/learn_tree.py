@@ -135,10 +135,9 @@ def _initial(
     counts: np.ndarray,
     settings: TrainingSettings,
 ) -> InitialWeights:
-    solver, total = settings.solver, int(statistics.documents[0][0])
+    solver = settings.solver
     factor = CURVATURE[solver.loss] * solver.cost_negative * CONCENTRATION
-    squares = np.append(statistics.squares, np.zeros(level.n_features - len(statistics.squares), np.float32))
-    return InitialWeights(level, features, factor * squares[features] / total, factor * solver.bias**2, counts)
+    return InitialWeights(level, features, factor * statistics.mean_squares(features), factor * solver.bias**2, counts)
 
 
 def _train(

@@ -33,7 +33,7 @@ def retraining_reasons(trees: LinearTrees) -> tuple[str, ...]:
         _exceeding("documents", total.documents, int(statistics.documents[0][0]), MAX_DOCUMENTS),
         _exceeding("labels", total.labels, n_labels, MAX_LABELS),
         _exceeding("labels without old documents", total.labels_alone, n_labels, MAX_LABELS_ALONE),
-        _exceeding("features", total.features, len(statistics.squares), MAX_FEATURES),
+        _exceeding("features", total.features, len(trees.order.original), MAX_FEATURES),
         _full_nodes(trees, int(total.labels)),
         _drop(statistics),
     ]

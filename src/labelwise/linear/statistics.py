@@ -20,7 +20,7 @@ from labelwise.features.rows import FeatureRows
 from labelwise.store import get_tensor
 
 SQUARES, LEARNED = "feature_squares", "learned"
-BLOCK = 1 << 22
+BLOCK, DENSE_BLOCK = 1 << 22, 1 << 12
 MAX_TIMES = 1 << 20
 
 
@@ -47,7 +47,8 @@ class TrainingStatistics:
     Parameters
     ----------
     squares
-        Per feature in the model's order, the sum of its squares over all documents.
+        Per feature in the model's order, the sum of its squares over all documents; without the last ones, which do not
+        occur.
     documents
         Per tree the documents of each node: the root, then level by level the inner nodes.
     learned
@@ -65,10 +66,19 @@ class TrainingStatistics:
 
     def added(self, features: FeatureRows, documents: Sequence[np.ndarray], learned: Learned) -> TrainingStatistics:
         """With more documents, which may have more features."""
-        sums = sums_of_squares(features)
+        new = sums_of_squares(features)
+        sums = np.zeros(max(len(new), len(self.squares)))
+        sums[: len(new)] = new
         sums[: len(self.squares)] += self.squares
         counts = tuple(before + new for before, new in zip(self.documents, documents, strict=True))
         return TrainingStatistics(sums.astype(np.float32), counts, (*self.learned, learned))
+
+    def mean_squares(self, features: np.ndarray) -> np.ndarray:
+        """The mean square of some features over all documents; 0 for those that do not occur."""
+        sums = np.zeros(len(features), np.float32)
+        known = features < len(self.squares)
+        sums[known] = self.squares[features[known]]
+        return sums / max(int(self.documents[0][0]), 1)
 
     def node_documents(self, tree: int, sizes: Sequence[int], depth: int) -> np.ndarray:
         """The documents of each node whose children are a level: of the root, or of the level above."""
@@ -91,7 +101,8 @@ class TrainingStatistics:
         documents = tuple(get_tensor(tensors, f"tree{number}.documents", path) for number in range(len(trees)))
         valid = (
             squares.dtype == np.float32
-            and squares.shape == (n_features,)
+            and squares.ndim == 1
+            and len(squares) <= n_features
             and learned.dtype == np.float64
             and learned.shape[1:] == (len(Learned._fields),)
             and len(learned) <= MAX_TIMES
@@ -112,13 +123,17 @@ def document_counts(targets: Sequence[Any]) -> np.ndarray:
 
 
 def sums_of_squares(features: FeatureRows) -> np.ndarray:
-    """Per feature the sum of its squares, float64; in blocks, because NumPy converts what it counts."""
-    sums = np.zeros(features.shape[1])
+    """Per feature up to the last that occurs the sum of its squares, float64.
+
+    In blocks, because NumPy converts what it counts.
+    """
+    dense = slice(features.first_dense, features.first_dense + features.n_dense)
+    sums = np.zeros(max(int(features.indices.max(initial=-1)) + 1, dense.stop if features.n_dense else 0))
     for begin in range(0, len(features.indices), BLOCK):
         part = slice(begin, begin + BLOCK)
         squares = np.square(features.data[part], dtype=np.float64)
-        sums += np.bincount(features.indices[part], squares, features.shape[1])
-    for begin in range(0, features.shape[0] if features.n_dense else 0, 1 << 12):
-        block = features.dense[begin : begin + (1 << 12)].astype(np.float64)
-        sums[features.first_dense : features.first_dense + features.n_dense] += np.square(block).sum(axis=0)
+        sums += np.bincount(features.indices[part], squares, len(sums))
+    for begin in range(0, features.shape[0] if features.n_dense else 0, DENSE_BLOCK):
+        block = features.dense[begin : begin + DENSE_BLOCK].astype(np.float64)
+        sums[dense] += np.square(block).sum(axis=0)
     return sums

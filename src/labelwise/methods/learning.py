@@ -91,9 +91,11 @@ def learn(model: Method, data: Any, labels: Any, old: Any) -> LearningReport:
             f"{trained_on.name}: these are not documents that the model was trained on: it does not know the label "
             f"'{trained_on.label_names[given.n_labels]}'"
         )
+    calibrated = model.calibration_ is not None
+    if not len(given):
+        return LearningReport(0, 0, 0, 0, 0, None, calibrated, ())
     hashes = document_hashes(given, model.input_)
     rows, before, trained_on = _unknown_rows(model, given, hashes, trained_on)
-    calibrated = model.calibration_ is not None
     if not len(rows):
         return LearningReport(0, len(given), 0, 0, 0, None, calibrated, ())
     new = given.take(rows)
@@ -166,7 +168,7 @@ def _unknown_rows(
 
 def _changed_rows(new: Dataset, hashes: np.ndarray, old: Dataset, known: np.ndarray) -> tuple[np.ndarray, Any]:
     """The documents that are not among the old ones with the same labels, and the labels that they have there."""
-    if not len(new) or not len(old):
+    if not len(old):
         return np.arange(len(new)), None
     order = np.argsort(known, kind="stable")
     index = order[np.minimum(np.searchsorted(known[order], hashes), len(known) - 1)]
