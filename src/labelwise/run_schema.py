@@ -137,6 +137,7 @@ class Calibration(Record):
     n_cut: int | None = None
     n_seen: int | None = None
     """Documents that the model was trained on."""
+    remarks: tuple[str, ...] = ()
 
 
 class Refit(Record):
@@ -193,6 +194,7 @@ class Machine(Record):
     threads: int | None = None
     threads_before: tuple[int, ...] = ()
     """Thread counts of earlier attempts, if the run was resumed with another number."""
+    device: str | None = None
     memory_bytes: int | None = None
     python: str | None = None
     platform: str | None = None

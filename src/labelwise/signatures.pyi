@@ -103,6 +103,8 @@ class LinearFlat(_LinearFlat):
     ----------
     tfidf
         How texts become features (not used when the data has features). Keys: analyzer, ngrams, stop_words, lemmas, lemmatizer, stemmer, min_df, max_df, max_features, sublinear, idf, norm, lowercase, hash_bits.
+    vector_scale
+        Read the data's dense vectors next to TF-IDF of its texts, multiplied by this; null: one of both.
     label_documents
         Label names as training documents: `texts` (of the data), or a vocabulary file with other names as well.
     label_language
@@ -126,6 +128,7 @@ class LinearFlat(_LinearFlat):
         self,
         *,
         tfidf: Mapping[str, Any] | TfidfConfig = ...,
+        vector_scale: float | None = None,
         label_documents: str | None = None,
         label_language: str | None = None,
         solver: Mapping[str, Any] | SolverConfig = ...,
@@ -144,6 +147,8 @@ class LinearTree(_LinearTree):
     ----------
     tfidf
         How texts become features (not used when the data has features). Keys: analyzer, ngrams, stop_words, lemmas, lemmatizer, stemmer, min_df, max_df, max_features, sublinear, idf, norm, lowercase, hash_bits.
+    vector_scale
+        Read the data's dense vectors next to TF-IDF of its texts, multiplied by this; null: one of both.
     label_documents
         Label names as training documents: `texts` (of the data), or a vocabulary file with other names as well.
     label_language
@@ -185,6 +190,7 @@ class LinearTree(_LinearTree):
         self,
         *,
         tfidf: Mapping[str, Any] | TfidfConfig = ...,
+        vector_scale: float | None = None,
         label_documents: str | None = None,
         label_language: str | None = None,
         tree: Literal['balanced', 'kway', 'hierarchy'] = 'balanced',

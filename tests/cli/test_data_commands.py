@@ -10,6 +10,7 @@ from scipy import sparse
 from typer.testing import CliRunner
 
 import labelwise as lw
+from cli.commands import on_terminal
 from data.faulty_server import FaultyServer, ranged
 from labelwise.cli.data import app
 from labelwise.data.read import read_splits
@@ -80,6 +81,14 @@ def test_stats_show_labels_records_and_suspects(tmp_path):
     assert notes["most_labels"] == {"part": "data", "document": "1", "amount": 3, "text": "a b"}
     assert notes["repeated_fraction"] == pytest.approx(0.2)
     assert [record["document"] for record in found["records"]] == ["1"]
+
+
+def test_stats_fit_a_terminal(tmp_path):
+    rows = [f"{n},{'some words ' * 30},label {n % 7};Label {n % 7}" for n in range(30)]
+    (tmp_path / "a.csv").write_text("id,text,labels\n" + "\n".join(rows) + "\n")
+    shown = on_terminal("data", "stats", tmp_path / "a.csv", "--show", "1")
+    assert "rank of the label" in shown
+    assert max(len(line) for line in shown.splitlines() if "│" not in line and "a.csv" not in line) <= 80
 
 
 def test_stats_of_parts_count_labels_together(corpus):
@@ -166,7 +175,7 @@ def test_messages_name_options_of_the_command_line(tmp_path):
     with pytest.raises(DataError, match=r"\(--format NAME\)"):
         run("convert", tmp_path / "in.dat", tmp_path / "out.csv")
     (tmp_path / "in.dat").write_text("text,tags\na,x\n")
-    with pytest.raises(DataError, match=r"--set label_column=\.\.\."):
+    with pytest.raises(DataError, match=r"--set label_column=tags"):
         run("convert", tmp_path / "in.dat", tmp_path / "out.csv", "--format", "csv")
     run("convert", tmp_path / "in.dat", tmp_path / "out.csv", "--format", "csv", "--set", "label_column=tags")
     with pytest.raises(DataError, match=r"\.txt means xc; choose another format with format \(--to NAME\)"):

@@ -179,5 +179,6 @@ def test_a_killed_command_ends_in_the_same_file(model, tmp_path):
     kill_where_it_holds(HOLD_AT_THE_SECOND_BATCH, *command)
     assert not out.exists()
     assert "resuming after" in labelwise(*command).err
-    labelwise("encode", model, source, "-o", whole)
+    said = labelwise("encode", model, source, "-o", whole).err
+    assert f"{whole.name}: 2,500 vectors of " in said, "what was written"
     assert out.read_bytes() == whole.read_bytes()

@@ -74,12 +74,23 @@ def test_one_command_gives_a_judged_and_calibrated_model_of_all_documents(traine
     assert (config["data"]["split_by"], config["data"]["test_fraction"], config["run"]["refit"]) == ("hash", 0.1, True)
 
 
-def test_the_run_reads_new_records_as_it_read_the_table(trained, tmp_path):
+def test_a_second_command_gives_a_table_of_suggestions(trained, tmp_path):
     place, _ = trained
-    (tmp_path / "new.csv").write_text('id,title,abstract\nn1,one,"two, three"\n', encoding="utf-8-sig")
-    done = labelwise("predict", place / "runs" / "catalogue", tmp_path / "new.csv", "-o", tmp_path / "out.jsonl")
-    assert "labelwise:" not in done.err
-    assert json.loads((tmp_path / "out.jsonl").read_text())["id"] == "n1"
+    with (place / "catalogue.csv").open(encoding="utf-8-sig", newline="") as file:
+        records = list(csv.DictReader(file))[:20]
+    with (tmp_path / "new.csv").open("w", encoding="utf-8-sig", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["id", "title", "abstract"])
+        table.writerows([record["id"], record["title"], record["abstract"]] for record in records)
+    labelwise("predict", "runs/catalogue", tmp_path / "new.csv", "-o", tmp_path / "suggestions.csv", "--threshold",
+              "auto", cwd=place)  # fmt: skip
+    with (tmp_path / "suggestions.csv").open(encoding="utf-8-sig", newline="") as file:
+        suggested = list(csv.DictReader(file))
+    assert [row["abstract"] for row in suggested] == [record["abstract"] for record in records]
+    right = [set(row["labels"].split("; ")) & set(record["subjects"].split("; "))
+             for row, record in zip(suggested, records, strict=True)]  # fmt: skip
+    assert sum(map(bool, right)) > 15
+    assert all(0 < float(number) <= 1 for row in suggested for number in row["probabilities"].split("; ") if number)
 
 
 def test_the_report_says_what_the_scores_are_of(trained):

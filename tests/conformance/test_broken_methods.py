@@ -134,6 +134,13 @@ class ForgetsOnSave(Centroid):
         return store.csr_to_tensors("weights", rounded)
 
 
+class ShrinksNothing(Centroid):
+    shrinks = True
+
+    def _shrink(self, precision, threshold):
+        return self
+
+
 class CopiesOnLoad(Centroid):
     def _restore(self, tensors, path):
         super()._restore({key: np.array(value) for key, value in tensors.items()}, path)
@@ -240,6 +247,13 @@ class TakesAnything(Centroid):
             return TopK(np.zeros((1, k), np.int32), np.zeros((1, k), np.float32), self.label_names_)
 
 
+class LearnsNothing(Centroid):
+    learns_more = True
+
+    def _learn(self, new):
+        return 0, ()
+
+
 class Trusting(Centroid):
     @classmethod
     def _from_folder(cls, folder):
@@ -261,6 +275,7 @@ BROKEN = {
     "predictions_are_well_formed": WorstFirst,
     "batch_equals_single": DependsOnTheBatch,
     "save_and_load_are_exact": CopiesOnLoad,
+    "shrinks_or_refuses": ShrinksNothing,
     "is_deterministic": Moody,
     "fit_again_forgets": Remembers,
     "more_places_than_labels": TooFewPlaces,
@@ -272,6 +287,7 @@ BROKEN = {
     "inputs_are_left_alone": ScribblesOnInputs,
     "never_dense": Dense,
     "calibration_keeps_the_ranking": RoundsProbabilities,
+    "learns_more": LearnsNothing,
     "wrong_inputs_are_refused": TakesAnything,
     "damaged_folders_are_refused": Trusting,
     "strangers_cannot_run_code": Unpickles,

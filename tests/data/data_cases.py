@@ -9,7 +9,11 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from labelwise.data.dataset import Dataset
+from labelwise.data.read import FORMATS, format_named
 from labelwise.strings import Strings
+
+WRITTEN = [name for name in FORMATS if format_named(name).write is not None]
+"""Formats that are not only read."""
 
 NASTY = [
     "\t", "\n", "\r", "\r\n", '"', "'", ",", ";", " ", "  ", "\u2028", "\x0b", "\x0c", "\x85", "\0", "\ufeff", "é",
@@ -96,7 +100,7 @@ def text_datasets(draw, label=nasty_text, text=nasty_text, with_ids=maybe):
 
 def small(texts=("one", "two", "three"), labels=(("x", "y"), (), ("x",)), **further) -> Dataset:
     """A small data set with texts."""
-    from labelwise.data.dataset import labels_from_lists
+    from labelwise.data.label_space import labels_from_lists
 
     matrix, names = labels_from_lists([list(row) for row in labels])
     return Dataset(matrix, names, texts=None if texts is None else Strings.of(texts), **further)

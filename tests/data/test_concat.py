@@ -8,6 +8,7 @@ from data_cases import assert_same
 from scipy import sparse
 
 import labelwise as lw
+from cli.commands import labelwise
 from labelwise.data.blocks import Blocks
 from labelwise.errors import DataError
 
@@ -93,3 +94,11 @@ def test_a_split_by_hash_stays_when_the_data_grows():
     some = data.take(np.arange(0, 200, 3))
     assert set(some.split(0.2, 3, by="hash")[1].texts) == set(some.texts) & set(held_out.texts)
     assert set(data.split(0.2, 4, by="hash")[1].texts) != set(held_out.texts)
+
+
+def test_several_files_are_converted_into_one(files, tmp_path):
+    first, second, both = files
+    labelwise("data", "convert", first, second, tmp_path / "joined.jsonl")
+    same(lw.read(tmp_path / "joined.jsonl"), lw.read(both))
+    labelwise("data", "convert", tmp_path / "p?.csv", tmp_path / "joined")
+    same(lw.read(tmp_path / "joined"), lw.read(both))

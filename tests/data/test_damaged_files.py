@@ -10,12 +10,12 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from data_cases import small
+from data_cases import WRITTEN, small
 from scipy import sparse
 
 from labelwise.data.dataset import Dataset
 from labelwise.data.options import ReadOptions
-from labelwise.data.read import FORMATS, read
+from labelwise.data.read import read
 from labelwise.data.write import write
 from labelwise.errors import LabelwiseError
 from labelwise.strings import Strings
@@ -80,7 +80,7 @@ def comes_out_well(path, name: str) -> bool:
     return well
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", WRITTEN)
 def test_damaged_files_give_a_data_set_or_an_error(tmp_path, name):
     data, file = sample(name)
     write(data, tmp_path / file)

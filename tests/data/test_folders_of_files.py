@@ -63,6 +63,12 @@ def test_predictions_beside_the_data_are_not_read_as_data(tmp_path, extra, predi
     assert len(lw.read(folder)) == 3
 
 
+def test_tables_with_another_delimiter_and_damaged_headers(tmp_path):
+    assert is_prediction_file(put(tmp_path / "a.csv", "id;title;labels;probabilities\n1;x;y;0.5\n"))
+    assert is_prediction_file(put(tmp_path / "b.csv", "id,labels,predicted_labels,predicted_scores\n1,x,y,0.5\n"))
+    assert not is_prediction_file(put(tmp_path / "c.csv", b'labels,\r"x,scores\n'))
+
+
 def test_documents_are_not_taken_for_predictions(tmp_path):
     assert not is_prediction_file(put(tmp_path / "a.jsonl", '{"text": "x", "labels": {"label": 1, "score": 0.5}}\n'))
     assert not is_prediction_file(put(tmp_path / "b.jsonl", '{"text": "x", "labels": ["label", "score"]}\n'))

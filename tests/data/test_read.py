@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from data_cases import plain, put, small
+from data_cases import WRITTEN, plain, put, small
 from scipy import sparse
 
 from labelwise.data.dataset import Dataset
@@ -187,7 +187,7 @@ def test_read_splits_without_train_takes_the_first_part_for_it(tmp_path):
     assert list(read_splits(tmp_path)["test"].label_names) == ["b", "a"]
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", WRITTEN)
 def test_a_written_folder_is_found_again_in_every_format(tmp_path, name):
     texts = {"train": ["a", "b"], "valid": ["c"], "test": ["d", "e"]}
     parts = {}

@@ -11,7 +11,8 @@ from scipy import sparse
 
 from labelwise.cli.curve import draw_curve
 from labelwise.data import stats
-from labelwise.data.dataset import Dataset, labels_from_lists
+from labelwise.data.dataset import Dataset
+from labelwise.data.label_space import labels_from_lists
 from labelwise.data.stats import frequency_curve, split_statistics, statistics, text_digests, word_counts
 from labelwise.strings import Strings
 

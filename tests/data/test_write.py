@@ -6,12 +6,12 @@ import os
 
 import numpy as np
 import pytest
-from data_cases import plain, put, small
+from data_cases import WRITTEN, plain, put, small
 from scipy import sparse
 
 import labelwise.data.write as front
 from labelwise.data.dataset import Dataset
-from labelwise.data.read import FORMATS, format_named, read, read_splits
+from labelwise.data.read import format_named, read, read_splits
 from labelwise.data.write import HOLDS, write, write_splits
 from labelwise.errors import ConfigError, DataError
 from labelwise.strings import Strings
@@ -53,7 +53,7 @@ def test_an_unknown_extension_is_an_error_that_lists_the_known_ones(tmp_path):
         write(small(), "..", "csv")
 
 
-@pytest.mark.parametrize("format", [name for name in FORMATS if name not in ("native", "jsonl")])
+@pytest.mark.parametrize("format", [name for name in WRITTEN if name not in ("native", "jsonl")])
 def test_what_has_no_place_is_named_and_may_be_left_out(tmp_path, format):
     lost = [part for part in ("texts", "features", "paths", "ids", "relevances") if part not in HOLDS[format]]
     lost += ["label_names"] if "label_names" not in HOLDS[format] else []

@@ -76,6 +76,8 @@ def seeds(name: str, folder: Path) -> list[Path]:
         "pecos": [features, texts],
         "native": [texts, features],
     }
+    if name == "fulltext":
+        return [_folder_of_texts(texts, folder / "seed0")]
     made = []
     for number, data in enumerate(wanted.get(name, [texts])):
         numbered = (
@@ -89,6 +91,15 @@ def seeds(name: str, folder: Path) -> list[Path]:
         write(numbered, place / main_file.get(name, f"train.{name}"), name)
         made.append(place)
     return made
+
+
+def _folder_of_texts(data: Dataset, place: Path) -> Path:
+    place.mkdir(parents=True)
+    for row, text in enumerate(data.texts or ()):
+        (place / f"a{row}.txt").write_text(text, encoding="utf-8")
+        lines = [f"<http://x/{name}>\t{name}\n" for name in data.labels_of(row)]
+        (place / f"a{row}.tsv").write_text("".join(lines), encoding="utf-8")
+    return place
 
 
 def entry(folder: Path, name: str) -> Path:

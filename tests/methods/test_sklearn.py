@@ -174,11 +174,11 @@ def test_data_sets_take_lists_of_labels():
     assert [data.labels_of(row) for row in range(3)] == [["a"], ["a", "b"], ["c"]]
     ordered = lw.Dataset(texts=["x"], labels=[["a"]], label_names=["b", "a"])
     assert ordered.labels.toarray().tolist() == [[0, 1]]
+    assert lw.Dataset(texts=["x", "y"]).labels.shape == (2, 0)
     assert list(lw.Strings(["a", "é"])) == ["a", "é"]
     for given, message in (
         ({"labels": [["a"]], "label_names": ["b"]}, "'a' is not among the 1 given label names"),
         ({"labels": "a"}, "a list with each document's labels; got str"),
-        ({}, "a list with each document's labels; got none"),
         ({"labels": ["a text"], "label_names": [["a"]]}, r"Write Dataset\(texts=..., labels=...\)"),
         ({"labels": [1.5]}, "document 0: its labels must be a list"),
     ):

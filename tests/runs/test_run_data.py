@@ -70,6 +70,14 @@ def test_few_documents_are_named_and_none_are_no_part(folder, caplog):
             load(**data)
 
 
+def test_a_part_by_hash_without_any_label_is_no_part(tmp_path, caplog):
+    (tmp_path / "a.csv").write_text("text,labels\n" + "".join(f"text {n},\n" for n in range(40)) + "a text,x\n")
+    with caplog.at_level(logging.WARNING, "labelwise"):
+        loaded = load(train=str(tmp_path / "a.csv"), test_fraction=0.1, split_by="hash")
+    assert (loaded.test, len(loaded.train)) == (None, 41)
+    assert "of the test part has a label: there is no such part, and the model is not evaluated" in caplog.text
+
+
 def test_mapped_rows_are_split_by_hash_too(folder, tmp_path):
     rng = np.random.default_rng(0)
     lines = [f"{i % 5} {rng.integers(50)}:1 {60 + i}:0.5" for i in range(80)]

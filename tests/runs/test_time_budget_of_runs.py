@@ -20,7 +20,12 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def config(tmp_path):
-    lw.write(planted("texts", n_documents=600, n_labels=20), tmp_path / "data.jsonl")
+    data = planted("texts", n_documents=600, n_labels=20)
+    lw.write(data, tmp_path / "data.jsonl")
+    lines = (tmp_path / "data.jsonl").read_text().splitlines()
+    rare = [{**json.loads(line), "labels": [f"only {number}"]} for number, line in enumerate(lines[::6])]
+    with (tmp_path / "data.jsonl").open("a") as file:  # labels of single documents, most of them not evaluated
+        file.writelines(json.dumps({**one, "text": f"{one['text']} again"}) + "\n" for one in rare)
     values = {
         "data": {"train": str(tmp_path / "data.jsonl"), "test_fraction": 0.5, "valid_fraction": 0.4},
         "model": {"method": "linear_tree", "trees": 1},
@@ -35,9 +40,9 @@ def test_stages_have_their_parts(clock, tmp_path):
     clock.now += 20
     assert times.for_fit(refit=False).remaining() == 280 - 66
     clock.now += 200
-    assert times.for_evaluation().remaining() == 80 - 11
-    assert times.for_calibration(has_test=True).remaining() == pytest.approx(23)
-    assert times.for_calibration(has_test=False).remaining() == pytest.approx(69)
+    assert times.for_evaluation().remaining() == 80 - 13
+    assert times.for_calibration(has_test=True).remaining() == pytest.approx(67 / 3)
+    assert times.for_calibration(has_test=False).remaining() == pytest.approx(67)
     assert (times.allows("report", 79.0), times.allows("report", 81.0)) == (True, False)
     times.interrupted()
     again = RunTime(300.0, tmp_path / "time.json")
@@ -46,7 +51,7 @@ def test_stages_have_their_parts(clock, tmp_path):
     twice = RunTime(300.0, tmp_path / "other.json")
     assert twice.for_fit(refit=True).remaining() == 117
     clock.now += 117
-    assert twice.for_evaluation().remaining() == 183 - 11 - 117
+    assert twice.for_evaluation().remaining() == 183 - 13 - 117
     unlimited = RunTime(None, tmp_path / "none.json")
     assert not unlimited.for_fit(refit=False).is_limited
     assert unlimited.allows("report", 1e9)
@@ -63,7 +68,7 @@ def test_scores_are_those_of_the_documents_there_was_time_for(clock, config, mon
     done = labelwise("train", config)
     run = config.parent / "run"
     results = json.loads((run / "results.json").read_text())
-    assert 32 <= results["n_documents"] < results["n_available"] == 300
+    assert 32 <= results["n_documents"] < results["n_available"] == 350
     assert results["n_documents"] == results["evaluation"]["n_documents"]
     calibration = json.loads((run / "calibration.json").read_text())
     assert 32 <= calibration["n_documents"] < 120

@@ -47,7 +47,7 @@ def parts(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(parts, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    done = train(folder, **parts)
+    done = train(folder, "model.leaf_size=8", "model.branching=4", method="linear_tree", **parts)  # several trees
     return folder / "runs" / "run", done
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from labelwise.cli.options import ForceOption, ReadSetOption
+from labelwise.cli.options import ForceOption, ReadSetOption, VectorsOption
 
 log = logging.getLogger("labelwise")
 BIASED_SPLITS = {
@@ -29,6 +29,7 @@ def calibrate_command(
         typer.Option("-k", "--k", help="Predicted labels per document to fit on. Not given: as many as needed."),
     ] = None,
     format: Annotated[str, typer.Option(help="Format of the data.")] = "auto",
+    features: VectorsOption = None,
     overrides: ReadSetOption = None,
     force: ForceOption = False,
 ) -> None:
@@ -46,6 +47,7 @@ def calibrate_command(
     from labelwise.runs.load_data import read_part
     from labelwise.runs.open_model import read_options
     from labelwise.runs.train import write_calibration
+    from labelwise.runs.vectors import check_reads_vectors, with_vectors
 
     source = ConfigSource({}, "calibrate").override(overrides or [])
     options = read_options(model, data, source.values, source)
@@ -54,7 +56,11 @@ def calibrate_command(
         raise DataError(f"{model_folder(model)} is calibrated already; --force calibrates it again")
     if split in BIASED_SPLITS:
         log.warning("--split %s: %s", split, BIASED_SPLITS[split])
-    report = fitted.calibrate(read_part(data, format, split, options), k=k, precision=precision)
+    documents = read_part(data, format, split, options)
+    if features is not None:
+        check_reads_vectors(fitted)
+        documents = with_vectors(documents, features)
+    report = fitted.calibrate(documents, k=k, precision=precision)
     fitted.save_calibration(model_folder(model))
     if model_folder(model) != Path(model):
         write_calibration(RunFolder(model), report)

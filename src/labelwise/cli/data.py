@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from labelwise.cli.options import ForceOption
-from labelwise.cli.terminal import echo, echo_json
+from labelwise.cli.terminal import echo, echo_json, terminal_width
 
 if TYPE_CHECKING:
     from labelwise.data.dataset import Dataset
@@ -69,7 +69,8 @@ def stats_command(
         return
     print_table(path, *stats_table(statistics))
     encoding = sys.stdout.encoding or "ascii"
-    lines = draw_curve(statistics.overall.label_counts, braille=encoding.lower().startswith("utf"))
+    width = max(20, min(60, terminal_width() - 25))
+    lines = draw_curve(statistics.overall.label_counts, width, braille=encoding.lower().startswith("utf"))
     echo("\n" + "\n".join(lines))
     show_highlights(statistics)
     show_records(records(parts, show))
@@ -108,7 +109,10 @@ def list_command(
 
 @app.command("convert")
 def convert_command(
-    path: PathArgument,
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH...", help="File, folder, or name of a known data set; several are joined."),
+    ],
     output: Annotated[str, typer.Argument(metavar="OUT", help="File, or folder for all parts.")],
     from_format: FromOption = "auto",
     to_format: ToOption = None,
@@ -119,14 +123,14 @@ def convert_command(
 ) -> None:
     """Write a data set in another format.
 
-    A folder is converted with all its parts, with --split only one. Without --to the output's extension decides,
-    and a folder is written in the native format, which keeps everything. xc, vowpal and tfrecord may be
-    larger than memory: their rows are kept in temporary files beside OUT.
-    Formats: native, pecos, lines, tfrecord, jsonl, fasttext, xc, csv, tsv, vowpal.
+    A folder is converted with all its parts, with --split only one; several files become one. Without --to the
+    output's extension decides, and a folder is written in the native format, which keeps everything. xc, vowpal and
+    tfrecord may be larger than memory: their rows are kept in temporary files beside OUT.
+    Formats: native, pecos, lines, fulltext (only read), tfrecord, jsonl, fasttext, xc, csv, tsv, vowpal.
     """
     from labelwise.data.convert import convert
 
-    source, source_format = _resolve(path, from_format)
+    source, source_format = _resolve(paths[0], from_format) if len(paths) == 1 else (paths, from_format)
     documents = convert(source, output, source_format, to_format, split, _options(settings), force, drop or [])
     echo(f"{output}: {documents:,} documents")
 

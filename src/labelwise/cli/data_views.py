@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labelwise.cli.tables import print_table
-from labelwise.cli.terminal import echo
+from labelwise.cli.terminal import echo, echo_paragraph
 from labelwise.errors import DataError
 from labelwise.formatting import cut, number, percent, printable
 
@@ -78,7 +78,7 @@ def show_highlights(statistics: SplitStatistics) -> None:
     if notes:
         echo("\nworth a look")
         for note in notes:
-            echo(f"  {note}")
+            echo_paragraph(note)
 
 
 def _label_row(one: LabelCount) -> list[str]:
@@ -120,9 +120,9 @@ def show_records(records: list[dict[str, Any]]) -> None:
     for record in records:
         echo(f"\n{record['part']} document {record['document']}")
         if record["text"] is not None:
-            echo(f"  {printable(record['text'])}")
+            echo_paragraph(record["text"])
         labels = [_shown_label(one["label"], one.get("text"), LABEL) for one in record["labels"]]
-        echo(f"  labels: {'; '.join(labels) or 'none'}")
+        echo_paragraph(f"labels: {'; '.join(labels) or 'none'}")
 
 
 def short_checksum(sha256: str | None) -> str:

@@ -29,6 +29,7 @@ def encode_command(
     (encoder.pooling=first, encoder.max_length=512; the default is the mean of 128 tokens).
     """
     from labelwise.config import ConfigSource, validated
+    from labelwise.data.options import ReadOptions
     from labelwise.encoders.config import EncoderConfig
     from labelwise.errors import ConfigError
     from labelwise.run_schema import model_folder
@@ -39,15 +40,16 @@ def encode_command(
 
     source = ConfigSource({}, "encode").override(overrides or [])
     settings = source.values.pop("encoder", {})
-    options = read_options(model, documents, source.values, source)
     folder = model_folder(model)
     if (folder / MANIFEST).exists():
         if settings:
             raise ConfigError("--set encoder...: a trained model has its own encoder settings; leave this out")
+        options = read_options(model, documents, source.values, source)
         encoder = trained_encoder(folder)
     else:
         if not isinstance(settings, dict):
             raise ConfigError("--set encoder: name a setting, for example encoder.pooling=first")
+        options = validated(ReadOptions, source.values, source)
         given = {"pooling": "mean", **settings, "model": model}
         encoder = pretrained_encoder(validated(EncoderConfig, given, source, ("encoder",)))
     encode_file(encoder, Request(documents, format, split, options), output, dtype, force)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from labelwise.cli.options import ForceOption, SetOption
+from labelwise.cli.options import ForceOption, SetOption, VectorsOption
 from labelwise.cli.terminal import echo
 
 
@@ -16,6 +16,7 @@ def evaluate_command(
     data: Annotated[str, typer.Argument(help="Labelled documents: a file, or a folder with a test part.")],
     split: Annotated[str, typer.Option(help="Part to use when DATA is a folder.")] = "test",
     format: Annotated[str, typer.Option(help="Format of the data.")] = "auto",
+    features: VectorsOption = None,
     overrides: SetOption = None,
     output: Annotated[str | None, typer.Option("--output", "-o", help="Also write the scores as JSON.")] = None,
     force: ForceOption = False,
@@ -37,6 +38,7 @@ def evaluate_command(
     from labelwise.runs.load_data import read_part
     from labelwise.runs.open_model import read_options, section_of_run
     from labelwise.runs.remarks import evaluation_remarks
+    from labelwise.runs.vectors import check_reads_vectors, with_vectors
 
     source = ConfigSource({}, "evaluate").override(overrides or [])
     reading_fields = {key: value for key, value in source.values.items() if key in ReadOptions.model_fields}
@@ -46,6 +48,9 @@ def evaluate_command(
     target = refuse_existing(output, force) if output not in (None, "-") else None
     fitted = load(model)
     documents = read_part(data, format, split, options)
+    if features is not None:
+        check_reads_vectors(fitted)
+        documents = with_vectors(documents, features)
     measured = evaluate_model(fitted, documents, section)
     evaluation = measured.evaluation.to_dict()
     text = json.dumps(evaluation, indent=1) + "\n"

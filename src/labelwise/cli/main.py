@@ -26,6 +26,7 @@ from labelwise.cli import (
     evaluate,
     explain,
     info,
+    learn,
     models,
     plan,
     predict,
@@ -51,6 +52,7 @@ app.command("evaluate")(evaluate.evaluate_command)
 app.command("predict")(predict.predict_command)
 app.command("encode")(encode.encode_command)
 app.command("explain")(explain.explain_command)
+app.command("learn")(learn.learn_command)
 app.command("shrink")(shrink.shrink_command)
 app.command("info")(info.info_command)
 app.command("calibrate")(calibrate.calibrate_command)
@@ -87,7 +89,7 @@ def options(
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: run a command and exit with its code."""
-    note_begin()
+    note_begin(whole_process=arguments is None)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning OpenMP threads halve the speed of a shared machine
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(encoding="utf-8")  # label names are UTF-8 wherever they go

@@ -23,19 +23,16 @@ def models_command(
     """List the methods, or show one with its parameters."""
     import shutil
     import sys
-    from inspect import getdoc
     from textwrap import fill
 
     from labelwise.registry import method_class, method_names
 
+    width = max(shutil.get_terminal_size((WIDTH, 24)).columns, MIN_WIDTH) if sys.stdout.isatty() else WIDTH
     if name is None:
-        methods = [(n, (getdoc(method_class(n)) or "").splitlines()[0]) for n in method_names()]
-        width = max(len(n) for n, _ in methods)
-        for method, about in methods:
-            echo(f"{method:<{width}}  {about}")
+        for line in overview_lines(method_names(), width):
+            echo(line)
         return
     method_type = method_class(name)
-    width = max(shutil.get_terminal_size((WIDTH, 24)).columns, MIN_WIDTH) if sys.stdout.isatty() else WIDTH
     about = (sys.modules[method_type.__module__].__doc__ or "").strip()
     echo("\n\n".join(fill(paragraph, width) for paragraph in about.split("\n\n")))
     rows = list(parameter_rows(method_type.Config, None))
@@ -45,6 +42,31 @@ def models_command(
     for preset, parameters in method_type.presets.items():
         echo(f"\npreset {preset}")
         echo(fill(_shown(parameters), width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False))
+
+
+def overview_lines(names: list[str], width: int) -> Iterator[str]:
+    """Per method its description, what it suits and how fast it is, what it reads and needs; folded to the width."""
+    from inspect import getdoc
+    from textwrap import wrap
+
+    from labelwise.registry import method_class, method_package
+
+    before = max(map(len, names)) + 2
+    for name in names:
+        method, package = method_class(name), method_package(name)
+        about = {
+            "": (getdoc(method) or "").splitlines()[0],
+            "good for": method.good_for,
+            "speed": method.speed,
+            "reads": ", ".join(method.inputs),
+            "needs": ", ".join(method.needs) or "nothing else",
+            "package": "" if package is None else " ".join(package),
+        }
+        for key, text in about.items():
+            head = f"{key:<9}" if key else ""
+            for line in wrap(text, width - before - len(head), break_on_hyphens=False) if text else ():
+                yield f"{name if not key else '':<{before}}{head}{line}".rstrip()
+                name, head = "", " " * len(head)
 
 
 def parameter_rows(config_class: type[BaseModel], given: BaseModel | None, prefix: str = "") -> Iterator[Row]:

@@ -23,3 +23,7 @@ ReadSetOption = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="How the data is read, e.g. text_column=title. May be repeated."),
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace existing results.")]
+VectorsOption = Annotated[
+    str | None,
+    typer.Option(metavar="FILE.npy", help="Vectors of the documents, if the model was trained on some next to texts."),
+]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from labelwise.cli.options import ForceOption, ReadSetOption
+from labelwise.cli.options import ForceOption, ReadSetOption, VectorsOption
 
 
 def predict_command(
@@ -45,6 +45,7 @@ def predict_command(
     to: Annotated[
         str | None, typer.Option(help="Output format: csv, jsonl, tsv or npz. Not given: by the name.")
     ] = None,
+    features: VectorsOption = None,
     overrides: ReadSetOption = None,
     force: ForceOption = False,
 ) -> None:
@@ -68,6 +69,6 @@ def predict_command(
     options = read_options(model, "-" if typed else documents, source.values, source)
     fitted = load(model)
     limit = chosen_threshold(threshold, fitted)
-    request = Request(documents, format, split, options, k, limit, labels, label_weights, explain, typed)
+    request = Request(documents, format, split, options, k, limit, labels, label_weights, explain, typed, features)
     table = PredictionTable(fitted, request) if on_terminal(output, to) else None
     predict_file(fitted, request, output, to, force, layout, table)

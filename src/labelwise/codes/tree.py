@@ -106,6 +106,18 @@ class LabelTree:
             levels.insert(0, above)
         return levels
 
+    def with_labels(self, parents: np.ndarray) -> LabelTree:
+        """The tree with more labels, numbered after the others: each the last child of one of the lowest nodes.
+
+        `parents` are indices in the level above the labels' own, and 0 in a tree without inner nodes.
+        """
+        order = np.argsort(parents, kind="stable")
+        above = parents[order].astype(np.int32)
+        at = self.children_offsets(self.depth - 1)[above + 1]
+        lowest = np.insert(self.parents[-1], at, above)
+        labels = (self.n_labels + order).astype(np.int32)
+        return LabelTree((*self.parents[:-1], lowest), np.insert(self.label_order, at, labels))
+
     # --- constructors ---
 
     @classmethod

@@ -8,7 +8,7 @@ from itertools import accumulate
 import numpy as np
 from scipy import sparse
 
-from labelwise.data.dataset import sorted_label_names
+from labelwise.data.label_space import sorted_label_names
 from labelwise.strings import Strings
 
 Bounds = tuple[np.ndarray, np.ndarray]

@@ -12,8 +12,8 @@ from scipy import sparse
 
 from labelwise.data.blocks import Blocks
 from labelwise.data.csr import widened
-from labelwise.data.dataset import Dataset, Features, sorted_label_names
-from labelwise.data.label_space import positions_in
+from labelwise.data.dataset import Dataset, Features
+from labelwise.data.label_space import positions_in, sorted_label_names
 from labelwise.data.out_of_core import merge_shards
 from labelwise.errors import DataError
 from labelwise.strings import Strings

@@ -13,12 +13,12 @@ from typing import Any
 
 from labelwise.data.options import ReadOptions
 from labelwise.data.out_of_core import scratch_beside
-from labelwise.data.read import AUTO, format_named, read, read_splits
+from labelwise.data.read import AUTO, DataPath, format_named, read, read_splits
 from labelwise.data.write import refuse_existing_path, refuse_parts, write, write_splits
 
 
 def convert(
-    path: str | Path,
+    path: DataPath,
     output: str | Path,
     from_format: str = AUTO,
     to_format: str | None = None,
@@ -32,7 +32,8 @@ def convert(
     Parameters
     ----------
     path
-        A file or a folder; of a folder all parts are written, or the one that `split` names.
+        A file or a folder; of a folder all parts are written, or the one that `split` names. Several, or a pattern, are
+        read and written as one.
     output
         The file or folder to write.
     from_format, to_format
@@ -42,7 +43,7 @@ def convert(
         As those of `labelwise.read` and `labelwise.write`.
     """
     output = Path(output)
-    if split is None and Path(path).is_dir():
+    if split is None and isinstance(path, str | Path) and Path(path).is_dir():
         chosen = to_format or "native"
         refuse_parts(output, format_named(chosen), force)
         with scratch_beside(output) as scratch:

@@ -18,7 +18,7 @@ from labelwise.checks import are_offsets, in_range
 from labelwise.data.blocks import Blocks
 from labelwise.data.csr import pick_rows
 from labelwise.data.document_hash import document_hashes, hash_fractions
-from labelwise.data.label_space import check_distinct, positions_in
+from labelwise.data.label_space import check_distinct, labels_from_lists, positions_in
 from labelwise.errors import ConfigError, DataError, did_you_mean
 from labelwise.mapped import counts_of, in_pieces, mapping_of, release_pages
 from labelwise.strings import Strings
@@ -44,7 +44,8 @@ class Dataset:
     ----------
     labels
         Sparse [documents, labels]; stored values are relevances, 1 unless the source says otherwise. Or a list of
-        labels per document, as in ``Dataset(texts=["a text"], labels=[["one", "two"]])``.
+        labels per document, as in ``Dataset(texts=["a text"], labels=[["one", "two"]])``. None for documents to
+        predict for.
     label_names
         The identity of each label, unique. Defaults to the labels of the lists, or to the column numbers.
     texts, features, paths, arrays
@@ -74,7 +75,7 @@ class Dataset:
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
-        labels: Any = self.labels
+        labels: Any = self._no_labels() if self.labels is None else self.labels
         if not sparse.issparse(labels) and not isinstance(labels, np.ndarray):
             labels, names = self._from_lists()
             set_field(self, "label_names", names)
@@ -95,11 +96,19 @@ class Dataset:
             set_field(self, "arrays", canonical_arrays(self.arrays))
         self._check()
 
+    def _no_labels(self) -> sparse.csr_array:
+        """A label matrix without columns, for documents to predict for."""
+        given = [part for part in (self.texts, self.features, self.paths, self.arrays) if part is not None]
+        if not given:
+            raise DataError(f"{self.name}: documents need texts, features, paths or arrays")
+        count = given[0].shape[0] if hasattr(given[0], "shape") else len(given[0])  # type: ignore[arg-type]
+        return sparse.csr_array((count, 0), dtype=np.float32)
+
     def _from_lists(self) -> tuple[sparse.csr_array, Strings]:
         """The label matrix of a list of labels per document."""
         given, names = self.labels, self.label_names
-        if given is None or isinstance(given, str) or not isinstance(given, Iterable):
-            got = "none" if given is None else type(given).__name__
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            got = type(given).__name__
             raise DataError(
                 f"{self.name}: labels are a sparse matrix, or a list with each document's labels; got {got}"
             )
@@ -356,34 +365,3 @@ def canonical_arrays(arrays: Any) -> np.ndarray:
     if array.dtype.kind == "f" and not all(np.isfinite(piece).all() for piece in in_pieces(array.reshape(-1))):
         raise DataError("arrays contain NaN or infinity; only finite numbers are accepted")
     return array
-
-
-def labels_from_lists(lists: Iterable[Any], label_names: Strings | None = None) -> tuple[sparse.csr_array, Strings]:
-    """A label matrix from a list of labels, or one label, per document; names as `sorted_label_names` sorts them."""
-    rows = [_label_list(row, index) for index, row in enumerate(lists)]
-    names = label_names if label_names is not None else sorted_label_names({n for row in rows for n in row})
-    column_of = names.positions
-    indptr = np.cumsum([0, *(len(row) for row in rows)])
-    try:
-        indices = np.fromiter((column_of[n] for row in rows for n in row), np.int64, int(indptr[-1]))
-    except KeyError as error:
-        raise DataError(f"label {error.args[0]!r} is not among the {len(names):,} given label names") from None
-    matrix = sparse.csr_array((np.ones(len(indices), np.float32), indices, indptr), shape=(len(rows), len(names)))
-    matrix.sum_duplicates()
-    matrix.data[:] = 1
-    return matrix, names
-
-
-def _label_list(row: Any, index: int) -> list[str]:
-    if isinstance(row, str | int | np.integer):
-        return [str(row)]
-    if not isinstance(row, Iterable) or not all(isinstance(label, str | int | np.integer) for label in row):
-        raise DataError(f"document {index}: its labels must be a list of names or numbers, got {row!r}")
-    return [str(label) for label in row]
-
-
-def sorted_label_names(names: Iterable[str]) -> Strings:
-    """Names in the order of label ids: by number when all are plain numbers, else by code point."""
-    listed = list(names)
-    plain = all(name.isascii() and name.isdigit() and (name == "0" or name[0] != "0") for name in listed)
-    return Strings.of(sorted(listed, key=int) if plain else sorted(listed))

@@ -58,8 +58,8 @@ class ReadOptions(Config):
 
 _COLUMNS = ("csv", "jsonl")
 APPLIES_TO: dict[str, tuple[str, ...]] = {
-    "encoding": ("lines", "tsv", "fasttext", "csv", "jsonl", "vowpal", "xc", "pecos"),
-    "on_bad_bytes": ("lines", "tsv", "fasttext", "csv", "jsonl", "vowpal", "xc", "pecos"),
+    "encoding": ("lines", "fulltext", "tsv", "fasttext", "csv", "jsonl", "vowpal", "xc", "pecos"),
+    "on_bad_bytes": ("lines", "fulltext", "tsv", "fasttext", "csv", "jsonl", "vowpal", "xc", "pecos"),
     "header": ("xc",),
     "text_column": _COLUMNS,
     "label_column": _COLUMNS,

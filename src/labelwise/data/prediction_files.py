@@ -23,8 +23,14 @@ def is_prediction_file(path: Path) -> bool:
     line = first_bytes(path).removeprefix(b"\xef\xbb\xbf").partition(b"\n")[0].decode("utf-8", "replace").rstrip("\r")
     if extension in (".jsonl", ".ndjson"):
         return _is_prediction(line)
-    header = line.split("\t") if extension == ".tsv" else next(csv.reader([line]), [])
-    names = [name.removeprefix(PREFIX) for name in header]
+    return any(_is_header(line, delimiter) for delimiter in ("\t" if extension == ".tsv" else ",;\t"))
+
+
+def _is_header(line: str, delimiter: str) -> bool:
+    try:
+        names = [name.removeprefix(PREFIX) for name in next(csv.reader([line], delimiter=delimiter), [])]
+    except csv.Error:
+        return False
     long = "label" in names and names[:1] == ["id"] and bool(set(SCORES[:2]) & set(names))
     return long or ("labels" in names and bool(set(SCORES[2:]) & set(names)))
 

@@ -7,7 +7,6 @@ the one with the file's extension, then all others in the order of `FORMATS`, th
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from glob import glob
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labelwise.data.files import first_bytes
-from labelwise.data.splits import ALIASES, canonical_split, is_numbered, plain_name, stem_and_extension
+from labelwise.data.splits import ALIASES, canonical_split, is_numbered, natural_order, plain_name, stem_and_extension
 from labelwise.errors import ConfigError, DataError, did_you_mean
 
 if TYPE_CHECKING:
@@ -33,6 +32,7 @@ FORMATS: dict[str, str] = {
     "native": "labelwise.data.formats.native",
     "pecos": "labelwise.data.formats.pecos",
     "lines": "labelwise.data.formats.line_files",
+    "fulltext": "labelwise.data.formats.fulltext",
     "tfrecord": "labelwise.data.formats.tfrecord",
     "jsonl": "labelwise.data.formats.jsonl",
     "fasttext": "labelwise.data.formats.fasttext",
@@ -92,7 +92,7 @@ def find_parts(folder: str | Path, format: str = AUTO) -> tuple[Format, dict[str
     for name in FORMATS if format == AUTO else [format]:
         candidate = format_named(name)
         parts = candidate.parts(folder) if folder.is_dir() else {}
-        if parts.keys() & ALIASES.keys():
+        if parts.keys() & ALIASES.keys() or folder in parts.values():
             return candidate, parts
         if parts and unnamed is None:
             unnamed = candidate, parts
@@ -172,7 +172,7 @@ def read(
         return concat((read(one, format, split, options, scratch=scratch) for one in paths), shown, scratch=scratch)
     path = _check_exists(paths[0])
     if path.is_dir():
-        detected, parts = _parts_to_read(path, format)
+        detected, parts = _parts_to_read(path, format, options.labels)
         return _read_part(detected, _select_part(path, parts, split), options, scratch=scratch)
     if split is not None:
         raise ConfigError(f"split: {path} is a file; a split is chosen from a folder, got split '{split}'")
@@ -205,10 +205,19 @@ def read_splits(
     return data
 
 
-def _parts_to_read(folder: Path, format: str) -> tuple[Format, dict[str, Path]]:
-    """`find_parts`, with a warning about parts that exist in another format as well."""
-    detected, parts = find_parts(folder, format)
-    if format == AUTO:
+def _parts_to_read(folder: Path, format: str, labels: bool = True) -> tuple[Format, dict[str, Path]]:
+    """`find_parts`, with a warning about parts that exist in another format as well.
+
+    Without labels, a folder of texts alone is a part.
+    """
+    try:
+        detected, parts = find_parts(folder, format)
+    except DataError:
+        bare = format_named("fulltext")
+        if labels or format not in (AUTO, bare.name) or not bare.recognises_unlabelled(folder):  # type: ignore[not-callable]
+            raise
+        return bare, {folder.name: folder}
+    if format == AUTO and folder not in parts.values():
         for name, others in parts_by_format(folder).items():
             both = [split for split in parts if split in others]
             if name != detected.name and both:
@@ -282,6 +291,8 @@ def _select_part(folder: Path, parts: dict[str, Path], split: str | None) -> Pat
     for name in (split, canonical_split(split)):
         if name in parts:
             return parts[name]
+    if folder in parts.values() and not parts.keys() & ALIASES.keys():
+        return folder  # one part that is not named like a split
     raise DataError(f"the folder has no part '{split}'; it has {', '.join(parts)}", folder)
 
 
@@ -293,7 +304,7 @@ def expand_paths(path: DataPath) -> list[Path]:
     expanded: list[Path] = []
     for one in map(Path, given):
         if _is_pattern(one):
-            matches = sorted(map(Path, glob(str(one), recursive=True)), key=_with_numbers)
+            matches = sorted(map(Path, glob(str(one), recursive=True)), key=natural_order)
             if not matches:
                 raise DataError("no file or folder matches this pattern", one)
             expanded += matches
@@ -303,11 +314,6 @@ def expand_paths(path: DataPath) -> list[Path]:
     if twice:
         raise DataError("is given more than once; its documents would count twice", twice[0])
     return expanded
-
-
-def _with_numbers(path: Path) -> list[tuple[int, str]]:
-    """For sorting: numbers in a name are compared as numbers, so that part-10 comes after part-2."""
-    return [(int(piece) if piece.isdigit() else -1, piece) for piece in re.split(r"([0-9]+)", str(path))]
 
 
 def _is_pattern(path: Path) -> bool:

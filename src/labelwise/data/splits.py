@@ -42,6 +42,11 @@ def stem_and_extension(path: Path) -> tuple[str, str]:
     return name.stem, name.suffix.lower()
 
 
+def natural_order(path: Path) -> list[tuple[int, str]]:
+    """For sorting: numbers in a name are compared as numbers, so that part-10 comes after part-2."""
+    return [(int(piece) if piece.isdigit() else -1, piece) for piece in re.split(r"([0-9]+)", str(path))]
+
+
 def files_in(folder: Path) -> list[Path]:
     """The visible files of a folder by name, plain before compressed ones; none if unreadable."""
     try:

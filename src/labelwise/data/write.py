@@ -37,6 +37,7 @@ HOLDS: dict[str, frozenset[str]] = {
     "csv": frozenset({"texts", "paths", "ids", "label_names"}),
     "tsv": frozenset({"texts", "ids", "label_names"}),
     "lines": frozenset({"texts", "label_names"}),
+    "fulltext": frozenset({"texts", "ids", "label_names"}),
     "fasttext": frozenset({"texts", "label_names"}),
     "pecos": frozenset({"texts", "features"}),
     "xc": frozenset({"features"}),

@@ -71,6 +71,10 @@ class FeatureOrder:
         rows = FeatureRows(ordered.indptr, ordered.indices, ordered.data, shape, dense, n_seen, unused=unused)
         return OrderedFeatures(order, rows)
 
+    def extended(self, n_features: int) -> FeatureOrder:
+        """The order with more features, numbered after the others by the user and here."""
+        return FeatureOrder(np.append(self.original, np.arange(len(self.original), n_features, dtype=np.int32)))
+
     def apply(self, features: Any, in_place: bool = False) -> Any:
         """Renumber the columns of a CSR matrix, in a copy unless `in_place`."""
         if in_place:

@@ -56,6 +56,15 @@ class FeatureRows(NamedTuple):
         return arrays | {"dense": self.dense} if self.n_dense else arrays
 
 
+def stacked(above: FeatureRows, below: FeatureRows) -> FeatureRows:
+    """The documents of two, which have the same features and the same dense columns."""
+    indptr = np.append(above.indptr, below.indptr[1:].astype(np.int64) + int(above.indptr[-1]))
+    indices, data = np.append(above.indices, below.indices), np.append(above.data, below.data)
+    dense = np.concatenate([above.dense, below.dense]) if above.n_dense else NO_COLUMNS
+    shape = (above.shape[0] + below.shape[0], above.shape[1])
+    return above._replace(indptr=indptr, indices=indices, data=data, shape=shape, dense=dense, unused=0)
+
+
 def blocks_of(features: Any) -> tuple[Any, np.ndarray]:
     """A sparse and a dense block (without columns where there is none) from CSR, `FeatureRows`, dense or `Blocks`.
 

@@ -34,6 +34,7 @@ from labelwise.features.vocabulary import (
     column_order,
     count,
     most_frequent,
+    unknown_terms,
     words_of_terms,
 )
 from labelwise.features.word_analysis import WordAnalysis
@@ -116,6 +117,29 @@ class Tfidf:
             if worker.rewriter is not None and rewriters is not None:
                 rewriters.give_back(worker.rewriter)
         return _joined(row_ranges, row_ends, self.n_features)
+
+    def extended(self, texts: Strings | Iterable[str], n_documents: int) -> Tfidf:
+        """With columns for the terms that only these texts have, after the others, whose weights stay the same.
+
+        `n_documents` were counted before. With `max_features` or `hash_bits` there are no new columns.
+        """
+        config = self.config
+        if config.hash_bits is not None or config.max_features is not None:
+            return self
+        documents = _as_strings(texts)
+        self._known_words()
+        terms, _ = self._count(documents, keep=False)
+        total = n_documents + len(documents)
+        new = unknown_terms(terms, self.vocabulary_, total, config.min_df, config.max_df)
+        if not len(new):
+            return self
+        extended = Tfidf(config)
+        extended._set_analysis(self.analysis_)
+        extended.vocabulary_ = self.vocabulary_ + terms.table.spell(new)
+        extended.idf_ = (
+            None if self.idf_ is None else np.append(self.idf_, np.log((1 + total) / (1 + terms.frequency[new])) + 1)
+        )
+        return extended
 
     def terms(self, columns: Iterable[int] | np.ndarray) -> list[str]:
         """The terms of some columns."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from labelwise import pages
+from labelwise.data.label_space import positions_in
 from labelwise.errors import DataError
 from labelwise.features.rewriting import RewriterPool
 from labelwise.features.text_blocks import RowRange, Worker, process_texts
@@ -210,7 +211,7 @@ def choose(frequency: np.ndarray, documents: int, min_df: float, max_df: float, 
 
     `what` describes what a term is, for the message that there are none.
     """
-    least, most = (limit if isinstance(limit, int) else limit * documents for limit in (min_df, max_df))
+    least, most = _limits(documents, min_df, max_df)
     if not (frequency > 0).any():
         raise DataError(f"there are no words in the {documents:,} texts: {what}")
     kept = (frequency > 0) & (frequency >= least) & (frequency <= most)
@@ -220,6 +221,25 @@ def choose(frequency: np.ndarray, documents: int, min_df: float, max_df: float, 
             f"of {documents:,} texts; lower min_df (now {min_df}) or raise max_df (now {max_df})"
         )
     return kept
+
+
+def unknown_terms(terms: Terms, known: Strings, documents: int, min_df: float, max_df: float) -> np.ndarray:
+    """The numbers of the terms that are not `known`, sorted by their bytes.
+
+    `min_df` and `max_df` apply to the frequencies in `terms`; their fractions refer to this number of documents.
+    """
+    least, most = _limits(documents, min_df, max_df)
+    found = np.flatnonzero((terms.frequency > 0) & (terms.frequency >= least) & (terms.frequency <= most))
+    unknown = np.zeros(len(terms.table), bool)
+    unknown[found] = positions_in(terms.table.spell(found), known) < 0
+    ranks = column_order(terms.table, unknown)
+    ordered = np.empty(int(unknown.sum()), np.int64)
+    ordered[ranks[unknown]] = np.flatnonzero(unknown)
+    return ordered
+
+
+def _limits(documents: int, min_df: float, max_df: float) -> list[float]:
+    return [limit if isinstance(limit, int) else limit * documents for limit in (min_df, max_df)]
 
 
 def most_frequent(columns: np.ndarray, occurrences: np.ndarray, limit: int) -> np.ndarray:

@@ -19,6 +19,8 @@ from pydantic import Field
 from labelwise import pages
 from labelwise.config import Config
 from labelwise.features.rows import FeatureRows
+from labelwise.linear.initial_weights import InitialWeights
+from labelwise.linear.local_rows import LocalRows
 from labelwise.linear.pass_limit import PassLimit
 from labelwise.linear.weights import ChunkPart
 from labelwise.mapped import counts_of
@@ -62,7 +64,11 @@ class Chunk:
 
 
 class LevelTrainer:
-    """Trains the chunks of a level. Targets are CSR with columns in tree order."""
+    """Trains the chunks of a level. Targets are CSR with columns in tree order.
+
+    With `initial` the solver starts from these weights instead of zeros, and parts have all weights of their chunk:
+    those of features that do not occur in its documents are unchanged.
+    """
 
     def __init__(
         self,
@@ -73,9 +79,10 @@ class LevelTrainer:
         weighted: bool,
         seed: int,
         limit: PassLimit,
+        initial: InitialWeights | None = None,
     ) -> None:
         self.features, self.norms, self.targets, self.solver = features, norms, targets, solver
-        self.weighted, self.seed, self.limit = weighted, seed, limit
+        self.weighted, self.seed, self.limit, self.initial = weighted, seed, limit, initial
         self._scratch = threading.local()
 
     def train(
@@ -129,11 +136,13 @@ class LevelTrainer:
         if max_passes == 0:
             self.limit.add(chunk.first, work, 0, 0.0, 0)
             return self._constant(chunk)
-        rows, starts, ends, indices, values, norms, features, first_dense = self._local(chunk)
-        dense = self.features.dense.view()
-        dense = dense.view(np.uint16) if dense.dtype == np.float16 else dense  # float16 as its bits
-        dense.flags.writeable = False  # so that the kernel is compiled for one array type only
-        count, n = len(features), len(rows)
+        local = self._local(chunk)
+        start, bias = None, solver.bias
+        if self.initial is not None:
+            start = self.initial.chunk(chunk.first, local.features)
+            local, bias = local.scaled(start.steps), solver.bias * start.bias_step
+        dense = local.solver_dense
+        count, n = len(local.features), len(local.rows)
         weights = self._buffer("weights", (count, LANES), np.float32)
         signs = self._buffer("signs", (n, LANES), np.int8)
         plain = np.array([[solver.cost_negative, solver.cost_positive]], np.float32)
@@ -146,17 +155,21 @@ class LevelTrainer:
         for first in range(chunk.first, chunk.last, LANES):
             width = min(LANES, chunk.last - first)
             chunk_rows.lane_targets(
-                self.targets.indptr, self.targets.indices, self.targets.data, rows, first, width, signs, costs,
+                self.targets.indptr, self.targets.indices, self.targets.data, local.rows, first, width, signs, costs,
                 self.weighted, np.float32(solver.cost_positive), np.float32(solver.cost_negative),
             )  # fmt: skip
             weights[:] = 0
             offsets = np.zeros(LANES, np.float32)
+            if start is not None:
+                start.load(first, width, bias, weights, offsets)
             passes = dual_descent.solve_lanes(
-                starts, ends, indices, values, rows, dense, first_dense, norms, signs, costs, self.weighted, width,
-                loss, np.float32(solver.bias), np.float32(solver.tolerance), max_passes, self.seed + first,
-                weights, offsets,
+                local.starts, local.ends, local.indices, local.values, local.dense_rows, dense, local.first_dense,
+                local.norms, signs, costs, self.weighted, width, loss, np.float32(bias), np.float32(solver.tolerance),
+                max_passes, self.seed + first, weights, offsets,
             )  # fmt: skip
             taken.append(passes)
+            if start is not None:
+                weights *= start.steps[:, None]
             cuts[:] = solver.threshold
             if solver.max_weights is not None and solver.max_weights < count:
                 chunk_rows.limit_weights(weights, count, width, solver.max_weights, cuts)
@@ -166,11 +179,12 @@ class LevelTrainer:
             group = (np.empty(here, np.int32), np.empty(here, lane_type), np.empty(here, np.float32))
             chunk_rows.write_kept(weights, count, width, cuts, first - chunk.first, *group)
             kept.append(group)
-            biases.append(offsets[:width] * np.float32(solver.bias))
+            biases.append(offsets[:width] * np.float32(bias))
         complete = max_passes == solver.max_passes or max(taken) < max_passes
         mean = sum(taken) / len(taken)
         self.limit.add(chunk.first, work, mean, time.monotonic() - begin, None if complete else max_passes)
-        return _assembled(features, row_counts, kept, np.concatenate(biases))
+        part = _assembled(start.features if start else local.features, row_counts, kept, np.concatenate(biases))
+        return part if start is None else start.completed(part, chunk.first, solver.max_weights)
 
     def _constant(self, chunk: Chunk) -> ChunkPart:
         """Only the constant margins that fit best: without any pass a label is scored by its frequency in the node."""
@@ -186,7 +200,7 @@ class LevelTrainer:
         """Documents of each child."""
         return counts_of(self.targets.indices, self.targets.shape[1])
 
-    def _local(self, chunk: Chunk) -> tuple[Any, ...]:
+    def _local(self, chunk: Chunk) -> LocalRows:
         """The chunk's rows with features renumbered; chunks with much of the data use it without a copy.
 
         Dense columns are never copied; they are numbered after the sparse features.
@@ -200,7 +214,8 @@ class LevelTrainer:
         n_features = X.shape[1] - X.unused
         if total >= UNCOPIED * len(X.indices):
             features = np.arange(n_features, dtype=np.int32)
-            return rows, starts, ends, X.indices, X.data, self.norms[rows], features, X.first_dense
+            arrays = starts, ends, X.indices, X.data, X.dense, rows
+            return LocalRows(rows, *arrays, X.first_dense, self.norms[rows], features)
         numbers = self._buffer("numbers", (n_features,), np.int32, fill=-1)
         features = self._buffer("features", (n_features,), np.int32)
         indptr = np.empty(len(rows) + 1, np.int64)
@@ -209,7 +224,8 @@ class LevelTrainer:
         count = chunk_rows.gather_rows(X.indptr, X.indices, X.data, rows, numbers, features, indptr, indices, values)
         columns = np.arange(X.first_dense, X.first_dense + X.n_dense, dtype=np.int32)
         features = np.concatenate([features[:count], columns])
-        return rows, indptr[:-1], indptr[1:], indices, values, self.norms[rows], features, count
+        arrays = indptr[:-1], indptr[1:], indices, values, X.dense, rows
+        return LocalRows(rows, *arrays, count, self.norms[rows], features)
 
     def _buffer(self, name: str, shape: tuple[int, ...], dtype: Any, fill: int | None = None) -> np.ndarray:
         """Scratch memory of this thread, reused for all chunks: new pages are expensive."""

@@ -93,13 +93,13 @@ def train_tree(
     levels: list[ChunkedWeights] = []
     for depth, target in enumerate(targets):
         if settings.relevance:
-            target = _scaled(target)
+            target = scaled(target)
         offsets = tree.children_offsets(depth)
         documents = None
         if depth > 0:
             more = None if further is None else further[depth - 1]
-            documents = _documents_of(targets[depth - 1], more, levels, features, settings)
-        chunks = _chunks(offsets, documents)
+            documents = documents_of(targets[depth - 1], more, levels, features, settings)
+        chunks = chunks_of(offsets, documents)
         limit = PassLimit(time.budget.part(work[depth] / max(sum(work[depth:]), 1.0)), time.budget, time.pace)
         trainer = LevelTrainer(features, norms, target, settings.solver, settings.relevance, seed, limit)
         what = f"level {depth + 1} of {len(targets)}"
@@ -131,7 +131,7 @@ def _add_finished(shards: ChunkShards, number: int, depth: int, first: int, part
     shards.add((number, depth, first), part)
 
 
-def _documents_of(
+def documents_of(
     targets: Any, further: Any, levels: Sequence[ChunkedWeights], features: FeatureRows, settings: TrainingSettings
 ) -> Any:
     """CSC [documents, nodes above]: the documents that each node's children are trained on.
@@ -148,7 +148,7 @@ def _documents_of(
     return sparse.csc_array(documents)
 
 
-def _chunks(offsets: np.ndarray, documents: Any) -> list[Chunk]:
+def chunks_of(offsets: np.ndarray, documents: Any) -> list[Chunk]:
     if documents is None:
         return [Chunk(0, int(offsets[-1]), None)]
     return [
@@ -157,11 +157,11 @@ def _chunks(offsets: np.ndarray, documents: Any) -> list[Chunk]:
     ]
 
 
-def _scaled(target: Any) -> Any:
+def scaled(target: Any) -> Any:
     """Rows scaled so that their values average 1."""
     counts = np.diff(target.indptr)
     sums = np.asarray(target.sum(axis=1)).ravel()
     factors = np.divide(counts, sums, out=np.ones(len(counts)), where=sums > 0)
-    scaled = target.copy()
-    scaled.data = (target.data * np.repeat(factors, counts)).astype(np.float32)
-    return scaled
+    result = target.copy()
+    result.data = (target.data * np.repeat(factors, counts)).astype(np.float32)
+    return result

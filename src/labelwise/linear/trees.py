@@ -18,15 +18,17 @@ import numpy as np
 from labelwise.codes.average import averaged
 from labelwise.codes.label_path import LabelPath
 from labelwise.codes.tree import LabelTree
-from labelwise.errors import ModelFormatError
+from labelwise.errors import ConfigError, ModelFormatError
 from labelwise.features.feature_order import FeatureOrder, OrderedFeatures
 from labelwise.features.rows import as_csr
 from labelwise.linear.beam import POST_PROCESSORS, LabelChoice, TreeSearch
 from labelwise.linear.explain import TreeExplainer, top_contributions
+from labelwise.linear.learn_tree import NewExamples, learn_tree
 from labelwise.linear.memory_estimate import bytes_of, check_memory, training_need
 from labelwise.linear.pass_limit import SolverPace
 from labelwise.linear.settings import PRECISIONS, SearchSettings, TrainingSettings
 from labelwise.linear.shards import ChunkShards
+from labelwise.linear.statistics import Learned, TrainingStatistics, document_counts
 from labelwise.linear.train_tree import TrainingExamples, TreeTime, train_tree
 from labelwise.linear.weights import ChunkedWeights
 from labelwise.progress import stage
@@ -50,6 +52,7 @@ class LinearTrees:
     def __init__(self, order: FeatureOrder) -> None:
         self.order = order
         self.trees: list[tuple[LabelTree, list[ChunkedWeights]]] = []
+        self.statistics: TrainingStatistics | None = None
         self._searches: dict[str, list[TreeSearch]] = {}
         self._explainers: dict[str, list[TreeExplainer]] = {}
 
@@ -80,6 +83,7 @@ class LinearTrees:
             matched=settings.search.beam if settings.negatives == "matcher" else 0, precision=settings.precision,
         )  # fmt: skip
         check_memory(need, settings.memory, bytes_of(features.rows, labels))
+        documents = []
         time, seconds = TreeTime(budget, SolverPace(features.rows)), 0.0
         for number, (seed, tree) in enumerate(zip(settings.seeds(len(trees)), trees, strict=True)):
             left = budget.remaining()
@@ -91,8 +95,48 @@ class LinearTrees:
             with stage(f"tree {number + 1} of {len(trees)}" if len(trees) > 1 else ""):
                 levels = train_tree(examples, tree, targets, settings, seed, shards, number, time)
             trained.trees.append((tree, [level.stored_as(settings.precision) for level in levels]))
+            documents.append(document_counts(targets))
             seconds = left - budget.remaining() if budget.is_limited else 0.0
+        trained.statistics = TrainingStatistics.of(features.rows, documents)
         return trained
+
+    def learned(
+        self,
+        features: Any,
+        labels: Any,
+        settings: TrainingSettings,
+        learned: Learned,
+        old: Any = None,
+        removed: Any = None,
+    ) -> LinearTrees:
+        """The trees after training on more documents; these trees do not change.
+
+        Parameters
+        ----------
+        features, labels
+            New documents; features and labels after those of the trees are new.
+        learned
+            The counts to keep about these documents.
+        old
+            Features and labels of old documents, which new labels are trained against.
+        removed
+            CSR [documents, labels]: labels that the documents had in an earlier training.
+        """
+        if self.statistics is None:
+            raise ConfigError(
+                "this model cannot learn more documents: it was saved by an older version, without statistics of its "
+                "training documents; fit it again"
+            )
+        order = self.order.extended(features.shape[1])
+        rows = order.rows(features)
+        old_rows, old_labels = (None, None) if old is None else (order.rows(old[0]), old[1])
+        examples = NewExamples(rows, labels, removed, old_rows, old_labels)
+        result = LinearTrees(order)
+        for number, ((tree, levels), seed) in enumerate(zip(self.trees, settings.seeds(len(self.trees)), strict=True)):
+            result.trees.append(learn_tree(examples, tree, levels, self.statistics, settings, seed, number))
+        counts = [document_counts(tree.aggregate(labels)) for tree, _ in result.trees]
+        result.statistics = self.statistics.added(rows, counts, learned)
+        return result
 
     def shrunk(self, precision: str | None, threshold: float | None) -> LinearTrees:
         """The same trees with weights below the threshold dropped, and stored in fewer bits (None: as they are)."""
@@ -164,7 +208,7 @@ class LinearTrees:
             state |= tree.to_tensors(f"tree{number}")
             for depth, level in enumerate(levels):
                 state |= level.to_tensors(f"tree{number}.level{depth}")
-        return state
+        return state if self.statistics is None else state | self.statistics.to_tensors()
 
     @classmethod
     def restored(cls, tensors: Mapping[str, np.ndarray], n_features: int, n_labels: int, path: Path) -> LinearTrees:
@@ -184,6 +228,8 @@ class LinearTrees:
                 for depth in range(tree.depth)
             ]
             restored.trees.append((tree, levels))
+        trees = [tree for tree, _ in restored.trees]
+        restored.statistics = TrainingStatistics.from_tensors(tensors, n_features, trees, path)
         return restored
 
 

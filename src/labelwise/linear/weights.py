@@ -172,6 +172,41 @@ class ChunkedWeights:
             values = np.rint(self.values / scales[children]).astype(np.int8)
         return replace(self, values=values, scales=scales)
 
+    def as_float32(self) -> ChunkedWeights:
+        """The same weights in 32 bits."""
+        if self.values.dtype == np.float32:
+            return self
+        values = self.values.astype(np.float32)
+        if len(self.scales):
+            values *= self.scales[self.entry_children()]
+        return replace(self, values=values, scales=np.empty(0, np.float32))
+
+    def part(self, chunk: int) -> ChunkPart:
+        """One chunk of a level in 32 bits."""
+        low, high = self.chunk_offsets[chunk : chunk + 2]
+        entries, children = slice(*self.row_offsets[[low, high]]), slice(*self.children_offsets[chunk : chunk + 2])
+        counts = np.diff(self.row_offsets[low : high + 1])
+        return ChunkPart(
+            self.features[low:high], counts, self.lanes[entries], self.values[entries], self.bias[children]
+        )
+
+    def with_children(self, added: np.ndarray) -> ChunkedWeights:
+        """A level in 32 bits with so many more children at the end of each chunk.
+
+        They have no weights; their bias is the mean of their siblings'.
+        """
+        offsets = self.children_offsets
+        means = np.add.reduceat(self.bias, offsets[:-1]) / np.diff(offsets)
+        bias = np.insert(self.bias, np.repeat(offsets[1:], added), np.repeat(means, added).astype(np.float32))
+        offsets = offsets + np.append(0, np.cumsum(added))
+        lanes = self.lanes.astype(_lane_type(offsets), copy=False)
+        return replace(self, children_offsets=offsets, bias=bias, lanes=lanes)
+
+    @property
+    def precision(self) -> str:
+        """The type of the values: float32, float16 or int8."""
+        return self.values.dtype.name
+
     def pruned(self, threshold: float) -> ChunkedWeights:
         """Only the weights whose absolute value reaches the threshold, as training with that threshold stores them."""
         magnitudes = np.abs(self.values.astype(np.float32))

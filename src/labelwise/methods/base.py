@@ -36,11 +36,7 @@ from labelwise.methods.model_folder import (
     write_calibration,
     write_model,
 )
-from labelwise.methods.predictions import (
-    check_scores,
-    checked_limits,
-    limited,
-)
+from labelwise.methods.predictions import CALIBRATION_K, check_scores, checked_limits, k_from_data, limited
 from labelwise.methods.training_documents import TrainingDocuments
 from labelwise.registry import method_class
 from labelwise.run_schema import model_folder
@@ -118,7 +114,8 @@ class Method(Estimator, Capabilities):
         if dataset.n_labels == 0:
             raise DataError(f"{dataset.name}: there are no labels to learn")
         kind = self._kind_of(dataset)
-        width = FeatureWidth.of(dataset.features) if kind == "features" else None
+        both = kind == "features" or self._reads_vectors()
+        width = FeatureWidth.of(dataset.features) if both else None
         held_out = valid.align(dataset.label_names) if valid is not None else None
         if held_out is not None and held_out.features is not None and width is not None:
             held_out = replace(held_out, features=width.fitted(held_out.features, held_out.open_columns))
@@ -178,7 +175,8 @@ class Method(Estimator, Capabilities):
             top = self._ranked(data if rows is None else data.take(rows), k, chosen)
             return top if self.calibration_ is None else self.calibration_.apply(top)
 
-        return limited(ranked, count, least, len(data), len(self.label_names_))
+        first = k_from_data(CALIBRATION_K, self.trained_on_)  # scores of several trees depend on it, so as in calibrate
+        return limited(ranked, count, least, len(data), len(self.label_names_), first)
 
     def _ranked(self, data: Documents, k: int, chosen: LabelFilter | None = None) -> TopK:
         """The best k labels, before calibration."""
@@ -283,6 +281,10 @@ class Method(Estimator, Capabilities):
     def _check_fitted(self) -> None:
         if not hasattr(self, "label_names_"):
             raise NotFittedError(f"this {type(self).__name__} is not fitted: call fit, or labelwise.load")
+
+    def _reads_vectors(self) -> bool:
+        """Whether it is to read features next to texts; `feature_width_` is then that of these features."""
+        return False
 
     def _kind_of(self, dataset: Dataset) -> str:
         for kind in self.inputs:

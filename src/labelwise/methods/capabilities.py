@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from labelwise.codes.label_path import LabelPath
     from labelwise.encoders.attention import AttentionMap
     from labelwise.methods.card import Card
+    from labelwise.methods.learning import LearningReport, NewDocuments
 
 
 class Capabilities:
@@ -49,11 +50,32 @@ class Capabilities:
     """Whether `explain` works."""
     validates: ClassVar[bool] = False
     """Whether `fit` uses its `valid` documents, to stop early or to keep the best weights."""
+    learns_more: ClassVar[bool] = False
+    """Whether `learn` works: a fitted model can be trained on more documents, which may have new labels."""
     trains_in_parts: ClassVar[bool] = False
     """Whether `fit_parts` works: parts of a model can be trained by separate processes."""
 
     shrinks: ClassVar[bool] = False
     """Whether `shrink` works: trained weights can be pruned or stored in fewer bits."""
+
+    def learn(self, data: Any, labels: Any = None, *, old: Any = None) -> LearningReport:
+        """Train a fitted model on more documents, which may have new labels, for methods with `learns_more`.
+
+        Much faster than `fit` on all documents and nearly as good, as long as they are few compared with those of
+        `fit`; the report says when a full training is due. New labels are appended, others keep their ids.
+
+        Parameters
+        ----------
+        data, labels
+            Documents with their labels, as in `fit`.
+        old
+            A Dataset of documents that the model was trained on. Known documents in `data` are then skipped, or
+            learned with their changed labels, and new labels are trained against old documents, which makes them as
+            good as in `fit`.
+        """
+        from labelwise.methods.learning import learn
+
+        return learn(self, data, labels, old)  # type: ignore[bad-argument-type]
 
     def shrink(self, *, precision: str | None = None, threshold: float | None = None) -> Self:
         """A smaller model, without training; this one does not change. For methods with `shrinks`.
@@ -117,6 +139,13 @@ class Capabilities:
     def _shrink(self, precision: str | None, threshold: float | None) -> Self:
         """A smaller model: weights in this precision, and without those below the threshold (None: as they are)."""
         raise ConfigError(f"{self.name} cannot be shrunk after training; {methods_that('shrinks')} can")
+
+    def _learn(self, new: NewDocuments) -> tuple[int, tuple[str, ...]]:
+        """Train on more documents, for methods with `learns_more`; an error must leave the model unchanged.
+
+        Returns the number of new features, and the reasons why a full training is due.
+        """
+        raise NotImplementedError
 
     def check_parts(self, numbers: Sequence[int]) -> Path:
         """Raise unless these parts can be trained alone; returns the folder of finished ones."""

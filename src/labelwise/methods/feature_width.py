@@ -74,10 +74,10 @@ class FeatureWidth:
         return {"n_features": self.columns, "n_dense_features": self.dense}
 
     @classmethod
-    def from_manifest(cls, manifest: dict[str, Any], path: Any) -> FeatureWidth | None:
+    def from_manifest(cls, manifest: dict[str, Any], path: Any, next_to_texts: bool = False) -> FeatureWidth | None:
         """From the keys of a manifest, which may be untrusted; None for a model that reads no features."""
         columns, dense = manifest.get("n_features"), manifest.get("n_dense_features")
-        if manifest.get("input") != "features":
+        if manifest.get("input") != "features" and not next_to_texts:
             sound = columns is None and dense is None
         else:
             sound = type(columns) is int and 0 <= columns < MAX_FEATURES

@@ -16,15 +16,9 @@ from scipy import sparse
 
 from labelwise.data.blocks import Blocks
 from labelwise.data.csr import pick_rows
-from labelwise.data.dataset import (
-    Dataset,
-    Features,
-    canonical_arrays,
-    canonical_features,
-    is_canonical_csr,
-    labels_from_lists,
-)
+from labelwise.data.dataset import Dataset, Features, canonical_arrays, canonical_features, is_canonical_csr
 from labelwise.data.document_hash import sample_order
+from labelwise.data.label_space import labels_from_lists
 from labelwise.errors import DataError
 from labelwise.methods.feature_width import FeatureWidth
 from labelwise.progress import progress
@@ -86,6 +80,8 @@ class Documents:
 
 def as_documents(documents: Any, kind: str, width: FeatureWidth | None) -> Documents:
     """Documents to predict for, of the type the model was trained on; `width` is that of its features."""
+    if width is not None and kind == "texts":
+        return _texts_with_features(documents, width)
     open_columns = False
     if isinstance(documents, Dataset):
         value = getattr(documents, kind)
@@ -103,6 +99,16 @@ def as_documents(documents: Any, kind: str, width: FeatureWidth | None) -> Docum
     if width is not None:
         value = width.fitted(value, open_columns)
     return Documents(**{kind: value})
+
+
+def _texts_with_features(documents: Any, width: FeatureWidth) -> Documents:
+    """Documents for a model that was trained on texts and features next to each other."""
+    if not isinstance(documents, Dataset) or documents.texts is None or documents.features is None:
+        raise DataError(
+            f"the model was trained on texts and {width.columns:,} more features of each document; give both: "
+            "Dataset(texts=..., features=...), on the command line --features FILE.npy"
+        )
+    return Documents(texts=documents.texts, features=width.fitted(documents.features, documents.open_columns))
 
 
 def _documents(data: Any, kinds: Sequence[str]) -> tuple[str, Any]:

@@ -6,12 +6,13 @@ import copy
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field
 
 from labelwise.codes.label_path import LabelPath
+from labelwise.data.blocks import Blocks
 from labelwise.data.dataset import Dataset
 from labelwise.data.label_documents import with_label_documents
 from labelwise.data.thesaurus import read_thesaurus
@@ -23,9 +24,11 @@ from labelwise.features.word_analysis import WordAnalysis
 from labelwise.finished import fingerprint
 from labelwise.linear.beam import POST_PROCESSORS
 from labelwise.linear.memory_estimate import Memory as Memory
+from labelwise.linear.retraining import retraining_reasons
 from labelwise.linear.settings import PRECISIONS, SearchSettings, TrainingSettings
 from labelwise.linear.settings import Precision as Precision
 from labelwise.linear.shards import ChunkShards
+from labelwise.linear.statistics import Learned
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
@@ -34,23 +37,30 @@ from labelwise.methods.text_features import TextFeatures
 from labelwise.result_fields import PART, Decides, deciding_fields
 from labelwise.topk import TopK
 
+if TYPE_CHECKING:
+    from labelwise.methods.learning import NewDocuments
+
 PostProcessor = Literal[tuple(POST_PROCESSORS)]  # type: ignore[valid-type]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
+VectorScale = Annotated[float, Field(gt=0, le=1e6)] | None
 TimeLimit = Annotated[Annotated[float, Field(gt=0)] | None, Decides.END]
 
 
 class LinearMethod(TextFeatures, Method):
     """A method with `LinearTrees`; its `_fit` trains them, and fits the TF-IDF if it reads texts.
 
-    Its Config has `tfidf`, `solver`, `relevance`, `post_processor`, `precision`, `memory` and `seed`.
+    Its Config has `tfidf`, `vector_scale`, `solver`, `relevance`, `post_processor`, `precision`, `memory` and `seed`.
     """
 
     inputs = ("features", "texts")
     chooses_labels = True
     explains = True
+    learns_more = True
     shrinks = True
 
     linear_: LinearTrees
+    vector_scale_: float | None
+    """With which dense features next to TF-IDF were multiplied; None if there were none."""
 
     @property
     def trees_(self) -> list:
@@ -61,6 +71,43 @@ class LinearMethod(TextFeatures, Method):
     def search_settings(self) -> SearchSettings:
         """From the current parameters, which may be changed after fitting."""
         return SearchSettings(self.config.post_processor, getattr(self.config, "beam", 1))
+
+    @property
+    def training_settings(self) -> TrainingSettings:
+        """From the current parameters."""
+        config = self.config
+        return TrainingSettings(
+            solver=config.solver, search=self.search_settings, relevance=config.relevance, precision=config.precision,
+            memory=config.memory, seed=config.seed,
+            negatives="matcher" if "matcher" in getattr(config, "negatives", "") else "teacher",
+        )  # fmt: skip
+
+    def partial_fit(self, data: Any, labels: Any = None) -> Self:
+        """`fit` at the first call, then `learn`: scikit-learn's name for training in steps."""
+        if hasattr(self, "label_names_"):
+            self.learn(data, labels)
+            return self
+        return self.fit(data, labels)
+
+    def _learn(self, new: NewDocuments) -> tuple[int, tuple[str, ...]]:
+        if self.vector_scale_ is not None:
+            raise ConfigError("a model with vectors next to TF-IDF cannot learn more documents; train it again on all")
+        data, old, tfidf = new.data, new.old, self.tfidf_
+        if self.config.relevance:
+            check_relevance(data)
+        if tfidf is not None:
+            tfidf = tfidf.extended(data.texts or (), self.n_documents_)
+        features: Any = data.features if tfidf is None else tfidf.rows(data.texts or ())
+        n_features = features.shape[1] - len(self.linear_.order.original)
+        n_labels = data.n_labels - len(self.label_names_)
+        given = None
+        if old is not None and n_labels:
+            given = (old.features if tfidf is None else tfidf.rows(old.texts or ())), old.labels
+        alone = n_labels if old is None else 0
+        counts = Learned(len(data), n_labels, alone, n_features, new.hits, new.places)
+        self.linear_ = self.linear_.learned(features, data.labels, self.training_settings, counts, given, new.removed)
+        self.tfidf_ = tfidf
+        return n_features, retraining_reasons(self.linear_)
 
     def check_needs(self) -> None:
         WordAnalysis.of(self.config.tfidf)
@@ -93,18 +140,65 @@ class LinearMethod(TextFeatures, Method):
         smaller.linear_ = self.linear_.shrunk(precision, threshold)
         return smaller
 
+    def _reads_vectors(self) -> bool:
+        return self.config.vector_scale is not None
+
+    def _kind_of(self, dataset: Dataset) -> str:
+        if not self._reads_vectors():
+            return super()._kind_of(dataset)
+        if dataset.texts is None or not isinstance(dataset.features, np.ndarray):
+            raise DataError(
+                f"{dataset.name}: vector_scale is for texts with dense features next to them; give a Dataset with both "
+                "(in a config data.features: [tfidf, vectors-{split}.npy])"
+            )
+        return "texts"
+
+    def training_features(self, data: Dataset, kind: str) -> tuple[OrderedFeatures, Any]:
+        """Training features renumbered by frequency, and those that describe labels when they are clustered.
+
+        Features are those given, or those of TF-IDF, which is fitted here, with dense ones next to them if wanted.
+        """
+        self.vector_scale_ = self.config.vector_scale if kind == "texts" else None
+        if kind != "texts":
+            self.tfidf_ = None
+            return FeatureOrder.learn(data.features), data.features
+        self.tfidf_ = Tfidf(self.config.tfidf)
+        words = self.tfidf_.fit_transform(data.texts or ())
+        if self.vector_scale_ is not None:
+            both = Blocks(words, scaled(data.features, self.vector_scale_))
+            return FeatureOrder.learn(both), both
+        ordered = FeatureOrder.learn(words, in_place=True)
+        return ordered, ordered.rows.sparse
+
     def _features(self, data: Documents) -> Any:
-        return data.features if self.tfidf_ is None else self.tfidf_.rows(data.texts or ())
+        if self.tfidf_ is None:
+            return data.features
+        if self.vector_scale_ is None:
+            return self.tfidf_.rows(data.texts or ())
+        return Blocks(self.tfidf_.transform(data.texts or ()), scaled(data.features, self.vector_scale_))
 
     def _feature_names(self, columns: np.ndarray) -> list[str] | None:
-        return None if self.tfidf_ is None or self.tfidf_.config.hash_bits else self.tfidf_.readable_terms(columns)
+        if self.tfidf_ is None or self.tfidf_.config.hash_bits:
+            return None
+        count = self.tfidf_.n_features
+        terms = iter(self.tfidf_.readable_terms(columns[columns < count]))
+        return [next(terms) if column < count else f"vector[{column - count}]" for column in columns.tolist()]
 
     def _state(self) -> dict[str, np.ndarray]:
         return self.features_state() | self.linear_.state()
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
         self.restore_features(tensors, path)
-        self.linear_ = LinearTrees.restored(tensors, self.feature_count, len(self.label_names_), path)
+        self.vector_scale_ = self.config.vector_scale if self.input_ == "texts" else None
+        beside = int(self.n_features_in_ or 0) if self.vector_scale_ is not None else 0
+        self.linear_ = LinearTrees.restored(tensors, self.feature_count + beside, len(self.label_names_), path)
+
+
+def scaled(vectors: Any, factor: float) -> np.ndarray:
+    """Dense features times a factor."""
+    if not isinstance(vectors, np.ndarray):
+        raise DataError("features next to texts must be dense vectors")
+    return vectors if factor == 1 else vectors * vectors.dtype.type(factor)
 
 
 LabelDocuments = Annotated[str, Field(min_length=1)] | None
@@ -115,6 +209,8 @@ def training_documents(data: Dataset, kind: str, config: Any) -> Dataset:
     """The documents to train on: those given and, with `label_documents`, one per name of a label."""
     if config.label_documents is None:
         return data
+    if config.vector_scale is not None:
+        raise ConfigError("label_documents and vector_scale cannot be combined: names of labels have no vectors")
     if kind != "texts":
         raise ConfigError(f"label_documents: label names are texts, but {data.name} is read as {kind}")
     if config.label_documents == "texts":
@@ -129,21 +225,6 @@ def check_label_language(config: Any, *files: str) -> None:
     """Refuse a language without a vocabulary file that it could apply to."""
     if config.label_language is not None and all(getattr(config, name) in (None, "texts") for name in files):
         raise ValueError(f"label_language chooses names of a vocabulary; it needs a file in {' or '.join(files)}")
-
-
-def training_features(data: Dataset, tfidf: Tfidf | None) -> OrderedFeatures:
-    """Training features renumbered by frequency: of TF-IDF, which is fitted here, or those given."""
-    if tfidf is not None:
-        return FeatureOrder.learn(tfidf.fit_transform(data.texts or ()), in_place=True)
-    return FeatureOrder.learn(data.features)
-
-
-def training_settings(config: Any, search: SearchSettings, **others: Any) -> TrainingSettings:
-    """From the parameters that all linear methods have."""
-    return TrainingSettings(
-        solver=config.solver, search=search, relevance=config.relevance, precision=config.precision,
-        memory=config.memory, seed=config.seed, **others,
-    )  # fmt: skip
 
 
 def check_relevance(data: Dataset) -> None:

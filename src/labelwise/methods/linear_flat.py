@@ -16,7 +16,7 @@ from pydantic import model_validator
 from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
-from labelwise.features.tfidf import LINEAR_TFIDF, Tfidf, TfidfConfig
+from labelwise.features.tfidf import LINEAR_TFIDF, TfidfConfig
 from labelwise.fit_context import FitContext
 from labelwise.linear.level_trainer import SolverConfig
 from labelwise.linear.trees import LinearTrees
@@ -28,12 +28,11 @@ from labelwise.methods.linear_base import (
     Precision,
     Seed,
     TimeLimit,
+    VectorScale,
     check_label_language,
     check_relevance,
     finished_work,
     training_documents,
-    training_features,
-    training_settings,
 )
 
 
@@ -49,6 +48,8 @@ class LinearFlat(LinearMethod):
 
         tfidf: TfidfConfig = LINEAR_TFIDF
         """How texts become features (not used when the data has features)."""
+        vector_scale: VectorScale = None
+        """Read the data's dense vectors next to TF-IDF of its texts, multiplied by this; null: one of both."""
         label_documents: LabelDocuments = None
         """Label names as training documents: `texts` (of the data), or a vocabulary file with other names as well."""
         label_language: str | None = None
@@ -78,9 +79,8 @@ class LinearFlat(LinearMethod):
         data = training_documents(data, kind, self.config)
         if self.config.relevance:
             check_relevance(data)
-        self.tfidf_ = Tfidf(self.config.tfidf) if kind == "texts" else None
-        features = training_features(data, self.tfidf_)
-        settings = training_settings(self.config, self.search_settings)
+        features, _ = self.training_features(data, kind)
+        settings = self.training_settings
         with finished_work(self, context.checkpoints, features.rows, data.labels, {}) as shards:
             tree = LabelTree.flat(data.n_labels)
             self.linear_ = LinearTrees.train(features, data.labels, [tree], settings, shards, budget=context.budget)

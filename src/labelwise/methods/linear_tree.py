@@ -24,7 +24,7 @@ from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.features.label_features import pifa
-from labelwise.features.tfidf import LINEAR_TFIDF, Tfidf, TfidfConfig
+from labelwise.features.tfidf import LINEAR_TFIDF, TfidfConfig
 from labelwise.fit_context import FitContext
 from labelwise.linear.compile_ahead import compile_ahead
 from labelwise.linear.level_trainer import SolverConfig
@@ -40,12 +40,11 @@ from labelwise.methods.linear_base import (
     Precision,
     Seed,
     TimeLimit,
+    VectorScale,
     check_label_language,
     check_relevance,
     finished_work,
     training_documents,
-    training_features,
-    training_settings,
 )
 from labelwise.store import csr_to_tensors
 
@@ -62,6 +61,8 @@ class LinearTree(LinearMethod):
 
         tfidf: TfidfConfig = LINEAR_TFIDF
         """How texts become features (not used when the data has features)."""
+        vector_scale: VectorScale = None
+        """Read the data's dense vectors next to TF-IDF of its texts, multiplied by this; null: one of both."""
         label_documents: LabelDocuments = None
         """Label names as training documents: `texts` (of the data), or a vocabulary file with other names as well."""
         label_language: str | None = None
@@ -131,18 +132,14 @@ class LinearTree(LinearMethod):
             given |= csr_to_tensors("negatives", own_negatives)
         if kind == "texts":
             compile_ahead(["search", "words", "solver"], config.precision)
-        self.tfidf_ = Tfidf(config.tfidf) if kind == "texts" else None
-        features = training_features(data, self.tfidf_)
-        negatives = "matcher" if "matcher" in config.negatives else "teacher"
-        settings = training_settings(config, self.search_settings, negatives=negatives)
+        features, describing = self.training_features(data, kind)
+        settings = self.training_settings
         with finished_work(self, context.checkpoints, features.rows, data.labels, given) as shards:
             if own_tree is not None:
                 trees = [own_tree]
             else:
-                describing = (
-                    features.rows.sparse if kind == "texts" else data.features
-                )  # dense ones describe labels whole
                 trees = _clustered(describing, data.labels, config, settings.seeds(config.trees), shards)
+            del describing  # with vectors next to TF-IDF it is a copy
             self.linear_ = LinearTrees.train(
                 features, data.labels, trees, settings, shards, own_negatives, context.budget
             )

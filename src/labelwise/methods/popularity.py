@@ -25,7 +25,7 @@ class Popularity(Method):
     """The most frequent labels for every document."""
 
     name = "popularity"
-    good_for = "the floor that any other method must beat"
+    good_for = "the baseline that any other method must beat"
     speed = "less than a second"
     inputs = ("texts", "features", "paths", "arrays")
     learns = False

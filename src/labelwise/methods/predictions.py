@@ -15,8 +15,6 @@ from labelwise.topk import NO_LABEL, TopK
 
 DEFAULT_K, CALIBRATION_K = 10, 20
 MAX_K = 100_000
-FIRST_K = 16
-"""Labels per document that are ranked first when only a threshold is given; doubled for documents that need more."""
 MOST_LABELS = 1000
 """Limit of the labels per document that calibration and evaluation rank in search of all that reach a threshold."""
 MOST_FROM_DATA = 100
@@ -62,17 +60,21 @@ def limited(
     threshold: float | None,
     n_documents: int,
     n_labels: int,
+    first: int,
 ) -> TopK:
-    """The best k labels, or those that reach the threshold, or the labels that satisfy both."""
+    """The best k labels, or those that reach the threshold, or the labels that satisfy both.
+
+    With a threshold alone `first` labels per document are ranked, and more where more reach it.
+    """
     if k is None and threshold is not None:
-        return _all_above(ranked, threshold, n_documents, n_labels)
+        return _all_above(ranked, threshold, n_documents, n_labels, first)
     top = ranked(None, k or DEFAULT_K)
     return top if threshold is None else top.above(threshold)
 
 
-def _all_above(ranked: Ranked, threshold: float, n_documents: int, n_labels: int) -> TopK:
+def _all_above(ranked: Ranked, threshold: float, n_documents: int, n_labels: int, first: int) -> TopK:
     """Every label that reaches the threshold, in as many columns as the document with most labels needs."""
-    top = best_and_reaching(ranked, FIRST_K, threshold, n_documents, n_labels)
+    top = best_and_reaching(ranked, first, threshold, n_documents, n_labels)
     if top.k == MAX_K < n_labels and len(_reaching(top, threshold)):
         raise ConfigError(
             f"more than {MAX_K:,} labels of a document reach the threshold {threshold:g}; give a higher one, or k"

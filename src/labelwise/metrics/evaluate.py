@@ -57,7 +57,6 @@ def evaluate(
     """
     counts = None if train is None else TrainingCounts.of(train, train_documents)
     common = common_labels(top, truth, 0 if counts is None else len(counts.counts))
-    check_truth(common.labels)
     if counts is not None:
         counts = counts.within(common)
     if metrics is None:
@@ -80,6 +79,7 @@ def evaluate(
         n_known=common.n_known,
     )
     evaluator.update(top, common.labels)
+    check_truth(common.labels)
     return evaluator.result()
 
 

@@ -25,6 +25,7 @@ from labelwise.metrics.thresholded import check_threshold
 from labelwise.registry import METHODS, method_class, method_names
 from labelwise.result_fields import Decides, Scope, ignored_fields, without_fields
 from labelwise.run_schema import CONFIG, is_run_folder
+from labelwise.runs.vectors import vectors_file
 
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 
@@ -52,6 +53,9 @@ class DataSection(Config):
     """Held-out documents for methods that stop early, given in the same way."""
     test: Paths | None = None
     """Documents to evaluate the model on, given in the same way."""
+    features: list[str] | None = None
+    """`[tfidf, vectors-{split}.npy]`: vectors next to TF-IDF of the texts, for linear methods; a row per document, and
+    a file per part, whose name (train, valid, test) stands for {split}. `model.vector_scale` weights them."""
     format: str = "auto"
     """Format of the files; `labelwise data convert --help` lists them."""
     test_fraction: Fraction | None = None
@@ -70,6 +74,17 @@ class DataSection(Config):
     memory. The files are removed when the run ends."""
     options: ReadOptions = ReadOptions()
     """How to read the files, where they do not specify it."""
+
+    @model_validator(mode="after")
+    def _one_file_of_vectors(self) -> DataSection:
+        if self.features is not None:
+            if self.mapped:
+                raise ValueError("`features` and `mapped` cannot be combined")
+            try:
+                vectors_file(self.features)
+            except ConfigError as error:
+                raise ValueError(f"`features`: {error}") from None
+        return self
 
     @model_validator(mode="after")
     def _one_source(self) -> DataSection:
@@ -268,6 +283,13 @@ def run_config(source: ConfigSource) -> RunConfig:
     except ConfigError as error:
         raise ConfigError(f"{source.where(('model', PRESET))}: model.{error}") from None
     _refuse_keys_of_another(method, params, source)
+    if config.data.features is not None:
+        if "vector_scale" not in method.Config.model_fields:
+            raise ConfigError(
+                f"{source.where(('data', 'features'))}: data.features: {method.name} cannot read vectors next to "
+                "TF-IDF; linear_tree and linear_flat can"
+            )
+        params = {"vector_scale": 1.0} | params
     validated(method.Config, params, source, ("model",), method.name)
     run = config.run.model_copy(update={"folder": _folder(config, source)})
     return config.model_copy(update={"model": {"method": config.model["method"], **params}, "run": run})

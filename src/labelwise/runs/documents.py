@@ -45,6 +45,8 @@ class Request:
     """Words to list per predicted label: those that contributed most."""
     is_the_text: bool = False
     """Whether `documents` is a text itself."""
+    features: str | None = None
+    """File of vectors next to the documents."""
 
 
 def is_text_argument(argument: str, format: str) -> bool:

@@ -24,6 +24,7 @@ from labelwise.data.dataset import Dataset
 from labelwise.data.stream import warn_replaced
 from labelwise.errors import ConfigError, DataError
 from labelwise.finished import fingerprint
+from labelwise.formatting import size
 from labelwise.progress import progress
 from labelwise.runs.documents import Request, decode_lines, is_text, open_documents
 from labelwise.runs.load_data import read_part
@@ -101,6 +102,9 @@ def encode_file(encoder: DocumentEncoder, request: Request, output: str, dtype: 
                 vectors = encoder.encode(some)
                 work.write(begin, vectors, len(documents), dtype)
     work.finish()
+    vectors = np.load(target, mmap_mode="r")
+    log.info("%s: %s vectors of %s numbers, %s, %s", target, f"{len(vectors):,}", f"{vectors.shape[1]:,}",
+             vectors.dtype, size(vectors.nbytes))  # fmt: skip
 
 
 def _documents(request: Request) -> Strings | Dataset:

@@ -99,17 +99,17 @@ def evaluate_model(
     threshold = model.threshold_ if section.threshold is None else section.threshold
     section.check_threshold(calibrated=threshold is not None)
     check_truth(test.labels, test.name)
-    available, test = len(test), _aligned(model, sample(test, section.limit))
-    counts = np.zeros(test.n_labels, np.int64)
-    counts[: len(model.label_counts_)] = model.label_counts_
     k, n_known = section.ranks(model.trained_on_), len(model.label_names_)
-
     reaching, limited = threshold if section.k is None else None, False
+    available, test = len(test), sample(test, section.limit)
     known: TopK | None = None
     with stopwatch() as waiting:
         if budget.is_limited:
             rows, known = predict_in_time(lambda part: _predicted(model, part, k, reaching), test, "predicting", budget)
             limited, test = len(rows) < len(test), test.take(rows)
+    test = _aligned(model, test)
+    counts = np.zeros(test.n_labels, np.int64)
+    counts[: len(model.label_counts_)] = model.label_counts_
 
     def judge(judged: Method) -> tuple[TopK, Evaluation, dict[str, float]]:
         evaluator = Evaluator(

@@ -22,6 +22,7 @@ from labelwise.data.read import AUTO, FORMATS, detect, expand_paths, find_parts,
 from labelwise.data.splits import ALIASES
 from labelwise.errors import ConfigError, DataError
 from labelwise.runs.config import DataSection
+from labelwise.runs.vectors import attach_to_parts, vectors_file
 
 log = logging.getLogger("labelwise")
 
@@ -61,6 +62,8 @@ def load_run_data(section: DataSection, scratch: Path | None = None) -> RunData:
     if section.mapped:
         _refuse_unmapped(section)
     parts = _parts_of_path(section, scratch) if section.path is not None else _parts_of_files(section, scratch)
+    if section.features is not None:
+        parts = attach_to_parts(parts, vectors_file(section.features))
     train, valid, test = parts.pop("train"), parts.get("valid"), parts.get("test")  # pop frees the unsplit rows
     if not len(train):
         raise DataError(f"{train.name}: there are no documents")
@@ -97,6 +100,12 @@ def hold_out(
         log.warning(
             "%s: %s documents are too few to hold out %.3g of them for the %s part: there is none, and %s",
             data.name, f"{len(data):,}", fraction, purpose.name, purpose.without,
+        )  # fmt: skip
+        return data, None
+    if by == HASH and not held_out.labels.nnz:
+        log.warning(
+            "none of the %s documents of the %s part has a label: there is no such part, and %s",
+            f"{len(held_out):,}", purpose.name, purpose.without,
         )  # fmt: skip
         return data, None
     if by == HASH and len(held_out) < FEW_DOCUMENTS:

@@ -6,8 +6,8 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
+from itertools import islice, tee
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,6 +32,7 @@ from labelwise.runs.prediction_writers import (
     input_table,
     write_npz,
 )
+from labelwise.runs.vectors import check_reads_vectors, vector_batches
 from labelwise.strings import Strings
 
 BATCH = 1024
@@ -75,6 +76,9 @@ def predict_file(
         check_explains(model, request.explain)
     table = input_table(request) if file_format == "csv" and layout != "long" else None
     batches = _text_batches(request, model) if is_text(request) else _data_batches(request, table)
+    if request.features is not None:
+        check_reads_vectors(model)
+        batches = _with_vectors(batches, request.features)
     predicted = _predict_batches(model, batches, request, _label_filter(model, request))
     if show is not None:
         for batch in predicted:
@@ -191,6 +195,13 @@ def _data_batches(request: Request, table: InputTable | None) -> Iterator[Batch]
                 raise DataError("the file has changed while it was read", request.documents)
             with step.part(len(part)):
                 yield Batch(ids, part, rows)
+
+
+def _with_vectors(batches: Iterator[Batch], path: str) -> Iterator[Batch]:
+    """Batches with the vectors of a file next to their documents."""
+    own, others = tee(batches)
+    for documents in vector_batches((other.documents for other in others), path):
+        yield replace(next(own), documents=documents)
 
 
 def _label_filter(model: Method, request: Request) -> LabelFilter | None:

@@ -296,6 +296,36 @@ def check_calibration_keeps_the_ranking(subject: Subject, tmp_path: Path) -> Non
 
 
 @check
+def check_learns_more(subject: Subject, tmp_path: Path) -> None:
+    """More documents are learned, also with a new label; nothing is learned of no documents. Others refuse."""
+    for kind in subject.kinds():
+        model, data = subject.fitted(kind)
+        if not model.learns_more:
+            with refused(ConfigError, "cannot learn more documents"):
+                model.learn(data)
+            continue
+        names = Strings.of("new" if name == "L0" else name for name in data.label_names)
+        more = replace(data.take(slice(0, 300)), label_names=names)
+        model = subject().fit(data.take(slice(300, None)))
+        old_names, before = model.label_names_, model.predict(more, k=5)
+        require(model.learn(data.take(slice(0, 0))).n_documents == 0, f"{kind}: learned documents where there are none")
+        same_predictions(model.predict(more, k=5), before)
+        require(model.learn(more).n_new_labels == 1, f"{kind}: one label of the documents is new")
+        require(list(model.label_names_) == [*old_names, "new"], f"{kind}: new labels must follow the others")
+        after, truth = model.predict(more, k=5), more.align(model.label_names_)
+        was, now = (evaluate(top, truth, metrics=["P@5"])["P@5"] for top in (before, after))
+        require(now > was, f"{kind}: P@5 of the learned documents was {was:.3f} and is {now:.3f}")
+        true = [row for row in range(len(more)) if "new" in more.labels_of(row)]
+        found = float(np.mean(["new" in after.labels[row] for row in true]))
+        require(found > 0.5, f"{kind}: the new label is predicted for {found:.0%} of its documents")
+        model.save(tmp_path / f"learned-{kind}")
+        same_predictions(load(tmp_path / f"learned-{kind}").predict(more, k=5), after)
+        if model.explains:
+            explained = model.explain(more.take([true[0]]), labels=["new"])[0].label
+            require(explained == "new", f"{kind}: the new label cannot be explained")
+
+
+@check
 def check_wrong_inputs_are_refused(subject: Subject, tmp_path: Path) -> None:
     """Documents of another kind or width, NaN, and nonsense get a clear error."""
     for kind in subject.kinds():

@@ -61,6 +61,23 @@ def check_save_and_load_are_exact(subject: Subject, tmp_path: Path) -> None:
 
 
 @check
+def check_shrinks_or_refuses(subject: Subject, tmp_path: Path) -> None:
+    """With `shrinks`, `shrink` gives another, smaller model that can be saved; without, it is refused."""
+    model, data = subject.fitted(subject.kinds()[0])
+    before = model.predict(data, k=3)
+    if not model.shrinks:
+        with refused(ConfigError, "shrunk"):
+            model.shrink(precision="int8")
+        return
+    smaller = model.shrink(precision="int8")
+    sizes = [sum(array.nbytes for array in one._state().values()) for one in (smaller, model)]
+    require(sizes[0] < sizes[1], f"the smaller model has {sizes[0]:,} bytes, the larger {sizes[1]:,}")
+    same_predictions(model.predict(data, k=3), before)
+    smaller.save(tmp_path / "smaller")
+    same_predictions(load(tmp_path / "smaller").predict(data, k=3), smaller.predict(data, k=3))
+
+
+@check
 def check_damaged_folders_are_refused(subject: Subject, tmp_path: Path) -> None:
     """Each file cut short, changed in one bit, emptied or removed: a ModelFormatError that names the file."""
     model, data = subject.fitted(subject.kinds()[0])

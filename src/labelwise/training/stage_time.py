@@ -55,14 +55,15 @@ class StageTime:
     def is_over(self, has_best: bool) -> bool:
         """Whether the next step would end further from the deadline than the last one.
 
-        With `has_best` the last round is reserved, which decides between those weights and the last ones.
+        With `has_best` time for the last round is reserved, which decides between those weights and the last ones; the
+        next step must then end before it.
         """
         if not self.budget.is_limited:
             return False
-        left = self.budget.remaining()
-        if has_best and self.round_seconds is not None and math.isfinite(self.round_seconds):
-            left -= RESERVE * self.round_seconds
-        return left <= 0 or left < sum(self.durations) / max(len(self.durations), 1) / 2
+        step, left = sum(self.durations) / max(len(self.durations), 1), self.budget.remaining()
+        if has_best and self.round_seconds and math.isfinite(self.round_seconds):
+            return left - RESERVE * self.round_seconds < step
+        return left <= 0 or left < step / 2
 
     def has_time_for_round(self) -> bool:
         """Whether there is time for a round now and another at the end. The duration of the first is not known."""

@@ -58,7 +58,8 @@ def write_corpus(
     A text goes to train or test by its hash, so the split does not change when other documents come or go.
     `limit` is the number of documents to keep, also chosen by hash.
     """
-    from labelwise.data.dataset import Dataset, labels_from_lists
+    from labelwise.data.dataset import Dataset
+    from labelwise.data.label_space import labels_from_lists
     from labelwise.data.write import write_splits
     from labelwise.strings import Strings
 

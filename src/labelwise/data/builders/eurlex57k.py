@@ -23,7 +23,8 @@ _MISSING = object()
 
 def prepare(unpacked: Path, ready: Path) -> None:
     """Write `train_texts.txt`, `train_labels.txt` and so on, and label texts if the source has them."""
-    from labelwise.data.dataset import Dataset, labels_from_lists
+    from labelwise.data.dataset import Dataset
+    from labelwise.data.label_space import labels_from_lists
     from labelwise.data.write import write_splits
     from labelwise.strings import Strings
 

@@ -66,6 +66,26 @@ def lane_targets(indptr, indices, values, rows, first, width, signs, costs, weig
 
 
 @jit
+def load_lanes(starts, ends, lanes, values, first, width, weights):
+    """Set weights [features, 16] to the stored ones of the lanes first..first+width; feature f has starts[f]..ends[f].
+
+    The lanes of a feature ascend.
+    """
+    for f in range(len(starts)):
+        low, high = starts[f], ends[f]
+        while low < high:  # the first lane not below `first`
+            middle = (low + high) // 2
+            if lanes[middle] < first:
+                low = middle + 1
+            else:
+                high = middle
+        for entry in range(low, ends[f]):
+            if lanes[entry] >= first + width:
+                break
+            weights[f, lanes[entry] - first] = values[entry]
+
+
+@jit
 def limit_weights(weights, count, width, max_weights, cuts):
     """Raise each lane's cut so that at most `max_weights` of its weights reach it (more only with ties)."""
     column = np.empty(count, np.float32)

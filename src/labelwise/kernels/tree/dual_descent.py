@@ -42,7 +42,10 @@ def solve_lanes(
     weights,
     offsets,
 ):
-    """Train weights [features, 16] and offsets [16] (both zero at the start); returns the number of passes.
+    """Train weights [features, 16] and offsets [16] from their given values; returns the number of passes.
+
+    With values other than zero, 1/2 |w - given|^2 is minimised instead of 1/2 |w|^2. If these are the solution of
+    other rows, that is one step on the problem of all rows, in which the dual variables of the others stay the same.
 
     Row i has the entries starts[i]..ends[i] of `indices` and `values`, and dense[rows[i]] (float32, or the bits of
     float16 as uint16; it may have no columns) as the features from first_dense on. signs [rows, 16] is +1 or -1. costs

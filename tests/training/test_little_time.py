@@ -1,0 +1,176 @@
+"""What a training does when its time is short, on a clock that the tests move."""
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import labelwise as lw
+from conformance.planted import planted
+from conformance.small import SMALL
+from labelwise.encoders.base import SomeInputs, Vectors
+from labelwise.encoders.embed import encode_some
+from labelwise.encoders.words import WordTokens
+from labelwise.fit_context import FitContext
+from labelwise.methods import affordable as affordable_module
+from labelwise.methods.affordable import affordable
+from labelwise.networks.settings import TrainingConfig
+from labelwise.time_budget import NO_LIMIT, SAMPLE_FILE, check_pace
+from labelwise.training.callbacks import Callback, History
+from labelwise.training.loop import train
+from labelwise.training.tree_training import best_nodes_of_some
+from test_time_budget import Clock
+from training.tiny_fitting import TinyFitting
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    moved = Clock()
+    monkeypatch.setattr("time.monotonic", moved)
+    return moved
+
+
+class Slow(TinyFitting):
+    """Validation takes a time that is known from its first document on."""
+
+    clock: Clock
+    seconds = 0.0
+    validated = 0
+
+    def validate(self):
+        begin = self.clock.now
+        for done in range(1, 11):
+            self.clock.now += self.seconds / 10
+            check_pace(begin, done, 10)
+        self.validated += 1
+        return super().validate()
+
+
+class Steps(Callback):
+    """A step takes a second."""
+
+    def __init__(self, clock):
+        self.clock = clock
+
+    def after_step(self, step, loss):
+        self.clock.now += 1.0
+
+
+def trained(clock, seconds, **settings):
+    config = TrainingConfig(epochs=1000, batch_size=16, validate_every=5, **settings)
+    fitting = Slow(config)
+    fitting.clock, fitting.seconds = clock, seconds
+    begin = clock.now
+    budget = NO_LIMIT.limited(30.0)
+    history = train(fitting, config, context=FitContext(budget=budget), callbacks=[Steps(clock)])
+    return fitting, history, clock.now - begin
+
+
+def test_the_last_validation_is_reserved(clock):
+    fitting, history, took = trained(clock, 2.0)
+    assert history.stopped == "time budget"
+    assert history.records[-1]["step"] == history.steps, "the last weights were validated"
+    assert 28.5 <= took <= 30.0
+    assert fitting.validated == len(history.records)
+
+
+def test_a_validation_that_is_too_long_is_left_out(clock, caplog):
+    caplog.set_level("INFO")
+    fitting, history, took = trained(clock, 60.0)
+    assert fitting.validated == 0
+    assert history.best is None
+    assert 29.5 <= took <= 30.5, "its first part shows how long it would take"
+    assert "train: no validation at step 5, the time budget does not suffice" in caplog.messages
+    assert f"train: ended by the time budget, after {history.steps} of 3,000 steps" in caplog.text
+
+
+def test_repetitions_share_the_time_and_those_without_any_are_left_out(clock, monkeypatch, caplog):
+    budgets = []
+
+    def quick(fitting, config, context, **others):
+        budgets.append(round(context.budget.remaining(), 6))
+        clock.now += seconds
+        return History(stopped="time budget")
+
+    monkeypatch.setattr("labelwise.training.repetitions.train", quick)
+    data = planted("features", n_documents=60)
+    settings = {**SMALL["mach"], "repetitions": 4, "training": {"time_budget": 100.0}}
+    seconds = 25.0
+    assert len(lw.Mach(**settings).fit(data).repetitions_) == 4
+    assert budgets == [25.0] * 4, "one budget for all, not one for each"
+    budgets.clear()
+    seconds = 40.0
+    model = lw.Mach(**settings).fit(data)
+    assert budgets == [25.0, 20.0, 10.0]
+    assert [one.number for one in model.repetitions_] == [0, 1, 2]
+    assert "time budget: 3 of 4 repetitions are trained, the others are left out" in caplog.text
+    assert model.predict(data, 3).ids.shape == (60, 3)
+
+
+def test_only_some_documents_are_prepared_and_the_same_ones_after_an_interruption(clock, tmp_path, monkeypatch):
+    data = planted("texts", n_documents=2000)
+    context = FitContext(tmp_path, budget=NO_LIMIT.limited(80.0))
+
+    def prepare(part):
+        clock.now += 0.05 * len(part)
+
+    some, held_out = affordable(data, data.take(slice(0, 100)), prepare, context, 0)
+    assert len(held_out) == 100
+    assert len(some) == int((80 * 0.25 - 128 * 0.05) / 0.05)
+    assert json.loads((tmp_path / SAMPLE_FILE).read_text()) == {"valid": 100, "train": len(some)}
+    clock.now += 50
+    again, _ = affordable(data, data.take(slice(0, 100)), prepare, context, 0)
+    assert list(again.texts) == list(some.texts)
+    assert affordable(data, None, prepare, FitContext(), 0) == (data, None)
+    assert affordable_module.PROBE == 128
+
+
+def test_a_part_of_the_documents_is_ranked_and_encoded_as_it_would_be_with_all(clock):
+    random = np.random.default_rng(0)
+    lengths = random.integers(1, 9, 500)
+    tokens = WordTokens(random.integers(1, 30, lengths.sum()).astype(np.int32), np.concatenate([[0], lengths.cumsum()]))
+    rows = np.sort(random.permutation(500)[:40])
+    some = SomeInputs(tokens, rows)
+    batch, whole = some.batch(np.arange(5, 12)), tokens.batch(rows[5:12])
+    np.testing.assert_array_equal(rows[batch.rows], whole.rows)
+    for one, other in zip(batch.arrays, whole.arrays, strict=True):
+        np.testing.assert_array_equal(one, other)
+    model = lw.AttentionXML(**{**SMALL["attention_xml"], "training": {"steps": 2}}).fit(
+        planted("texts", n_documents=100)
+    )
+    level, words = model.trees_[0].levels[0], model._tokens(planted("texts", n_documents=500))
+    _, everything = best_nodes_of_some(level, words, 3, None, NO_LIMIT, 0)
+
+    class Ticking:
+        def __init__(self, inputs):
+            self.inputs = inputs
+
+        def __len__(self):
+            return len(self.inputs)
+
+        def __getattr__(self, name):
+            return getattr(self.inputs, name)
+
+        def batch(self, documents):
+            clock.now += 0.1 * len(documents)
+            return self.inputs.batch(documents)
+
+    ranked, top = best_nodes_of_some(level, Ticking(words), 3, None, NO_LIMIT.limited(20.0), 0)
+    assert 150 < len(ranked) <= 200
+    np.testing.assert_allclose(top.scores, everything.scores[ranked], rtol=1e-5)
+
+    class Doubling:
+        width, device = 4, "cpu"
+
+        def __call__(self, vectors):
+            return 2 * vectors
+
+        def eval(self):
+            return self
+
+    vectors = Vectors(random.normal(size=(500, 4)).astype(np.float32))
+    encoded, doubled = encode_some(Doubling(), Ticking(vectors), "encoding", NO_LIMIT.limited(20.0), 0)
+    assert 150 < len(encoded) <= 200
+    np.testing.assert_array_equal(doubled, 2 * vectors.values[encoded])
