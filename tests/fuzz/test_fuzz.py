@@ -16,7 +16,7 @@ import resource
 import shutil
 import signal
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,7 @@ from labelwise.data.read import FORMATS
 from labelwise.data.write import write
 from labelwise.errors import LabelwiseError
 from labelwise.registry import METHODS, method_class
+from labelwise.runs.describe import describe
 from labelwise.store import MANIFEST
 from reference_records import framed
 
@@ -204,6 +205,8 @@ def fuzz_model(name: str, cases: int, rng: random.Random, tmp_path: Path) -> Cou
     model = kind(**SMALL.get(name, {})).fit(data)
     model.calibrate(data, k=5)
     model.save(good)
+    lw.load(good).predict(data, k=3)  # what a broken folder is refused for is what is broken in it
+    outcomes["loaded"] += 1
     work = tmp_path / "work"
     for _ in range(cases):
         shutil.copytree(good, work)
@@ -218,6 +221,8 @@ def fuzz_model(name: str, cases: int, rng: random.Random, tmp_path: Path) -> Cou
             except LabelwiseError as error:
                 assert str(work) in str(error), error
                 outcomes["refused"] += 1
+            with suppress(LabelwiseError):
+                json.dumps(describe(work))
         shutil.rmtree(work)
     return outcomes
 

@@ -45,7 +45,7 @@ def test_kway_makes_shallow_trees():
 
 def test_mistakes_with_files_are_told_before_anything_is_done(tmp_path, monkeypatch):
     data = planted("texts")
-    monkeypatch.setattr("labelwise.methods.linear_tree.Tfidf", None)  # nobody gets as far as this
+    monkeypatch.setattr("labelwise.methods.linear_base.Tfidf", None)  # nobody gets as far as this
     (tmp_path / "tree.tsv").write_text("A\tB\nB\tA\n")
     (tmp_path / "strange.tsv").write_text("A\tB\n")
     sparse.save_npz(tmp_path / "short.npz", sparse.csr_matrix((5, 60)))

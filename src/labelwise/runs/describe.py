@@ -92,10 +92,11 @@ def _method(name: Any) -> type[Method] | None:
 
 
 def _parameters(folder: Folder, method: type[Method] | None) -> dict[str, Any]:
-    """The parameters that differ from their defaults; all of them if the method is not known here."""
+    """The parameters that differ from their defaults; all plain ones if the method is not known here."""
     if method is None:
         values = folder.read_json(CONFIG_FILE)
-        return values if isinstance(values, dict) else {}
+        given = values if isinstance(values, dict) else {}
+        return {key: value for key, value in given.items() if not isinstance(value, dict | list)}
     given = read_parameters(folder, method.Config).model_dump(mode="json")
     defaults = method.Config().model_dump(mode="json")
     flat = flattened(given)
