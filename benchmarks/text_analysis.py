@@ -39,6 +39,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "label names, stems": (STEM, NAMES),
     "label names, stop words, stems": (STOP | STEM, NAMES),
     "label names, word pairs, stems": (PAIRS | STEM, NAMES),
+    "label names, word pairs, stop words, stems": (PAIRS | STOP | STEM, NAMES),
 }
 """Options of TF-IDF and of the method, by name."""
 

@@ -28,7 +28,7 @@ RECORD_SECONDS = 5.0
 """Seconds between two records of the time spent; a kill loses at most so much, and one step."""
 RECORD_FILE, SAMPLE_FILE = "time.json", "documents.json"
 """Files with unfinished work: the seconds spent, and how many documents there was time to prepare."""
-SMALLEST_BLOCK, LARGEST_BLOCK = 32, 4096
+SMALLEST_BLOCK, LARGEST_BLOCK = 16, 4096
 """Documents that are worked on between two looks at the clock."""
 
 

@@ -160,7 +160,8 @@ def test_ctrl_c_leaves_a_run_that_goes_on(tmp_path, config):
     assert process.returncode == 130
     assert b"run the same command again to resume" in err
     assert b"Traceback" not in err
-    (tmp_path / "runs" / "first" / "checkpoints").mkdir()  # as a method leaves that has learned something
+    # as a method leaves that has learned something
+    (tmp_path / "runs" / "first" / "checkpoints" / "level0").mkdir(parents=True, exist_ok=True)
     changed = labelwise("train", config, "--set", "evaluate.k=20", cwd=tmp_path, code=2)
     assert "evaluate.k" in changed.err
     labelwise("train", config, cwd=tmp_path)

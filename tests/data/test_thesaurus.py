@@ -195,6 +195,8 @@ def test_label_names_are_training_documents(tmp_path, kind):
         kind(label_documents="texts").fit(plain.tfidf_.transform(TEXTS), LABELS)
     with pytest.raises(ConfigError, match="label_language chooses names of a vocabulary; it needs a file"):
         kind(label_documents="texts", label_language="en")
+    with pytest.raises(ConfigError, match="label_documents cannot be used with vector_scale"):
+        kind(label_documents="texts", vector_scale=1.0)
 
 
 # --- bad input ------------------------------------------------------------------------------------------------------

@@ -215,6 +215,8 @@ def test_a_registered_lemmatizer(monkeypatch, tmp_path):
     assert list(model.vocabulary_) == ["cat", "far", "run"]
     again = Tfidf(config).restore(model.state(), tmp_path)
     assert (again.transform(["cats"]) != model.transform(["cat"])).nnz == 0
+    stemmed = Tfidf(TfidfConfig(lemmatizer="lemmatize", stemmer="english")).fit(["ran", "running"])
+    assert list(stemmed.vocabulary_) == ["far", "run"]
     with pytest.raises(ConfigError, match="'refuse' must return a list with one str per word"):
         Tfidf(TfidfConfig(lemmatizer="refuse")).fit(["aa bb"])
     monkeypatch.setattr(word_analysis, "entry_points", lambda group: EntryPoints())

@@ -208,11 +208,11 @@ def test_formats_that_cannot_be_mapped_are_refused(tmp_path, corpora):
         train(named)
 
 
-def test_a_folder_that_is_one_part_is_given_as_train(tmp_path, corpora, expected):
+def test_a_folder_that_is_one_part_is_the_training_part(tmp_path, corpora, expected):
     """Whatever it is called: what `data convert FILE FOLDER` writes, or a single shard."""
     lw.write(lw.read(corpora / "native", split="train"), tmp_path / "corpus")
-    with pytest.raises(DataError, match=r"no training part; parts: corpus; .* give it as data\.train"):
-        train(config(tmp_path / "corpus", tmp_path / "run"))
+    train(config(tmp_path / "corpus", tmp_path / "run"))
+    same_models(tmp_path / "run", expected, corpora)
     for mapped in (False, True):
         given = settings(None, tmp_path / str(mapped), mapped=mapped)
         given["data"] |= {"path": None, "train": str(tmp_path / "corpus"), "test": str(corpora / "native")}

@@ -66,11 +66,12 @@ class WordAnalysis:
         """What each word is counted as; '' for words that are not counted. Not thread-safe."""
         results = ["" if word in self.stop_words else self.lemmas.get(word, word) for word in words]
         for name, step in self.steps:
-            kept = [index for index, word in enumerate(results) if word]
-            given = [results[index] for index in kept]
-            found = _checked(step(given), len(given), name)
-            for index, word in zip(kept, found, strict=True):
-                results[index] = word.lower() if self.config.lowercase else word
+            split = [word.split() for word in results]  # a lemma may be several words
+            given = [word for parts in split for word in parts]
+            found = iter(_checked(step(given), len(given), name))
+            results = [" ".join(next(found) for _ in parts) for parts in split]
+            if self.config.lowercase:
+                results = [word.lower() for word in results]
         # the tokens of a text have two or more characters, so a shorter stem could not be counted
         return [word if len(result) == 1 else result for word, result in zip(words, results, strict=True)]
 

@@ -221,8 +221,10 @@ def training_documents(data: Dataset, kind: str, config: Any) -> Dataset:
     return with_label_documents(data, [() if one is None else one.all_names(thesaurus.language) for one in found])
 
 
-def check_label_language(config: Any, *files: str) -> None:
-    """Refuse a language without a vocabulary file that it could apply to."""
+def check_label_documents(config: Any, *files: str) -> None:
+    """Refuse label names as documents next to vectors, and a language without a vocabulary file it could apply to."""
+    if config.label_documents is not None and config.vector_scale is not None:
+        raise ValueError("label names have no vectors, so label_documents cannot be used with vector_scale")
     if config.label_language is not None and all(getattr(config, name) in (None, "texts") for name in files):
         raise ValueError(f"label_language chooses names of a vocabulary; it needs a file in {' or '.join(files)}")
 

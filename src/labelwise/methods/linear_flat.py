@@ -29,7 +29,7 @@ from labelwise.methods.linear_base import (
     Seed,
     TimeLimit,
     VectorScale,
-    check_label_language,
+    check_label_documents,
     check_relevance,
     finished_work,
     training_documents,
@@ -72,7 +72,7 @@ class LinearFlat(LinearMethod):
 
         @model_validator(mode="after")
         def _languages_go_with_files(self) -> LinearFlat.Config:
-            check_label_language(self, "label_documents")
+            check_label_documents(self, "label_documents")
             return self
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:

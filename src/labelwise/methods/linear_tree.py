@@ -41,7 +41,7 @@ from labelwise.methods.linear_base import (
     Seed,
     TimeLimit,
     VectorScale,
-    check_label_language,
+    check_label_documents,
     check_relevance,
     finished_work,
     training_documents,
@@ -112,7 +112,7 @@ class LinearTree(LinearMethod):
                 raise ValueError(
                     "`user_negatives` has a row per document of the data, so `label_documents` cannot add any"
                 )
-            check_label_language(self, "label_documents", "hierarchy")
+            check_label_documents(self, "label_documents", "hierarchy")
             return self
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:

@@ -150,6 +150,8 @@ class TreeTraining:
         """The documents with the nodes that the level above ranks highest; held-out ones first, in little time."""
         ranked = {}
         for part in reversed(documents):
+            if part.name == "valid" and budget.expired():
+                continue  # there will be no time to validate
             own = budget.part(VALID_TIME) if part.name == "valid" else budget
             rows, top = self._rank(tree, depth - 1, above, part, own)
             if len(rows) < len(part.inputs):
@@ -158,7 +160,7 @@ class TreeTraining:
                     stage_name("ranking"), f"{len(rows):,}", f"{len(part.inputs):,}", part.name,
                 )  # fmt: skip
             ranked[part.name] = part.some(rows, parents_of(top, tree, depth))
-        return [ranked[part.name] for part in documents]
+        return [ranked[part.name] for part in documents if part.name in ranked]
 
     def _rank(
         self, tree: LabelTree, depth: int, level: Level, part: _Documents, budget: TimeBudget
