@@ -61,9 +61,9 @@ def _full_nodes(trees: LinearTrees, n_new: int) -> str | None:
 
 def _drop(statistics: TrainingStatistics) -> str | None:
     first, last = statistics.learned[0], statistics.learned[-1]
-    if not first.places or not last.places:
+    if not first.predicted or not last.predicted:
         return None
-    before, now = first.hits / first.places, last.hits / last.places
+    before, now = first.hits / first.predicted, last.hits / last.predicted
     noise = 2 * math.sqrt(
         0.25 / min(first.documents, last.documents)
     )  # at most: half a document's P@5 is its deviation

@@ -36,7 +36,7 @@ class Learned(NamedTuple):
     """New features."""
     hits: float = 0
     """Correct labels among the first five that the model predicted for the documents before it learned them."""
-    places: float = 0
+    predicted: float = 0
     """All labels predicted so."""
 
 

@@ -104,7 +104,7 @@ class LinearMethod(TextFeatures, Method):
         if old is not None and n_labels:
             given = (old.features if tfidf is None else tfidf.rows(old.texts or ())), old.labels
         alone = n_labels if old is None else 0
-        counts = Learned(len(data), n_labels, alone, n_features, new.hits, new.places)
+        counts = Learned(len(data), n_labels, alone, n_features, new.hits, new.predicted)
         self.linear_ = self.linear_.learned(features, data.labels, self.training_settings, counts, given, new.removed)
         self.tfidf_ = tfidf
         return n_features, retraining_reasons(self.linear_)
