@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 CARD_FILE = "card.json"
 MAX_BYTES = 1 << 20
 MAX_NAME = 200
+MAX_CHANGES = 1000
+"""The last changes are kept: a model may learn every few minutes, and its card has to stay readable."""
 TABLES = {".csv", XLSX}
 """Extensions of files that are read with the same options."""
 CORE_PACKAGES = ("numpy", "scipy", "numba")
@@ -147,8 +149,9 @@ class Card(Record):
     changes: tuple[Change, ...] = ()
 
     def with_change(self, what: str) -> Card:
-        """The card with one more change, made now."""
-        return self.model_copy(update={"changes": (*self.changes, Change(at=now(), what=what))})
+        """The card with one more change, made now; the oldest are left out if there are many."""
+        changes = (*self.changes, Change(at=now(), what=what))[-MAX_CHANGES:]
+        return self.model_copy(update={"changes": changes})
 
 
 def card_of(method: Method, data: Dataset, hashes: np.ndarray) -> Card:
