@@ -85,7 +85,8 @@ def test_info_is_one_screen(place):
     assert "on catalogue.csv, 24 documents" in shown
     assert about["threshold"].split(":")[0] == f"{lw.load(place / 'runs' / 'judged').threshold_:.4g}"
     assert f"labelwise {lw.__version__}" in about["versions"]
-    assert "explain" in about["can"]
+    assert {"explain", "shrink", "learn"} <= set(about["can"].split(", "))
+    assert ", micro-F1 " in about["threshold"]
     assert about["use"] == "labelwise predict runs/judged documents.csv -o suggestions.csv --threshold auto"
 
 

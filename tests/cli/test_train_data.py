@@ -1,6 +1,7 @@
 """`labelwise train DATA.csv`: from a stranger's table to a calibrated model, without a config."""
 
 import csv
+import gzip
 import json
 import shutil
 
@@ -180,6 +181,43 @@ def test_files_side_by_side_and_overrides(tmp_path):
     assert config_of(run)["data"]["train"] == ["a.csv", "b.csv"]
     assert json.loads((run / "results.json").read_text())["data"]["train"]["documents"] == 45
     assert lw.load(run / "model").n_documents_ == 45
+
+
+@pytest.mark.parametrize("source", ["table.csv.gz", "parts", "single", "single/*.csv"])
+def test_a_second_command_reads_tables_as_the_first_did(tmp_path, source):
+    table = write_table(tmp_path / "table.csv", 30)
+    (tmp_path / "table.csv.gz").write_bytes(gzip.compress(table.read_bytes()))
+    for name in ("parts/train.csv", "parts/test.csv", "single/catalogue.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(table, tmp_path / name)
+    done = popular(source, *COLUMNS, "-o", "run", cwd=tmp_path)
+    assert "NEW.csv -o suggestions.csv" in done.out
+    labelwise("predict", "run", "table.csv", "-o", "out.csv", cwd=tmp_path)
+    assert (tmp_path / "out.csv").read_text("utf-8-sig").startswith("id,title,abstract,subjects,labels,")
+
+
+def test_options_that_contradict_each_other_are_refused(tmp_path):
+    write_table(tmp_path / "a.csv", 20)
+    (tmp_path / "run.yml").write_text("data: {train: a.csv}\nmodel: {method: popularity}\n")
+    for words, other in (
+        (["a.csv", "-o", "one"], "run.folder=two"),
+        (["run.yml", "-o", "one"], "run.folder=two"),
+        (["a.csv", "--text", "title"], "data.options.text_column=abstract"),
+        (["a.csv"], "data.train=b.csv"),
+    ):
+        refused = labelwise("train", *words, "--set", other, cwd=tmp_path, code=2)
+        assert f"--set {other} contradict each other" in refused.err
+    assert {path.name for path in tmp_path.iterdir()} == {"a.csv", "run.yml"}
+
+
+def test_any_name_is_the_name_of_a_folder(tmp_path):
+    write_table(tmp_path / "a.csv", 20)
+    options = "{text_column: title, label_column: subjects}"
+    (tmp_path / "run.yml").write_text(
+        f"data: {{train: a.csv, options: {options}}}\nmodel: {{method: popularity}}\nrun: {{report: false}}\n"
+    )
+    labelwise("train", "run.yml", "-o", "null", cwd=tmp_path)
+    assert (tmp_path / "null" / "model").is_dir()
 
 
 def test_a_few_documents_are_trained_on_and_said_to_be_few(tmp_path):

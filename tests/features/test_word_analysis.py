@@ -19,6 +19,8 @@ from labelwise.features import rewriting, stemming, text_blocks, word_analysis
 from labelwise.features.stop_words import STOP_WORDS
 from labelwise.features.tfidf import Tfidf, TfidfConfig
 from labelwise.parallel import using_threads
+from labelwise.store import strings_to_tensors
+from labelwise.strings import Strings
 
 WORDS = [
     "the", "The", "of", "and", "cat", "Cats", "running", "runs", "ran", "lunches", "lunch", "ΟΔΟΣ", "İstanbul", "naïve",
@@ -153,6 +155,34 @@ def test_another_version_that_stems_otherwise_is_refused(monkeypatch, tmp_path):
     with pytest.raises(
         ModelFormatError, match=r"'\w+' became '\w+' when .* becomes '\w\w' here.*installed: snowballstemmer 99"
     ):
+        Tfidf(config).restore(state, tmp_path)
+
+
+def test_hashed_words_are_compared_too(monkeypatch, tmp_path, caplog):
+    config = TfidfConfig(stemmer="english", idf=False, hash_bits=12)
+    states = []
+    for count in (1, 3):
+        model = Tfidf(config)
+        with using_threads(count):
+            model.fit_transform(TEXTS)
+        states.append(model.state())
+    assert all((states[0][name] == states[1][name]).all() for name in states[0])
+    without_words = Tfidf(config).state()
+    monkeypatch.setattr(word_analysis, "stemmer_version", lambda: "snowballstemmer 99")
+    Tfidf(config).restore(states[0], tmp_path)
+    assert not caplog.messages
+    Tfidf(config).restore(without_words, tmp_path)
+    assert "the model has no words by which both can be compared" in caplog.text
+    monkeypatch.setattr(word_analysis, "snowball", lambda language: lambda words: [word[:2] for word in words])
+    with pytest.raises(ModelFormatError, match="installed: snowballstemmer 99"):
+        Tfidf(config).restore(states[0], tmp_path)
+
+
+@pytest.mark.parametrize("text", ["5", "null", "[1]", "{", "[" * 100_000])
+def test_damaged_versions_are_refused(tmp_path, text):
+    config = TfidfConfig(stemmer="english")
+    state = Tfidf(config).fit(TEXTS).state() | strings_to_tensors("analysis", Strings.of([text]))
+    with pytest.raises(ModelFormatError, match="versions of the text analysis are damaged"):
         Tfidf(config).restore(state, tmp_path)
 
 

@@ -178,3 +178,13 @@ def test_only_sound_matrices_pass(seed):
     fault, indptr, indices, data, columns = messed_up(rng, random_csr(rng, 10, 12, density=0.5))
     assert is_canonical(indptr, indices, data, 10, columns) == (fault == 0)
     assert not is_canonical(indptr[:4], indices, data, 10, columns)
+
+
+def test_lanes_of_a_damaged_model_are_not_written_outside():
+    """Lanes that do not ascend: the file is checked for lanes that are too large, but not for their order."""
+    weights = np.zeros((3, 16), np.float32)
+    lanes, values = np.array([3, 45, 50, 20, 2], np.uint8), np.ones(5, np.float32)
+    chunk_rows.load_lanes(np.array([0]), np.array([5]), lanes, values, 40, 16, weights[1:2])
+    expected = np.zeros((3, 16))
+    expected[1, [5, 10]] = 1
+    np.testing.assert_array_equal(weights, expected)

@@ -13,6 +13,7 @@ from labelwise.errors import ConfigError, DataError, NotFittedError
 from labelwise.linear.beam import POST_PROCESSORS, beam_search
 from labelwise.linear.explain import TreeExplainer, node_weights
 from labelwise.linear.weights import ChunkedWeights, ChunkPart
+from labelwise.methods.top_words import top_words
 from labelwise.registry import method_class
 
 N_FEATURES, N_LABELS = 30, 40
@@ -211,3 +212,16 @@ def test_one_versus_rest_is_a_path_of_one_step():
         assert one.score == top.scores[0, rank]
         assert one.paths[0].score == pytest.approx(one.score, rel=1e-4, abs=1e-5)
         assert one.bias + sum(term.contribution for term in one.terms) == pytest.approx(one.margin, abs=1e-12)
+
+
+@pytest.mark.parametrize("at_once", [1 << 22, 5])
+def test_words_of_many_documents_are_those_of_single_explanations(model, monkeypatch, at_once):
+    """Also if no document, or the first or last one, has a word that the model knows."""
+    monkeypatch.setattr("labelwise.linear.explain.BLOCK_SUMS", at_once)
+    texts = [*planted_texts(6, 8).texts, "unknown"]
+    for some in (["unknown"], ["unknown", *texts], ["", "unknown"]):
+        top = model.predict(some, k=3)
+        words = top_words(model, some, top, 2)
+        for text, labels, found in zip(some, top.labels, words, strict=True):
+            one = model.explain(text, labels=labels, terms=None)
+            assert found == [[t.name for t in label.terms if t.contribution > 0][:2] for label in one]

@@ -135,6 +135,14 @@ def test_a_run_is_compared_on_its_own_test_documents(run):
     assert "exists already" in labelwise("shrink", "runs/one", "--precision", "int8", cwd=run, code=2).err
 
 
+def test_scores_on_documents_of_the_training_are_called_that(run, tmp_path):
+    folder = tmp_path / "all"
+    labelwise("train", "run.yml", "-o", folder, "--set", "run.refit=true", cwd=run)
+    done = labelwise("shrink", folder, "--precision", "int8", "-o", tmp_path / "small", cwd=run)
+    assert "50 of 50 documents (100.0 %) were in the training data" in done.err
+    assert lw.load(tmp_path / "small").card_.scores == lw.load(folder).card_.scores, "those of new documents stay"
+
+
 def test_a_model_is_compared_on_given_documents_or_by_size(run, tmp_path):
     model = run / "runs" / "one" / "model"
     sizes = labelwise("shrink", model, "--precision", "float16", "-o", tmp_path / "a")

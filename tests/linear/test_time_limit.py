@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 import labelwise as lw
 from common import same_predictions
@@ -69,3 +70,10 @@ def test_without_time_labels_are_scored_by_their_frequency(data, clock, caplog, 
     # chunks that were cut are trained again by a fit with more time, in the same folder
     whole = lw.LinearFlat(solver={"loss": loss}).fit(data, context=FitContext(tmp_path))
     same_predictions(whole.predict(data, 5), lw.LinearFlat(solver={"loss": loss}).fit(data).predict(data, 5))
+
+
+def test_nodes_without_any_document_take_no_time(data, clock):
+    unused = sparse.csr_array((len(data), 60), dtype=np.float32)
+    wide = lw.Dataset(sparse.csr_array(sparse.hstack([data.labels, unused])), features=data.features)
+    limited = lw.LinearTree(**SMALL, trees=1, time_budget=1e6).fit(wide)
+    same_predictions(limited.predict(wide, 5), lw.LinearTree(**SMALL, trees=1).fit(wide).predict(wide, 5))

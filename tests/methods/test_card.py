@@ -159,3 +159,13 @@ def test_a_package_name_that_is_none_is_not_repeated(folder, package):
     with pytest.raises(ModelFormatError, match="there is no method 'knn'; accepted") as caught:
         lw.load(folder)
     assert "pip" not in str(caught.value)
+
+
+def test_a_model_that_learns_very_often_can_still_be_loaded(folder, tmp_path):
+    model = lw.load(folder)
+    for number in range(12_000):
+        model.card_ = model.card_.with_change(f"learned {number:,} documents; new labels: 0, and so on")
+    model.save(tmp_path / "often")
+    changes = lw.load(tmp_path / "often").card_.changes
+    assert len(changes) == 1000
+    assert "11,999" in changes[-1].what

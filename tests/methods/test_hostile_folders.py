@@ -86,3 +86,12 @@ def test_scores_that_are_not_finite_are_an_error(saved):
     refused(saved, "holds NaN")
     with pytest.raises(ModelFormatError):
         lw.load(saved, verify=False).predict(["word1x1"], k=2)
+
+
+def test_statistics_that_no_training_has_are_refused_or_harmless(saved):
+    counts = map_tensors(saved / STATE)["tree0.documents"].copy()
+    change(saved, STATE, **{"tree0.documents": np.full_like(counts, 2**63 - 1)})
+    refused(saved, "statistics of the training documents are damaged")
+    change(saved, STATE, **{"tree0.documents": counts, "learned": np.array([[0.0, 0, 0, 0, 5, 5]])})
+    report = lw.load(saved).learn(["word1x1 word2x2"], [["L0"]])
+    assert report.n_documents == 1

@@ -298,3 +298,37 @@ def test_other_methods_name_those_that_can():
     model = lw.Popularity().fit(planted("texts"))
     with pytest.raises(ConfigError, match="popularity cannot learn more documents, linear_flat and linear_tree can"):
         model.learn(planted("texts"))
+
+
+def test_known_documents_that_the_old_ones_lack_are_skipped(parts):
+    old, new, _ = parts
+    model = METHODS["tree"]().fit(old)
+    report = model.learn(lw.concat([old.take(slice(0, 40)), new]), old=old.take(slice(40, 900)))
+    assert (report.n_documents, report.n_known) == (100, 40)
+    assert model.n_documents_ == 1000
+
+
+def test_labels_of_skipped_documents_are_not_added(parts):
+    old, new, _ = parts
+    for given in ({}, {"old": old.take(slice(40, 900))}):
+        model = METHODS["tree"]().fit(old)
+        relabelled = lw.Dataset([["first"], ["second"]], texts=old.texts[:2])
+        own = lw.Dataset([["third", "L1"]], texts=["third comet"])
+        report = model.learn(lw.concat([relabelled, new, own]), **given)
+        assert (report.n_documents, report.n_known, report.n_new_labels) == (101, 2, 1)
+        assert list(model.label_names_) == [*old.label_names, "third"]
+
+
+def test_a_changed_document_given_twice_leaves_a_model_that_loads(tmp_path):
+    old = lw.Dataset([["one"], ["two"]], texts=["alpha beta", "gamma delta"])
+    model = METHODS["flat"]().fit(old)
+    model.learn(lw.Dataset([["one"]] * 3, texts=["gamma delta"] * 3), old=old)
+    model.save(tmp_path / "model")
+    assert lw.load(tmp_path / "model").n_documents_ == 2
+
+
+def test_a_document_without_labels_among_the_old_ones_is_not_counted_twice():
+    old = lw.Dataset([["one"], ["two"], []], texts=["alpha beta", "gamma delta", "comet"])
+    model = METHODS["flat"]().fit(old)
+    report = model.learn(lw.Dataset([["one"]], texts=["comet"]), old=old)
+    assert (report.n_documents, report.n_changed, model.n_documents_) == (1, 1, 3)

@@ -74,7 +74,7 @@ def test_validation_is_on_held_out_documents_and_the_best_weights_are_kept():
 
 def test_validation_knows_labels_that_training_has_not():
     train = planted("texts", n_documents=200)
-    valid = lw.Dataset([[1, 0], [0, 1]], ["L0", "never seen"], texts=["word0x1 word0x2", "something else"])
+    valid = lw.Dataset(np.eye(2), ["L0", "never seen"], texts=["word0x1 word0x2", "something else"])
     model = made({"epochs": 1}).fit(train, valid=valid)
     assert 0 <= model.history_.records[0]["P@1"] <= 0.5
 

@@ -39,7 +39,7 @@ def shrink_command(
     Prints sizes before and after. With --data, or if MODEL is a run whose data is still there, also metrics and
     documents per second of both. MODEL itself stays as it is, unless it is named with -o and --force.
     """
-    from labelwise.cli.tables import print_table
+    from labelwise.cli.tables import print_table, show_remarks
     from labelwise.config import ConfigSource, validated
     from labelwise.errors import ConfigError
     from labelwise.methods.base import load
@@ -59,6 +59,7 @@ def shrink_command(
     before, after = shrink_model(model, target, precision, threshold, documents, section, force)
     on = "" if documents is None else f", on {len(documents):,} documents of {documents.name}"
     print_table(f"{model_folder(model)} and {target}{on}", ["", "before", "after"], _rows(before, after))
+    show_remarks(after.remarks)
     echo(f"model: {target}")
     if load(target, verify=False).calibration_ is not None:
         echo(

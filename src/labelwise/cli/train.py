@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -61,7 +63,7 @@ def train_command(
     from labelwise.cli.tables import show_results
     from labelwise.data.formats.columns import MissingColumnsError
     from labelwise.errors import ConfigError, DataError
-    from labelwise.run_schema import CALIBRATION
+    from labelwise.run_schema import CALIBRATION, MODEL
     from labelwise.runs.config import run_config
     from labelwise.runs.from_data import is_config
     from labelwise.runs.train import train
@@ -90,9 +92,18 @@ def train_command(
         raise DataError(f"{error.problem}.\n{_with_columns(error.proposed)}", error.path, error.line) from None
     show_results(run.path)
     if from_data:
-        suffix = ".csv" if source[0].lower().endswith((".csv", ".xlsx")) else ".jsonl"
+        suffix = ".csv" if _is_table(run / MODEL) else ".jsonl"
         threshold = " --threshold auto" if (run / CALIBRATION).exists() else ""
         echo(f"next: labelwise predict {shlex.quote(str(run.path))} NEW{suffix} -o suggestions{suffix}{threshold}")
+
+
+def _is_table(model: Path) -> bool:
+    """Whether a model was trained on tables."""
+    from labelwise.methods.card import TABLES, read_card
+    from labelwise.store import Folder
+
+    reading = read_card(Folder(model, "model")).reading
+    return reading is not None and reading.extension in TABLES
 
 
 def _from_data(
@@ -120,7 +131,11 @@ def _from_config(
         )
     given = config_source(sources[0]).override(overrides)
     refuse_study(given)
-    return given if output is None else given.override([f"run.folder={output}"])
+    if output is None:
+        return given
+    if ("run", "folder") in given.overridden and given.values["run"]["folder"] != output:
+        raise ConfigError(f"-o {output} and {given.overridden['run', 'folder']} contradict each other; leave out one")
+    return given.override([f"run.folder={json.dumps(output, ensure_ascii=False)}"])  # any name, also null or a: b
 
 
 def _train_repetitions(config: RunConfig, repetitions: list[int]) -> None:

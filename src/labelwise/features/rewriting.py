@@ -11,7 +11,7 @@ import threading
 import numpy as np
 
 from labelwise.features.text_blocks import PYTHON_BATCH
-from labelwise.features.word_analysis import WordAnalysis
+from labelwise.features.word_analysis import CHECKED_WORDS, WordAnalysis
 from labelwise.kernels.text.rewriting import write_replacements
 from labelwise.kernels.text.term_table import TermTable
 from labelwise.kernels.text.words import NEEDS_PYTHON
@@ -52,6 +52,13 @@ class RewriterPool:
             new = [word for word in words if word not in cache]
             cache.update(zip(new, self.analysis.analysed(new), strict=True))
             return [cache[word] for word in words]
+
+    def keep_sample(self) -> None:
+        """Let the analysis remember some of the words seen, by which a loaded model checks its stemmer."""
+        with self._lock:
+            forms = sorted((form, word) for form, word in self._cache.items() if word not in ("", form))
+        step = max(1, len(forms) // CHECKED_WORDS)
+        self.analysis.readable = {word: form for form, word in forms[::step]}
 
 
 class Rewriter:

@@ -66,6 +66,7 @@ class Tfidf:
 
     def __init__(self, config: TfidfConfig | None = None) -> None:
         self.config = config or TfidfConfig()
+        self._changes_words = bool(self.config.changes_words)
         self._lookup: TermLookup | None = None
         self._rewriters: RewriterPool | None = None
 
@@ -90,7 +91,10 @@ class Tfidf:
         documents = _as_strings(texts)
         self._set_analysis(WordAnalysis.of(self.config))
         if self.config.hash_bits is not None:
-            return self.transform(documents)
+            hashed = self.transform(documents)
+            if self._rewriters is not None:
+                self._rewriters.keep_sample()
+            return hashed
         terms, counts = self._count(documents, keep=True)
         columns = self._learn(terms, len(documents))
         pruned = len(self.vocabulary_) < int(np.count_nonzero(terms.frequency))
@@ -290,7 +294,7 @@ class Tfidf:
 
     def _known_words(self) -> RewriterPool | None:
         """What rewrites words, built on first use; None if they are counted as they are."""
-        if self._rewriters is None and self.config.changes_words:
+        if self._rewriters is None and self._changes_words:
             with _building:
                 if self._rewriters is None:
                     known = getattr(self, "analysis_", None)

@@ -38,7 +38,8 @@ Analyzer = Callable[[list[str]], list[str]]
 class WordAnalysis:
     """Maps a word to the word that is counted, or to '' to drop it.
 
-    `readable` maps counted words to the form that is most frequent in the training texts, where that differs.
+    `readable` maps counted words to the form that is most frequent in the training texts, where that differs; of hashed
+    words to a form, for some of them.
     """
 
     def __init__(self, config: TfidfConfig, stop_words: frozenset[str], lemmas: Mapping[str, str]) -> None:
@@ -122,11 +123,16 @@ class WordAnalysis:
         try:
             (text,) = recorded
             before = dict(json.loads(text))
-        except ValueError:
+        except (ValueError, TypeError, RecursionError):
             raise ModelFormatError(f"{path}: the versions of the text analysis are damaged") from None
         if before == self.versions:
             return
         pairs = list(self.readable.items())
+        if not pairs:
+            log.warning(
+                "%s: trained with %s, installed: %s; the model has no words by which both can be compared", path,
+                _shown(before), _shown(self.versions),
+            )  # fmt: skip
         pairs = pairs[:: max(1, len(pairs) // CHECKED_WORDS)]
         found = self.analysed([form for _, form in pairs])
         for (word, form), now in zip(pairs, found, strict=True):

@@ -6,6 +6,7 @@ reports whether the beam reached a node. `top_contributions` does without the pa
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -125,9 +126,10 @@ def top_contributions(
     amounts = np.zeros(features.shape)
     if features.size == 0:
         return features, amounts
-    needed = np.diff(rows.indptr).astype(np.int64) * labels.shape[1]
-    blocks = np.unique(np.searchsorted(np.cumsum(needed), np.arange(0, int(needed.sum()), BLOCK_SUMS), "right"))
-    for begin, end in zip(blocks.tolist(), [*blocks[1:].tolist(), len(labels)], strict=True):
+    ends = np.cumsum(np.diff(rows.indptr).astype(np.int64) * labels.shape[1])
+    marks = np.arange(BLOCK_SUMS, int(ends[-1]), BLOCK_SUMS)
+    edges = np.unique([0, *np.searchsorted(ends, marks, "right"), len(labels)]).tolist()
+    for begin, end in itertools.pairwise(edges):
         part = slice(begin, end)
         _fill_block(rows[part], trees, labels[part], features[part], amounts[part])
     return features, amounts

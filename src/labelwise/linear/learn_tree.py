@@ -35,7 +35,7 @@ MAX_GROWTH = 2
 MIN_BEAM = 10
 """Minimum beam with which nodes for new labels are searched."""
 CONCENTRATION = 5.0
-"""How much more frequent a feature is assumed to be in the documents of a node than its share of all documents."""
+"""How much more frequent a feature is assumed to be in the documents of a node than in all documents."""
 CURVATURE = {"squared_hinge": 2.0, "hinge": 2.0, "logistic": 0.25}
 """Curvature of a loss in the margin; that of the hinge, which has none, is that of the squared hinge."""
 

@@ -61,7 +61,7 @@ class PassLimit:
 
     def passes(self, work: float, max_passes: int) -> int:
         """Maximum number of passes for the next chunk; 0 if there is no time, except for the first chunk of all."""
-        if not self.budget.is_limited:
+        if not self.budget.is_limited or work == 0:  # a node whose labels have no documents takes no time
             return max_passes
         with self._lock:
             left, self.left = max(self.left, work), self.left - work

@@ -61,12 +61,11 @@ def _full_nodes(trees: LinearTrees, n_new: int) -> str | None:
 
 def _drop(statistics: TrainingStatistics) -> str | None:
     first, last = statistics.learned[0], statistics.learned[-1]
-    if not first.places or not last.places:
+    if not first.predicted or not last.predicted:
         return None
-    before, now = first.hits / first.places, last.hits / last.places
-    noise = 2 * math.sqrt(
-        0.25 / min(first.documents, last.documents)
-    )  # at most: half a document's P@5 is its deviation
+    before, now = first.hits / first.predicted, last.hits / last.predicted
+    fewest = max(min(first.documents, last.documents), 1)
+    noise = 2 * math.sqrt(0.25 / fewest)  # at most: half a document's P@5 is its deviation
     if before - now <= max(MAX_DROP, noise):
         return None
     return f"P@5 on new documents before learning them fell from {100 * before:.1f} to {100 * now:.1f}"

@@ -21,7 +21,7 @@ from labelwise.store import get_tensor
 
 SQUARES, LEARNED = "feature_squares", "learned"
 BLOCK, DENSE_BLOCK = 1 << 22, 1 << 12
-MAX_TIMES = 1 << 20
+MAX_TIMES, MAX_DOCUMENTS = 1 << 20, 1 << 53
 
 
 class Learned(NamedTuple):
@@ -36,7 +36,7 @@ class Learned(NamedTuple):
     """New features."""
     hits: float = 0
     """Correct labels among the first five that the model predicted for the documents before it learned them."""
-    places: float = 0
+    predicted: float = 0
     """All labels predicted so."""
 
 
@@ -109,6 +109,7 @@ class TrainingStatistics:
             and all(counts.dtype == np.int64 and counts.ndim == 1 for counts in documents)
             and all(len(c) == 1 + sum(tree.sizes[:-1]) for c, tree in zip(documents, trees, strict=True))
             and all(all_finite(array) and (array >= 0).all() for array in (squares, learned, *documents))
+            and all((counts <= MAX_DOCUMENTS).all() for counts in documents)
         )
         if not valid:
             raise ModelFormatError(f"{path}: the statistics of the training documents are damaged")

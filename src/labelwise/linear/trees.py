@@ -235,7 +235,7 @@ class LinearTrees:
 
 def _smaller(level: ChunkedWeights, precision: str | None, threshold: float | None) -> ChunkedWeights:
     kept = level if threshold is None else level.pruned(threshold)
-    wide = precision is not None and PRECISIONS.index(precision) > PRECISIONS.index(kept.values.dtype.name)
+    wide = precision is not None and PRECISIONS.index(precision) > PRECISIONS.index(kept.precision)
     return kept.stored_as(precision) if precision is not None and wide else kept
 
 

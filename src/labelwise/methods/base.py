@@ -36,7 +36,7 @@ from labelwise.methods.model_folder import (
     write_calibration,
     write_model,
 )
-from labelwise.methods.predictions import CALIBRATION_K, check_scores, checked_limits, k_from_data, limited
+from labelwise.methods.predictions import CALIBRATION_K, all_above, check_scores, checked_limits, k_from_data
 from labelwise.methods.training_documents import TrainingDocuments
 from labelwise.registry import method_class
 from labelwise.run_schema import model_folder
@@ -175,8 +175,12 @@ class Method(Estimator, Capabilities):
             top = self._ranked(data if rows is None else data.take(rows), k, chosen)
             return top if self.calibration_ is None else self.calibration_.apply(top)
 
+        if count is not None:
+            top = ranked(None, count)
+            return top if least is None else top.above(least)
+        assert least is not None
         first = k_from_data(CALIBRATION_K, self.trained_on_)  # scores of several trees depend on it, so as in calibrate
-        return limited(ranked, count, least, len(data), len(self.label_names_), first)
+        return all_above(ranked, least, len(data), len(self.label_names_), first)
 
     def _ranked(self, data: Documents, k: int, chosen: LabelFilter | None = None) -> TopK:
         """The best k labels, before calibration."""

@@ -19,8 +19,9 @@ from labelwise.data.document_hash import dataset_hash
 from labelwise.data.formats.workbook import EXTENSION as XLSX
 from labelwise.data.formats.workbook import TEXT_OPTIONS
 from labelwise.data.options import ReadOptions
+from labelwise.data.read import AUTO, find_parts
 from labelwise.data.splits import split_of, stem_and_extension
-from labelwise.errors import ModelFormatError
+from labelwise.errors import LabelwiseError, ModelFormatError
 from labelwise.formatting import cut
 from labelwise.registry import installed_versions, method_package
 from labelwise.run_schema import Record
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 CARD_FILE = "card.json"
 MAX_BYTES = 1 << 20
 MAX_NAME = 200
+MAX_CHANGES = 1000
+"""The last changes are kept: a model may learn every few minutes, and its card has to stay readable."""
 TABLES = {".csv", XLSX}
 """Extensions of files that are read with the same options."""
 CORE_PACKAGES = ("numpy", "scipy", "numba")
@@ -57,7 +60,8 @@ class Reading(Record):
     """How the training documents were read."""
 
     extension: Text = ""
-    """Of the file, such as `.csv`; the options apply to files of the same type."""
+    """Of the file, or of the files in a folder, such as `.csv`; the options apply to files of this type, compressed or
+    not."""
     format: Text = "auto"
     options: dict[Text, Text | bool | int | None] = {}
     """Fields of `ReadOptions` that differ from the defaults, without paths."""
@@ -66,15 +70,26 @@ class Reading(Record):
     def of(cls, path: str, format: str, options: ReadOptions) -> Reading:
         """As a run reads the training documents at this path."""
         chosen = {key: getattr(options, key) for key in sorted(options.chosen - {"label_names"})}
-        return cls(extension=cut(Path(path).suffix, MAX_NAME), format=format, options=chosen)
+        return cls(extension=cut(_extension(path, format), MAX_NAME), format=format, options=chosen)
 
     def options_for(self, path: str) -> dict[str, Any]:
         """The options for reading a file of the same type; none for others."""
-        suffix = Path(path).suffix
+        suffix = _extension(path)
         if suffix != self.extension and not {suffix, self.extension} <= TABLES:
             return {}
         unused = TEXT_OPTIONS if suffix == XLSX else ()
         return {key: value for key, value in self.options.items() if key not in ("label_names", *unused)}
+
+
+def _extension(path: str, format: str = AUTO) -> str:
+    """The extension of a file without that of its compression; of a folder, that of its first part."""
+    file = Path(path)
+    try:
+        if file.is_dir():
+            file = next(iter(find_parts(file, format)[1].values()))
+        return "" if file.is_dir() else stem_and_extension(file)[1]
+    except (LabelwiseError, OSError):
+        return ""  # whoever reads the folder reports what is wrong
 
 
 class Scores(Record):
@@ -134,8 +149,9 @@ class Card(Record):
     changes: tuple[Change, ...] = ()
 
     def with_change(self, what: str) -> Card:
-        """The card with one more change, made now."""
-        return self.model_copy(update={"changes": (*self.changes, Change(at=now(), what=what))})
+        """The card with one more change, made now; the oldest are left out if there are many."""
+        changes = (*self.changes, Change(at=now(), what=what))[-MAX_CHANGES:]
+        return self.model_copy(update={"changes": changes})
 
 
 def card_of(method: Method, data: Dataset, hashes: np.ndarray) -> Card:

@@ -38,7 +38,7 @@ class NewDocuments:
     """Documents the model was trained on, in the same label space."""
     hits: int
     """Right labels among the first five that the model predicted for some of the documents."""
-    places: int
+    predicted: int
     """Number of labels predicted for that."""
 
 
@@ -83,26 +83,22 @@ def learn(model: Method, data: Any, labels: Any, old: Any) -> LearningReport:
     check_learns(model)
     model._check_fitted()
     given = _in_label_space(model, as_dataset(data, labels, (model.input_,), model.label_names_), model.label_names_)
-    trained_on = (
-        None if old is None else _in_label_space(model, as_dataset(old, None, (model.input_,)), given.label_names)
-    )
-    if trained_on is not None and trained_on.n_labels > given.n_labels:
-        raise DataError(
-            f"{trained_on.name}: these are not documents that the model was trained on: it does not know the label "
-            f"'{trained_on.label_names[given.n_labels]}'"
-        )
+    trained_on = None if old is None else _old_documents(model, old, given)
     calibrated = model.calibration_ is not None
     if not len(given):
         return LearningReport(0, 0, 0, 0, 0, None, calibrated, ())
     hashes = document_hashes(given, model.input_)
-    rows, before, trained_on = _unknown_rows(model, given, hashes, trained_on)
+    rows, before, n_changed, trained_on = _unknown_rows(model, given, hashes, trained_on)
     if not len(rows):
         return LearningReport(0, len(given), 0, 0, 0, None, calibrated, ())
     new = given.take(rows)
-    n_changed = 0 if before is None else int((np.diff(before.indptr) > 0).sum())
+    used = (np.arange(new.n_labels) < len(model.label_names_)) | (new.label_counts() > 0)
+    if not used.all():  # labels of skipped documents only, from which they cannot be learned
+        new, trained_on = _with_labels(new, used), None if trained_on is None else _with_labels(trained_on, used)
+        before = None if before is None else before[:, used]
     removed = None if not n_changed else sparse.csr_array(before - before.multiply(new.labels != 0))
-    hits, places = _hits(model, new)
-    n_features, reasons = model._learn(NewDocuments(new, removed, trained_on, hits, places))
+    hits, predicted = _hits(model, new)
+    n_features, reasons = model._learn(NewDocuments(new, removed, trained_on, hits, predicted))
     counts = new.label_counts()
     counts[: len(model.label_counts_)] += model.label_counts_
     if before is not None:
@@ -111,13 +107,13 @@ def learn(model: Method, data: Any, labels: Any, old: Any) -> LearningReport:
     if n_new_labels and model.label_texts_ is not None:
         own = new.label_texts if new.label_texts is not None else new.label_names
         model.label_texts_ = model.label_texts_ + own[len(model.label_names_) :]
-    model.label_names_, model.label_counts_ = new.label_names, np.maximum(counts, 0)
     model.n_documents_ += len(new) - n_changed
+    model.label_names_, model.label_counts_ = new.label_names, counts.clip(0, model.n_documents_)  # duplicates count
     if model.trained_on_ is not None:
         model.trained_on_ = replace(model.trained_on_, hashes=np.union1d(model.trained_on_.hashes, hashes[rows]))
     model.card_ = model.card_.with_change(f"learned {len(new):,} documents; new labels: {n_new_labels:,}")
     return LearningReport(
-        len(new), len(given) - len(new), n_changed, n_new_labels, n_features, hits / places, calibrated, reasons
+        len(new), len(given) - len(new), n_changed, n_new_labels, n_features, hits / predicted, calibrated, reasons
     )
 
 
@@ -149,27 +145,35 @@ def _old_documents(model: Method, old: Any, given: Dataset) -> Dataset:
     return aligned
 
 
+def _with_labels(data: Dataset, chosen: np.ndarray) -> Dataset:
+    """The documents with some of the labels only."""
+    columns = np.flatnonzero(chosen)
+    texts = None if data.label_texts is None else data.label_texts[columns]
+    return replace(data, labels=data.labels[:, columns], label_names=data.label_names[columns], label_texts=texts)
+
+
 def _unknown_rows(
     model: Method, new: Dataset, hashes: np.ndarray, old: Dataset | None
-) -> tuple[np.ndarray, Any, Dataset | None]:
-    """The documents to learn, what labels they had before as CSR (None: none), and the old documents.
+) -> tuple[np.ndarray, Any, int, Dataset | None]:
+    """The documents to learn, what labels they had before as CSR (None: none), how many had, and the old documents.
 
-    Without old documents, those that the model recognises are skipped; if they are most of its training documents, as
-    in a file that grows, they are the old documents.
+    Documents that the model recognises are skipped, except those among the old documents with other labels. Without old
+    documents these are the ones it recognises, if they are most of its training documents, as in a file that grows.
     """
-    if old is not None:
-        return *_changed_rows(new, hashes, old, document_hashes(old, model.input_)), old
-    if model.trained_on_ is None:
-        return np.arange(len(new)), None, None
-    is_known = np.isin(hashes, model.trained_on_.hashes)
-    enough = is_known.sum() >= MOST * model.n_documents_
-    return np.flatnonzero(~is_known), None, new.take(np.flatnonzero(is_known)) if enough else None
+    seen = np.zeros(len(new), bool) if model.trained_on_ is None else np.isin(hashes, model.trained_on_.hashes)
+    if old is not None and len(old):
+        return *_changed_rows(new, hashes, seen, old, document_hashes(old, model.input_)), old
+    enough = old is None and seen.any() and seen.sum() >= MOST * model.n_documents_
+    return np.flatnonzero(~seen), None, 0, new.take(np.flatnonzero(seen)) if enough else old
 
 
-def _changed_rows(new: Dataset, hashes: np.ndarray, old: Dataset, known: np.ndarray) -> tuple[np.ndarray, Any]:
-    """The documents that are not among the old ones with the same labels, and the labels that they have there."""
-    if not len(old):
-        return np.arange(len(new)), None
+def _changed_rows(
+    new: Dataset, hashes: np.ndarray, seen: np.ndarray, old: Dataset, known: np.ndarray
+) -> tuple[np.ndarray, Any, int]:
+    """The documents that are neither among the old ones with the same labels nor seen elsewhere.
+
+    Also the labels that they have among the old ones, and how many are there.
+    """
     order = np.argsort(known, kind="stable")
     index = order[np.minimum(np.searchsorted(known[order], hashes), len(known) - 1)]
     is_known = known[index] == hashes
@@ -178,8 +182,8 @@ def _changed_rows(new: Dataset, hashes: np.ndarray, old: Dataset, known: np.ndar
     before = sparse.csr_array(sparse.diags_array(is_known.astype(np.float32)) @ before)
     before.eliminate_zeros()
     differs = np.asarray(abs(after - before).sum(axis=1)).ravel() > 0
-    rows = np.flatnonzero(~is_known | differs)
-    return rows, before[rows]
+    rows = np.flatnonzero(np.where(is_known, differs, ~seen))
+    return rows, before[rows], int(is_known[rows].sum())
 
 
 def _hits(model: Method, new: Dataset) -> tuple[int, int]:

@@ -104,7 +104,7 @@ class LinearMethod(TextFeatures, Method):
         if old is not None and n_labels:
             given = (old.features if tfidf is None else tfidf.rows(old.texts or ())), old.labels
         alone = n_labels if old is None else 0
-        counts = Learned(len(data), n_labels, alone, n_features, new.hits, new.places)
+        counts = Learned(len(data), n_labels, alone, n_features, new.hits, new.predicted)
         self.linear_ = self.linear_.learned(features, data.labels, self.training_settings, counts, given, new.removed)
         self.tfidf_ = tfidf
         return n_features, retraining_reasons(self.linear_)
@@ -125,7 +125,7 @@ class LinearMethod(TextFeatures, Method):
         return self.linear_.top_contributions(self._features(data), labels, count)
 
     def _shrink(self, precision: str | None, threshold: float | None) -> Self:
-        stored, before = self.trees_[0][1][0].values.dtype.name, self.config.solver.threshold
+        stored, before = self.trees_[0][1][0].precision, self.config.solver.threshold
         if precision is not None and precision not in PRECISIONS:
             raise ConfigError(f"precision: {did_you_mean(str(precision), PRECISIONS)}")
         if precision is not None and PRECISIONS.index(precision) <= PRECISIONS.index(stored):
@@ -190,8 +190,8 @@ class LinearMethod(TextFeatures, Method):
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
         self.restore_features(tensors, path)
         self.vector_scale_ = self.config.vector_scale if self.input_ == "texts" else None
-        beside = int(self.n_features_in_ or 0) if self.vector_scale_ is not None else 0
-        self.linear_ = LinearTrees.restored(tensors, self.feature_count + beside, len(self.label_names_), path)
+        n_dense = int(self.n_features_in_ or 0) if self.vector_scale_ is not None else 0
+        self.linear_ = LinearTrees.restored(tensors, self.feature_count + n_dense, len(self.label_names_), path)
 
 
 def scaled(vectors: Any, factor: float) -> np.ndarray:

@@ -90,7 +90,9 @@ class Mach(TextFeatures, Method):
     validates = True
     chooses_labels = True
     trains_in_parts = True
-    presets = {"cpu": {"repetitions": 4, "buckets": 300, "training": {"batch_size": 64}}}
+    presets = {
+        "cpu": {"repetitions": 4, "buckets": 300, "training": {"batch_size": 64, "optimiser": {"rate": 4e-3}}},
+    }
 
     class Config(BaseConfig):
         """Parameters."""

@@ -54,26 +54,11 @@ def checked_limits(k: Any, threshold: Any, calibrated: float | None) -> tuple[in
     return k, float(threshold)
 
 
-def limited(
-    ranked: Ranked,
-    k: int | None,
-    threshold: float | None,
-    n_documents: int,
-    n_labels: int,
-    first: int,
-) -> TopK:
-    """The best k labels, or those that reach the threshold, or the labels that satisfy both.
+def all_above(ranked: Ranked, threshold: float, n_documents: int, n_labels: int, first: int) -> TopK:
+    """Every label that reaches the threshold, in as many columns as the document with most labels needs.
 
-    With a threshold alone `first` labels per document are ranked, and more where more reach it.
+    `first` labels per document are ranked, and more where more reach it.
     """
-    if k is None and threshold is not None:
-        return _all_above(ranked, threshold, n_documents, n_labels, first)
-    top = ranked(None, k or DEFAULT_K)
-    return top if threshold is None else top.above(threshold)
-
-
-def _all_above(ranked: Ranked, threshold: float, n_documents: int, n_labels: int, first: int) -> TopK:
-    """Every label that reaches the threshold, in as many columns as the document with most labels needs."""
     top = best_and_reaching(ranked, first, threshold, n_documents, n_labels)
     if top.k == MAX_K < n_labels and len(_reaching(top, threshold)):
         raise ConfigError(

@@ -29,9 +29,9 @@ class Overlap:
     seen: int
 
     def remark(self, consequence: str) -> str:
-        """Count and share in words, and what follows from it."""
-        share = f"{self.seen / max(self.documents, 1):.1%}".replace("%", " %")
-        return f"{self.seen:,} of {self.documents:,} documents ({share}) were in the training data: {consequence}"
+        """Count and fraction in words, and what follows from it."""
+        fraction = f"{self.seen / max(self.documents, 1):.1%}".replace("%", " %")
+        return f"{self.seen:,} of {self.documents:,} documents ({fraction}) were in the training data: {consequence}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,13 +16,14 @@ from labelwise.registry import method_class
 from labelwise.result_fields import differing_keys, flattened
 from labelwise.store import MANIFEST, Folder
 
-EXPECTED = ("precision", "recall", "f1")
+EXPECTED = ("precision", "recall", "micro-F1")
 ABILITIES = {
     "explains": "explain",
     "encodes": "encode",
     "attends": "attention",
     "chooses_labels": "predict among some labels",
     "shrinks": "shrink",
+    "learns_more": "learn",
     "trains_in_parts": "train in parts",
 }
 """What methods can do besides predict and calibrate, by the attribute that says so."""

@@ -42,12 +42,11 @@ def config_from_data(
     section, calibrate, run = (_section(source, name) for name in ("data", "calibrate", "run"))
     format = section.get("format", AUTO)
     parts = _parts(data, format if isinstance(format, str) else AUTO)
-    if len(data) == 1 and not Path(data[0]).is_file() and "train" in parts:
-        section.setdefault("path", data[0])
-    else:
-        section.setdefault("train", data[0] if len(data) == 1 else list(data))
-    if options:
-        _section(source, "data", "options").update(options)
+    whole = data[0] if len(data) == 1 else list(data)
+    key = "path" if len(data) == 1 and not Path(data[0]).is_file() and "train" in parts else "train"
+    _set(section, key, whole, described, f"data.{key}")
+    for key, value in options.items():
+        _set(_section(source, "data", "options"), key, value, f"{key}={value}", f"data.options.{key}")
     section.setdefault("split_by", "hash")
     if "test" not in parts and section.get("test") is None:
         section.setdefault("test_fraction", FRACTION)
@@ -55,10 +54,12 @@ def config_from_data(
     if not has_valid and calibrate.get("enabled") is not False:
         calibrate.setdefault("fraction", FRACTION)
     model = _section(source, "model")
-    if method is not None and model.get("method", method) != method:
-        raise ConfigError(f"--method {method} and --set model.method={model['method']} contradict each other")
-    model.setdefault("method", method or METHOD)
-    run.setdefault("folder", folder or str(Path("runs") / _name(data[0])))
+    if method is not None:
+        _set(model, "method", method, f"--method {method}", "model.method")
+    if folder is not None:
+        _set(run, "folder", folder, f"-o {folder}", "run.folder")
+    model.setdefault("method", METHOD)
+    run.setdefault("folder", str(Path("runs") / _name(data[0])))
     run.setdefault("refit", True)
     return source
 
@@ -73,6 +74,13 @@ def _section(source: ConfigSource, *names: str) -> dict[str, Any]:
     return values
 
 
+def _set(section: dict[str, Any], key: str, value: Any, given: str, name: str) -> None:
+    """Set what the command line gives; another value with `--set` is refused, because one of them would be ignored."""
+    if section.get(key, value) != value:
+        raise ConfigError(f"{given} and --set {name}={section[key]} contradict each other; leave out one of them")
+    section[key] = value
+
+
 def _parts(data: Sequence[str], format: str) -> set[str]:
     """The parts (train, valid, test) that the data has of its own."""
     if len(data) > 1:
@@ -81,8 +89,11 @@ def _parts(data: Sequence[str], format: str) -> set[str]:
     path = Path(data[0])
     if path.is_dir():
         _refuse_results(path)
-        return set(find_parts(path, format)[1]) & set(ALIASES)
-    if path.exists() or len(expand_paths(path)) > 1:
+        found = find_parts(path, format)[1]
+        if len(found) == 1 and not found.keys() & ALIASES.keys() and path not in found.values():
+            return {"train"}  # one file of another name
+        return set(found) & set(ALIASES)
+    if path.exists() or expand_paths(path) != [path]:
         return set()
     if path.suffix:
         raise DataError(f"there is no file {path}")

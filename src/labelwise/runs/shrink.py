@@ -13,12 +13,15 @@ from labelwise.methods.card import Scores, update_card
 from labelwise.run_schema import CONFIG, is_run_folder, model_folder
 from labelwise.runs.config import EvaluateSection, run_config
 from labelwise.runs.evaluate import evaluate_model
+from labelwise.runs.folder import folder_bytes
 from labelwise.runs.load_data import load_run_data
-from labelwise.runs.train import folder_bytes
+from labelwise.runs.remarks import evaluation_remarks
 
 METRICS = ["P@1", "P@3", "P@5", "nDCG@5", "PSP@5"]
 AT_THRESHOLD = "micro-F1"
 WARM_UP = 200
+MOSTLY = 0.5
+"""Scores on documents of which more than this fraction was trained on do not become those of the smaller model."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,8 @@ class Size:
     bytes: int
     values: dict[str, float | None]
     documents_per_second: float | None
+    remarks: tuple[str, ...] = ()
+    """What to know before relying on the values, such as that the model was trained on the documents."""
 
 
 def shrink_model(
@@ -39,7 +44,10 @@ def shrink_model(
     section: EvaluateSection,
     force: bool = False,
 ) -> tuple[Size, Size]:
-    """Write the smaller model to the target; returns the sizes of both. With data, its card gets the new scores."""
+    """Write the smaller model to the target; returns the sizes of both.
+
+    With data that the model was not trained on, its card gets the new scores.
+    """
     source = model_folder(model)
     smaller = load(source).shrink(precision=precision, threshold=threshold)
     before = _measured(source, data, section)  # before saving: the target may replace the source
@@ -68,7 +76,9 @@ def _measured(folder: Path, data: Dataset | None, section: EvaluateSection, keep
     chosen = section.model_copy(update={"metrics": metrics, "bootstrap": 0, "examples": 0})
     model.predict(data.take(slice(0, WARM_UP)))  # weights are read from the disk, and kernels compiled
     measured = evaluate_model(model, data, chosen)
-    if keep:
+    overlap = measured.overlap
+    if keep and (overlap is None or overlap.seen <= MOSTLY * overlap.documents):
         update_card(folder, {"scores": Scores.of(measured.evaluation, measured.test)})
     rate = len(measured.test) / max(measured.seconds["predict"], 1e-9)
-    return Size(folder_bytes(folder), measured.evaluation.to_dict()["values"], rate)
+    values, remarks = measured.evaluation.to_dict()["values"], tuple(evaluation_remarks(measured))
+    return Size(folder_bytes(folder), values, rate, remarks)

@@ -69,7 +69,7 @@ def lane_targets(indptr, indices, values, rows, first, width, signs, costs, weig
 def load_lanes(starts, ends, lanes, values, first, width, weights):
     """Set weights [features, 16] to the stored ones of the lanes first..first+width; feature f has starts[f]..ends[f].
 
-    The lanes of a feature ascend.
+    The lanes of a feature ascend; if those of a damaged model do not, nothing is written outside `weights`.
     """
     for f in range(len(starts)):
         low, high = starts[f], ends[f]
@@ -80,7 +80,7 @@ def load_lanes(starts, ends, lanes, values, first, width, weights):
             else:
                 high = middle
         for entry in range(low, ends[f]):
-            if lanes[entry] >= first + width:
+            if lanes[entry] < first or lanes[entry] >= first + width:
                 break
             weights[f, lanes[entry] - first] = values[entry]
 
