@@ -48,6 +48,7 @@ bench: $(VENV)/full.installed
 	$(if $(DATA),$(BIN)/python benchmarks/linear_tree_growth.py --data $(DATA)/yso-en)
 	$(if $(DATA),$(BIN)/python benchmarks/linear_tree_defaults.py --data $(DATA)/eurlex57k $(DATA)/yso-en)
 	$(BIN)/python benchmarks/training_overhead.py
+	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/time_budget.py --encoder $(ENCODER) --data $(DATA)/eurlex57k)
 	$(BIN)/python benchmarks/flat_head_memory.py
 	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/text_encoder.py --encoder $(ENCODER) --long $(DATA)/eurlex57k --short $(DATA)/yso-en)
 

@@ -100,4 +100,4 @@ def test_a_budget_that_is_exceeded_is_reported(clock, caplog):
         with limited_time(FitContext(), 60.0):
             clock.now += took
         assert len(caplog.records) == lines
-    assert "training took 10.5 s more than the budget of 1 min 00 s" in caplog.text
+    assert "time budget of 1 min 00 s: training ended 10.5 s late" in caplog.text

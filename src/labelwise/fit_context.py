@@ -59,6 +59,6 @@ def limited_time(context: FitContext, seconds: float | None) -> Iterator[FitCont
         record.remove()
     if budget.exceeded() > NOTED * budget.seconds:
         log.warning(
-            "time budget: training took %s more than the budget of %s; what a model cannot do without, such as reading "
-            "its texts and one step of each stage, is done in any case", duration(budget.exceeded()), budget,
+            "time budget of %s: training ended %s late; what a model cannot do without, such as reading its texts and "
+            "one step of each stage, is done in any case", budget, duration(budget.exceeded()),
         )  # fmt: skip

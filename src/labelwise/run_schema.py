@@ -137,6 +137,8 @@ class Calibration(Record):
     n_cut: int | None = None
     n_seen: int | None = None
     """Documents that the model was trained on."""
+    n_available: int | None = None
+    """Documents that were given, if a time budget ended the prediction before all were used."""
     remarks: tuple[str, ...] = ()
 
 

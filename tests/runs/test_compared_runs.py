@@ -107,5 +107,6 @@ def test_runs_that_kept_nothing_are_compared_by_their_scores(runs, tmp_path):
     table = compared(old, runs["poor"])
     assert not table["paired"]
     assert "P@1" in table["runs"][0]["best"]
+    assert any(note.startswith("Without test predictions: ") for note in table["notes"])
     noted = compared(old, runs["poor"], "--against", old)["notes"]
     assert any("There are no differences" in note for note in noted)

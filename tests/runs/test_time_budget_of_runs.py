@@ -75,6 +75,8 @@ def test_scores_are_those_of_the_documents_there_was_time_for(clock, config, mon
     assert clock.now - 1000 <= 100.0
     assert "calibrating: ended by the time budget" in done.err
     assert any("the time budget ended the prediction" in remark for remark in results["remarks"])
+    fitted = f"calibration: fitted on {calibration['n_documents']} of {calibration['n_available']} documents: the time"
+    assert any(remark.startswith(fitted) for remark in results["remarks"])
     assert not (run / "time.json").exists()
     limited = labelwise("train", config, "--set", "run.folder=" + str(config.parent / "other"), "--set",
                         "run.time_budget=null", "--set", f"evaluate.limit={results['n_documents']}", "--set",

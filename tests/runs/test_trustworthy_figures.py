@@ -155,6 +155,8 @@ def test_documents_without_any_label_are_an_error(run, parts, tmp_path):
     bare = write(tmp_path / "bare.jsonl", [(text, []) for text, _ in rows(5, 9)])
     assert "none of the 5 documents has a label" in labelwise("evaluate", run[0], bare, code=2).err
     assert "none of the 5 documents has a label" in labelwise("calibrate", run[0], bare, "--force", code=2).err
+    mostly = write(tmp_path / "mostly.jsonl", [*((f"text {i}", []) for i in range(100)), ("text", ["L1"])])
+    assert "none of the 2 documents has" in labelwise("evaluate", run[0], mostly, "--set", "limit=2", code=2).err
     done = train(tmp_path, train=parts["train"], test=bare, code=2)
     assert "none of the 5 documents has a label" in done.err
     assert not (tmp_path / "runs" / "run" / "model").exists()

@@ -10,7 +10,7 @@ from labelwise.config import ConfigSource
 from labelwise.runs.config import run_config
 from labelwise.sweep import runner
 from labelwise.sweep.results import result_rows
-from labelwise.sweep.study import read_study
+from labelwise.sweep.study import Setting, read_study
 from sweep.planted import plant, write_study
 
 STAND_IN = """
@@ -61,6 +61,14 @@ def test_the_best_setting_is_a_config_that_train_takes(place):
     assert (place / "runs" / "sweep-best" / "results.json").exists()
     labelwise("sweep", write_study(place, vary={"model.trees": [1]}), "--force", cwd=place)
     assert "leaf_size: 60" not in best.read_text()
+
+
+def test_trials_are_not_refitted_on_the_documents_that_compare_them(place):
+    run = {"data": {"path": str(place / "data")}, "model": {"method": "linear_tree"}, "run": {"refit": True}}
+    study = read_study(ConfigSource.from_file(write_study(place, run=run)))
+    setting = Setting(study.groups[0], {"model.leaf_size": 2})
+    assert [trial.config.run.refit for trial in study.trials(setting)] == [False]
+    assert study.best_run(setting).run.refit, "a run of its own is"
 
 
 def test_no_trial_starts_after_the_time_budget(place, caplog):

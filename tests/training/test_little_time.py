@@ -103,7 +103,7 @@ def test_repetitions_share_the_time_and_those_without_any_are_left_out(clock, mo
     budgets.clear()
     seconds = 40.0
     model = lw.Mach(**settings).fit(data)
-    assert budgets == [25.0, 5.0, 0.0], "what came late is reserved"
+    assert budgets == [25.0, 10.0, 5.0], "what came late is reserved, up to half of the time"
     assert [one.number for one in model.repetitions_] == [0, 1, 2]
     assert "time budget: 3 of 4 repetitions are trained, the others are left out" in caplog.text
     assert model.predict(data, 3).ids.shape == (60, 3)

@@ -142,7 +142,7 @@ def _train_repetitions(config: RunConfig, repetitions: list[int]) -> None:
     from labelwise.runs.repetitions import train_repetitions
 
     try:
-        echo(f"finished repetitions are in {train_repetitions(config, repetitions)}")
+        echo(f"finished repetitions are in {train_repetitions(config, repetitions, command_began())}")
     except KeyboardInterrupt:
         echo("stopped; run the same command again to resume", err=True)
         raise typer.Exit(130) from None

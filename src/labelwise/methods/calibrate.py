@@ -37,13 +37,14 @@ def calibrate(
         return model._ranked(model._as_documents(part), k)
 
     known: TopK | None = None
+    available = None
     if budget.is_limited:
         rows, known = predict_in_time(lambda part: best(part, count), dataset, "calibrating", budget)
         if len(rows) < len(dataset):
             log.info(
                 "calibrating: ended by the time budget after %s of %s documents", f"{len(rows):,}", f"{len(dataset):,}"
             )
-            dataset = dataset.take(rows)
+            available, dataset = len(dataset), dataset.take(rows)
 
     def ranked(rows: np.ndarray | None, k: int) -> TopK:
         if rows is None and k == count and known is not None:
@@ -53,6 +54,7 @@ def calibrate(
 
     n_labels = len(model.label_names_)
     model.calibration_, report = calibrated(ranked, dataset, count, precision, None if k is not None else n_labels)
+    report = replace(report, n_available=available)
     if model.trained_on_ is not None:
         report = replace(report, n_seen=model.trained_on_.overlap(dataset, model.input_).seen)
     model.card_ = model.card_.model_copy(update={"calibration": CalibrationNote.of(report, dataset.name)})

@@ -57,7 +57,7 @@ log = logging.getLogger("labelwise")
 HEAD_TIME, ENCODING_TIME, VALID_TIME = 0.75, 0.85, 0.1
 """Maximum fractions of the time budget: of training the head alone, of encoding the texts for that, and of that for
 held-out ones."""
-STEP_COST = 5
+STEP_COST = 8
 """Time of a document in a step of training, as a multiple of encoding it; rather too much than too little."""
 MAX_VALID = 2000
 """Maximum number of documents held out from the training documents: more would only cost time."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, DataError
+from labelwise.formatting import counted
 from labelwise.methods.calibration import Calibration
 from labelwise.methods.predictions import MOST_LABELS, Ranked
 from labelwise.methods.training_documents import Overlap
@@ -64,6 +65,8 @@ class CalibrationReport:
     """Documents in which the last of the k labels reaches the threshold, so that others may reach it too."""
     n_seen: int | None = None
     """Documents that the model was trained on; None if it does not know its training documents."""
+    n_available: int | None = None
+    """Documents that were given, if a time budget ended the prediction before all were used."""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values for JSON."""
@@ -87,6 +90,9 @@ class CalibrationReport:
     def remarks(self) -> list[str]:
         """What to know about threshold and figures before relying on them, in words."""
         found = []
+        if self.n_available is not None:
+            used = counted(self.n_documents, self.n_available)
+            found.append(f"fitted on {used} documents: the time budget ended the prediction")
         if self.n_seen:
             found.append(Overlap(self.n_documents, self.n_seen).remark(SEEN_IN_TRAINING))
         if self.n_cut:

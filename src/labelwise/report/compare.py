@@ -137,6 +137,12 @@ def _lines(runs: Sequence[Run], notes: list[str], not_ranked: set[str]) -> tuple
         if "score" not in not_ranked:
             notes.append("The runs were evaluated on different documents, so their figures are not comparable.")
         not_ranked |= {"score", "group", "cost"}
+    lacking = [run.name for run, one in zip(evaluated, saved, strict=True) if one is None]
+    if kept and lacking and "score" not in not_ranked:
+        notes.append(
+            f"Without test predictions: {', '.join(cut(name, 80) for name in lacking)}. Therefore there are neither "
+            "intervals nor differences, and the largest value is marked even if it cannot be distinguished."
+        )
     pairable = "score" not in not_ranked and len(kept) == len(evaluated) > 1
     pairs = iter(range(len(kept)))
     lines = [

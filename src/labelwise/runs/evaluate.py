@@ -98,10 +98,10 @@ def evaluate_model(
     """
     threshold = model.threshold_ if section.threshold is None else section.threshold
     section.check_threshold(calibrated=threshold is not None)
-    check_truth(test.labels, test.name)
     k, n_known = section.ranks(model.trained_on_), len(model.label_names_)
     reaching, limited = threshold if section.k is None else None, False
     available, test = len(test), sample(test, section.limit)
+    check_truth(test.labels, test.name)
     known: TopK | None = None
     with stopwatch() as waiting:
         if budget.is_limited:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,14 +13,19 @@ from labelwise.errors import ConfigError
 from labelwise.file_lock import LOCK, lock_folder
 from labelwise.fit_context import FitContext
 from labelwise.parallel import using_threads
-from labelwise.run_schema import SCRATCH
+from labelwise.run_schema import SCRATCH, TIME
 from labelwise.runs.config import RunConfig
 from labelwise.runs.load_data import load_run_data
 from labelwise.runs.train import split_for_calibration
+from labelwise.time_budget import NO_LIMIT
 
 
-def train_repetitions(config: RunConfig, numbers: Sequence[int]) -> Path:
-    """Train the given repetitions on the data of a run; returns the folder of finished repetitions."""
+def train_repetitions(config: RunConfig, numbers: Sequence[int], begin: float | None = None) -> Path:
+    """Train the given repetitions on the data of a run; returns the folder of finished repetitions.
+
+    `begin` is when the time budget of the run began, on the monotonic clock; None: now.
+    """
+    begin = time.monotonic() if begin is None else begin
     model = config.make_method()
     numbers = sorted(set(numbers))
     try:
@@ -37,7 +43,8 @@ def train_repetitions(config: RunConfig, numbers: Sequence[int]) -> Path:
             try:
                 with scratch_at(work / SCRATCH, config.data.mapped) as scratch:
                     data, _ = split_for_calibration(config, load_run_data(config.data, scratch), scratch)
-                    folder = model.fit_parts(data.train, numbers, data.valid, FitContext(work))
+                    budget = NO_LIMIT.limited(config.run.time_budget, work / f"run-{TIME}", begin)
+                    folder = model.fit_parts(data.train, numbers, data.valid, FitContext(work, budget=budget))
             except BaseException:
                 _remove_empty(work)
                 raise

@@ -32,7 +32,7 @@ from labelwise.metrics.result import Evaluation
 from labelwise.metrics.saved_predictions import SavedPredictions
 from labelwise.parallel import using_threads
 from labelwise.runs.config import RunConfig
-from labelwise.runs.evaluate import ModelEvaluation, evaluate_model
+from labelwise.runs.evaluate import ModelEvaluation, evaluate_model, sample
 from labelwise.runs.folder import RunFolder, folder_bytes
 from labelwise.runs.inspect import can_be_inspected, inspect
 from labelwise.runs.load_data import CALIBRATION, RunData, hold_out, load_run_data
@@ -186,7 +186,7 @@ def split_for_calibration(
                 "calibrate.fraction=0.1 or data.valid_fraction=0.1 sets some of the training documents aside"
             )
     if data.test is not None:
-        check_truth(data.test.labels, data.test.name)
+        check_truth(sample(data.test, config.evaluate.limit).labels, data.test.name)
         config.evaluate.check_threshold(calibrated=held_out is not None)
     return data, held_out
 

@@ -224,6 +224,7 @@ class Study:
         _set_value(source, ("run", "threads"), self.threads_per_trial, self.source.name)
         if "report" not in source.values["run"]:
             _set_value(source, ("run", "report"), False, self.source.name)
+        _set_value(source, ("run", "refit"), False, self.source.name)  # a refitted model has seen the valid part
         _set_value(source, ("inspect", "enabled"), self.config.inspect == "all", self.source.name)
         config = self._with_valid_part(run_config(source))
         identity = json.dumps(_identity(config, setting.values), sort_keys=True)

@@ -83,7 +83,7 @@ class RepetitionTraining:
         if done:
             log.info("%d of %d repetitions are already finished", len(done), len(numbers))
         groups = [missing[begin : begin + at_once] for begin in range(0, len(missing), at_once)]
-        late = 0.0  # seconds from the end of a group's time until its results are kept, which the next ones reserve
+        late = 0.0  # seconds that the last group took after the end of its training, which the next one reserves
         for index, group in enumerate(groups):
             if done and self.context.budget.expired():
                 log.warning(
@@ -93,8 +93,9 @@ class RepetitionTraining:
             first, last = numbers.index(group[0]) + 1, numbers.index(group[-1]) + 1
             which = f"repetition {first}" if first == last else f"repetitions {first} to {last}"
             with stage(f"{which} of {len(numbers)}"):
-                budget = self.context.budget.part(1 / (len(groups) - index))
-                trained, ended_by_budget = self._train(group, self.context.within(budget.reserving(late)))
+                part = self.context.budget.part(1 / (len(groups) - index))
+                budget = part.reserving(min(late, part.remaining() / 2) if part.is_limited else 0.0)
+                trained, ended_by_budget = self._train(group, self.context.within(budget))
             for one in trained:
                 done[one.number] = one
                 if not one.is_finite:
@@ -105,7 +106,7 @@ class RepetitionTraining:
                     store.keep(one, ended_by_budget)
             if store is not None and self.context.checkpoints is not None:  # no longer needed
                 shutil.rmtree(self.context.checkpoints / _stage(group), ignore_errors=True)
-            late += budget.exceeded()
+            late = budget.exceeded()
         return [done[number] for number in numbers if number in done]
 
     def finished(self, numbers: Sequence[int], folder: Path | None) -> list[Repetition]:
