@@ -72,7 +72,7 @@ class Bench:
         row = {"data": self.name, "trees": self.trees, "scenario": scenario, "model": what}
         row |= {name: found[name] for name in METRICS}
         if has is not None:
-            part = lw.evaluate(top[has], test.take(has), metrics=["P@5"], train=counts, bootstrap=0)
+            part = lw.evaluate(top[has], test.take(has), metrics=["P@5"], bootstrap=0)
             row["P@5 new"] = part["P@5"]
         if seconds is not None:
             row |= {"wall": seconds[0], "cpu": seconds[1]}
@@ -129,7 +129,7 @@ def page(rows: list[dict[str, Any]]) -> str:
               "label. `old` is the model before learning."]  # fmt: skip
     for data in dict.fromkeys(row["data"] for row in rows):
         own = [row for row in rows if row["data"] == data]
-        lines += ["", f"## {data}, linear_tree with {own[0]['trees']} trees", ""]
+        lines += ["", f"## {data}, linear_tree, trees: {own[0]['trees']}", ""]
         heads = ["scenario", "model", "CPU s", "wall s", "ratio", *METRICS, "P@5 new"]
         lines += [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
         for row in own:

@@ -143,6 +143,15 @@ def test_copies_and_pickles_work():
         assert other.readable_terms([0]) == model.readable_terms([0])
 
 
+def test_words_that_are_added_later_are_readable_too():
+    model = Tfidf(TfidfConfig(stemmer="english", stop_words="english")).fit(TEXTS)
+    more = model.extended(["regulations and cats", "regulations", "regulation"], len(TEXTS))
+    assert more.terms([model.n_features]) == ["regul"]
+    assert more.readable_terms([model.n_features]) == ["regulations"]
+    columns = range(model.n_features)
+    assert more.readable_terms(columns) == model.readable_terms(columns)
+
+
 # --- versions of stemmers and lemmatizers ---------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ pass over the text (`rewriting`).
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -138,7 +139,11 @@ class Tfidf:
         if not len(new):
             return self
         extended = Tfidf(config)
-        extended._set_analysis(self.analysis_)
+        analysis = copy.copy(self.analysis_)
+        if analysis is not None and self.analysis_ is not None:
+            analysis.choose_readable(terms.forms, words_of_terms(terms.table, new))
+            analysis.readable |= self.analysis_.readable
+        extended._set_analysis(analysis)
         extended.vocabulary_ = self.vocabulary_ + terms.table.spell(new)
         extended.idf_ = (
             None if self.idf_ is None else np.append(self.idf_, np.log((1 + total) / (1 + terms.frequency[new])) + 1)
