@@ -73,6 +73,20 @@ def test_against_one_run(runs):
     assert "popularity" in text
 
 
+def test_popularity_has_no_f1_at_the_threshold_of_another_model(runs, tmp_path):
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder, limit in zip(folders, (400, 200), strict=True):
+        labelwise(
+            "train", runs["good"].parent / "good.yml", "--set", "calibrate.fraction=0.2", "--set", f"data.limit={limit}",
+            "--set", f"run.folder={folder}",
+        )  # fmt: skip
+    table = compared(*folders)
+    assert table["runs"][0]["values"]["micro-F1"] > 0
+    assert table["baseline"]["values"]["micro-F1"] is None
+    assert "micro-F1" not in table["baseline"]["differences"]
+    assert "micro-F1" not in table["baseline"]["intervals"]
+
+
 def test_the_page_shows_differences(runs, tmp_path):
     labelwise("compare", *runs.values(), "-o", tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")

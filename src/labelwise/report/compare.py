@@ -232,7 +232,7 @@ def _cells(
 def _interval_cell(line: _Scored, metric: str, paired: PairedScores | None) -> Cell:
     """The interval of the run's own evaluation, else one from the sums it has kept."""
     bounds = line.results.evaluation.intervals.get(metric) if line.results else None
-    if bounds is None and paired is not None and line.pair is not None:
+    if bounds is None and paired is not None and line.pair is not None and metric in line.values:
         bounds = paired.interval(line.pair, metric)
     text = percent(None) if bounds is None else f"[{percent(bounds[0])}, {percent(bounds[1])}]"
     return Cell(None, text, False, bounds)
@@ -246,7 +246,8 @@ def _difference_cells(metric: str, lines: Sequence[_Scored], paired: PairedScore
         if index == of:
             cells.append(Cell(0.0, "reference" if reference is not None else "best", False))
             continue
-        found = None if base is None or line.pair is None else paired.difference(line.pair, base, metric)
+        known = base is not None and line.pair is not None and metric in line.values
+        found = paired.difference(line.pair, base, metric) if known else None  # type: ignore[bad-argument-type]
         if found is None:
             cells.append(Cell(None, percent(None), False))
         else:

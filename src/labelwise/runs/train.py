@@ -28,6 +28,7 @@ from labelwise.methods.card import Reading, Scores, update_card
 from labelwise.methods.popularity import Popularity
 from labelwise.methods.threshold import CalibrationReport
 from labelwise.metrics.evaluate import check_truth
+from labelwise.metrics.names import parse_metric
 from labelwise.metrics.result import Evaluation
 from labelwise.metrics.saved_predictions import SavedPredictions
 from labelwise.parallel import using_threads
@@ -228,9 +229,10 @@ def _evaluate(
     for stage, spent in measured.seconds.items():
         run.record(stage, seconds=round(spent, 3))
     popularity = measured.score(Popularity().fit(train)) if model.learns else None
+    floor = None if popularity is None else _without_threshold(popularity)
     _keep_predictions(run, measured, popularity)
     train_statistics, calibration = statistics(train), _read_calibration(run)
-    remarks = run_remarks(measured, None if popularity is None else popularity.values, run.records())
+    remarks = run_remarks(measured, floor, run.records())
     if calibration is not None:
         remarks = with_calibration(remarks, calibration, None)
     model.card_ = update_card(run / files.MODEL, {"scores": Scores.of(measured.evaluation, measured.test)})
@@ -248,13 +250,18 @@ def _evaluate(
         "model": {"bytes": folder_bytes(run / files.MODEL), "n_labels": len(model.label_names_)},
         "data": {"train": train_statistics.to_dict(), "test": statistics(test).to_dict()},
         "frequency_curve": train_statistics.frequency_curve(),
-        "baseline": None if popularity is None else {"method": "popularity", "values": popularity.values},
+        "baseline": None if floor is None else {"method": "popularity", "values": floor},
         "calibration": calibration,
     }
     run.record("evaluate", split="test", **measured.evaluation.values)
     run.append_to_log(*(f"WARNING {remark}" for remark in remarks))
     files.validate(results, files.Results, run / files.RESULTS)  # never write what reports cannot read
     run.write_json(files.RESULTS, results)
+
+
+def _without_threshold(popularity: Evaluation) -> dict[str, float]:
+    """The baseline's values, except F1 at the threshold of the judged model: its scores are on another scale."""
+    return {name: value for name, value in popularity.values.items() if not parse_metric(name).needs_threshold}
 
 
 def _keep_predictions(run: RunFolder, measured: ModelEvaluation, popularity: Evaluation | None) -> None:
