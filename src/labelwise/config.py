@@ -247,13 +247,18 @@ def validated(
 def _with_original_text(
     values: Mapping[str, Any], faults: Sequence[Any], source: ConfigSource | None, prefix: KeyPath
 ) -> dict[str, Any] | None:
-    """The values with the original text where a string is needed and YAML read a number: 1.10, not 1.1."""
+    """The values with the original text where a string is needed and YAML read something else: 1.10, not 1.1.
+
+    Nothing after `--set key=` is the empty string; an empty value in a file is more likely forgotten.
+    """
     if source is None:
         return None
     changed = None
     for fault in faults:
-        text = source.texts.get((*prefix, *fault["loc"]))
-        if fault["type"] == "string_type" and text is not None and isinstance(fault["input"], int | float | date):
+        key_path = (*prefix, *fault["loc"])
+        text = source.texts.get(key_path)
+        respelled = isinstance(fault["input"], int | float | date) or (text == "" and key_path in source.overridden)
+        if fault["type"] == "string_type" and text is not None and respelled:
             changed = copy.deepcopy(dict(values)) if changed is None else changed
             where: Any = changed
             for part in fault["loc"][:-1]:

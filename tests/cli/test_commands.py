@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from scipy import sparse
 import labelwise as lw
 from cli.commands import labelwise, labelwise_process
 from conformance.planted import planted_texts
+from labelwise.errors import DataError
 from labelwise.registry import METHODS
+from labelwise.runs import train as stages
 
 
 @pytest.fixture
@@ -214,15 +217,13 @@ def test_a_run_is_evaluated_as_its_config_says_and_unknown_labels_are_told(tmp_p
 
 
 def test_a_failed_run_says_so_until_it_goes_on(tmp_path, config, corpus):
-    whole = (corpus / "test_texts.txt").read_text()
-    (corpus / "test_texts.txt").write_text("one line too few\n")
-    failed = labelwise("train", config, cwd=tmp_path, code=2)
+    with mock.patch.object(stages, "evaluate_model", side_effect=DataError("the disk is full")):
+        failed = labelwise("train", config, cwd=tmp_path, code=2)
     state = tmp_path / "runs" / "first" / "state.json"
     assert json.loads(state.read_text())["status"] == "failed"
     assert json.loads(state.read_text())["error"] in failed.err.replace("\n", " ")
     labelwise("report", tmp_path / "runs" / "first")
     assert "This run has failed: " in (tmp_path / "runs" / "first" / "report.html").read_text()
-    (corpus / "test_texts.txt").write_text(whole)
     labelwise("train", config, cwd=tmp_path)
     assert json.loads(state.read_text())["status"] == "finished"
     assert "error" not in json.loads(state.read_text())

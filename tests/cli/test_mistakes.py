@@ -5,13 +5,16 @@ import re
 import signal
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 
 import labelwise as lw
 from cli.commands import labelwise
+from common import Stop
 from labelwise.cli.main import app
 from labelwise.config import ConfigSource
+from labelwise.runs import train as stages
 
 CSV = "isbn,title,subjects\n1,Fish and chips,cooking|fish\n2,Deep sea fish,fish\n3,Knitting socks,socks\n"
 
@@ -44,10 +47,62 @@ def test_a_run_remembers_how_its_data_was_read(books):
 def test_a_corrected_typo_starts_over_and_is_in_the_log(books):
     text = (books / "books.yml").read_text()
     (books / "books.yml").write_text(text.replace("train: books.csv", "train: boks.csv"))
+    with mock.patch.object(stages, "load_run_data", side_effect=Stop), pytest.raises(Stop):
+        labelwise("train", "books.yml", cwd=books)
     assert "boks.csv" in labelwise("train", "books.yml", cwd=books, code=2).err
     assert "boks.csv" in (books / "runs" / "books" / "log.txt").read_text()
     (books / "books.yml").write_text(text)
     assert "P@1" in labelwise("train", "books.yml", cwd=books).out
+
+
+@pytest.mark.parametrize(
+    "wrong", ["label_column=nothing", "text_column=titel", "label_names=nowhere.tsv", "encoding=klingon"]
+)
+def test_data_that_cannot_be_read_leaves_no_folder(books, wrong):
+    before = sorted(books.rglob("*"))
+    labelwise("train", "books.yml", "--set", f"data.options.{wrong}", cwd=books, code=2)
+    assert sorted(books.rglob("*")) == before
+    (books / "mine").mkdir()
+    labelwise("train", "books.yml", "-o", "mine", "--set", f"data.options.{wrong}", cwd=books, code=2)
+    assert [path.name for path in (books / "mine").iterdir()] == [".lock"]
+
+
+def test_an_existing_run_stays_when_its_data_cannot_be_read(books):
+    labelwise("train", "books.yml", cwd=books)
+    run = books / "runs" / "books"
+    state = json.loads((run / "state.json").read_text())
+    (run / "state.json").write_text(json.dumps({**state, "status": "running"}))
+    (books / "books.csv").write_text("isbn\n")
+    labelwise("train", "books.yml", cwd=books, code=2)
+    assert json.loads((run / "state.json").read_text())["status"] == "failed"
+    assert (run / "model").is_dir()
+
+
+def test_an_empty_value_is_an_empty_string(books):
+    (books / "plain.csv").write_text("title\nFish\n")
+    stats = ("data", "stats", "plain.csv", "--json", "--set", "text_column=title", "--set", "label_column=")
+    assert json.loads(labelwise(*stats, cwd=books).out)["overall"]["documents"] == 1
+    (books / "empty.yml").write_text("data: {path: x, options: {label_column: }}\nmodel: {method: popularity}\n")
+    assert "valid string" in labelwise("train", "empty.yml", cwd=books, code=2).err
+
+
+def test_windows_quotes_propose_the_encoding_of_windows(books):
+    for content, encoding in ((b"a \x93quote\x94", "cp1252"), (b"caf\xe9", "latin-1"), (b"\x81\xe9", "latin-1")):
+        (books / "bad.csv").write_bytes(b"title,subjects\n" + content + b",x\n")
+        columns = ("--set", "text_column=title", "--set", "label_column=subjects")
+        assert f"--set encoding={encoding}," in labelwise("data", "stats", "bad.csv", *columns, cwd=books, code=2).err
+
+
+def test_a_column_of_unique_values_is_doubted(tmp_path):
+    rows = "".join(f"text {row},title {row},{row % 30}\n" for row in range(120))
+    (tmp_path / "a.csv").write_text("text,title,subject\n" + rows)
+    quick = ("--method", "popularity", "--set", "run.report=false", "--set", "evaluate.bootstrap=0")
+    question = "100.0 % of the 120 labels of 120 documents occur in one document only: is 'title' the column"
+    for column in ("title", "subject"):
+        trained = labelwise("train", "a.csv", "--labels", column, *quick, "-o", column, cwd=tmp_path)
+        stats = labelwise("data", "stats", "a.csv", "--set", f"label_column={column}", cwd=tmp_path)
+        assert (question in trained.err) == (column == "title")
+        assert (question in " ".join(stats.out.split())) == (column == "title")
 
 
 @pytest.mark.parametrize("arguments", [("-q", "train", "books.yml"), ("train", "-q", "books.yml")])

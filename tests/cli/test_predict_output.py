@@ -84,6 +84,38 @@ def test_long_csv_and_tsv_have_a_header(folder, tmp_path):
     ]  # fmt: skip
 
 
+def test_tables_keep_the_byte_order_mark(folder, tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in (["text"], ["word0x1"]):
+        book.active.append(row)
+    book.save(tmp_path / "book.xlsx")
+    (tmp_path / "mark.csv").write_text("text\nword0x1\n", "utf-8-sig")
+    (tmp_path / "latin.csv").write_text("text\nR\u00e9union\n", "latin-1")
+    (tmp_path / "plain.csv").write_text("text\nword0x1\n")
+    outputs = (("wide.csv",), ("long.csv", "--layout", "long"), ("out.tsv",), ("out.jsonl",))
+    for name, marked in (("book.xlsx", True), ("mark.csv", True), ("latin.csv", True), ("plain.csv", False)):
+        encoding = ("--set", "encoding=latin-1") if name == "latin.csv" else ()
+        for output, *layout in outputs:
+            target = tmp_path / output
+            labelwise("predict", folder / "plain", tmp_path / name, "-o", target, "--force", *layout, *encoding)
+            content = target.read_bytes()
+            assert content.startswith(b"\xef\xbb\xbf") == (marked and output != "out.jsonl"), (name, output)
+            assert content.count(b"\xef\xbb\xbf") <= 1
+
+
+def test_a_threshold_that_nothing_reaches(folder, tmp_path):
+    refused = labelwise("predict", folder / "model", "word0x1 group0", "--threshold", 5, code=2).err
+    assert "--threshold 5: no label can reach it" in refused
+    assert "between 0 and 1" in refused
+    (tmp_path / "texts.txt").write_text("word0x1 group0\nword3x0\n")
+    for model, threshold, words in (("model", 1, "between 0 and 1"), ("plain", 1e9, "not probabilities")):
+        done = labelwise("predict", folder / model, tmp_path / "texts.txt", "--threshold", threshold)
+        assert f"no document has a label that reaches the threshold {threshold:g}" in done.err
+        assert words in done.err
+    assert labelwise("predict", folder / "model", tmp_path / "texts.txt", "--threshold", 0.2).err == ""
+
+
 def test_words_and_scores_of_a_model_that_is_not_calibrated(folder):
     done = labelwise("predict", folder / "plain", "word0x1 group0 word0x2", "-k", 1, "--explain", 2)
     found = json.loads(done.out)["labels"][0]
@@ -160,6 +192,8 @@ def test_titles_are_cut_and_escaped(folder, tmp_path):
     ("arguments", "message"),
     [
         (["word0x1"], "no file, folder or known data set 'word0x1', and as a text it is not read"),
+        (["word0x1"], "echo word0x1 | labelwise predict plain"),
+        (["one text", "--threshold", "auto"], "`labelwise calibrate plain DATA`"),
         (["my new data.csv"], "it looks like the name of a file"),
         (["eurlex57"], "did you mean the data set"),
         ([""], "no text given"),

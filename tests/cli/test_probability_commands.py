@@ -53,6 +53,8 @@ def test_a_run_with_a_valid_part_ends_with_probabilities(run, corpus):
     said = labelwise("evaluate", run, corpus, "--set", "bootstrap=0", "--set", "metrics=[micro-F1]").out
     assert f"{100 * expected['micro-F1']:.2f}" in said
     assert f"calibrated threshold of the model, {reported['threshold']:.4g}" in said
+    without = labelwise("evaluate", run, corpus, "--set", "bootstrap=0", "--set", "metrics=[P@1]").out
+    assert "calibrated threshold" not in without
     other = labelwise(
         "evaluate", run, corpus, "--set", "bootstrap=0", "--set", "metrics=[micro-F1]", "--set", "threshold=0.99"
     ).out

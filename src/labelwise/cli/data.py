@@ -52,7 +52,8 @@ def stats_command(
     """Count documents and labels.
 
     Also shows text lengths, the skew of label frequencies, the overlap of the parts, frequent and rare labels, and what
-    looks like a mistake: labels that differ only by case or blanks, empty and duplicate texts.
+    looks like a mistake: labels that nearly all occur once or differ only by case or blanks, empty and
+    duplicate texts.
     """
     from labelwise.cli.curve import draw_curve
     from labelwise.cli.data_views import show_highlights, show_records, stats_table
@@ -60,7 +61,8 @@ def stats_command(
     from labelwise.data.highlights import records
     from labelwise.data.stats import split_statistics
 
-    parts = _read_parts(path, format, _options(settings))
+    options = _options(settings)
+    parts = _read_parts(path, format, options)
     statistics = split_statistics(parts)
     if as_json:
         curve = statistics.overall.frequency_curve()
@@ -72,7 +74,7 @@ def stats_command(
     width = max(20, min(60, terminal_width() - 25))
     lines = draw_curve(statistics.overall.label_counts, width, braille=encoding.lower().startswith("utf"))
     echo("\n" + "\n".join(lines))
-    show_highlights(statistics)
+    show_highlights(statistics, options.chosen_label_column)
     show_records(records(parts, show))
 
 

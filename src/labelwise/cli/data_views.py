@@ -63,8 +63,8 @@ def stats_table(statistics: SplitStatistics) -> tuple[list[str], list[list[str]]
     return ["", *columns], rows
 
 
-def show_highlights(statistics: SplitStatistics) -> None:
-    """Print frequent and rare labels, then what looks like a mistake."""
+def show_highlights(statistics: SplitStatistics, label_column: str | None) -> None:
+    """Print frequent and rare labels, then what looks like a mistake; `label_column` if one was named."""
     found = statistics.highlights
     if found.most_frequent:
         rows = [_label_row(one) for one in found.most_frequent]
@@ -74,7 +74,7 @@ def show_highlights(statistics: SplitStatistics) -> None:
             rows += [_label_row(one) for one in found.least_frequent]
         echo("")
         print_table("most and least frequent labels", ["label", "documents"], rows)
-    notes = _notes(statistics)
+    notes = _notes(statistics, label_column)
     if notes:
         echo("\nworth a look")
         for note in notes:
@@ -89,13 +89,17 @@ def _shown_label(label: str, text: str | None, length: int) -> str:
     return cut(printable(f"{text} ({label})" if text and text != label else label), length)
 
 
-def _notes(statistics: SplitStatistics) -> list[str]:
+def _notes(statistics: SplitStatistics, label_column: str | None) -> list[str]:
+    from labelwise.data.highlights import doubt_about_labels
+
     found, several = statistics.highlights, len(statistics.parts) > 1
 
     def place(note: DocumentNote) -> str:
         return f"{note.part} document {note.document}" if several else f"document {note.document}"
 
-    notes = []
+    overall = statistics.overall
+    doubt = doubt_about_labels(overall.label_counts, overall.documents, label_column)
+    notes = [] if doubt is None else [doubt]
     if found.n_alike:
         groups = [", ".join(f"{one.label!r} ({one.documents:,})" for one in group) for group in found.alike[:GROUPS]]
         more = f"; {found.n_alike - GROUPS:,} more in --json" if found.n_alike > GROUPS else ""

@@ -33,6 +33,7 @@ def evaluate_command(
     from labelwise.config import ConfigSource, validated
     from labelwise.data.options import ReadOptions
     from labelwise.methods.base import load
+    from labelwise.metrics.names import parse_metric
     from labelwise.runs.config import EvaluateSection
     from labelwise.runs.evaluate import evaluate_model
     from labelwise.runs.load_data import read_part
@@ -65,7 +66,8 @@ def evaluate_command(
     rate = len(measured.test) / max(measured.seconds["predict"], 1e-9)
     title = f"{model} on {documents.name}: {measured.evaluated} documents, {rate:,.0f} per second"
     show_evaluation(title, evaluation)
-    if section.threshold is None and measured.threshold is not None:
+    has_f1 = any(parse_metric(name).needs_threshold for name in measured.evaluation.values)
+    if has_f1 and section.threshold is None and measured.threshold is not None:
         echo(f"F1 with the calibrated threshold of the model, {measured.threshold:.4g}")
     if measured.unknown.labels:
         echo(str(measured.unknown))

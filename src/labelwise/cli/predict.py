@@ -64,11 +64,11 @@ def predict_command(
     from labelwise.runs.open_model import chosen_threshold, read_options
     from labelwise.runs.predict import predict_file
 
-    typed = is_text_argument(documents, format)
+    typed = is_text_argument(documents, format, model)
     source = ConfigSource({}, "predict").override(overrides or [])
     options = read_options(model, "-" if typed else documents, source.values, source)
     fitted = load(model)
-    limit = chosen_threshold(threshold, fitted)
+    limit = chosen_threshold(threshold, fitted, model)
     request = Request(documents, format, split, options, k, limit, labels, label_weights, explain, typed, features)
     table = PredictionTable(fitted, request) if on_terminal(output, to) else None
     predict_file(fitted, request, output, to, force, layout, table)

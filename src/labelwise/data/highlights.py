@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from labelwise.data.dataset import Dataset
-from labelwise.formatting import cut
+from labelwise.formatting import cut, percent
 from labelwise.strings import Strings
 
 N_LABELS = 5
@@ -18,6 +18,10 @@ N_LABELS = 5
 N_GROUPS = 100
 """Groups of labels with nearly the same name that are listed."""
 TEXT_LENGTH = 500
+MANY_UNIQUE = 0.9
+"""Above this fraction of labels with one document, and of labels per document, a column of labels is doubted."""
+ENOUGH_DOCUMENTS = 100
+"""In a smaller data set it is normal that most labels occur once."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,17 @@ def highlights(
         most_repeated=_most_repeated(parts, digests),
         repeated_fraction=None if digests is None or not len(digests) else 1 - len(np.unique(digests)) / len(digests),
     )
+
+
+def doubt_about_labels(counts: np.ndarray, documents: int, column: str | None) -> str | None:
+    """A question if nearly every label occurs once, as titles or identifiers do; `column` is where they were read."""
+    used = int(np.count_nonzero(counts))
+    unique = int(np.count_nonzero(counts == 1))
+    if documents < ENOUGH_DOCUMENTS or used <= MANY_UNIQUE * documents or unique <= MANY_UNIQUE * used:
+        return None
+    question = "are these the labels?" if column is None else f"is '{column}' the column with the labels?"
+    shown = percent(unique / used, 1)
+    return f"{shown} % of the {used:,} labels of {documents:,} documents occur in one document only: {question}"
 
 
 def records(parts: Mapping[str, Dataset], count: int) -> list[dict[str, Any]]:

@@ -55,6 +55,11 @@ class ReadOptions(Config):
         """The options that differ from their defaults."""
         return {name for name, field in type(self).model_fields.items() if getattr(self, name) != field.default}
 
+    @property
+    def chosen_label_column(self) -> str | None:
+        """The column or field of the labels, if one was named."""
+        return self.label_column if "label_column" in self.chosen else None
+
 
 _COLUMNS = ("csv", "jsonl")
 APPLIES_TO: dict[str, tuple[str, ...]] = {

@@ -298,8 +298,19 @@ def _decode_lines(block: ByteBlock, path: str | Path, encoding: str, on_bad_byte
 def _bad_bytes(path: str | Path, line: int, content: bytes, encoding: str, error: UnicodeError) -> DataError:
     position = error.start if isinstance(error, UnicodeDecodeError) else None
     shown = "some bytes are" if position is None else f"byte 0x{content[position]:02X} at column {position + 1} is"
-    remedy = how_to_set("encoding", "latin-1" if encoding == "utf-8" else "utf-8")
+    remedy = how_to_set("encoding", _likely_encoding(content) if encoding == "utf-8" else "utf-8")
     return DataError(f"{shown} not {encoding}; {remedy} to that of the file, or on_bad_bytes to replace", path, line)
+
+
+def _likely_encoding(content: bytes) -> str:
+    """For a line that is not UTF-8: where cp1252 has quotes and dashes, latin-1 has control characters."""
+    if not any(0x80 <= byte <= 0x9F for byte in content):
+        return "latin-1"
+    try:
+        content.decode("cp1252")
+    except UnicodeDecodeError:
+        return "latin-1"
+    return "cp1252"
 
 
 @lru_cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 import sys
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -49,10 +50,10 @@ class Request:
     """File of vectors next to the documents."""
 
 
-def is_text_argument(argument: str, format: str) -> bool:
+def is_text_argument(argument: str, format: str, model: str) -> bool:
     """Whether an argument is a text and not the name of documents: there is no such file, and it has a blank.
 
-    Raises an error that names both readings if it can be neither.
+    Raises an error that names both readings, and the command for a text with this model, if it can be neither.
     """
     if argument == "-" or format not in ("auto", "text"):
         return False
@@ -71,7 +72,8 @@ def is_text_argument(argument: str, format: str) -> bool:
     reading = "it looks like the name of a file" if file_name else "a text has more than one word"
     raise DataError(
         f"there is no file, folder or known data set '{argument}'{hint}, and as a text it is not read, because "
-        f"{reading}; to read it as a text: echo '{argument}' | labelwise predict MODEL"
+        f"{reading}; to read it as a text: echo {shlex.quote(argument)} | "
+        f"labelwise predict {shlex.quote(model)}"
     )
 
 

@@ -59,6 +59,8 @@ class RunFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.begin = time.monotonic()
+        self.has_data = False
+        """Whether the data has been read in this process."""
 
     def __truediv__(self, name: str) -> Path:
         return self.path / name
@@ -79,19 +81,27 @@ class RunFolder:
 
     @contextmanager
     def open_for_run(self, config: RunConfig, force: bool) -> Iterator[None]:
-        """Lock the folder for the block; create it, or prepare it for resuming."""
+        """Lock the folder for the block; create it, or prepare it for resuming.
+
+        A new run that fails before its data is read leaves nothing behind.
+        """
+        created = [path for path in (self.path, *self.path.parents) if not path.exists()]
         self._create_or_check()
         with lock_folder(self.path, ConfigError(f"{self.path}: another process is working in this run folder")):
+            is_new = not (self / STATE).exists()
             self._prepare(config, force)
-            with _log_to(self / LOG):
-                self._drop_incomplete_line()
-                try:
+            try:
+                with _log_to(self / LOG):
+                    self._drop_incomplete_line()
                     yield
-                except LabelwiseError as error:
-                    self.append_to_log(f"ERROR {error}")
-                    with suppress(OSError, LabelwiseError):  # the first error is the one to report
+            except LabelwiseError as error:
+                with suppress(OSError, LabelwiseError):  # the first error is the one to report
+                    if is_new and not self.has_data:
+                        self._remove(created)
+                    else:
+                        self.append_to_log(f"ERROR {error}")
                         self.write_json(STATE, {**self.state, "status": FAILED, "error": str(error)})
-                    raise
+                raise
 
     def _create_or_check(self) -> None:
         """Create the folder, or check that the existing one is a run folder or empty."""
@@ -187,6 +197,15 @@ class RunFolder:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
+
+    def _remove(self, created: list[Path]) -> None:
+        """Remove the files of the run, and those of the `created` folders that are empty then."""
+        self._clear()
+        (self / STATE).unlink()
+        if created:
+            (self / LOCK).unlink()
+        for folder in created:
+            folder.rmdir()
 
     def append_to_log(self, *texts: str) -> None:
         """Write lines to the log file alone."""

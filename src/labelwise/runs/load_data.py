@@ -16,6 +16,7 @@ from labelwise.data.catalogue import near_sets
 from labelwise.data.concat import concat
 from labelwise.data.csr import widened
 from labelwise.data.dataset import HASH, Dataset, EmptyPartError
+from labelwise.data.highlights import doubt_about_labels
 from labelwise.data.options import ReadOptions
 from labelwise.data.out_of_core import split_mapped, take_mapped
 from labelwise.data.read import AUTO, FORMATS, detect, expand_paths, find_parts, format_named, read, read_splits
@@ -67,6 +68,9 @@ def load_run_data(section: DataSection, scratch: Path | None = None) -> RunData:
     train, valid, test = parts.pop("train"), parts.get("valid"), parts.get("test")  # pop frees the unsplit rows
     if not len(train):
         raise DataError(f"{train.name}: there are no documents")
+    doubt = doubt_about_labels(train.label_counts(), len(train), section.options.chosen_label_column)
+    if doubt is not None:
+        log.warning("%s: %s", train.name, doubt)
     if section.test_fraction is not None:
         if test is not None:
             raise DataError("data.test_fraction is given, but the data has a test part already; remove one of them")

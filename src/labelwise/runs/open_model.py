@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,21 +17,28 @@ from labelwise.runs.config import DataSection
 from labelwise.store import Folder
 
 
-def chosen_threshold(given: str | None, model: Method) -> float | None:
-    """Parse --threshold: a number, or `auto` for the calibrated threshold of the model."""
+def chosen_threshold(given: str | None, model: Method, path: str) -> float | None:
+    """Parse --threshold: a number, or `auto` for the calibrated threshold of the model from this path."""
     if given is None:
         return None
     if given == "auto":
         if model.threshold_ is None:
             raise ConfigError(
-                "--threshold auto: this model is not calibrated; `labelwise calibrate MODEL DATA` does that, "
-                "or give a number"
+                f"--threshold auto: this model is not calibrated; `labelwise calibrate {shlex.quote(path)} DATA` does "
+                "that, or give a number"
             )
         return model.threshold_
     try:
-        return float(given)
+        threshold = float(given)
     except ValueError:
         raise ConfigError(f"--threshold: a number or auto is needed, got '{given}'") from None
+    if model.calibration_ is not None and threshold > 1:
+        auto = "" if model.threshold_ is None else f", for example {model.threshold_:.4g}, which is `auto`"
+        raise ConfigError(
+            f"--threshold {given}: no label can reach it, because this model is calibrated and its scores are "
+            f"probabilities; give a number between 0 and 1{auto}"
+        )
+    return threshold
 
 
 def read_options(model: str, documents: str, overrides: Mapping[str, Any], source: ConfigSource) -> ReadOptions:

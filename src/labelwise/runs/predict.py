@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +24,7 @@ from labelwise.runs.documents import PIECE, Request, decode_lines, is_text, open
 from labelwise.runs.label_files import read_label_list, read_label_weights
 from labelwise.runs.load_data import read_part
 from labelwise.runs.prediction_writers import (
+    BYTE_ORDER_MARK,
     InputTable,
     JsonLines,
     LongTable,
@@ -30,10 +32,14 @@ from labelwise.runs.prediction_writers import (
     WideTable,
     Writer,
     input_table,
+    needs_mark,
     write_npz,
 )
 from labelwise.runs.vectors import check_reads_vectors, vector_batches
 from labelwise.strings import Strings
+from labelwise.topk import NO_LABEL
+
+log = logging.getLogger("labelwise")
 
 BATCH = 1024
 WRITERS = ("jsonl", "csv", "tsv", "npz")
@@ -84,6 +90,7 @@ def predict_file(
         for batch in predicted:
             show(batch)
         return
+    predicted = _warn_without_labels(predicted, model, request.threshold)
     with _open_output(output, force, binary=file_format == "npz") as file:
         if file_format == "npz":
             write_npz(file, predicted, len(model.label_names_))
@@ -92,11 +99,12 @@ def predict_file(
         for batch in predicted:
             if writer is None:  # only now is it known whether the documents have texts
                 writer = _writer(model, request, output, file_format, layout, table or batch.columns)
-                writer.begin(file)
+                _begin(writer, file, request)
             writer.write(file, batch)
             file.flush()
         if writer is None:
-            _writer(model, request, output, file_format, layout, table or InputTable(["id"])).begin(file)
+            writer = _writer(model, request, output, file_format, layout, table or InputTable(["id"]))
+            _begin(writer, file, request)
 
 
 def _check_output(output: str, file_format: str, layout: str | None, request: Request) -> None:
@@ -129,6 +137,12 @@ def _writer(
     if file_format == "tsv" or layout == "long":
         return LongTable(model, words, file_format == "tsv", to_terminal)
     return WideTable(model, table, request.options, words, to_terminal, output)
+
+
+def _begin(writer: Writer, file: IO[str], request: Request) -> None:
+    if not isinstance(writer, JsonLines) and needs_mark(request):
+        file.write(BYTE_ORDER_MARK)
+    writer.begin(file)
 
 
 def _text_batches(request: Request, model: Method) -> Iterator[Batch]:
@@ -218,6 +232,22 @@ def _predict_batches(
         top = model.predict(batch.documents, request.k, threshold=request.threshold, labels=chosen)
         words = None if request.explain is None else top_words(model, batch.documents, top, request.explain)
         yield Predicted(batch.ids, batch.texts, batch.rows, top, words)
+
+
+def _warn_without_labels(predicted: Iterable[Predicted], model: Method, threshold: float | None) -> Iterator[Predicted]:
+    """The same batches; at their end a warning if the threshold has left no document a label."""
+    documents, found = 0, False
+    for batch in predicted:
+        documents += len(batch.ids)
+        found = found or bool((batch.top.ids != NO_LABEL).any())
+        yield batch
+    if documents and not found and threshold is not None:
+        scale = (
+            "probabilities are between 0 and 1"
+            if model.calibration_ is not None
+            else ("the scores of this model are not probabilities; without --threshold they are shown")
+        )
+        log.warning("no document has a label that reaches the threshold %g: %s", threshold, scale)
 
 
 @contextmanager

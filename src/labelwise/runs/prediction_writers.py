@@ -16,6 +16,7 @@ from typing import IO, Any, NamedTuple
 from labelwise.data.files import first_bytes
 from labelwise.data.formats.csv_table import NAME as CSV
 from labelwise.data.formats.csv_table import SEPARATOR, table_rows
+from labelwise.data.formats.workbook import is_workbook
 from labelwise.data.options import ReadOptions
 from labelwise.data.prediction_files import PREFIX
 from labelwise.data.read import AUTO, detect
@@ -37,8 +38,6 @@ class InputTable:
 
     header: Sequence[str]
     delimiter: str = ","
-    mark: bool = False
-    """Whether the output begins with a byte order mark, by which spreadsheet programs recognise UTF-8."""
     rows: Iterator[list[str]] = field(default_factory=lambda: iter(()))
     """The rows as they were, one per document."""
 
@@ -52,9 +51,19 @@ def input_table(request: Request) -> InputTable | None:
         return None
     delimiter, rows = table_rows(path, request.options)
     header = next(rows, (0, []))[1]
+    return InputTable(header, delimiter, (row for _, row in rows))
+
+
+def needs_mark(request: Request) -> bool:
+    """Whether tables begin with a byte order mark, by which spreadsheet programs recognise UTF-8.
+
+    They do if the input has one, is in another encoding, or is a workbook.
+    """
+    path = Path(request.documents)
+    if request.is_the_text or request.documents == "-" or not path.is_file():
+        return False
     utf8 = request.options.encoding.lower().replace("_", "-") in ("utf-8", "utf8")
-    marked = first_bytes(path, 3) == BYTE_ORDER_MARK.encode()
-    return InputTable(header, delimiter, marked or not utf8, (row for _, row in rows))
+    return not utf8 or is_workbook(path) or first_bytes(path, 3) == BYTE_ORDER_MARK.encode()
 
 
 class Suggestion(NamedTuple):
@@ -193,8 +202,6 @@ class WideTable:
 
     def begin(self, file: IO[str]) -> None:
         """Write the header."""
-        if self.table.mark:
-            file.write(BYTE_ORDER_MARK)
         self._write_rows(file, [[*self.table.header, *self.columns]])
 
     def write(self, file: IO[str], batch: Predicted) -> None:

@@ -81,6 +81,7 @@ def _train(config: RunConfig, run: RunFolder, force: bool, begin: float) -> RunF
     ):
         with _timed(run, "read"):
             data, held_out = split_for_calibration(config, load_run_data(config.data, scratch), scratch)
+        run.has_data = True
         log.info("train: %r", data.train)
         model = _fit(config, run, data, times.for_fit(config.run.refit))
         if is_refitted(model, data):
