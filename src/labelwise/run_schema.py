@@ -161,6 +161,19 @@ class Refit(Record):
         )
 
 
+class LabelCounts(Record):
+    """Which predictions labels.tsv counts."""
+
+    threshold: float | None = None
+    k: int | None = None
+    """Best labels per document; None: all that reach the threshold."""
+
+    def __str__(self) -> str:
+        if self.threshold is not None:
+            return f"labels that reach the threshold of {self.threshold:.4g}, as F1 without @k does"
+        return f"the best {self.k} labels of each document" if self.k != 1 else "the best label of each document"
+
+
 class Results(Record):
     """results.json"""
 
@@ -175,6 +188,8 @@ class Results(Record):
     """Evaluated documents that the model was trained on."""
     threshold: float | None = None
     """For F1 without @k."""
+    label_counts: LabelCounts = LabelCounts(k=5)
+    """Runs without this field have counted the best 5."""
     remarks: tuple[str, ...] = ()
     """What to know about the figures before relying on them."""
     evaluation: Evaluation
@@ -186,6 +201,18 @@ class Results(Record):
     baseline: Baseline | None = None
     calibration: Calibration | None = None
     refit: Refit | None = None
+
+    @property
+    def saved_model(self) -> dict[str, int | float | str | None]:
+        """Size and labels of the saved model, which is the refitted one if there is one."""
+        refitted = {} if self.refit is None else {"bytes": self.refit.bytes, "n_labels": self.refit.n_labels}
+        return self.model | {key: value for key, value in refitted.items() if value is not None}
+
+    @property
+    def model_bytes(self) -> float | None:
+        """Bytes of the saved model."""
+        amount = self.saved_model.get("bytes")
+        return None if isinstance(amount, str) else amount
 
 
 class Machine(Record):

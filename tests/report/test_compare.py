@@ -49,6 +49,12 @@ def test_the_best_of_every_column_is_marked(three):
     assert comparison.notes == ()
 
 
+def test_the_size_of_a_refitted_run_is_that_of_its_saved_model(three):
+    refit = {"n_documents": 60_000, "n_judged": 45_000, "bytes": 99_000_000}
+    changed(three[0] / "results.json", lambda r: r.update(refit=refit))
+    assert [row.cells["model size"].text for row in compare_runs(three).rows] == ["99.0 MB", "88.4 MB", "88.4 MB"]
+
+
 def test_best_is_what_an_independent_look_says(tmp_path):
     gains = [0.013, -0.2, 0.0301, 0.0, 0.03]
     runs = [make_run(tmp_path / str(i), name=f"r{i}", gain=gain, fit=5.0 + i) for i, gain in enumerate(gains)]

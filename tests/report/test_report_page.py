@@ -57,6 +57,24 @@ def test_the_group_and_data_tables(page):
     assert facts["labels that occur"] == ["4,108", "2,876"]
 
 
+def test_the_label_table_names_the_predictions_that_count(page, tmp_path):
+    assert "Predictions that count: the best 5 labels of each document." in page.text
+    run = make_run(tmp_path / "run")
+    changed_json(run / "results.json", label_counts={"threshold": 0.25, "k": None})
+    assert "Predictions that count: labels that reach the threshold of 0.25" in page_of(run).text
+
+
+def test_sizes_and_times_of_a_refitted_run(tmp_path):
+    run = make_run(tmp_path / "run")
+    refit = {"n_documents": 60_000, "n_judged": 45_000, "n_labels": 4400, "bytes": 99_000_000, "seconds": 21.5}
+    changed_json(run / "results.json", refit=refit)
+    page = page_of(run)
+    costs = {row[0]: row[1] for row in page.tables["cost-table"]}
+    assert (costs["model on disk"], costs["labels in the model"]) == ("99.0 MB", "4,400")
+    assert (costs["fit"], costs["refit (training on all documents)"]) == ("13.4 s", "21.5 s")
+    assert "88.4 MB" not in page.text
+
+
 def test_costs_machine_and_config(page):
     costs = {row[0]: row[1] for row in page.tables["cost-table"]}
     assert costs["fit"] == "13.4 s"

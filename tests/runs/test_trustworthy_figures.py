@@ -74,6 +74,18 @@ def test_table_command_and_calibration_show_one_f1(run, parts):
     assert alone.n_cut > 0
 
 
+def test_the_label_table_counts_what_f1_counts(run):
+    path, _ = run
+    found = results(path.parent.parent)
+    lines = [line.split("\t") for line in (path / "labels.tsv").read_text().splitlines()]
+    test, predicted, correct = (sum(int(row[lines[0].index(name)]) for row in lines[1:])
+                                for name in ("test", "predicted", "correct"))  # fmt: skip
+    assert 2 * correct / (test + predicted) == pytest.approx(found["evaluation"]["values"]["micro-F1"])
+    assert found["label_counts"] == {"threshold": found["threshold"], "k": None}
+    page = (path / "report.html").read_text()
+    assert f"Predictions that count: labels that reach the threshold of {found['threshold']:.4g}" in page
+
+
 def test_a_given_k_cuts_and_says_so(run, parts, tmp_path):
     done = labelwise("evaluate", run[0], parts["test"], "--set", "k=10")
     assert "every listed prediction reaches the threshold" in done.err

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import sparse
 
 from labelwise.atomic import replacing
 from labelwise.errors import ConfigError
@@ -46,7 +47,8 @@ class LabelTable:
     test: np.ndarray
     predicted: np.ndarray
     correct: np.ndarray
-    k: int
+    k: int | None
+    """Predictions per document that count; None: those that reach a threshold."""
 
     def __len__(self) -> int:
         return len(self.test)
@@ -91,6 +93,15 @@ class LabelTable:
             ]
             yield from map("{}\n".format, map("\t".join, zip(*columns, strict=True)))
 
+    def write(self, path: str | Path) -> None:
+        """Write the table as tab-separated text in UTF-8 with a header; the file is written atomically.
+
+        Columns: label, text, train (training documents), test, predicted, correct, precision, recall, f1.
+        """
+        with replacing(path) as file:
+            file.write("label\ttext\ttrain\ttest\tpredicted\tcorrect\tprecision\trecall\tf1\n")
+            file.writelines(self.lines())
+
     def _part(self, rows: slice) -> LabelTable:
         return LabelTable(
             labels=self.labels[rows],
@@ -108,8 +119,6 @@ def label_table(top: TopK, truth: Any, train: Any = None, k: int = 5) -> LabelTa
 
     Parameters are those of `evaluate`. Rows are all labels of the label space, then those that only the truth has.
     """
-    from labelwise.metrics.block import DocumentBlock, block_rows
-
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
         raise ConfigError(f"k is a whole number from 1 up, got {k!r}")
     if k > top.k:
@@ -119,12 +128,7 @@ def label_table(top: TopK, truth: Any, train: Any = None, k: int = 5) -> LabelTa
     counts = None if train is None else TrainingCounts.of(train)
     common = common_labels(top, truth, 0 if counts is None else len(counts.counts))
     counter = LabelCounter(common.n_labels, int(k))
-
-    def build_block(rows: tuple[int, int]) -> DocumentBlock:
-        return DocumentBlock(top, common.labels, rows, n_known=common.n_known, first=rows[0])
-
-    for block in run_stream(build_block, block_rows(0, len(top))):
-        counter.add(block)
+    count_predictions(counter, top, common.labels, common.n_known)
     names = common.label_names
     return LabelTable(
         labels=Strings.numbers(common.n_labels) if names is None else names,
@@ -137,15 +141,22 @@ def label_table(top: TopK, truth: Any, train: Any = None, k: int = 5) -> LabelTa
     )
 
 
-def write_label_table(path: str | Path, top: TopK, truth: Any, train: Any = None, k: int = 5) -> None:
-    """Write `label_table` as tab-separated text in UTF-8 with a header; the file is written atomically.
+def count_predictions(
+    counter: LabelCounter, top: TopK, truth: sparse.csr_array, n_known: int, threshold: float | None = None
+) -> None:
+    """Add the predictions of some documents to the counts; a counter without k needs the threshold."""
+    from labelwise.metrics.block import DocumentBlock, block_rows
 
-    Columns: label, text, train (training documents), test, predicted, correct, precision, recall, f1.
-    """
-    table = label_table(top, truth, train, k)
-    with replacing(path) as file:
-        file.write("label\ttext\ttrain\ttest\tpredicted\tcorrect\tprecision\trecall\tf1\n")
-        file.writelines(table.lines())
+    def build_block(rows: tuple[int, int]) -> DocumentBlock:
+        return DocumentBlock(top, truth, rows, n_known=n_known, first=rows[0], threshold=threshold)
+
+    for block in run_stream(build_block, block_rows(0, len(top))):
+        counter.add(block)
+
+
+def write_label_table(path: str | Path, top: TopK, truth: Any, train: Any = None, k: int = 5) -> None:
+    """Write `label_table` to a file."""
+    label_table(top, truth, train, k).write(path)
 
 
 def _four_digits(fractions: np.ndarray) -> Iterator[str]:

@@ -190,11 +190,10 @@ def _value(line: _Scored, column: Column) -> float | None:
     results = line.results
     if results is None:
         return None
-    bytes_ = results.model.get("bytes")
     costs = {
         TIMES[0]: results.timings.get("fit"),
         TIMES[1]: results.timings.get("predict_documents_per_second"),
-        "model size": None if isinstance(bytes_, str) else bytes_,
+        "model size": results.model_bytes,
         "peak memory": results.memory.get("peak_bytes"),
     }
     return costs[column.quantity] if column.kind == "cost" else _group_values(results).get(column.quantity)

@@ -115,7 +115,7 @@ def report_values(run: Run) -> dict[str, Any]:
         "monitor": read_training_curves(run.metrics, ""),
         "inside": [chart for name, chart in charts.items() if name == "points" or name.startswith("attention-")],
         "examples": sections.example_cards(run.examples),
-        "label_table": sections.label_table(run.labels) if run.labels else None,
+        "label_table": sections.label_table(run.labels, results) if run.labels else None,
         "costs": sections.cost_table(results) if results else [],
         "about": sections.about_list(run),
         "config": sections.shown_config(run.config),

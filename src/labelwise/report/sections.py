@@ -53,7 +53,9 @@ def tiles(results: Results) -> list[dict[str, str]]:
     tiles = [{"name": f"{cut(name, 20)}, %", "value": percent(values[name])} for name in chosen]
     if (fit := results.timings.get("fit")) is not None:
         tiles.append({"name": "training", "value": duration(fit)})
-    if (amount := results.model.get("bytes")) is not None and not isinstance(amount, str):
+    if results.refit is not None and results.refit.seconds is not None:
+        tiles.append({"name": "training on all documents", "value": duration(results.refit.seconds)})
+    if (amount := results.model_bytes) is not None:
         tiles.append({"name": "model", "value": size(amount)})
     return tiles
 
@@ -225,8 +227,8 @@ def _widths(predicted: Sequence[PredictedLabel]) -> list[float]:
     return [0.0 if score is None else round(100 * (score - low) / reach, 1) for score in scores]
 
 
-def label_table(table: LabelTable) -> dict[str, Any]:
-    """Frequent and rare labels, without the columns that are empty."""
+def label_table(table: LabelTable, results: Results | None) -> dict[str, Any]:
+    """Frequent and rare labels, without the columns that are empty, and which predictions they count."""
     rows = [*table.frequent, *table.rare]
     kept = [index for index in range(len(table.columns)) if any(row[index] for row in rows)]
     columns = []
@@ -251,7 +253,8 @@ def label_table(table: LabelTable) -> dict[str, Any]:
 
     return {
         "columns": columns,
-        "caption": f"{number(table.n_rows)} labels; {LABELS} in the run folder contains all of them.",
+        "caption": f"{number(table.n_rows)} labels; {LABELS} in the run folder contains all of them."
+        + ("" if results is None else f" Predictions that count: {results.label_counts}."),
         "frequent": [shown(row) for row in table.frequent],
         "rare": [shown(row) for row in table.rare],
     }
@@ -271,6 +274,8 @@ def _with_commas(cell: str) -> str:
 def cost_table(results: Results) -> list[dict[str, Any]]:
     """Times with their fraction of the total, then memory and size."""
     spans = {key: value for key, value in results.timings.items() if value is not None and "per_second" not in key}
+    if results.refit is not None and results.refit.seconds is not None:
+        spans["refit (training on all documents)"] = results.refit.seconds
     total = sum(spans.values()) or 1.0
     rows: list[dict[str, Any]] = [
         {"name": cut(words(key), 60), "value": duration(value), "width": round(100 * value / total, 1)}
@@ -284,7 +289,7 @@ def cost_table(results: Results) -> list[dict[str, Any]]:
         add("documents per second at prediction", number(round(rate)))
     for key, value in results.memory.items():
         add("peak memory" if key == "peak_bytes" else cut(words(key), 60), size(value))
-    for key, value in results.model.items():
+    for key, value in results.saved_model.items():
         if key == "bytes" and not isinstance(value, str):
             add("model on disk", size(value))
         else:

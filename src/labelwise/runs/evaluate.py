@@ -21,14 +21,17 @@ from labelwise.methods.predictions import MOST_LABELS, best_and_reaching
 from labelwise.methods.training_documents import Overlap
 from labelwise.metrics.evaluate import Evaluation, check_truth
 from labelwise.metrics.names import default_metrics
-from labelwise.metrics.per_label import write_label_table
+from labelwise.metrics.per_label import LabelTable, count_predictions
 from labelwise.metrics.streaming import Evaluator
+from labelwise.metrics.thresholded import LabelCounter
 from labelwise.runs.config import EvaluateSection
 from labelwise.runs.stopwatch import stopwatch
 from labelwise.time_budget import NO_LIMIT, TimeBudget
 from labelwise.topk import NO_LABEL, TopK
 
 MAX_EXAMPLE_CHARACTERS = 600
+LABEL_TABLE_K = 5
+"""Best labels per document that labels.tsv counts if there is no threshold."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,11 @@ class ModelEvaluation:
     """Whether a time budget has ended the prediction before all documents were done."""
 
     @property
+    def label_counts(self) -> files.LabelCounts:
+        """Which predictions labels.tsv counts."""
+        return _label_counts(self.threshold, self.top.k)
+
+    @property
     def evaluated(self) -> str:
         """How many documents were evaluated, and of how many."""
         return counted(len(self.test), self.available)
@@ -94,7 +102,7 @@ def evaluate_model(
     `evaluate.limit`.
 
     F1 without @k uses the section's threshold, or the calibrated threshold of the model if none is given; it counts
-    all labels that reach it, unless the section has a k.
+    all labels that reach it, unless the section has a k. So does labels.tsv; without a threshold it counts the best 5.
     """
     threshold = model.threshold_ if section.threshold is None else section.threshold
     section.check_threshold(calibrated=threshold is not None)
@@ -110,6 +118,7 @@ def evaluate_model(
     test = _aligned(model, test)
     counts = np.zeros(test.n_labels, np.int64)
     counts[: len(model.label_counts_)] = model.label_counts_
+    per_label = None if folder is None else LabelCounter(test.n_labels, _label_counts(threshold, k).k)
 
     def judge(judged: Method) -> tuple[TopK, Evaluation, dict[str, float]]:
         evaluator = Evaluator(
@@ -130,6 +139,8 @@ def evaluate_model(
             top = known if judged is model and known is not None else _predicted(judged, part, k, reaching)
             with stopwatch() as evaluating:
                 evaluator.update(top, part.labels)
+                if judged is model and per_label is not None:
+                    count_predictions(per_label, top, part.labels, n_known, threshold)
             spent += evaluating.seconds
             return top.head(k)
 
@@ -145,14 +156,21 @@ def evaluate_model(
 
     top, evaluation, seconds = judge(model)
     seconds["predict"] += waiting.seconds
-    if folder is not None:
-        write_label_table(folder / files.LABELS, top, test, train=counts, k=min(5, top.k))
+    if folder is not None and per_label is not None:
+        occurrences = np.bincount(test.labels.indices, minlength=test.n_labels)
+        LabelTable(
+            test.label_names, test.label_texts, counts, occurrences, per_label.predicted, per_label.correct, per_label.k
+        ).write(folder / files.LABELS)
         write_examples(folder / files.EXAMPLES, top, test, counts, section.examples)
     unknown = UnknownLabels.count(n_known, test)
     overlap = None if model.trained_on_ is None else model.trained_on_.overlap(test, model.input_)
     return ModelEvaluation(
         test, top, available, evaluation, seconds, threshold, unknown, overlap, lambda other: judge(other)[1], limited
     )
+
+
+def _label_counts(threshold: float | None, k: int) -> files.LabelCounts:
+    return files.LabelCounts(threshold=threshold, k=min(LABEL_TABLE_K, k) if threshold is None else None)
 
 
 def sample(test: Dataset, limit: int | None) -> Dataset:

@@ -245,6 +245,7 @@ def _evaluate(
         "n_seen": None if measured.overlap is None else measured.overlap.seen,
         "remarks": remarks,
         "threshold": measured.threshold,
+        "label_counts": measured.label_counts.model_dump(),
         "evaluation": measured.evaluation.to_dict(),
         "timings": {**seconds, "predict_documents_per_second": len(measured.test) / max(seconds["predict"], 1e-9)},
         "memory": {"peak_bytes": _peak_bytes(run)},
