@@ -56,7 +56,7 @@ def test_a_corrected_typo_starts_over_and_is_in_the_log(books):
 
 
 @pytest.mark.parametrize(
-    "wrong", ["label_column=nothing", "text_column=titel", "label_names=nowhere.tsv", "encoding=klingon"]
+    "wrong", ["label_column=nothing", "text_column=name", "label_names=nowhere.tsv", "encoding=klingon"]
 )
 def test_data_that_cannot_be_read_leaves_no_folder(books, wrong):
     before = sorted(books.rglob("*"))
