@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "AttentionXML": "labelwise.methods.attention_xml",
     "BiGRU": "labelwise.methods.bigru",
+    "Blocks": "labelwise.data.blocks",
     "Dataset": "labelwise.data.dataset",
     "LinearFlat": "labelwise.methods.linear_flat",
     "LinearTree": "labelwise.methods.linear_tree",
@@ -36,6 +37,7 @@ _MODULES = {
 __all__ = ["__version__", *_MODULES]
 
 if TYPE_CHECKING:
+    from labelwise.data.blocks import Blocks as Blocks
     from labelwise.data.catalogue import dataset as dataset
     from labelwise.data.concat import concat as concat
     from labelwise.data.dataset import Dataset as Dataset

@@ -184,3 +184,27 @@ def test_data_sets_take_lists_of_labels():
     ):
         with pytest.raises(DataError, match=message):
             lw.Dataset(texts=["x"], **given)
+
+
+def test_parameters_changed_after_fitting_do_not_change_what_is_saved(tmp_path):
+    """As in memory: they take effect in the next fit, except those that predictions read."""
+    texts = [f"word{i % 5} other{i % 7}" for i in range(60)]
+    labels = [[f"l{i % 5}"] for i in range(60)]
+    model = lw.LinearTree(trees=1, leaf_size=2).fit(texts, labels)
+    expected = model.predict(texts, k=3)
+    model.set_params(tfidf__norm=None, tfidf__lowercase=False, solver__bias=0.0, beam=7)
+    model.save(tmp_path / "model")
+    loaded = lw.load(tmp_path / "model")
+    assert loaded.predict(texts, k=3).labels == expected.labels
+    assert np.array_equal(loaded.predict(texts, k=3).scores, expected.scores)
+    assert loaded.config.beam == 7
+    assert loaded.config.tfidf.norm == "l2"
+
+
+def test_a_matrix_of_minus_one_and_one_is_refused():
+    features, wrong = np.eye(4, dtype=np.float32), 2 * np.eye(4) - 1
+    with pytest.raises(DataError, match="give 1 for a label that a document has, 0 otherwise"):
+        lw.LinearFlat().fit(features, wrong)
+    top = lw.LinearFlat().fit(features, np.eye(4)).predict(features, k=1)
+    with pytest.raises(DataError, match="negative values"):
+        lw.evaluate(top, wrong)

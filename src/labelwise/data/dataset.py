@@ -79,7 +79,7 @@ class Dataset:
         if not sparse.issparse(labels) and not isinstance(labels, np.ndarray):
             labels, names = self._from_lists()
             set_field(self, "label_names", names)
-        labels = canonical_csr(labels, "labels")
+        labels = canonical_labels(labels, self.name)
         set_field(self, "labels", labels)
         names = (
             _numbered_names(labels.shape[1], self.name) if self.label_names is None else Strings.of(self.label_names)
@@ -281,6 +281,13 @@ def canonical_csr(given: Any, what: str) -> sparse.csr_array:
     if not np.isfinite(csr.data).all():
         raise DataError(f"{what} contain NaN or infinity; only finite numbers are accepted")
     return csr
+
+
+def canonical_labels(given: Any, what: str) -> sparse.csr_array:
+    """Labels as canonical CSR; an array of -1 and 1 is refused, because every stored value is a label."""
+    if isinstance(given, np.ndarray) and given.dtype.kind in "if" and (given < 0).any():
+        raise DataError(f"{what}: labels have negative values; give 1 for a label that a document has, 0 otherwise")
+    return canonical_csr(given, "labels")
 
 
 def check_compressed(matrix: Any, what: str) -> None:

@@ -77,6 +77,7 @@ class Method(Estimator, Capabilities):
     trained_on_: TrainingDocuments | None = None
     feature_width_: FeatureWidth | None
     input_: str
+    fitted_config_: Any
     calibration_: Calibration | None = None
     card_: Card
     _loaded_from: Path | None = None
@@ -123,6 +124,7 @@ class Method(Estimator, Capabilities):
         with limited_time(context or FitContext(), self.time_budget) as timed:
             self._fit(dataset, kind, held_out, timed)
         self.calibration_, self._loaded_from = None, None
+        self.fitted_config_ = self.config
         self.input_ = kind
         self.feature_width_ = width
         self.label_names_ = dataset.label_names
@@ -325,8 +327,10 @@ class Method(Estimator, Capabilities):
         labels = ModelLabels(self.label_names_, self.label_texts_, self.label_counts_)
         if self.calibration_ is None:
             self.card_ = self.card_.model_copy(update={"calibration": None})
+        now = {field: getattr(self.config, field) for field in self.changeable}  # others take effect in the next fit
+        config = self.fitted_config_.model_copy(update=now)
         model = SavedModel(
-            self.config, labels, self.input_, self.n_documents_, self.feature_width_, self._state(),
+            config, labels, self.input_, self.n_documents_, self.feature_width_, self._state(),
             self.calibration_, self.trained_on_, self.card_,
         )  # fmt: skip
         write_model(self.name, model, path, force)
@@ -342,7 +346,7 @@ class Method(Estimator, Capabilities):
     def _from_folder(cls, folder: store.Folder) -> Self:
         model = cls()
         saved = read_model(folder, cls.Config, cls.inputs)
-        model.config = saved.config
+        model.config = model.fitted_config_ = saved.config
         model._params = {key: getattr(saved.config, key) for key in cls.Config.model_fields}
         labels = saved.labels
         model.label_names_, model.label_texts_, model.label_counts_ = labels.names, labels.texts, labels.counts

@@ -32,6 +32,8 @@ class Capabilities:
     name: ClassVar[str]
     card_: Card
 
+    changeable: ClassVar[tuple[str, ...]] = ()
+    """Parameters that predictions read each time, so that they may be changed after fitting."""
     needs: ClassVar[tuple[str, ...]] = ()
     """Packages that the method needs in addition to those of the core install."""
     good_for: ClassVar[str] = ""

@@ -55,6 +55,7 @@ class LinearMethod(TextFeatures, Method):
     inputs = ("features", "texts")
     chooses_labels = True
     explains = True
+    changeable = ("post_processor",)
     learns_more = True
     shrinks = True
 
@@ -137,6 +138,8 @@ class LinearMethod(TextFeatures, Method):
             )
         given = {"precision": precision, "solver__threshold": threshold}
         smaller = copy.copy(self).set_params(**{key: value for key, value in given.items() if value is not None})
+        stored_now = {"precision": smaller.config.precision, "solver": smaller.config.solver}
+        smaller.fitted_config_ = self.fitted_config_.model_copy(update=stored_now)
         smaller.linear_ = self.linear_.shrunk(precision, threshold)
         return smaller
 

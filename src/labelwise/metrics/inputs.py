@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from labelwise.data.dataset import Dataset, canonical_csr
+from labelwise.data.dataset import Dataset, canonical_csr, canonical_labels
 from labelwise.errors import ConfigError, DataError
 from labelwise.strings import Strings
 from labelwise.topk import TopK
@@ -139,7 +139,7 @@ def _truth(top: TopK, truth: Any, names: Strings | None, at_least: int) -> Truth
         aligned = truth.align(names)
         return Truth(aligned.labels, len(names), aligned.label_names, aligned.label_texts)
     if sparse.issparse(truth) or isinstance(truth, np.ndarray):
-        labels = canonical_csr(truth, "truth")
+        labels = canonical_labels(truth, "truth")
         if names is not None and len(names) != labels.shape[1]:
             raise DataError(f"truth has {labels.shape[1]:,} columns but predictions have {len(names):,} label names")
         return Truth(labels, labels.shape[1], names)
