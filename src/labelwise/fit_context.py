@@ -39,13 +39,14 @@ class FitContext:
 
 
 @contextmanager
-def limited_time(context: FitContext, seconds: float | None) -> Iterator[FitContext]:
+def limited_time(context: FitContext, seconds: float | None, begin: float | None = None) -> Iterator[FitContext]:
     """The context of a `fit` that has so many seconds, including those of interrupted attempts.
 
-    The time spent is recorded in the folder of checkpoints until the fit is done.
+    It began at `begin` on the monotonic clock; None: now. The time spent is recorded in the folder of checkpoints until
+    the fit is done.
     """
     path = None if context.checkpoints is None else context.checkpoints / RECORD_FILE
-    budget = context.budget.limited(seconds, path)
+    budget = context.budget.limited(seconds, path, begin)
     own = budget.records[len(context.budget.records) :]
     if any(record.before for record in own):
         log.info("time budget: %s of %s were spent before", duration(sum(r.before for r in own)), duration(seconds))

@@ -90,6 +90,19 @@ def test_info_is_one_screen(place):
     assert about["use"] == "labelwise predict runs/judged documents.csv -o suggestions.csv --threshold auto"
 
 
+def test_scores_of_a_model_that_has_learned_since(place):
+    shutil.copytree(place / "runs" / "judged", place / "runs" / "learned")
+    (place / "new.csv").write_text(
+        "id,title,abstract,subjects\n1,A novel,of cats at sea,cats; ships\n2,An ode,to law,law\n"
+    )
+    labelwise("learn", "runs/learned", "new.csv", cwd=place)
+    note = "the model has changed since it was judged: learned 2 documents; new labels: 0 ("
+    assert note in " ".join(labelwise("info", "runs/learned", cwd=place).out.split())
+    assert note not in " ".join(labelwise("info", "runs/judged", cwd=place).out.split())
+    said = labelwise("compare", "runs/judged", "runs/learned", cwd=place)
+    assert (said.out + said.err).count(note) == 1
+
+
 def test_info_for_programs(place):
     about = json.loads(labelwise("info", "elsewhere/subjects", "--json", cwd=place).out)
     assert "run" not in about

@@ -257,12 +257,14 @@ def test_a_run_killed_in_its_refit_is_resumed(tmp_path, monkeypatch, where):
             labelwise(*command, cwd=tmp_path)
     before = json.loads((run / "results.json").read_text())
     assert (lw.load(run / "model").n_documents_ == 120) == (where == "record_refit")
+    assert "missing: refit" in labelwise("info", run).out
     done = labelwise(*command, cwd=tmp_path)
     assert "already evaluated" in done.err
     after = json.loads((run / "results.json").read_text())
     assert after["evaluation"] == before["evaluation"]
     assert after["refit"]["n_documents"] == lw.load(run / "model").n_documents_ == 120
     assert lw.load(run / "model").threshold_ is not None
+    assert "has changed" not in labelwise("info", run).out
 
 
 def test_a_model_of_all_documents_is_never_judged_on_them(tmp_path, monkeypatch):

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from labelwise import store
+from labelwise.methods.card import Card, write_card
+
 CONFIG = """\
 data:
   path: eurlex57k
@@ -240,6 +243,12 @@ def write_json(path: Path, value: object) -> None:
 
 def write_lines(path: Path, entries: list[dict]) -> None:
     path.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
+
+
+def write_card_of_model(run: Path, card: Card) -> None:
+    """Write a model folder that holds nothing but a card."""
+    with store.new_folder(run / "model", "model", {}, force=True) as folder:
+        write_card(card, folder)
 
 
 def changed_json(path: Path, **changes) -> None:

@@ -8,9 +8,10 @@ import subprocess
 import sys
 
 import pytest
-from made_up_run import changed_json, make_run, write_json, write_lines
+from made_up_run import changed_json, make_run, write_card_of_model, write_json, write_lines
 from reading_pages import Page, page_of
 
+from labelwise.methods.card import Card, Change
 from labelwise.metrics.groups import GroupRow
 from labelwise.metrics.propensity import Propensity
 from labelwise.metrics.result import Evaluation
@@ -62,6 +63,23 @@ def test_the_label_table_names_the_predictions_that_count(page, tmp_path):
     run = make_run(tmp_path / "run")
     changed_json(run / "results.json", label_counts={"threshold": 0.25, "k": None})
     assert "Predictions that count: labels that reach the threshold of 0.25" in page_of(run).text
+
+
+def test_true_labels_that_were_never_trained_are_counted_both_ways(page):
+    assert "163 distinct true labels (90 occurrences) never occur in the training documents." in page.text
+
+
+def test_a_model_that_has_changed_since_it_was_judged(tmp_path):
+    run = make_run(tmp_path / "run")
+    card = Card().with_change("trained on all documents", refit=True)
+    write_card_of_model(run, card)
+    assert "has changed" not in page_of(run).text
+    learned = tuple(Change(at="2026-03-04T05:06:07Z", what=f"learned {n} documents") for n in (100, 200, 300, 400))
+    write_card_of_model(run, card.model_copy(update={"changes": card.changes + learned}))
+    changes = ", ".join(f"learned {n} documents (2026-03-04)" for n in (200, 300, 400))
+    assert f"The model has changed since it was judged: {changes}, and 1 before." in page_of(run).text
+    (run / "model" / "manifest.json").write_text("{")
+    assert "Whether the model has changed since it was judged is not known" in page_of(run).text
 
 
 def test_sizes_and_times_of_a_refitted_run(tmp_path):

@@ -38,20 +38,20 @@ def config(tmp_path):
 def test_stages_have_their_parts(clock, tmp_path):
     times = RunTime(300.0, tmp_path / "time.json")
     clock.now += 20
-    assert times.for_fit(refit=False).remaining() == 280 - 66
+    assert times.for_fit(refit=False).remaining() == 280 - 70
     clock.now += 200
-    assert times.for_evaluation().remaining() == 80 - 13
-    assert times.for_calibration(has_test=True).remaining() == pytest.approx(67 / 3)
-    assert times.for_calibration(has_test=False).remaining() == pytest.approx(67)
+    assert times.for_evaluation().remaining() == 80 - 18
+    assert times.for_calibration(has_test=True).remaining() == pytest.approx(62 / 3)
+    assert times.for_calibration(has_test=False).remaining() == pytest.approx(62)
     assert (times.allows("report", 79.0), times.allows("report", 81.0)) == (True, False)
     times.interrupted()
     again = RunTime(300.0, tmp_path / "time.json")
     assert again.budget.remaining() == 80, "what was spent before is not given again"
     assert again.for_fit(refit=False).remaining() == 40, "never more than half is reserved"
     twice = RunTime(300.0, tmp_path / "other.json")
-    assert twice.for_fit(refit=True).remaining() == 117
-    clock.now += 117
-    assert twice.for_evaluation().remaining() == 183 - 13 - 117
+    assert twice.for_fit(refit=True).remaining() == 115
+    clock.now += 115
+    assert twice.for_evaluation().remaining() == 300 - 115 - 18 - 115
     unlimited = RunTime(None, tmp_path / "none.json")
     assert not unlimited.for_fit(refit=False).is_limited
     assert unlimited.allows("report", 1e9)
@@ -109,4 +109,4 @@ def test_a_run_that_was_stopped_does_not_get_its_time_again(clock, config, monke
 
     monkeypatch.setattr(lw.LinearTree, "_fit", noted)
     labelwise("train", config)
-    assert budgets == [100 - 30 - 26]
+    assert budgets == [100 - 30 - 30]

@@ -112,7 +112,7 @@ def test_what_needs_vectors_of_new_documents_is_refused(folder):
     with pytest.raises(ConfigError, match="cannot learn more documents"):
         model.learn(more)
     both = lw.Dataset(TRAIN.labels, TRAIN.label_names, texts=TRAIN.texts, features=vectors_of(TRAIN))
-    with pytest.raises(ConfigError, match="label_documents and vector_scale cannot be combined"):
+    with pytest.raises(ConfigError, match="label_documents cannot be used with vector_scale"):
         lw.LinearFlat(vector_scale=1.0, label_documents="texts").fit(both)
     tree = lw.LinearTree(vector_scale=1.0, trees=1).fit(both)
     assert lw.evaluate(tree.predict(both, k=1), both, "P@1")["P@1"] > 0.9

@@ -60,14 +60,14 @@ def test_a_time_budget_brings_the_mean_forward(monkeypatch, caplog):
             now[0] += 1.0
 
     settings = config(
-        epochs=1000, time_budget=9.5, averaging={"kind": "swa", "start": 0.4, "every": 2}, restore_best=False
+        epochs=1000, time_budget=10.5, averaging={"kind": "swa", "start": 0.4, "every": 2}, restore_best=False
     )
     fitting, clock = TinyFitting(settings), Clock()
     clock.module = fitting.module
     history = train(fitting, settings, context=FitContext(), callbacks=[clock])
     assert history.steps == 10
     assert "averaging" not in caplog.text
-    taken = [step for step in range(1, 11) if step % 2 == 0 and (step - 1) / 9.5 >= 0.4]
+    taken = [step for step in range(1, 11) if step % 2 == 0 and (step - 1) / 10.5 >= 0.4]
     for name, parameter in fitting.module.named_parameters():
         mean = torch.stack([clock.weights[step - 1][name] for step in taken]).mean(0)
         torch.testing.assert_close(parameter.detach(), mean, rtol=1e-5, atol=1e-6)

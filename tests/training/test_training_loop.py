@@ -138,7 +138,7 @@ def test_time_budget_ends_cleanly():
     clock = [0.0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("labelwise.training.loop.time.monotonic", lambda: clock[0])
-        _, history = fit(config(epochs=1000, time_budget=9.5), callbacks=[Slow()])
+        _, history = fit(config(epochs=1000, time_budget=10.5), callbacks=[Slow()])
     assert history.stopped == "time budget"
     assert history.steps == 10
     assert history.records[-1]["step"] == 10  # what was not validated yet is

@@ -51,6 +51,8 @@ def _run_rows(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "status", f"finished {_date(run['finished'])}: {done}"
         return
     last = f"; last stage: {run['last_stage']}" if run["last_stage"] else ""
+    if run["missing"]:
+        last = f"; missing: {', '.join(run['missing'])} (training on all documents)"
     yield "status", f"{run['status']}, started {_date(run['started'])}: {done}{last}"
     if run["error"]:
         yield "error", run["error"]
@@ -72,7 +74,8 @@ def _model_rows(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "changed", f"{_date(change.get('at'))}: {change['what']}"
     yield "size", _sizes(model)
     if "scores" in card:
-        yield "scores, %", _scores(card["scores"])
+        changed = model["changed_since_judged"]
+        yield "scores, %", _scores(card["scores"]) + (f"\n{changed}" if changed else "")
     if model["threshold"] is not None:
         yield "threshold", _threshold(model, card.get("calibration", {}))
     if "reading" in card and card["reading"].get("options"):

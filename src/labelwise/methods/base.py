@@ -8,6 +8,7 @@ the same for all. What only some methods can do is in `capabilities.py`.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -109,6 +110,7 @@ class Method(Estimator, Capabilities):
         context
             Where to keep checkpoints and log metrics; a run sets it.
         """
+        begin = time.monotonic()
         dataset = as_dataset(data, labels, self.inputs)
         if len(dataset) == 0:
             raise DataError(f"{dataset.name}: there are no documents to train on")
@@ -121,7 +123,8 @@ class Method(Estimator, Capabilities):
         if held_out is not None and held_out.features is not None and width is not None:
             held_out = replace(held_out, features=width.fitted(held_out.features, held_out.open_columns))
         self.__dict__.pop("label_names_", None)  # a failed fit must not leave the model looking fitted
-        with limited_time(context or FitContext(), self.time_budget) as timed:
+        with limited_time(context or FitContext(), self.time_budget, begin) as timed:
+            hashes = document_hashes(dataset, kind)
             self._fit(dataset, kind, held_out, timed)
         self.calibration_, self._loaded_from = None, None
         self.fitted_config_ = self.config
@@ -131,7 +134,6 @@ class Method(Estimator, Capabilities):
         self.label_texts_ = dataset.label_texts
         self.label_counts_ = dataset.label_counts()
         self.n_documents_ = len(dataset)
-        hashes = document_hashes(dataset, kind)
         self.trained_on_ = TrainingDocuments.of(dataset.labels, hashes if self.learns else hashes[:0])
         self.card_ = card_of(self, dataset, hashes)
         return self

@@ -52,8 +52,9 @@ def calibrate(
         chosen = dataset if rows is None else dataset.take(rows)
         return predict_in_blocks(lambda part: best(part, k), chosen, "calibrating")
 
-    n_labels = len(model.label_names_)
-    model.calibration_, report = calibrated(ranked, dataset, count, precision, None if k is not None else n_labels)
+    # further labels are ranked while there is time
+    most = None if k is not None or budget.expired() else len(model.label_names_)
+    model.calibration_, report = calibrated(ranked, dataset, count, precision, most)
     report = replace(report, n_available=available)
     if model.trained_on_ is not None:
         report = replace(report, n_seen=model.trained_on_.overlap(dataset, model.input_).seen)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 CARD_FILE = "card.json"
 MAX_BYTES = 1 << 20
 MAX_NAME = 200
+SHOWN_CHANGES = 3
 MAX_CHANGES = 1000
 """The last changes are kept: a model may learn every few minutes, and its card has to stay readable."""
 TABLES = {".csv", XLSX}
@@ -134,6 +135,8 @@ class Change(Record):
 
     at: AwareDatetime | None = None
     what: Text
+    refit: bool = False
+    """Whether it is the second training of a run, which the scores are meant for."""
 
 
 class Card(Record):
@@ -148,10 +151,24 @@ class Card(Record):
     """Versions of labelwise, Python and the packages that the method uses."""
     changes: tuple[Change, ...] = ()
 
-    def with_change(self, what: str) -> Card:
+    def with_change(self, what: str, refit: bool = False) -> Card:
         """The card with one more change, made now; the oldest are left out if there are many."""
-        changes = (*self.changes, Change(at=now(), what=what))[-MAX_CHANGES:]
+        changes = (*self.changes, Change(at=now(), what=what, refit=refit))[-MAX_CHANGES:]
         return self.model_copy(update={"changes": changes})
+
+    def note_on_changes(self, judged: datetime | None = None) -> str | None:
+        """A warning that scores are those of an earlier model; None if it has not changed since it was judged.
+
+        Without the time at which it was judged, every change but a refit is later.
+        """
+        later = [
+            f"{change.what} ({change.at:%Y-%m-%d})" if change.at else change.what
+            for change in self.changes
+            if not change.refit and (judged is None or change.at is None or change.at >= judged)
+        ]
+        more = [f"and {len(later) - SHOWN_CHANGES:,} before"] if len(later) > SHOWN_CHANGES else []
+        listed = ", ".join(later[-SHOWN_CHANGES:] + more)
+        return f"the model has changed since it was judged: {listed}" if later else None
 
 
 def card_of(method: Method, data: Dataset, hashes: np.ndarray) -> Card:

@@ -212,8 +212,6 @@ def training_documents(data: Dataset, kind: str, config: Any) -> Dataset:
     """The documents to train on: those given and, with `label_documents`, one per name of a label."""
     if config.label_documents is None:
         return data
-    if config.vector_scale is not None:
-        raise ConfigError("label_documents and vector_scale cannot be combined: names of labels have no vectors")
     if kind != "texts":
         raise ConfigError(f"label_documents: label names are texts, but {data.name} is read as {kind}")
     if config.label_documents == "texts":

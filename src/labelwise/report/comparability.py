@@ -20,6 +20,7 @@ def differences_of_runs(runs: Sequence[Run]) -> tuple[list[str], set[str]]:
     if without:
         notes.append(f"Without {RESULTS}, so not evaluated: {', '.join(without)}.")
     evaluated = [(name, run, run.results) for run, name in zip(runs, names, strict=True) if run.results is not None]
+    notes += [f"{name}: {cut(run.model_changes, 400)}." for name, run, _ in evaluated if run.model_changes]
     if _differ([run.test_set for _, run, _ in evaluated]):
         test_sets = "; ".join(
             f"{name}: {number(r.n_documents)} documents of {cut(run.test_set[1], 60) or 'unnamed data'}"

@@ -147,6 +147,7 @@ def _notes(run: Run) -> list[str]:
     notes = ["This run has not finished."] if run.state.status == "running" and run.results is None else []
     notes += [f"This run has failed: {cut(run.state.error, 600)}"] if run.state.status == "failed" else []
     notes += [f"{name} is missing: {_WHEN_MISSING[name]}." for name in run.missing]
+    notes += [_sentence(run.model_changes)] if run.model_changes else []
     notes += [_sentence(remark) for remark in (run.results.remarks if run.results else ())[:MAX_REMARKS]]
     return notes + list(run.notes)
 

@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.config import ConfigSource
-from labelwise.errors import DataError
+from labelwise.errors import DataError, ModelFormatError
+from labelwise.methods.card import read_card
 from labelwise.run_schema import (
     CONFIG,
     EXAMPLES,
     LABELS,
     MACHINE,
     METRICS,
+    MODEL,
     RESULTS,
     STATE,
     Example,
@@ -35,6 +37,7 @@ from labelwise.run_schema import (
     read_text,
     validate,
 )
+from labelwise.store import MANIFEST, Folder
 
 FILES = (CONFIG, STATE, METRICS, RESULTS, MACHINE, EXAMPLES, LABELS)
 
@@ -70,6 +73,8 @@ class Run:
     labels: LabelTable | None
     missing: tuple[str, ...]
     notes: tuple[str, ...]
+    model_changes: str | None
+    """A warning if the model has changed since the results were written."""
 
     @property
     def name(self) -> str:
@@ -123,7 +128,17 @@ def read_run(folder: str | Path) -> Run:
         labels=_labels(path / LABELS) if LABELS not in missing else None,
         missing=missing,
         notes=tuple(notes),
+        model_changes=None if RESULTS in missing else _model_changes(path / MODEL),
     )
+
+
+def _model_changes(folder: Path) -> str | None:
+    if not (folder / MANIFEST).is_file():
+        return None
+    try:
+        return read_card(Folder(folder, "model", verify=False)).note_on_changes()
+    except ModelFormatError as error:
+        return f"whether the model has changed since it was judged is not known: {error}"
 
 
 def _examples(path: Path) -> tuple[Example, ...]:

@@ -80,7 +80,11 @@ def score_table(results: Results) -> dict[str, Any]:
     if evaluation.n_without_labels:
         lines.append(f"{number(evaluation.n_without_labels)} documents without any true label are counted as zero.")
     if evaluation.n_unseen_labels:
-        lines.append(f"{number(evaluation.n_unseen_labels)} true labels never occur in the training documents.")
+        unseen = [group.occurrences for group in evaluation.groups if group.name == "unseen"]
+        times = f" ({number(unseen[0])} occurrences)" if unseen and unseen[0] is not None else ""
+        lines.append(
+            f"{number(evaluation.n_unseen_labels)} distinct true labels{times} never occur in the training documents."
+        )
     if evaluation.propensity:
         constants = ", ".join(f"{words(key)} {number(value)}" for key, value in evaluation.propensity.items())
         lines.append(f"Propensities: {constants}.")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from labelwise import run_schema as files
+from labelwise.config import ConfigSource
 from labelwise.errors import ConfigError
 from labelwise.methods.base import Method
 from labelwise.methods.card import read_card
@@ -47,6 +48,7 @@ def _describe_run(folder: Path) -> dict[str, Any]:
         "calibrated": (folder / files.CALIBRATION).exists(),
         "evaluated": (folder / files.RESULTS).exists(),
     }
+    lacks_refit = state.status != files.FINISHED and stages["evaluated"] and _lacks_refit(folder)
     records = files.read_metrics(folder / files.METRICS, damaged="skip")
     begun = [record["stage"] for record in records if isinstance(record.get("stage"), str)]
     return {
@@ -57,7 +59,16 @@ def _describe_run(folder: Path) -> dict[str, Any]:
         "finished": state.finished,
         "done": [stage for stage, done in stages.items() if done],
         "last_stage": begun[-1] if begun else None,
+        "missing": [files.REFIT] if lacks_refit else [],
     }
+
+
+def _lacks_refit(folder: Path) -> bool:
+    """Whether an evaluated run is to be refitted and has not been."""
+    config = folder / files.CONFIG
+    section = ConfigSource.from_file(config).values.get("run") if config.is_file() else None
+    wanted = isinstance(section, dict) and section.get("refit") is True
+    return wanted and files.read_json(folder / files.RESULTS, files.Results).refit is None
 
 
 def describe_model(path: Path) -> dict[str, Any]:
@@ -81,6 +92,7 @@ def describe_model(path: Path) -> dict[str, Any]:
         "can": [] if method is None else [what for name, what in ABILITIES.items() if getattr(method, name)],
         "bytes": {name: entry["bytes"] for name, entry in manifest["files"].items()},
         "state_bytes": _state_bytes(path),
+        "changed_since_judged": None if card.scores is None else card.note_on_changes(card.scores.at),
         "card": card.model_dump(mode="json", exclude_none=True),
     }
 

@@ -113,7 +113,12 @@ def evaluate_model(
     known: TopK | None = None
     with stopwatch() as waiting:
         if budget.is_limited:
-            rows, known = predict_in_time(lambda part: _predicted(model, part, k, reaching), test, "predicting", budget)
+            rows, known = predict_in_time(
+                lambda part: _predicted(model, part, k, None if budget.expired() else reaching),
+                test,
+                "predicting",
+                budget,
+            )
             limited, test = len(rows) < len(test), test.take(rows)
     test = _aligned(model, test)
     counts = np.zeros(test.n_labels, np.int64)

@@ -52,7 +52,8 @@ def carry_over(judged: Method, model: Method) -> None:
     model.calibration_ = judged.calibration_
     model.card_ = model.card_.model_copy(update=kept).with_change(
         f"trained on all {model.n_documents_:,} documents; scores and calibration are those of a model trained on "
-        f"{judged.n_documents_:,} of them"
+        f"{judged.n_documents_:,} of them",
+        refit=True,
     )
 
 

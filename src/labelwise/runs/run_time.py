@@ -13,9 +13,9 @@ from labelwise.time_budget import NO_LIMIT, TimeBudget
 
 log = logging.getLogger("labelwise")
 
-RESERVE, RESERVE_SECONDS = 0.2, 6.0
+RESERVE, RESERVE_SECONDS = 0.2, 10.0
 """Fraction of the budget, and seconds in addition, that training leaves for what follows; at most half of the rest."""
-TAIL, TAIL_SECONDS = 0.03, 4.0
+TAIL, TAIL_SECONDS = 0.04, 6.0
 """The same of predicting for metrics, tables and files."""
 CALIBRATION = 1 / 3
 """Fraction of the time for predicting that calibration may take, if there are test documents."""

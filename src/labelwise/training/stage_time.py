@@ -15,6 +15,8 @@ from labelwise.time_budget import TimeBudget
 
 STEPS = 8
 """Steps whose mean duration is expected of the next one."""
+LATE = 0.02
+"""Fraction of the time budget that the last step may end late."""
 RESERVE = 1.1
 """Time reserved for the last validation, as a multiple of the duration of the one before."""
 
@@ -53,7 +55,7 @@ class StageTime:
             self.round_seconds = math.inf
 
     def is_over(self, has_best: bool) -> bool:
-        """Whether the next step would end further from the deadline than the last one.
+        """Whether the next step is expected to end late: by half of it, or by some hundredths of the budget.
 
         With `has_best` time for the last round is reserved, which decides between those weights and the last ones; the
         next step must then end before it.
@@ -63,7 +65,7 @@ class StageTime:
         step, left = sum(self.durations) / max(len(self.durations), 1), self.budget.remaining()
         if has_best and self.round_seconds and math.isfinite(self.round_seconds):
             return left - RESERVE * self.round_seconds < step
-        return left <= 0 or left < step / 2
+        return left <= 0 or left < step - min(LATE * self.budget.seconds, step / 2)
 
     def has_time_for_round(self) -> bool:
         """Whether there is time for a round now and another at the end. The duration of the first is not known."""
