@@ -68,6 +68,10 @@ def test_against_one_run(runs):
     for run in table["runs"][1:]:
         assert run["differences"]["nDCG@5"]["interval"][0] > 0
     text = labelwise("compare", runs["good"], runs["poor"], "--against", runs["poor"]).out
+    better, worse = (line for line in text.splitlines() if "[+" in line or "[-" in line)
+    assert better.startswith("| good |")
+    assert "**+" in better
+    assert "**" not in worse  # popularity, which is worse
     assert "Difference to poor" in text
     assert "reference" in text
     assert "popularity" in text

@@ -250,7 +250,7 @@ def _difference_cells(metric: str, lines: Sequence[_Scored], paired: PairedScore
         if found is None:
             cells.append(Cell(None, percent(None), False))
         else:
-            cells.append(Cell(found.value, _difference_text(found), found.distinguishable, (found.low, found.high)))
+            cells.append(Cell(found.value, _difference_text(found), found.low > 0, (found.low, found.high)))
     return cells
 
 

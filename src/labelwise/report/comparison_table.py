@@ -105,7 +105,7 @@ class Comparison:
         if kind == "cost":
             return f"{meaning}; within {100 * (EQUAL_COST_RATIO - 1):.0f} % of the best counts as equal"
         if kind == "difference":
-            return "marks differences whose interval excludes zero"
+            return "marks runs that are better by a difference whose interval excludes zero"
         if kind == "score" and self.paired:
             return f"{meaning} and all runs that cannot be distinguished from it on these documents"
         return meaning
