@@ -109,7 +109,7 @@ def write_table(kept: dict) -> None:
         "# Time budgets",
         "",
         f"`benchmarks/time_budget.py` on eurlex57k (45,000 training documents), {datetime.date.today()}, "
-        f"{platform.machine()}, {os.cpu_count()} cores with other work beside. Seconds of wall time; "
+        f"{platform.machine()}, {os.cpu_count()} cores, shared with other work. Seconds of wall time; "
         "the ratio is that to the budget. P@1 and P@5 in per cent, on the documents in the last column. "
         "`fit`: the method's own time budget; `run`: `run.time_budget`, the whole process of `labelwise train`. "
         "A ratio far below 1 is a training that was done earlier.",
