@@ -286,7 +286,10 @@ def canonical_csr(given: Any, what: str) -> sparse.csr_array:
 def canonical_labels(given: Any, what: str) -> sparse.csr_array:
     """Labels as canonical CSR; an array of -1 and 1 is refused, because every stored value is a label."""
     if isinstance(given, np.ndarray) and given.dtype.kind in "if" and (given < 0).any():
-        raise DataError(f"{what}: labels have negative values; give 1 for a label that a document has, 0 otherwise")
+        raise DataError(
+            f"{what}: labels have negative values; give 1 for a label that a document has, 0 otherwise, or "
+            "relevances above 0"
+        )
     return canonical_csr(given, "labels")
 
 
