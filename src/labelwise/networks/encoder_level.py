@@ -32,21 +32,25 @@ class EncoderLevel(Level):
         Of all nodes, or of candidates.
     hinge
         Whether scores are margins, trained by a hinge loss; otherwise they are log-odds.
+    weighted
+        Whether the values of targets are weights of the loss of true nodes; otherwise the weight is 1.
     """
 
-    def __init__(self, encoder: Any, head: FlatHead | CandidateHead, hinge: bool) -> None:
+    def __init__(self, encoder: Any, head: FlatHead | CandidateHead, hinge: bool, weighted: bool) -> None:
         super().__init__()
         self.encoder: Any = encoder
-        self.head, self.hinge = head, hinge
+        self.head, self.hinge, self.weighted = head, hinge, weighted
 
     @classmethod
-    def new(cls, encoder: Any, n_nodes: int, loss: LossConfig, dropout: float, has_candidates: bool) -> EncoderLevel:
+    def new(
+        cls, encoder: Any, n_nodes: int, loss: LossConfig, weighted: bool, dropout: float, has_candidates: bool
+    ) -> EncoderLevel:
         """A level whose head has no weights yet."""
         if has_candidates:
             head: FlatHead | CandidateHead = CandidateHead(encoder.width, n_nodes, loss, dropout)
         else:
             head = FlatHead(encoder.width, n_nodes, HeadConfig(loss=loss, dropout=dropout))
-        return cls(encoder, head, "hinge" in loss.name)
+        return cls(encoder, head, "hinge" in loss.name, weighted)
 
     @property
     def n_nodes(self) -> int:
@@ -72,8 +76,10 @@ class EncoderLevel(Level):
         return ["head.weight", "head.bias"] if has_candidates else []
 
     def loss(self, inputs: Sequence[Tensor], targets: Tensor, candidates: Tensor | None) -> Tensor:
-        """The mean loss of a batch; values of `targets` are weights of true nodes."""
+        """The mean loss of a batch; `targets` is above 0 for true nodes."""
         vectors = self.encoder(*inputs)
+        if not self.weighted:
+            targets = (targets > 0).to(targets.dtype)
         if candidates is None:
             assert isinstance(self.head, FlatHead)
             nodes, documents = torch.nonzero(targets.T, as_tuple=True)

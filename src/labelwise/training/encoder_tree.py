@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +20,8 @@ from torch import nn
 from labelwise.codes.tree import LabelTree
 from labelwise.data.blocks import Blocks
 from labelwise.encoders.base import Vectors
-from labelwise.encoders.embed import encode_inputs, encode_some
+from labelwise.encoders.corpus import encode_corpus, encode_some_texts
+from labelwise.encoders.vector_cache import cache_folder
 from labelwise.finished import find_finished, fingerprint, keep_finished
 from labelwise.fit_context import FitContext
 from labelwise.heads.config import LossConfig
@@ -85,9 +87,9 @@ class EncoderTreeTraining(TreeTraining):
     """Vectors of the documents by the current encoder, for the level that is about to be trained."""
 
     @property
-    def weighted(self) -> bool:
-        """Whether targets count the labels below a node."""
-        return self.recipe.weighted
+    def counts_labels(self) -> bool:
+        """Targets count the labels below a node, for weights of losses and costs."""
+        return True
 
     def _settings(self, depth: int) -> TrainingConfig:
         return self.recipe.trainings[depth]
@@ -115,7 +117,7 @@ class EncoderTreeTraining(TreeTraining):
             return rows_of[name], rankings[name]
 
         ranked = []
-        settings = [min(self.beam, tree.sizes[depth - 1]), self.recipe.matcher, self.recipe.weighted]
+        settings = [min(self.beam, tree.sizes[depth - 1]), self.recipe.matcher]
         for part in documents:
             if part.name == "valid" and part.name not in rankings and budget.expired():
                 continue  # there will be no time to validate
@@ -131,10 +133,16 @@ class EncoderTreeTraining(TreeTraining):
         rows = {}
         for part in reversed(documents):
             own = budget.part(VALID_TIME) if part.name == "valid" else budget
-            rows[part.name], self._vectors[part.name] = encode_some(
-                level.encoder, part.inputs, "encoding", own, self.training.seed
-            )
+            rows[part.name], self._vectors[part.name] = encode_some_texts(
+                level.encoder, part.texts, folder=self._vector_folder, budget=own, seed=self.training.seed,
+                inputs=part.inputs,
+            )  # fmt: skip
         return rows
+
+    @property
+    def _vector_folder(self) -> Path | None:
+        """Where vectors of an encoder in training are kept, for an attempt that is interrupted while encoding."""
+        return None if self.context.checkpoints is None else self.context.checkpoints / "vectors"
 
     def _ranked(
         self, tree: LabelTree, depth: int, above: Any, encoded: dict[str, TreeDocuments], budget: TimeBudget
@@ -145,7 +153,7 @@ class EncoderTreeTraining(TreeTraining):
             features = {name: self.combine(part.features, self._vectors[name]) for name, part in encoded.items()}
             targets = encoded["train"].targets[:depth]
             return matched_nodes(tree, targets, features, count, self.training.seed, budget)
-        on_vectors = EncoderLevel(nn.Identity(), above.head, above.hinge)
+        on_vectors = EncoderLevel(nn.Identity(), above.head, above.hinge, above.weighted)
         ranked = {}
         for name, part in encoded.items():
             if name == "train" and self.recipe.matcher is None:
@@ -167,7 +175,9 @@ class EncoderTreeTraining(TreeTraining):
         context: FitContext,
     ) -> Level:
         recipe, seed = self.recipe, self.training.seed + depth
-        level = EncoderLevel.new(self.encoder, tree.sizes[depth], recipe.loss, recipe.dropout, has_candidates=depth > 0)
+        level = EncoderLevel.new(
+            self.encoder, tree.sizes[depth], recipe.loss, recipe.weighted, recipe.dropout, has_candidates=depth > 0
+        )
         level.initialise(data.targets, seed)
         how = recipe.first_bootstrap if above is None else recipe.bootstrap
         if how == "inherit" and above is not None:
@@ -200,13 +210,16 @@ class EncoderTreeTraining(TreeTraining):
             arrays = {} if held is None else held.tensors(HEAD_FILE)
             if {"weight", "bias"} <= arrays.keys():
                 return np.array(arrays["weight"]), np.array(arrays["bias"])
-        seed, targets, rows = self.training.seed + depth, data.targets, None
+        seed, targets = self.training.seed + depth, data.targets
         vectors = self._vectors.get("train")
         if vectors is None and depth == 0:  # nothing is encoded before the first level
-            rows, vectors = encode_some(level.encoder, documents.inputs, "encoding", budget, seed)
+            texts, folder_of_encoder = documents.texts, cache_folder(len(documents.inputs))
+            rows, vectors = encode_some_texts(
+                level.encoder, texts, folder=folder_of_encoder, budget=budget, seed=seed, inputs=documents.inputs
+            )
             targets = targets[rows]
         elif vectors is None:  # an earlier attempt has kept the ranking
-            vectors = encode_inputs(level.encoder, documents.inputs, "encoding")
+            vectors = encode_corpus(level.encoder, documents.texts, folder=self._vector_folder)
         head = linear_head(vectors, targets, data.parents, self.recipe.bootstrap_solver, weighted, seed, budget)
         if folder is not None:
             path = folder / f"{self.name}level{depth}-head"

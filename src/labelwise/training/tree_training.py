@@ -37,6 +37,7 @@ log = logging.getLogger("labelwise")
 RANKING_TIME, VALID_TIME = 0.25, 0.1
 """Fraction of a level's time budget that ranking the documents for it may take, and of that for held-out ones. Training
 on a document takes about three times as long as ranking it."""
+NO_TEXTS = Strings.of(())
 RANKING_KIND, RANKING_FILE = "ranking", "ranking.safetensors"
 
 
@@ -47,7 +48,7 @@ class TreeData:
     inputs: Inputs
     labels: Any
     """CSR [documents, labels]; labels unknown to the tree may follow at the end."""
-    texts: Strings | None = None
+    texts: Strings = NO_TEXTS
     features: Any = None
     """The texts, and CSR [documents, features], for trainings that need them next to the inputs."""
 
@@ -60,7 +61,7 @@ class TreeDocuments:
     inputs: Inputs
     targets: Sequence[Any]
     parents: Parents | None = None
-    texts: Strings | None = None
+    texts: Strings = NO_TEXTS
     features: Any = None
 
     def some(self, rows: np.ndarray, parents: Parents | None) -> TreeDocuments:
@@ -68,7 +69,8 @@ class TreeDocuments:
         if len(rows) == len(self.inputs):
             return replace(self, parents=parents)
         targets = [target[rows] for target in self.targets]
-        texts, features = (None if part is None else part[rows] for part in (self.texts, self.features))
+        texts = self.texts[rows] if len(self.texts) else self.texts
+        features = None if self.features is None else self.features[rows]
         return TreeDocuments(self.name, SomeInputs(self.inputs, rows), targets, parents, texts, features)
 
 
@@ -101,7 +103,7 @@ class TreeTraining:
         """Train the first levels of a tree, `count` of them."""
         documents = [
             TreeDocuments(name, data.inputs, level_targets(tree, data.labels, counts), None, data.texts, data.features)
-            for name, data, counts in (("train", train_on, self.weighted), ("valid", valid, False))
+            for name, data, counts in (("train", train_on, self.counts_labels), ("valid", valid, False))
             if data is not None
         ]
         levels: list[Level] = []
@@ -135,8 +137,8 @@ class TreeTraining:
     # --- what subclasses do differently ---
 
     @property
-    def weighted(self) -> bool:
-        """Whether targets count the labels below a node, as weights of the loss; otherwise true nodes have 1."""
+    def counts_labels(self) -> bool:
+        """Whether targets count the labels below a node; otherwise true nodes have 1."""
         return False
 
     def _settings(self, depth: int) -> TrainingConfig:
