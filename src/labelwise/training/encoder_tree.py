@@ -8,7 +8,6 @@ what is computed between two levels is kept as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from labelwise.data.blocks import Blocks
 from labelwise.encoders.base import Vectors
 from labelwise.encoders.corpus import encode_corpus, encode_some_texts
 from labelwise.encoders.vector_cache import cache_folder
+from labelwise.features.vector_scaling import VectorScaling
 from labelwise.finished import find_finished, fingerprint, keep_finished
 from labelwise.fit_context import FitContext
 from labelwise.heads.config import LossConfig
@@ -59,6 +59,8 @@ class LevelRecipe:
     matcher
         What ranks nodes for negatives: linear classifiers on words and vectors, the network itself, or None: only
         siblings of true nodes are negatives.
+    vector_scale
+        Norm of vectors next to words in these classifiers.
     trainings
         Settings of the loop for each level.
     """
@@ -70,19 +72,16 @@ class LevelRecipe:
     first_bootstrap: Bootstrap
     bootstrap_solver: SolverConfig
     matcher: Literal["linear", "network"] | None
+    vector_scale: float
     trainings: tuple[TrainingConfig, ...]
 
 
 @dataclass(frozen=True)
 class EncoderTreeTraining(TreeTraining):
-    """Trains an encoder through the levels of a tree.
-
-    `combine` makes the features of the linear matcher from words and vectors; TreeData has the words.
-    """
+    """Trains an encoder through the levels of a tree; TreeData has the texts and their TF-IDF."""
 
     encoder: Any
     recipe: LevelRecipe
-    combine: Callable[[Any, np.ndarray], Blocks]
     _vectors: dict[str, np.ndarray] = field(default_factory=dict)
     """Vectors of the documents by the current encoder, for the level that is about to be trained."""
 
@@ -150,7 +149,10 @@ class EncoderTreeTraining(TreeTraining):
         """The nodes of the level above that are ranked highest for each document."""
         count = min(self.beam, tree.sizes[depth - 1])
         if self.recipe.matcher == "linear":
-            features = {name: self.combine(part.features, self._vectors[name]) for name, part in encoded.items()}
+            scaling = VectorScaling.learn(self._vectors["train"], self.recipe.vector_scale)
+            features = {
+                name: Blocks(part.features, scaling.apply(self._vectors[name])) for name, part in encoded.items()
+            }
             targets = encoded["train"].targets[:depth]
             return matched_nodes(tree, targets, features, count, self.training.seed, budget)
         on_vectors = EncoderLevel(nn.Identity(), above.head, above.hinge, above.weighted)
