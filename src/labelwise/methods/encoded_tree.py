@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +19,7 @@ from pydantic import Field
 from labelwise.codes.label_path import LabelPath
 from labelwise.data.blocks import Blocks
 from labelwise.data.dataset import Dataset
+from labelwise.data.document_hash import text_hashes
 from labelwise.encoders.config import EncoderConfig
 from labelwise.encoders.encoder_files import encoder_source
 from labelwise.errors import check_installed, import_required
@@ -40,8 +41,32 @@ log = logging.getLogger("labelwise")
 
 ENCODING_TIME = 0.6
 """Maximum fraction of the time budget for encoding the training documents."""
+REMEMBERED = 4096
+"""Maximum number of texts whose vectors are remembered after a call."""
 DOCUMENT_VECTOR = "document vector"
 """Name of the vector's numbers in explanations, where they are one term."""
+
+
+@dataclass(frozen=True)
+class RecentVectors:
+    """The texts that were encoded last, so that the calls of one request (predict, explain) encode them once."""
+
+    hashes: np.ndarray
+    """Ascending."""
+    vectors: np.ndarray
+
+    @classmethod
+    def of(cls, hashes: np.ndarray, vectors: np.ndarray) -> RecentVectors:
+        """Remember texts, of which some may be equal."""
+        distinct, first = np.unique(hashes, return_index=True)
+        return cls(distinct, vectors[first])
+
+    def find(self, hashes: np.ndarray) -> np.ndarray | None:
+        """The vectors of these texts; None unless all are known."""
+        if not len(self.hashes):
+            return None
+        at = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
+        return self.vectors[at] if (self.hashes[at] == hashes).all() else None
 
 
 class EncodedTree(LinearTree):
@@ -70,6 +95,7 @@ class EncodedTree(LinearTree):
 
     encoder_: TransformerEncoder
     scaling_: VectorScaling
+    _recent: RecentVectors | None = None
 
     # --- fit ---
 
@@ -89,6 +115,7 @@ class EncodedTree(LinearTree):
         from labelwise.device import computing_device, torch_threads
 
         with torch_threads():
+            self._recent = None
             self.encoder_ = self._training_encoder(data, valid, context).to(computing_device()).eval()
         super()._fit(data, kind, valid, context)
 
@@ -107,12 +134,11 @@ class EncodedTree(LinearTree):
     def _training_vectors(self, texts: Strings, context: FitContext) -> np.ndarray:
         """Scaled vectors of the training texts; those that there is no time to encode have 0, as the mean has."""
         from labelwise.device import torch_threads
-        from labelwise.encoders.embed import encode_some
+        from labelwise.encoders.corpus import encode_some_texts
 
+        folder, budget = self._vector_folder(len(texts), context), context.budget.part(ENCODING_TIME)
         with torch_threads():
-            tokens = self.encoder_.tokenizer.encode(texts, self.encoder_.config)
-            budget = context.budget.part(ENCODING_TIME)
-            rows, vectors = encode_some(self.encoder_, tokens, "encoding", budget, self.config.seed)
+            rows, vectors = encode_some_texts(self.encoder_, texts, folder=folder, budget=budget, seed=self.config.seed)
         self.scaling_ = VectorScaling.learn(vectors, self.config.vector_scale)
         if len(rows) == len(texts):
             return self.scaling_.apply(vectors)
@@ -124,14 +150,25 @@ class EncodedTree(LinearTree):
         scaled[rows] = self.scaling_.apply(vectors)
         return scaled
 
+    def _vector_folder(self, count: int, context: FitContext) -> Path | None:
+        """Where the vectors of so many texts are kept, to resume and to use again."""
+        return None if context.checkpoints is None else context.checkpoints / "vectors"
+
     # --- predict ---
 
     def _encode(self, data: Documents) -> np.ndarray:
         from labelwise.device import torch_threads
-        from labelwise.encoders.embed import encode_texts
+        from labelwise.encoders.corpus import encode_corpus
 
-        with torch_threads():
-            return encode_texts(self.encoder_, data.texts or Strings.of(()))
+        texts = data.texts or Strings.of(())
+        hashes = text_hashes(texts)
+        vectors = None if self._recent is None else self._recent.find(hashes)
+        if vectors is None:
+            with torch_threads():
+                vectors = encode_corpus(self.encoder_, texts, folder=self._vector_folder(len(texts), FitContext()))
+            if len(texts) <= REMEMBERED:
+                self._recent = RecentVectors.of(hashes, vectors)
+        return vectors
 
     def _attention(self, data: Documents, tokens: int) -> list[AttentionMap]:
         from labelwise.device import torch_threads

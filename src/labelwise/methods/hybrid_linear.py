@@ -11,6 +11,7 @@ and the encoder is saved inside the model, which predicts from raw texts.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from pydantic import model_validator
@@ -43,3 +44,9 @@ class HybridLinear(EncodedTree):
         from labelwise.encoders.transformer import open_encoder
 
         return open_encoder(self.config.encoder, data.texts or Strings.of(()), self.config.seed).requires_grad_(False)
+
+    def _vector_folder(self, count: int, context: FitContext) -> Path | None:
+        from labelwise.encoders.vector_cache import cache_folder
+
+        shared = None if self.config.encoder.starts_random else cache_folder(count)
+        return super()._vector_folder(count, context) if shared is None else shared
