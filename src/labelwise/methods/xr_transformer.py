@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("labelwise")
 
 FINE_TUNING_TIME = 0.5
-"""Maximum fraction of the time budget for fine-tuning; of the rest, encoding and training the trees have their parts."""
+"""Maximum fraction of the time budget for fine-tuning; the rest is for encoding and for the trees."""
 MAX_VALID = 2000
 """Maximum number of documents held out from the training documents."""
 TREE_KIND, TREE_FILE = "preliminary tree", "tree.safetensors"

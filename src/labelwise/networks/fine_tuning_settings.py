@@ -36,8 +36,8 @@ class FineTuningConfig(Config):
     """Maximum number of labels per leaf cluster of the preliminary tree."""
     branching: Annotated[int, Field(ge=2)] = 16
     """Children per inner node of the preliminary tree."""
-    top_nodes: Annotated[int, Field(ge=2)] | None = None
-    """Maximum number of nodes of its top level; null is `branching`."""
+    top_nodes: Annotated[int, Field(ge=2)] = 128
+    """Maximum number of nodes of its top level."""
     keep_tree: bool = False
     """Rank with the preliminary tree; otherwise labels are clustered again, by words and vectors."""
     max_nodes: Annotated[int, Field(ge=2)] = 32_768

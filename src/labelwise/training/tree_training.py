@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,6 @@ log = logging.getLogger("labelwise")
 RANKING_TIME, VALID_TIME = 0.25, 0.1
 """Fraction of a level's time budget that ranking the documents for it may take, and of that for held-out ones. Training
 on a document takes about three times as long as ranking it."""
-NO_TEXTS = Strings.of(())
 RANKING_KIND, RANKING_FILE = "ranking", "ranking.safetensors"
 
 
@@ -48,7 +48,7 @@ class TreeData:
     inputs: Inputs
     labels: Any
     """CSR [documents, labels]; labels unknown to the tree may follow at the end."""
-    texts: Strings = NO_TEXTS
+    texts: Strings = field(default_factory=partial(Strings.of, ()))
     features: Any = None
     """The texts, and CSR [documents, features], for trainings that need them next to the inputs."""
 
@@ -61,7 +61,7 @@ class TreeDocuments:
     inputs: Inputs
     targets: Sequence[Any]
     parents: Parents | None = None
-    texts: Strings = NO_TEXTS
+    texts: Strings = field(default_factory=partial(Strings.of, ()))
     features: Any = None
 
     def some(self, rows: np.ndarray, parents: Parents | None) -> TreeDocuments:
