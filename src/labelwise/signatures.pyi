@@ -104,6 +104,8 @@ class HybridLinear(_HybridLinear):
     ----------
     tfidf
         How texts become features (not used when the data has features). Keys: analyzer, ngrams, stop_words, lemmas, lemmatizer, stemmer, min_df, max_df, max_features, sublinear, idf, norm, lowercase, hash_bits.
+    feature_norm
+        Scale the data's own features to unit L2 norm per document, when training and when predicting.
     vector_scale
         Norm of a document's vector, which is centred by the mean of the training documents; rows of TF-IDF have the norm 1.
     label_documents
@@ -149,6 +151,7 @@ class HybridLinear(_HybridLinear):
         self,
         *,
         tfidf: Mapping[str, Any] | TfidfConfig = ...,
+        feature_norm: Optional[Literal['l2']] = None,
         vector_scale: float = 1.0,
         label_documents: str | None = None,
         label_language: str | None = None,
