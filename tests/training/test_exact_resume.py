@@ -10,7 +10,7 @@ import torch
 from tiny_fitting import TinyFitting, _one_thread, same_weights, weights_of  # noqa: F401
 
 from common import Stop
-from killing import kill_soon_after
+from forking import kill_soon_after
 from labelwise.finished import fingerprint
 from labelwise.fit_context import FitContext
 from labelwise.networks.settings import TrainingConfig
