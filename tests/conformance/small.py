@@ -22,6 +22,7 @@ SMALL: dict[str, dict] = {
         "attention": "none",
         "training": WordTraining(epochs=4, steps=150, batch_size=16, optimiser=OptimiserConfig(name="adam", rate=0.02)),
     },
+    "hybrid_linear": {"encoder": EncoderConfig(model="tiny", max_length=32, pooling="mean"), "trees": 2},
     "mach": {
         "repetitions": 2,
         "buckets": 64,

@@ -126,7 +126,7 @@ def read_model(folder: store.Folder, config_class: type[Config], inputs: Sequenc
     """Read a model, checked against the manifest: both may be untrusted. `inputs` are those the method accepts."""
     manifest, config = folder.manifest, read_parameters(folder, config_class)
     labels = ModelLabels.read(folder, inputs)
-    both = manifest.get("input") == "texts" and getattr(config, "vector_scale", None) is not None
+    both = manifest.get("input") == "texts" and getattr(config, "reads_vectors", False)
     width = FeatureWidth.from_manifest(manifest, folder.path / store.MANIFEST, both)
     state = folder.tensors(STATE_FILE)
     if folder.verify:
