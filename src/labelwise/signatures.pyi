@@ -106,6 +106,8 @@ class HybridLinear(_HybridLinear):
     ----------
     tfidf
         How texts become features (not used when the data has features). Keys: analyzer, ngrams, stop_words, lemmas, lemmatizer, stemmer, min_df, max_df, max_features, sublinear, idf, norm, lowercase, hash_bits.
+    feature_norm
+        Scale the data's own features to unit L2 norm per document, when training and when predicting.
     vector_scale
         Norm of a document's vector, which is centred by the mean of the training documents; rows of TF-IDF have the norm 1.
     label_documents
@@ -151,6 +153,7 @@ class HybridLinear(_HybridLinear):
         self,
         *,
         tfidf: Mapping[str, Any] | TfidfConfig = ...,
+        feature_norm: Optional[Literal['l2']] = None,
         vector_scale: float = 1.0,
         label_documents: str | None = None,
         label_language: str | None = None,
@@ -180,6 +183,8 @@ class LinearFlat(_LinearFlat):
     ----------
     tfidf
         How texts become features (not used when the data has features). Keys: analyzer, ngrams, stop_words, lemmas, lemmatizer, stemmer, min_df, max_df, max_features, sublinear, idf, norm, lowercase, hash_bits.
+    feature_norm
+        Scale the data's own features to unit L2 norm per document, when training and when predicting.
     vector_scale
         Read the data's dense vectors next to TF-IDF of its texts, multiplied by this; null: one of both.
     label_documents
@@ -205,6 +210,7 @@ class LinearFlat(_LinearFlat):
         self,
         *,
         tfidf: Mapping[str, Any] | TfidfConfig = ...,
+        feature_norm: Optional[Literal['l2']] = None,
         vector_scale: float | None = None,
         label_documents: str | None = None,
         label_language: str | None = None,
@@ -224,6 +230,8 @@ class LinearTree(_LinearTree):
     ----------
     tfidf
         How texts become features (not used when the data has features). Keys: analyzer, ngrams, stop_words, lemmas, lemmatizer, stemmer, min_df, max_df, max_features, sublinear, idf, norm, lowercase, hash_bits.
+    feature_norm
+        Scale the data's own features to unit L2 norm per document, when training and when predicting.
     vector_scale
         Read the data's dense vectors next to TF-IDF of its texts, multiplied by this; null: one of both.
     label_documents
@@ -267,6 +275,7 @@ class LinearTree(_LinearTree):
         self,
         *,
         tfidf: Mapping[str, Any] | TfidfConfig = ...,
+        feature_norm: Optional[Literal['l2']] = None,
         vector_scale: float | None = None,
         label_documents: str | None = None,
         label_language: str | None = None,
@@ -387,6 +396,8 @@ class XRTransformer(_XRTransformer):
     ----------
     tfidf
         How texts become features (not used when the data has features). Keys: analyzer, ngrams, stop_words, lemmas, lemmatizer, stemmer, min_df, max_df, max_features, sublinear, idf, norm, lowercase, hash_bits.
+    feature_norm
+        Scale the data's own features to unit L2 norm per document, when training and when predicting.
     vector_scale
         Norm of a document's vector, which is centred by the mean of the training documents; rows of TF-IDF have the norm 1.
     label_documents
@@ -434,6 +445,7 @@ class XRTransformer(_XRTransformer):
         self,
         *,
         tfidf: Mapping[str, Any] | TfidfConfig = ...,
+        feature_norm: Optional[Literal['l2']] = None,
         vector_scale: float = 1.0,
         label_documents: str | None = None,
         label_language: str | None = None,

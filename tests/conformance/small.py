@@ -48,3 +48,11 @@ SMALL: dict[str, dict] = {
         ),
     },
 }
+
+
+def small_and_short(name: str) -> dict:
+    """For tests that need a trained model and not what it has learned."""
+    settings = dict(SMALL.get(name, {}))
+    if "training" in settings:
+        settings["training"] = settings["training"].model_copy(update={"epochs": 1, "steps": 2})
+    return settings
