@@ -22,6 +22,12 @@ SMALL: dict[str, dict] = {
         "attention": "none",
         "training": WordTraining(epochs=4, steps=150, batch_size=16, optimiser=OptimiserConfig(name="adam", rate=0.02)),
     },
+    "ensemble": {
+        "members": [
+            {"method": "linear_tree", "trees": 1},
+            {"method": "linear_tree", "trees": 1, "post_processor": "sigmoid", "seed": 1},
+        ],
+    },
     "mach": {
         "repetitions": 2,
         "buckets": 64,
