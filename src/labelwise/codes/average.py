@@ -66,7 +66,8 @@ def side_by_side(tops: Sequence[TopK]) -> Candidates:
     models = np.repeat(np.arange(len(tops)), [top.k for top in tops])
     ranks = np.concatenate([np.arange(top.k) for top in tops])
     last = np.iinfo(np.int64).max
-    keys = np.where(ids == NO_LABEL, last, ids).astype(np.int64)
+    keys = ids.astype(np.int64)
+    keys[ids == NO_LABEL] = last
     order = np.argsort(keys, axis=1, kind="stable")
     keys = np.take_along_axis(keys, order, 1)
     filled = keys != last

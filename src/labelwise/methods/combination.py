@@ -67,7 +67,8 @@ class Combination:
         if self.rule == "softmax_average":
             ranked = candidates.ranks != MISSING
             powers = np.exp(scores - scores.max(1, keepdims=True))
-            return powers / np.maximum(np.where(ranked, powers, 0.0).sum(1, keepdims=True), 1e-300)
+            sums = np.where(ranked, powers, 0.0).sum(1, keepdims=True)
+            return np.divide(powers, sums, out=np.zeros_like(powers), where=sums > 0)
         return scores
 
     def _probabilities(self, scores: np.ndarray) -> np.ndarray:
