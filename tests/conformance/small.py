@@ -28,6 +28,7 @@ SMALL: dict[str, dict] = {
             {"method": "linear_tree", "trees": 1, "post_processor": "sigmoid", "seed": 1},
         ],
     },
+    "hybrid_linear": {"encoder": EncoderConfig(model="tiny", max_length=32, pooling="mean"), "trees": 2},
     "mach": {
         "repetitions": 2,
         "buckets": 64,
@@ -41,3 +42,11 @@ SMALL: dict[str, dict] = {
         ),
     },
 }
+
+
+def small_and_short(name: str) -> dict:
+    """For tests that need a trained model and not what it has learned."""
+    settings = dict(SMALL.get(name, {}))
+    if "training" in settings:
+        settings["training"] = settings["training"].model_copy(update={"epochs": 1, "steps": 2})
+    return settings

@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from labelwise.codes.label_path import LabelPath
+from labelwise.config import Config as BaseConfig
 from labelwise.data.blocks import Blocks
 from labelwise.data.dataset import Dataset
 from labelwise.data.label_documents import with_label_documents
@@ -22,6 +23,7 @@ from labelwise.features.rows import FeatureRows
 from labelwise.features.tfidf import Tfidf
 from labelwise.features.word_analysis import WordAnalysis
 from labelwise.finished import fingerprint
+from labelwise.fit_context import FitContext
 from labelwise.linear.beam import POST_PROCESSORS
 from labelwise.linear.memory_estimate import Memory as Memory
 from labelwise.linear.retraining import retraining_reasons
@@ -44,6 +46,15 @@ PostProcessor = Literal[tuple(POST_PROCESSORS)]  # type: ignore[valid-type]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 VectorScale = Annotated[float, Field(gt=0, le=1e6)] | None
 TimeLimit = Annotated[Annotated[float, Field(gt=0)] | None, Decides.END]
+
+
+class LinearConfig(BaseConfig):
+    """Base of the parameters of linear methods."""
+
+    @property
+    def reads_vectors(self) -> bool:
+        """Whether documents are texts with dense features next to them."""
+        return getattr(self, "vector_scale", None) is not None
 
 
 class LinearMethod(TextFeatures, Method):
@@ -144,7 +155,7 @@ class LinearMethod(TextFeatures, Method):
         return smaller
 
     def _reads_vectors(self) -> bool:
-        return self.config.vector_scale is not None
+        return self.config.reads_vectors
 
     def _kind_of(self, dataset: Dataset) -> str:
         if not self._reads_vectors():
@@ -156,7 +167,7 @@ class LinearMethod(TextFeatures, Method):
             )
         return "texts"
 
-    def training_features(self, data: Dataset, kind: str) -> tuple[OrderedFeatures, Any]:
+    def training_features(self, data: Dataset, kind: str, context: FitContext) -> tuple[OrderedFeatures, Any]:
         """Training features renumbered by frequency, and those that describe labels when they are clustered.
 
         Features are those given, or those of TF-IDF, which is fitted here, with dense ones next to them if wanted.
@@ -224,7 +235,7 @@ def training_documents(data: Dataset, kind: str, config: Any) -> Dataset:
 
 def check_label_documents(config: Any, *files: str) -> None:
     """Refuse label names as documents next to vectors, and a language without a vocabulary file it could apply to."""
-    if config.label_documents is not None and config.vector_scale is not None:
+    if config.label_documents is not None and config.reads_vectors:
         raise ValueError("label names have no vectors, so label_documents cannot be used with vector_scale")
     if config.label_language is not None and all(getattr(config, name) in (None, "texts") for name in files):
         raise ValueError(f"label_language chooses names of a vocabulary; it needs a file in {' or '.join(files)}")

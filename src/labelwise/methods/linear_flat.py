@@ -14,7 +14,6 @@ from __future__ import annotations
 from pydantic import model_validator
 
 from labelwise.codes.tree import LabelTree
-from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.features.tfidf import LINEAR_TFIDF, TfidfConfig
 from labelwise.fit_context import FitContext
@@ -22,6 +21,7 @@ from labelwise.linear.level_trainer import SolverConfig
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.linear_base import (
     LabelDocuments,
+    LinearConfig,
     LinearMethod,
     Memory,
     PostProcessor,
@@ -43,7 +43,7 @@ class LinearFlat(LinearMethod):
     good_for = "up to some ten thousand labels, the best accuracy on a CPU"
     speed = "minutes on a CPU"
 
-    class Config(BaseConfig):
+    class Config(LinearConfig):
         """Parameters."""
 
         tfidf: TfidfConfig = LINEAR_TFIDF
@@ -79,7 +79,7 @@ class LinearFlat(LinearMethod):
         data = training_documents(data, kind, self.config)
         if self.config.relevance:
             check_relevance(data)
-        features, _ = self.training_features(data, kind)
+        features, _ = self.training_features(data, kind, context)
         settings = self.training_settings
         with finished_work(self, context.checkpoints, features.rows, data.labels, {}) as shards:
             tree = LabelTree.flat(data.n_labels)

@@ -21,7 +21,6 @@ from pydantic import Field, model_validator
 
 from labelwise.codes.hierarchy import hierarchy_of_labels
 from labelwise.codes.tree import LabelTree
-from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.features.label_features import pifa
 from labelwise.features.tfidf import LINEAR_TFIDF, TfidfConfig
@@ -34,6 +33,7 @@ from labelwise.linear.trees import LinearTrees
 from labelwise.methods.given_negatives import read_negatives
 from labelwise.methods.linear_base import (
     LabelDocuments,
+    LinearConfig,
     LinearMethod,
     Memory,
     PostProcessor,
@@ -57,7 +57,7 @@ class LinearTree(LinearMethod):
     good_for = "anything first: long texts, thousands to millions of labels, no GPU"
     speed = "seconds to minutes on a CPU"
 
-    class Config(BaseConfig):
+    class Config(LinearConfig):
         """Parameters."""
 
         tfidf: TfidfConfig = LINEAR_TFIDF
@@ -133,7 +133,7 @@ class LinearTree(LinearMethod):
             given |= csr_to_tensors("negatives", own_negatives)
         if kind == "texts":
             compile_ahead(["search", "words", "solver"], config.precision)
-        features, describing = self.training_features(data, kind)
+        features, describing = self.training_features(data, kind, context)
         settings = self.training_settings
         with finished_work(self, context.checkpoints, features.rows, data.labels, given) as shards:
             if own_tree is not None:

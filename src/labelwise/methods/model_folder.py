@@ -155,7 +155,7 @@ def read_model(folder: store.Folder, config_class: type[Config], inputs: Sequenc
     manifest, config = folder.manifest, read_parameters(folder, config_class)
     labels = ModelLabels.read(folder, inputs)
     both = manifest.get("input") == "texts" and (
-        getattr(config, "vector_scale", None) is not None
+        getattr(config, "reads_vectors", False)
         or (manifest.get("members") is not None and manifest.get("n_features") is not None)
     )
     width = FeatureWidth.from_manifest(manifest, folder.file(store.MANIFEST), both)
