@@ -134,6 +134,8 @@ class HybridLinear(_HybridLinear):
     ----------
     tfidf
         How texts become features (not used when the data has features). Keys: analyzer, ngrams, stop_words, lemmas, lemmatizer, stemmer, min_df, max_df, max_features, sublinear, idf, norm, lowercase, hash_bits.
+    feature_norm
+        Scale the data's own features to unit L2 norm per document, when training and when predicting.
     vector_scale
         Norm of a document's vector, which is centred by the mean of the training documents; rows of TF-IDF have the norm 1.
     label_documents
@@ -179,6 +181,7 @@ class HybridLinear(_HybridLinear):
         self,
         *,
         tfidf: Mapping[str, Any] | TfidfConfig = ...,
+        feature_norm: Optional[Literal['l2']] = None,
         vector_scale: float = 1.0,
         label_documents: str | None = None,
         label_language: str | None = None,
@@ -208,6 +211,8 @@ class LinearFlat(_LinearFlat):
     ----------
     tfidf
         How texts become features (not used when the data has features). Keys: analyzer, ngrams, stop_words, lemmas, lemmatizer, stemmer, min_df, max_df, max_features, sublinear, idf, norm, lowercase, hash_bits.
+    feature_norm
+        Scale the data's own features to unit L2 norm per document, when training and when predicting.
     vector_scale
         Read the data's dense vectors next to TF-IDF of its texts, multiplied by this; null: one of both.
     label_documents
@@ -233,6 +238,7 @@ class LinearFlat(_LinearFlat):
         self,
         *,
         tfidf: Mapping[str, Any] | TfidfConfig = ...,
+        feature_norm: Optional[Literal['l2']] = None,
         vector_scale: float | None = None,
         label_documents: str | None = None,
         label_language: str | None = None,
@@ -252,6 +258,8 @@ class LinearTree(_LinearTree):
     ----------
     tfidf
         How texts become features (not used when the data has features). Keys: analyzer, ngrams, stop_words, lemmas, lemmatizer, stemmer, min_df, max_df, max_features, sublinear, idf, norm, lowercase, hash_bits.
+    feature_norm
+        Scale the data's own features to unit L2 norm per document, when training and when predicting.
     vector_scale
         Read the data's dense vectors next to TF-IDF of its texts, multiplied by this; null: one of both.
     label_documents
@@ -295,6 +303,7 @@ class LinearTree(_LinearTree):
         self,
         *,
         tfidf: Mapping[str, Any] | TfidfConfig = ...,
+        feature_norm: Optional[Literal['l2']] = None,
         vector_scale: float | None = None,
         label_documents: str | None = None,
         label_language: str | None = None,

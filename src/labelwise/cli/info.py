@@ -103,7 +103,8 @@ def _data(model: Mapping[str, Any], card: Mapping[str, Any]) -> str:
     data = card.get("data", {})
     name = f"{data['name']}: " if "name" in data else ""
     features = "" if model["features"] is None else f" of {number(model['features'])} columns"
-    counts = f"{number(model['documents'])} documents, {number(model['labels'])} labels"
+    documents = f"{number(model['documents'])} documents" if model["documents"] else "documents that are not known"
+    counts = f"{documents}, {number(model['labels'])} labels"
     known = f" (hash {data['hash']})" if "hash" in data else ""
     return f"{name}{counts}; {model['reads']}{features}{known}"
 
