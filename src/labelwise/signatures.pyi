@@ -12,6 +12,7 @@ from labelwise.heads.config import HeadConfig
 from labelwise.linear.level_trainer import SolverConfig
 from labelwise.methods.attention_xml import AttentionXML as _AttentionXML
 from labelwise.methods.bigru import BiGRU as _BiGRU
+from labelwise.methods.ensemble import Ensemble as _Ensemble
 from labelwise.methods.hybrid_linear import HybridLinear as _HybridLinear
 from labelwise.methods.linear_flat import LinearFlat as _LinearFlat
 from labelwise.methods.linear_tree import LinearTree as _LinearTree
@@ -97,6 +98,35 @@ class BiGRU(_BiGRU):
         attention: Literal['label', 'none'] = 'label',
         training: Mapping[str, Any] | WordTraining = ...,
         valid_fraction: float = 0.05,
+    ) -> None: ...
+
+class Ensemble(_Ensemble):
+    """Several models of any methods as one: scores averaged, with equal, given or learned weights.
+
+    Parameters
+    ----------
+    members
+        Models: paths of model or run folders, or mappings with `method` and its parameters, which are trained.
+    combine
+        What is combined: scores, ranks, softmax or sigmoid of scores, calibrated probabilities; `logistic` learns a logistic regression on their log-odds; `round_robin` takes the best label of each member in turn.
+    weights
+        Weight per member; `learn`: those with the best `metric` on held-out documents; null: equal weights.
+    metric
+        What `weights: learn` maximises: P@k, RP@k or nDCG@k.
+    candidates
+        Labels that every member ranks per document, more if more are predicted.
+    time_budget
+        Wall-clock seconds for all of `fit`: members that are trained share them, learning uses a sample.
+    """
+    def __init__(
+        self,
+        *,
+        members: list[Any] = [],
+        combine: Literal['average', 'rank_average', 'softmax_average', 'sigmoid_average', 'probability_average', 'logistic', 'round_robin'] = 'average',
+        weights: Union[list[float], Literal['learn'], None] = None,
+        metric: str = 'nDCG@5',
+        candidates: int = 50,
+        time_budget: float | None = None,
     ) -> None: ...
 
 class HybridLinear(_HybridLinear):

@@ -23,6 +23,12 @@ SMALL: dict[str, dict] = {
         "attention": "none",
         "training": WordTraining(epochs=4, steps=150, batch_size=16, optimiser=OptimiserConfig(name="adam", rate=0.02)),
     },
+    "ensemble": {
+        "members": [
+            {"method": "linear_tree", "trees": 1},
+            {"method": "linear_tree", "trees": 1, "post_processor": "sigmoid", "seed": 1},
+        ],
+    },
     "hybrid_linear": {"encoder": EncoderConfig(model="tiny", max_length=32, pooling="mean"), "trees": 2},
     "mach": {
         "repetitions": 2,
