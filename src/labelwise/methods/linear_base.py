@@ -88,7 +88,10 @@ class LinearMethod(TextFeatures, Method):
     @property
     def search_settings(self) -> SearchSettings:
         """From the current parameters, which may be changed after fitting."""
-        return SearchSettings(self.config.post_processor, getattr(self.config, "beam", 1))
+        config = self.config
+        if not hasattr(config, "beam"):
+            return SearchSettings(config.post_processor)
+        return SearchSettings(config.post_processor, config.beam, config.labels_per_tree)
 
     @property
     def training_settings(self) -> TrainingSettings:

@@ -31,13 +31,13 @@ from labelwise.linear.memory_estimate import bytes_of, check_memory, clustering_
 from labelwise.linear.shards import ChunkShards
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.given_negatives import read_negatives
+from labelwise.methods.level_fields import Beam, PostProcessors
 from labelwise.methods.linear_base import (
     FeatureNorm,
     LabelDocuments,
     LinearConfig,
     LinearMethod,
     Memory,
-    PostProcessor,
     Precision,
     Seed,
     TimeLimit,
@@ -54,7 +54,7 @@ class LinearTree(LinearMethod):
     """A tree of linear classifiers over TF-IDF or your own features: fast on a CPU, for any number of labels."""
 
     name = "linear_tree"
-    changeable = ("beam", "post_processor")
+    changeable = ("beam", "labels_per_tree", "post_processor")
     good_for = "anything first: long texts, thousands to millions of labels, no GPU"
     speed = "seconds to minutes on a CPU"
 
@@ -92,10 +92,12 @@ class LinearTree(LinearMethod):
         """With `user`: a sparse .npz [documents, labels], or data of the same documents with wrong labels."""
         relevance: bool = False
         """Weight positive examples by the labels' values in the data."""
-        beam: Annotated[int, Field(ge=1)] = 10
-        """Beam width: nodes kept per level in prediction."""
-        post_processor: PostProcessor = "l3_hinge"
-        """How a node's margin becomes a score that is combined with its parent's."""
+        beam: Beam = 10
+        """Beam width: nodes kept per level in prediction, or a list with one for each level above the labels."""
+        labels_per_tree: Annotated[int, Field(ge=1)] = 20
+        """Labels that each of several trees contributes to the average, at least; more if more are predicted."""
+        post_processor: PostProcessors = "l3_hinge"
+        """How a node's margin becomes a score that is combined with its parent's, or a list with one for each level."""
         precision: Precision = "float32"
         """Precision of the stored weights."""
         memory: Memory = "check"
