@@ -143,7 +143,7 @@ class HybridLinear(_HybridLinear):
     seed
         Seed of clustering and training.
     encoder
-        The encoder of the document vectors. Keys: model, architecture, vocabulary, max_length, long_texts, windows, pooling, layers, frozen, gradient_checkpointing.
+        The encoder of the document vectors. Keys: model, architecture, vocabulary, max_length, long_texts, windows, pooling, layers, frozen, precision, gradient_checkpointing.
     """
     def __init__(
         self,
@@ -355,7 +355,7 @@ class TextEncoder(_TextEncoder):
     Parameters
     ----------
     encoder
-        The pretrained encoder and its tokenization. Keys: model, architecture, vocabulary, max_length, long_texts, windows, pooling, layers, frozen, gradient_checkpointing.
+        The pretrained encoder and its tokenization. Keys: model, architecture, vocabulary, max_length, long_texts, windows, pooling, layers, frozen, precision, gradient_checkpointing.
     head
         Outputs and loss. Keys: loss, bias, dropout, block.
     training
