@@ -12,6 +12,7 @@ from labelwise.heads.config import HeadConfig
 from labelwise.linear.level_trainer import SolverConfig
 from labelwise.methods.attention_xml import AttentionXML as _AttentionXML
 from labelwise.methods.bigru import BiGRU as _BiGRU
+from labelwise.methods.ensemble import Ensemble as _Ensemble
 from labelwise.methods.hybrid_linear import HybridLinear as _HybridLinear
 from labelwise.methods.linear_flat import LinearFlat as _LinearFlat
 from labelwise.methods.linear_tree import LinearTree as _LinearTree
@@ -97,6 +98,35 @@ class BiGRU(_BiGRU):
         valid_fraction: float = 0.05,
     ) -> None: ...
 
+class Ensemble(_Ensemble):
+    """Several models of any methods as one: scores averaged, with equal, given or learned weights.
+
+    Parameters
+    ----------
+    members
+        Models: paths of model or run folders, or mappings with `method` and its parameters, which are trained.
+    combine
+        What is combined: scores, ranks, softmax or sigmoid of scores, calibrated probabilities; `logistic` learns a logistic regression on their log-odds; `round_robin` takes the best label of each member in turn.
+    weights
+        Weight per member; `learn`: those with the best `metric` on held-out documents; null: equal weights.
+    metric
+        What `weights: learn` maximises: P@k, RP@k or nDCG@k.
+    candidates
+        Labels that every member ranks per document, more if more are predicted.
+    time_budget
+        Wall-clock seconds for all of `fit`: members that are trained share them, learning uses a sample.
+    """
+    def __init__(
+        self,
+        *,
+        members: list[Any] = [],
+        combine: Literal['average', 'rank_average', 'softmax_average', 'sigmoid_average', 'probability_average', 'logistic', 'round_robin'] = 'average',
+        weights: Union[list[float], Literal['learn'], None] = None,
+        metric: str = 'nDCG@5',
+        candidates: int = 50,
+        time_budget: float | None = None,
+    ) -> None: ...
+
 class HybridLinear(_HybridLinear):
     """Linear trees over TF-IDF and the vectors of a pretrained encoder that is not trained: more accurate, no GPU.
 
@@ -104,6 +134,8 @@ class HybridLinear(_HybridLinear):
     ----------
     tfidf
         How texts become features (not used when the data has features). Keys: analyzer, ngrams, stop_words, lemmas, lemmatizer, stemmer, min_df, max_df, max_features, sublinear, idf, norm, lowercase, hash_bits.
+    feature_norm
+        Scale the data's own features to unit L2 norm per document, when training and when predicting.
     vector_scale
         Norm of a document's vector, which is centred by the mean of the training documents; rows of TF-IDF have the norm 1.
     label_documents
@@ -149,6 +181,7 @@ class HybridLinear(_HybridLinear):
         self,
         *,
         tfidf: Mapping[str, Any] | TfidfConfig = ...,
+        feature_norm: Optional[Literal['l2']] = None,
         vector_scale: float = 1.0,
         label_documents: str | None = None,
         label_language: str | None = None,
@@ -178,6 +211,8 @@ class LinearFlat(_LinearFlat):
     ----------
     tfidf
         How texts become features (not used when the data has features). Keys: analyzer, ngrams, stop_words, lemmas, lemmatizer, stemmer, min_df, max_df, max_features, sublinear, idf, norm, lowercase, hash_bits.
+    feature_norm
+        Scale the data's own features to unit L2 norm per document, when training and when predicting.
     vector_scale
         Read the data's dense vectors next to TF-IDF of its texts, multiplied by this; null: one of both.
     label_documents
@@ -203,6 +238,7 @@ class LinearFlat(_LinearFlat):
         self,
         *,
         tfidf: Mapping[str, Any] | TfidfConfig = ...,
+        feature_norm: Optional[Literal['l2']] = None,
         vector_scale: float | None = None,
         label_documents: str | None = None,
         label_language: str | None = None,
@@ -222,6 +258,8 @@ class LinearTree(_LinearTree):
     ----------
     tfidf
         How texts become features (not used when the data has features). Keys: analyzer, ngrams, stop_words, lemmas, lemmatizer, stemmer, min_df, max_df, max_features, sublinear, idf, norm, lowercase, hash_bits.
+    feature_norm
+        Scale the data's own features to unit L2 norm per document, when training and when predicting.
     vector_scale
         Read the data's dense vectors next to TF-IDF of its texts, multiplied by this; null: one of both.
     label_documents
@@ -265,6 +303,7 @@ class LinearTree(_LinearTree):
         self,
         *,
         tfidf: Mapping[str, Any] | TfidfConfig = ...,
+        feature_norm: Optional[Literal['l2']] = None,
         vector_scale: float | None = None,
         label_documents: str | None = None,
         label_language: str | None = None,

@@ -32,6 +32,7 @@ from labelwise.linear.shards import ChunkShards
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.given_negatives import read_negatives
 from labelwise.methods.linear_base import (
+    FeatureNorm,
     LabelDocuments,
     LinearConfig,
     LinearMethod,
@@ -62,6 +63,8 @@ class LinearTree(LinearMethod):
 
         tfidf: TfidfConfig = LINEAR_TFIDF
         """How texts become features (not used when the data has features)."""
+        feature_norm: FeatureNorm = None
+        """Scale the data's own features to unit L2 norm per document, when training and when predicting."""
         vector_scale: VectorScale = None
         """Read the data's dense vectors next to TF-IDF of its texts, multiplied by this; null: one of both."""
         label_documents: LabelDocuments = None
