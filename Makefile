@@ -56,6 +56,7 @@ bench: $(VENV)/full.installed
 	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/encoding.py --encoder $(ENCODER) --data $(DATA)/eurlex57k --ranker)
 	$(BIN)/python benchmarks/flat_head_memory.py
 	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/text_encoder.py --encoder $(ENCODER) --long $(DATA)/eurlex57k --short $(DATA)/yso-en)
+	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/xr_transformer.py --encoder $(ENCODER) --data $(DATA)/eurlex57k --peers $(PEERS))
 
 docs: $(VENV)/docs.installed
 	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build
