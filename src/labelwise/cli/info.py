@@ -68,6 +68,8 @@ def _model_rows(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "method", f"{model['method']}{source}{unknown}"
     if model["parameters"]:
         yield "parameters", _listed(f"{key} {_plain(value)}" for key, value in model["parameters"].items())
+    if model["members"]:
+        yield "members", "\n".join(_member(number, one) for number, one in enumerate(model["members"]))
     yield "data", _data(model, card)
     yield "created", _date(card.get("created"))
     for change in card.get("changes", []):
@@ -87,6 +89,14 @@ def _model_rows(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if model["known"]:
         yield "can", ", ".join(["predict", "calibrate", *model["can"]])
         yield "use", "\n".join(_commands(about, model, card))
+
+
+def _member(place: int, member: Mapping[str, Any]) -> str:
+    weight = "" if member["weight"] is None else f", weight {member['weight']:.3g}"
+    name = member["card"].get("data", {}).get("name")
+    trained = f"; {name}: " if name else "; "
+    counts = f"{number(member['documents'])} documents, {number(member['labels'])} labels"
+    return f"{place} {member['method']}{weight}{trained}{counts}"
 
 
 def _data(model: Mapping[str, Any], card: Mapping[str, Any]) -> str:
