@@ -461,9 +461,11 @@ class XRTransformer(_XRTransformer):
     relevance
         Weight positive examples by the labels' values in the data.
     beam
-        Beam width: nodes kept per level in prediction.
+        Beam width: nodes kept per level in prediction, or a list with one for each level above the labels.
+    labels_per_tree
+        Labels that each of several trees contributes to the average, at least; more if more are predicted.
     post_processor
-        How a node's margin becomes a score that is combined with its parent's.
+        How a node's margin becomes a score that is combined with its parent's, or a list with one for each level.
     precision
         Precision of the stored weights.
     memory
@@ -473,7 +475,7 @@ class XRTransformer(_XRTransformer):
     seed
         Seed of clustering and training.
     encoder
-        The encoder of the document vectors. Keys: model, architecture, vocabulary, max_length, long_texts, windows, pooling, layers, frozen, gradient_checkpointing.
+        The encoder of the document vectors. Keys: model, architecture, vocabulary, max_length, long_texts, windows, pooling, layers, frozen, precision, gradient_checkpointing.
     fine_tuning
         How the encoder is fine-tuned. Keys: leaf_size, branching, top_nodes, keep_tree, max_nodes, documents, loss, weighted, dropout, first_head, bootstrap, bootstrap_cost, negatives, beam, training, level_steps, level_rates, level_warmup, valid_fraction.
     """
@@ -495,8 +497,9 @@ class XRTransformer(_XRTransformer):
         negatives: Literal['teacher', 'matcher', 'user', 'matcher+user'] = 'teacher',
         user_negatives: str | None = None,
         relevance: bool = False,
-        beam: int = 10,
-        post_processor: Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'sigmoid', 'log_sigmoid', 'none'] = 'l3_hinge',
+        beam: int | tuple[int, ...] = 10,
+        labels_per_tree: int = 20,
+        post_processor: Union[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'sigmoid', 'log_sigmoid', 'none'], tuple[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'sigmoid', 'log_sigmoid', 'none'], ...]] = 'l3_hinge',
         precision: Literal['float32', 'float16', 'int8'] = 'float32',
         memory: Union[Literal['check', 'ignore'], float] = 'check',
         time_budget: float | None = None,
