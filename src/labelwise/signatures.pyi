@@ -153,6 +153,8 @@ class LinearTree(_LinearTree):
         Label names as training documents: `texts` (of the data), or a vocabulary file with other names as well.
     label_language
         Language of the names in a SKOS file of `label_documents` or `hierarchy`.
+    label_text_weight
+        Weight of a label's names, relative to its documents, when labels are clustered: 0 for documents alone, 1 for names alone. Names are those of `label_documents`, or the label texts of the data.
     tree
         The tree: labels halved recursively, clustered into `branching` groups at once, or your own hierarchy.
     hierarchy
@@ -193,6 +195,7 @@ class LinearTree(_LinearTree):
         vector_scale: float | None = None,
         label_documents: str | None = None,
         label_language: str | None = None,
+        label_text_weight: float = 0.0,
         tree: Literal['balanced', 'kway', 'hierarchy'] = 'balanced',
         hierarchy: str | None = None,
         trees: int = 3,

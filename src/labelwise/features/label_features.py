@@ -67,6 +67,27 @@ def pifa(features: Any, labels: Any, keep: int | None = None) -> Any:
     )
 
 
+def with_label_texts(described: Any, texts: sparse.csr_array, weight: float) -> Any:
+    """Label features of documents and of label texts: ``(1 - weight) * documents + weight * texts``, row by row.
+
+    Parameters
+    ----------
+    described
+        From `pifa`: CSR, or `Blocks`, whose dense block has no counterpart in texts.
+    texts
+        CSR [labels, features] with the columns of the sparse block. A label without documents, or without a known word
+        in its text, has the features of the other alone.
+    weight
+        From 0 (documents alone) to 1 (texts alone).
+    """
+    csr, dense = two_blocks(described)
+    mixed = (1 - weight) * csr + weight * _unit_rows(texts)
+    mixed.data = mixed.data.astype(np.float32, copy=False)
+    if sparse.issparse(described):
+        return mixed
+    return replace(described, sparse=mixed, dense=((1 - weight) * dense).astype(np.float32, copy=False))
+
+
 def two_blocks(features: Any) -> tuple[sparse.csr_array, np.ndarray]:
     """A CSR and a dense float32 block, both checked, from CSR, dense or `Blocks`; a missing block has no columns."""
     if hasattr(features, "sparse") and hasattr(features, "dense"):
@@ -129,13 +150,13 @@ def unsigned(indices: np.ndarray) -> np.ndarray:
     return indices.view(np.uint32) if indices.dtype == np.int32 else indices.astype(np.uint32)
 
 
-def _unit_rows(labels: sparse.csr_array) -> Any:
-    """The label matrix with rows of unit norm."""
-    documents = labels.shape[0]
-    rows = np.repeat(np.arange(documents), np.diff(labels.indptr))
-    norms = np.sqrt(np.bincount(rows, np.square(labels.data, dtype=np.float64), documents))
-    values = (labels.data / norms[rows]).astype(np.float32)
-    return sparse.csr_array((values, labels.indices, labels.indptr), shape=labels.shape)
+def _unit_rows(matrix: sparse.csr_array) -> Any:
+    """The matrix with rows of unit norm."""
+    n_rows = matrix.shape[0]
+    rows = np.repeat(np.arange(n_rows), np.diff(matrix.indptr))
+    norms = np.sqrt(np.bincount(rows, np.square(matrix.data, dtype=np.float64), n_rows))
+    values = (matrix.data / norms[rows]).astype(np.float32)
+    return sparse.csr_array((values, matrix.indices, matrix.indptr), shape=matrix.shape)
 
 
 def _equal_work(work: np.ndarray) -> list[tuple[int, int]]:
