@@ -174,7 +174,7 @@ def _clustered(
     kept = [shards.tree(number) if shards else None for number in range(len(seeds))]
     if None not in kept:
         return [tree for tree in kept if tree is not None]
-    need = clustering_need(features, labels, config.label_features)
+    need = clustering_need(features, labels, config.label_features, texts)
     check_memory(need, config.memory, bytes_of(features, labels), report=False)
     described = pifa(features, labels, keep=config.label_features)
     if texts is not None:
