@@ -43,6 +43,7 @@ bench: $(VENV)/full.installed
 		--peers $(PEERS))
 	$(if $(DATA),$(BIN)/python benchmarks/tfidf.py --data $(DATA)/eurlex57k)
 	$(if $(DATA),$(BIN)/python benchmarks/linear_tree.py --data $(DATA)/eurlex57k --peers $(PEERS))
+	$(if $(and $(DATA),$(PEERS)),$(BIN)/python benchmarks/imported_models.py --data $(DATA)/eurlex57k --peers $(PEERS))
 	$(if $(DATA),$(BIN)/python benchmarks/dense_block.py --data $(DATA)/eurlex57k)
 	$(if $(DATA),$(BIN)/python benchmarks/linear_tree_end_to_end.py --data $(DATA)/yso-en --peers $(PEERS))
 	$(if $(DATA),$(BIN)/python benchmarks/linear_tree_growth.py --data $(DATA)/yso-en)

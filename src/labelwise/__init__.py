@@ -15,6 +15,8 @@ _MODULES = {
     "BiGRU": "labelwise.methods.bigru",
     "Blocks": "labelwise.data.blocks",
     "Dataset": "labelwise.data.dataset",
+    "Ensemble": "labelwise.methods.ensemble",
+    "HybridLinear": "labelwise.methods.hybrid_linear",
     "LinearFlat": "labelwise.methods.linear_flat",
     "LinearTree": "labelwise.methods.linear_tree",
     "Mach": "labelwise.methods.mach",
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
     from labelwise.parallel import set_threads as set_threads
     from labelwise.signatures import AttentionXML as AttentionXML
     from labelwise.signatures import BiGRU as BiGRU
+    from labelwise.signatures import Ensemble as Ensemble
+    from labelwise.signatures import HybridLinear as HybridLinear
     from labelwise.signatures import LinearFlat as LinearFlat
     from labelwise.signatures import LinearTree as LinearTree
     from labelwise.signatures import Mach as Mach

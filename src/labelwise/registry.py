@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 METHODS: dict[str, str] = {
     "attention_xml": "labelwise.methods.attention_xml:AttentionXML",
     "bigru": "labelwise.methods.bigru:BiGRU",
+    "ensemble": "labelwise.methods.ensemble:Ensemble",
+    "hybrid_linear": "labelwise.methods.hybrid_linear:HybridLinear",
     "linear_flat": "labelwise.methods.linear_flat:LinearFlat",
     "linear_tree": "labelwise.methods.linear_tree:LinearTree",
     "mach": "labelwise.methods.mach:Mach",

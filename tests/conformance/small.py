@@ -22,6 +22,13 @@ SMALL: dict[str, dict] = {
         "attention": "none",
         "training": WordTraining(epochs=4, steps=150, batch_size=16, optimiser=OptimiserConfig(name="adam", rate=0.02)),
     },
+    "ensemble": {
+        "members": [
+            {"method": "linear_tree", "trees": 1},
+            {"method": "linear_tree", "trees": 1, "post_processor": "sigmoid", "seed": 1},
+        ],
+    },
+    "hybrid_linear": {"encoder": EncoderConfig(model="tiny", max_length=32, pooling="mean"), "trees": 2},
     "mach": {
         "repetitions": 2,
         "buckets": 64,
@@ -35,3 +42,11 @@ SMALL: dict[str, dict] = {
         ),
     },
 }
+
+
+def small_and_short(name: str) -> dict:
+    """For tests that need a trained model and not what it has learned."""
+    settings = dict(SMALL.get(name, {}))
+    if "training" in settings:
+        settings["training"] = settings["training"].model_copy(update={"epochs": 1, "steps": 2})
+    return settings

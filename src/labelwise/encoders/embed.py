@@ -1,10 +1,9 @@
-"""Encode many texts in batches of similar length; vectors are returned in the order of the texts."""
+"""Encode many documents in batches of similar length; `corpus.encode_corpus` is what methods call for texts."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -12,15 +11,13 @@ from torch import Tensor
 
 from labelwise.encoders.base import Encoder, Inputs, SomeInputs, tensors_of
 from labelwise.encoders.batches import batches_by_length
-from labelwise.progress import progress
-from labelwise.strings import Strings
+from labelwise.progress import Progress, progress
 from labelwise.time_budget import TimeBudget, check_pace, timed_blocks
-
-if TYPE_CHECKING:
-    from labelwise.encoders.transformer import TransformerEncoder
 
 TOKENS_AT_ONCE = 8192
 """Tokens per encoder batch, padding included."""
+BLOCK = 1024
+"""Documents that are encoded, and kept, at a time."""
 
 
 @torch.inference_mode()
@@ -38,31 +35,33 @@ def vectors_in_batches(encoder: Encoder, inputs: Inputs, what: str) -> Iterator[
             check_pace(begin, done, total)
 
 
-def encode_texts(encoder: TransformerEncoder, texts: Strings, what: str = "encoding") -> np.ndarray:
-    """One vector per text, float32 [texts, width]."""
-    return encode_inputs(encoder, encoder.tokenizer.encode(texts, encoder.config), what)
-
-
-def encode_some(
-    encoder: Encoder, inputs: Inputs, what: str, budget: TimeBudget, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Indices and vectors of as many documents as the time budget allows, drawn at random; all without a limit."""
-    if not budget.is_limited:
-        return np.arange(len(inputs)), encode_inputs(encoder, inputs, what)
-    blocks, parts = [], []
-    with progress(what, len(inputs), seconds_left=budget.remaining) as step:
-        for rows in timed_blocks(np.random.default_rng(seed).permutation(len(inputs)), budget):
-            with step.part(len(rows)):
-                parts.append(encode_inputs(encoder, SomeInputs(inputs, rows), what))
-            blocks.append(rows)
-    rows = np.concatenate(blocks)
-    order = np.argsort(rows)
-    return rows[order], np.concatenate(parts)[order]
-
-
 def encode_inputs(encoder: Encoder, inputs: Inputs, what: str) -> np.ndarray:
     """One vector per document, float32 [documents, width]."""
     vectors = np.empty((len(inputs), encoder.width), np.float32)
     for documents, batch in vectors_in_batches(encoder, inputs, what):
         vectors[documents] = batch.cpu().numpy()
     return vectors
+
+
+def encoded_blocks(
+    encoder: Encoder,
+    inputs: Inputs,
+    step: Progress,
+    what: str,
+    budget: TimeBudget,
+    seed: int,
+    find: Callable[[np.ndarray], np.ndarray | None] | None = None,
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Indices and vectors of documents, block by block: in order, or with a time budget at random until it is used.
+
+    `find` may know the vectors of a block.
+    """
+    order = np.arange(len(inputs))
+    if budget.is_limited:
+        blocks = timed_blocks(np.random.default_rng(seed).permutation(order), budget)
+    else:
+        blocks = (order[begin : begin + BLOCK] for begin in range(0, len(order), BLOCK))
+    for rows in blocks:
+        with step.part(len(rows)):
+            known = None if find is None else find(rows)
+            yield rows, encode_inputs(encoder, SomeInputs(inputs, rows), what) if known is None else known

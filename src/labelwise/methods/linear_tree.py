@@ -21,7 +21,6 @@ from pydantic import Field, model_validator
 
 from labelwise.codes.hierarchy import hierarchy_of_labels
 from labelwise.codes.tree import LabelTree
-from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.features.label_features import pifa, with_label_texts
 from labelwise.features.tfidf import LINEAR_TFIDF, TfidfConfig
@@ -33,7 +32,9 @@ from labelwise.linear.shards import ChunkShards
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.given_negatives import read_negatives
 from labelwise.methods.linear_base import (
+    FeatureNorm,
     LabelDocuments,
+    LinearConfig,
     LinearMethod,
     Memory,
     PostProcessor,
@@ -59,11 +60,13 @@ class LinearTree(LinearMethod):
     good_for = "anything first: long texts, thousands to millions of labels, no GPU"
     speed = "seconds to minutes on a CPU"
 
-    class Config(BaseConfig):
+    class Config(LinearConfig):
         """Parameters."""
 
         tfidf: TfidfConfig = LINEAR_TFIDF
         """How texts become features (not used when the data has features)."""
+        feature_norm: FeatureNorm = None
+        """Scale the data's own features to unit L2 norm per document, when training and when predicting."""
         vector_scale: VectorScale = None
         """Read the data's dense vectors next to TF-IDF of its texts, multiplied by this; null: one of both."""
         label_documents: LabelDocuments = None
@@ -143,7 +146,7 @@ class LinearTree(LinearMethod):
             given |= csr_to_tensors("negatives", own_negatives)
         if kind == "texts":
             compile_ahead(["search", "words", "solver"], config.precision)
-        features, describing = self.training_features(data, kind)
+        features, describing = self.training_features(data, kind, context)
         if texts is not None:
             texts = self.label_text_features(texts, features, describing)
             given |= csr_to_tensors("label_texts", texts)
