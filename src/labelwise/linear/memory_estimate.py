@@ -115,9 +115,11 @@ def bytes_of(features: Any, labels: Any) -> int:
 
 def clustering_need(features: Any, labels: Any, keep: int | None, texts: Any = None) -> MemoryNeed:
     """Memory to compute label features and to cluster them, before training; `texts` are features of label texts."""
-    csr, dense = (features, None) if sparse.issparse(features) else (None, features)
+    csr: Any
     if isinstance(features, Blocks):
         csr, dense = features.sparse, features.dense
+    else:
+        csr, dense = (features, None) if sparse.issparse(features) else (None, features)
     entries = np.zeros(labels.shape[1])
     if csr is not None:
         documents = np.repeat(np.arange(labels.shape[0]), np.diff(labels.indptr))
