@@ -104,22 +104,25 @@ def _advice(need: MemoryNeed) -> str:
     return "; ".join(advice[part] for part in largest[:2])
 
 
+def _sparse_and_dense(features: Any) -> tuple[Any, np.ndarray | None]:
+    """The blocks of features, unchanged; None for one that there is not."""
+    if isinstance(features, Blocks | FeatureRows):
+        return features.sparse, features.dense
+    return (features, None) if sparse.issparse(features) else (None, features)
+
+
 def bytes_of(features: Any, labels: Any) -> int:
     """Bytes of features (of any type) and labels."""
-    blocks = [features.sparse, features.dense] if isinstance(features, Blocks | FeatureRows) else [features]
-    arrays = [block for block in blocks if isinstance(block, np.ndarray)]
-    for matrix in [labels, *(block for block in blocks if sparse.issparse(block))]:
+    csr, dense = _sparse_and_dense(features)
+    arrays = [] if dense is None else [dense]
+    for matrix in (labels,) if csr is None else (labels, csr):
         arrays += [matrix.indptr, matrix.indices, matrix.data]
     return sum(array.nbytes for array in arrays)
 
 
 def clustering_need(features: Any, labels: Any, keep: int | None, texts: Any = None) -> MemoryNeed:
     """Memory to compute label features and to cluster them, before training; `texts` are features of label texts."""
-    csr: Any
-    if isinstance(features, Blocks):
-        csr, dense = features.sparse, features.dense
-    else:
-        csr, dense = (features, None) if sparse.issparse(features) else (None, features)
+    csr, dense = _sparse_and_dense(features)
     entries = np.zeros(labels.shape[1])
     if csr is not None:
         documents = np.repeat(np.arange(labels.shape[0]), np.diff(labels.indptr))
