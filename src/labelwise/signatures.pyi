@@ -144,6 +144,8 @@ class HybridLinear(_HybridLinear):
         Label names as training documents: `texts` (of the data), or a vocabulary file with other names as well.
     label_language
         Language of the names in a SKOS file of `label_documents` or `hierarchy`.
+    label_text_weight
+        Weight of a label's names, relative to its documents, when labels are clustered: 0 for documents alone, 1 for names alone. Names are those of `label_documents`, or the label texts of the data.
     tree
         The tree: labels halved recursively, clustered into `branching` groups at once, or your own hierarchy.
     hierarchy
@@ -189,6 +191,7 @@ class HybridLinear(_HybridLinear):
         vector_scale: float = 1.0,
         label_documents: str | None = None,
         label_language: str | None = None,
+        label_text_weight: float = 0.0,
         tree: Literal['balanced', 'kway', 'hierarchy'] = 'balanced',
         hierarchy: str | None = None,
         trees: int = 3,
@@ -271,6 +274,8 @@ class LinearTree(_LinearTree):
         Label names as training documents: `texts` (of the data), or a vocabulary file with other names as well.
     label_language
         Language of the names in a SKOS file of `label_documents` or `hierarchy`.
+    label_text_weight
+        Weight of a label's names, relative to its documents, when labels are clustered: 0 for documents alone, 1 for names alone. Names are those of `label_documents`, or the label texts of the data.
     tree
         The tree: labels halved recursively, clustered into `branching` groups at once, or your own hierarchy.
     hierarchy
@@ -314,6 +319,7 @@ class LinearTree(_LinearTree):
         vector_scale: float | None = None,
         label_documents: str | None = None,
         label_language: str | None = None,
+        label_text_weight: float = 0.0,
         tree: Literal['balanced', 'kway', 'hierarchy'] = 'balanced',
         hierarchy: str | None = None,
         trees: int = 3,
@@ -440,6 +446,8 @@ class XRTransformer(_XRTransformer):
         Label names as training documents: `texts` (of the data), or a vocabulary file with other names as well.
     label_language
         Language of the names in a SKOS file of `label_documents` or `hierarchy`.
+    label_text_weight
+        Weight of a label's names, relative to its documents, when labels are clustered: 0 for documents alone, 1 for names alone. Names are those of `label_documents`, or the label texts of the data.
     tree
         The tree: labels halved recursively, clustered into `branching` groups at once, or your own hierarchy.
     hierarchy
@@ -487,6 +495,7 @@ class XRTransformer(_XRTransformer):
         vector_scale: float = 1.0,
         label_documents: str | None = None,
         label_language: str | None = None,
+        label_text_weight: float = 0.0,
         tree: Literal['balanced', 'kway', 'hierarchy'] = 'balanced',
         hierarchy: str | None = None,
         trees: int = 3,
