@@ -139,7 +139,7 @@ class HybridLinear(_HybridLinear):
     feature_norm
         Scale the data's own features to unit L2 norm per document, when training and when predicting.
     vector_scale
-        Norm of a document's vector, which is centred by the mean of the training documents; rows of TF-IDF have the norm 1.
+        Norm of a document's vector, which is centred by the mean of the training documents; rows of TF-IDF have the norm 1. 0.5 suits long texts, up to 1 short ones, in which words say less.
     label_documents
         Label names as training documents: `texts` (of the data), or a vocabulary file with other names as well.
     label_language
@@ -184,7 +184,7 @@ class HybridLinear(_HybridLinear):
         *,
         tfidf: Mapping[str, Any] | TfidfConfig = ...,
         feature_norm: Optional[Literal['l2']] = None,
-        vector_scale: float = 1.0,
+        vector_scale: float = 0.5,
         label_documents: str | None = None,
         label_language: str | None = None,
         tree: Literal['balanced', 'kway', 'hierarchy'] = 'balanced',
@@ -467,7 +467,7 @@ class XRTransformer(_XRTransformer):
     seed
         Seed of clustering and training.
     encoder
-        The encoder of the document vectors. Keys: model, architecture, vocabulary, max_length, long_texts, windows, pooling, layers, frozen, gradient_checkpointing.
+        The encoder of the document vectors. Keys: model, architecture, vocabulary, max_length, long_texts, windows, pooling, layers, frozen, precision, gradient_checkpointing.
     fine_tuning
         How the encoder is fine-tuned. Keys: leaf_size, branching, top_nodes, keep_tree, max_nodes, documents, loss, weighted, dropout, first_head, bootstrap, bootstrap_cost, negatives, beam, training, level_steps, level_rates, level_warmup, valid_fraction.
     """
