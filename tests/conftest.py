@@ -1,5 +1,6 @@
 """Shared set-up: the tests' own helpers are importable as packages beside this file."""
 
+import gc
 import os
 import signal
 import sys
@@ -17,8 +18,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Shared machines pause at odd moments: time limits belong to the runner, not to single examples.
-settings.register_profile("labelwise", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.register_profile(
+    "labelwise", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
 settings.load_profile("labelwise")
+
+
+def pytest_collection_finish(session):
+    """What is imported by now stays: the garbage collector need not walk through millions of objects again."""
+    gc.freeze()
 
 
 def pytest_xdist_make_scheduler(config, log):

@@ -7,6 +7,19 @@ import math
 from labelwise.report.drawing import Chart, _matplotlib
 
 
+def draw_once(monkeypatch) -> None:
+    """Let a chart that is written several times be drawn once, where the test is about its files."""
+    drawn, render = {}, Chart._render
+
+    def remembered(chart, *how, **more):
+        key = (chart.name, chart.title, chart.description, chart.width, chart.height, how, *sorted(more.items()))
+        if key not in drawn:
+            drawn[key] = render(chart, *how, **more)
+        return drawn[key]
+
+    monkeypatch.setattr(Chart, "_render", remembered)
+
+
 def figure_of(chart: Chart):
     """The figure as it is drawn."""
     with _matplotlib() as new_figure:
