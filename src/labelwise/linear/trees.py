@@ -124,8 +124,8 @@ class LinearTrees:
         """
         if self.statistics is None:
             raise ConfigError(
-                "this model cannot learn more documents: it was saved by an older version, without statistics of its "
-                "training documents; fit it again"
+                "this model cannot learn more documents: it was imported, or saved by an older version, without "
+                "statistics of its training documents; fit it again"
             )
         order = self.order.extended(features.shape[1])
         rows = order.rows(features)

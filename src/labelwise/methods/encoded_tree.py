@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from labelwise.codes.label_path import LabelPath
 from labelwise.data.blocks import Blocks
@@ -87,6 +87,12 @@ class EncodedTree(LinearTree):
         vector_scale: Annotated[float, Field(gt=0, le=1e6)] = 1.0  # type: ignore[bad-override]
         """Norm of a document's vector, which is centred by the mean of the training documents; rows of TF-IDF have the
         norm 1."""
+
+        @model_validator(mode="after")
+        def _texts_have_no_norm(self) -> EncodedTree.Config:
+            if self.feature_norm is not None:
+                raise ValueError("feature_norm is for features that the data has, and this method reads texts")
+            return self
 
         @property
         def reads_vectors(self) -> bool:

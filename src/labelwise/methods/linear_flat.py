@@ -20,6 +20,7 @@ from labelwise.fit_context import FitContext
 from labelwise.linear.level_trainer import SolverConfig
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.linear_base import (
+    FeatureNorm,
     LabelDocuments,
     LinearConfig,
     LinearMethod,
@@ -48,6 +49,8 @@ class LinearFlat(LinearMethod):
 
         tfidf: TfidfConfig = LINEAR_TFIDF
         """How texts become features (not used when the data has features)."""
+        feature_norm: FeatureNorm = None
+        """Scale the data's own features to unit L2 norm per document, when training and when predicting."""
         vector_scale: VectorScale = None
         """Read the data's dense vectors next to TF-IDF of its texts, multiplied by this; null: one of both."""
         label_documents: LabelDocuments = None

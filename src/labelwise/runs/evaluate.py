@@ -124,13 +124,14 @@ def evaluate_model(
             limited, test = len(rows) < len(test), test.take(rows)
     counts = np.zeros(test.n_labels, np.int64)
     counts[: len(model.label_counts_)] = model.label_counts_
+    counted_labels = model.n_documents_ > 0  # not of a model that was imported
     per_label = None if folder is None else LabelCounter(test.n_labels, _label_counts(threshold, k).k)
 
     def judge(judged: Method) -> tuple[TopK, Evaluation, dict[str, float]]:
         evaluator = Evaluator(
-            section.metrics or default_metrics(k, propensity=True, threshold=threshold is not None),
+            section.metrics or default_metrics(k, propensity=counted_labels, threshold=threshold is not None),
             test.n_labels,
-            train=counts,
+            train=counts if counted_labels else None,
             train_documents=model.n_documents_,
             propensity=section.propensity,
             threshold=threshold,

@@ -158,6 +158,9 @@ def _refit(
         log.info("the model of this run is already trained on all documents")
         record_refit(run, judged, len(data.train))
         return
+    if not judged.refits:
+        log.warning("run.refit: the members of this ensemble are trained already; it stays as it is")
+        return
     everything = documents_to_refit(data, held_out, judged.validates, scratch)
     if len(everything) == len(data.train):
         log.info("no documents are held out: the model is trained on all of them already")
@@ -235,7 +238,7 @@ def _evaluate(
     floor = None if popularity is None else _without_threshold(popularity)
     _keep_predictions(run, measured, popularity)
     train_statistics, calibration = statistics(train), _read_calibration(run)
-    remarks = run_remarks(measured, floor, run.records())
+    remarks = [*run_remarks(measured, floor, run.records()), *model.remarks()]
     if calibration is not None:
         remarks = with_calibration(remarks, calibration, None)
     model.card_ = update_card(run / files.MODEL, {"scores": Scores.of(measured.evaluation, measured.test)})
