@@ -1,7 +1,6 @@
 """One command given what another one is for, and what help says."""
 
 from cli.commands import labelwise
-from report.drawn import draw_once
 from sweep.planted import fork_trials, plant, write_study
 
 
@@ -40,7 +39,6 @@ def test_help_has_examples_that_fit():
 
 def test_what_help_says_of_charts_is_so(tmp_path, monkeypatch):
     fork_trials(monkeypatch)
-    draw_once(monkeypatch)
     plant(tmp_path / "data")
     labelwise("sweep", write_study(tmp_path, report=True))
     chart, folder = tmp_path / "sweep" / "plots" / "settings.svg", tmp_path / "sweep"
