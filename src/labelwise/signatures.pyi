@@ -467,7 +467,7 @@ class XRTransformer(_XRTransformer):
     seed
         Seed of clustering and training.
     encoder
-        The encoder of the document vectors. Keys: model, architecture, vocabulary, max_length, long_texts, windows, pooling, layers, frozen, gradient_checkpointing.
+        The encoder of the document vectors. Keys: model, architecture, vocabulary, max_length, long_texts, windows, pooling, layers, frozen, precision, gradient_checkpointing.
     fine_tuning
         How the encoder is fine-tuned. Keys: leaf_size, branching, top_nodes, keep_tree, max_nodes, documents, loss, weighted, dropout, first_head, bootstrap, bootstrap_cost, negatives, beam, training, level_steps, level_rates, level_warmup, valid_fraction.
     """
