@@ -158,7 +158,8 @@ def ranker(given: argparse.Namespace) -> list[dict[str, Any]]:
     from labelwise.encoders.corpus import encode_corpus
     from labelwise.encoders.vector_cache import cache_folder
 
-    train = lw.read(given.data[0], split="train").take(slice(0, given.train))
+    train = lw.read(given.data[0], split="train")
+    train = train.take(np.random.default_rng(7).permutation(len(train))[: given.train])
     test = lw.read(given.data[0], split="test").take(slice(0, given.tests)).align(train.label_names)
     rows = []
     for side in ("TF-IDF", "float32", "int8"):

@@ -108,8 +108,8 @@ def why_no_safetensors(source: str) -> str:
     if not pickled:
         return f"{source} has no weights in safetensors; weights in pickle files (.bin, .pt) are not read"
     return (
-        f"{source} has no weights in safetensors, and {pickled[0]} is a pickle file, which can run code: it is not read."
-        " If you trust it, convert it once: AutoModel.from_pretrained(folder).save_pretrained(new_folder) of "
+        f"{source} has no weights in safetensors, and {pickled[0]} is a pickle file, which can run code: it is not "
+        "read. If you trust it, convert it once: AutoModel.from_pretrained(folder).save_pretrained(new_folder) of "
         "transformers writes model.safetensors; copy that into this folder"
     )
 
