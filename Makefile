@@ -2,7 +2,11 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+# Bytecode is written when a module is first imported, not of every module at its installation; also where the environment
+# says otherwise, because the tests start many processes.
+export PYTHONDONTWRITEBYTECODE :=
+INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile
+PIP := $(INSTALL) --constraint constraints.txt
 CASES ?= 100000
 
 .PHONY: demo test lint types docs bench fuzz clean
@@ -69,7 +73,7 @@ clean:
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip --disable-pip-version-check install --quiet --upgrade "pip>=25.1"
+	$(INSTALL) --upgrade "pip>=25.1"
 
 $(VENV)/core.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --editable ".[report]"
