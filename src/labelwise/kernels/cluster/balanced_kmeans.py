@@ -6,7 +6,7 @@ left. <T, z> is computed once and |S|^2 is the sum of <S, z> over the left rows,
 per row and one dense vector S, to which only the rows that changed sides are added.
 
 What is maximised is |S| + |T - S|. A split is tried from several initial pairs of rows for `TRIAL` iterations each, and
-only the best of these goes on: for twice the time of one start the leaves are nearly as good as with four whole ones.
+only the best of these is continued: about twice the time of one start, and leaves nearly as good as with four of them.
 """
 
 from __future__ import annotations
