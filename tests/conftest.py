@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 # As the command line does, and before torch is loaded: workers whose threads spin take each other's cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("LABELWISE_COMPILE_AHEAD", "0")  # workers have all cores busy, and compile what they need
+os.environ["LABELWISE_VECTORS"] = "off"  # tests of the cache name their own folder
 sys.path.insert(0, str(Path(__file__).parent))
 # Shells start what runs in the background deaf to Ctrl-C, and so would be the commands that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

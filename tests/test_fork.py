@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from conformance.planted import planted
-from conformance.small import SMALL
+from conformance.small import small_and_short
 from labelwise.parallel import using_threads
 from labelwise.registry import METHODS, method_class
 
@@ -37,9 +37,7 @@ def ended_well(pid: int, seconds: float = SECONDS) -> bool:
 def test_a_forked_child_predicts(name):
     method = method_class(name)
     data = planted(method.inputs[0], n_documents=60, n_labels=12)
-    settings = dict(SMALL.get(name, {}))
-    if "training" in settings:
-        settings["training"] = settings["training"].model_copy(update={"epochs": 1, "steps": 2})
+    settings = small_and_short(name)
     with using_threads(2):
         model = method(**settings).fit(data)
         expected = model.predict(data, k=3)

@@ -28,11 +28,23 @@ BEAM = 10
 
 def side_options():
     """The command line of a package's script."""
+    return _options().parse_args()
+
+
+def _options() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser()
     options.add_argument("folder", type=Path, help="X.npz, Y.npz, Xt.npz, and train.txt for those that read text")
     options.add_argument("scratch", type=Path, help="an empty folder for models and predictions")
     options.add_argument("--threads", type=int, default=2)
     options.add_argument("--trees", type=int, default=1)
+    return options
+
+
+def saved_options():
+    """The command line of a script that trains and saves a model, or predicts with a saved one."""
+    options = _options()
+    options.add_argument("--model", type=Path, required=True, help="the folder of the model")
+    options.add_argument("--train", action="store_true", help="make the model instead of predicting")
     return options.parse_args()
 
 

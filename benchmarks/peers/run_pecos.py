@@ -7,11 +7,15 @@ from pecos.xmc import Indexer, LabelEmbeddingFactory
 from pecos.xmc.xlinear.model import XLinearModel
 
 
-def train(features, labels, threads: int, seed: int = 0):
-    """PIFA, hierarchical k-means, ranker."""
+def indexed(features, labels, threads: int, seed: int = 0):
+    """The tree: PIFA and hierarchical k-means."""
     described = LabelEmbeddingFactory.create(labels, features, method="pifa")
-    tree = Indexer.gen(described, nr_splits=16, max_leaf_size=100, seed=seed, threads=threads)
-    return XLinearModel.train(features, labels, tree, threads=threads)
+    return Indexer.gen(described, nr_splits=16, max_leaf_size=100, seed=seed, threads=threads)
+
+
+def train(features, labels, threads: int, seed: int = 0):
+    """Tree and ranker."""
+    return XLinearModel.train(features, labels, indexed(features, labels, threads, seed), threads=threads)
 
 
 def main() -> None:

@@ -15,6 +15,8 @@ _MODULES = {
     "BiGRU": "labelwise.methods.bigru",
     "Blocks": "labelwise.data.blocks",
     "Dataset": "labelwise.data.dataset",
+    "Ensemble": "labelwise.methods.ensemble",
+    "HybridLinear": "labelwise.methods.hybrid_linear",
     "LinearFlat": "labelwise.methods.linear_flat",
     "LinearTree": "labelwise.methods.linear_tree",
     "Mach": "labelwise.methods.mach",
@@ -22,6 +24,7 @@ _MODULES = {
     "Strings": "labelwise.strings",
     "TextEncoder": "labelwise.methods.text_encoder",
     "TopK": "labelwise.topk",
+    "XRTransformer": "labelwise.methods.xr_transformer",
     "concat": "labelwise.data.concat",
     "dataset": "labelwise.data.catalogue",
     "evaluate": "labelwise.metrics.evaluate",
@@ -51,11 +54,14 @@ if TYPE_CHECKING:
     from labelwise.parallel import set_threads as set_threads
     from labelwise.signatures import AttentionXML as AttentionXML
     from labelwise.signatures import BiGRU as BiGRU
+    from labelwise.signatures import Ensemble as Ensemble
+    from labelwise.signatures import HybridLinear as HybridLinear
     from labelwise.signatures import LinearFlat as LinearFlat
     from labelwise.signatures import LinearTree as LinearTree
     from labelwise.signatures import Mach as Mach
     from labelwise.signatures import Popularity as Popularity
     from labelwise.signatures import TextEncoder as TextEncoder
+    from labelwise.signatures import XRTransformer as XRTransformer
     from labelwise.strings import Strings as Strings
     from labelwise.topk import TopK as TopK
 

@@ -23,11 +23,14 @@ if TYPE_CHECKING:
 METHODS: dict[str, str] = {
     "attention_xml": "labelwise.methods.attention_xml:AttentionXML",
     "bigru": "labelwise.methods.bigru:BiGRU",
+    "ensemble": "labelwise.methods.ensemble:Ensemble",
+    "hybrid_linear": "labelwise.methods.hybrid_linear:HybridLinear",
     "linear_flat": "labelwise.methods.linear_flat:LinearFlat",
     "linear_tree": "labelwise.methods.linear_tree:LinearTree",
     "mach": "labelwise.methods.mach:Mach",
     "popularity": "labelwise.methods.popularity:Popularity",
     "text_encoder": "labelwise.methods.text_encoder:TextEncoder",
+    "xr_transformer": "labelwise.methods.xr_transformer:XRTransformer",
 }
 _registered: dict[str, type[Method]] = {}
 """Classes of `registered`."""

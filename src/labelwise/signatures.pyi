@@ -12,6 +12,8 @@ from labelwise.heads.config import HeadConfig
 from labelwise.linear.level_trainer import SolverConfig
 from labelwise.methods.attention_xml import AttentionXML as _AttentionXML
 from labelwise.methods.bigru import BiGRU as _BiGRU
+from labelwise.methods.ensemble import Ensemble as _Ensemble
+from labelwise.methods.hybrid_linear import HybridLinear as _HybridLinear
 from labelwise.methods.linear_flat import LinearFlat as _LinearFlat
 from labelwise.methods.linear_tree import LinearTree as _LinearTree
 from labelwise.methods.mach import CandidatesConfig
@@ -20,6 +22,8 @@ from labelwise.methods.mach import MachTraining
 from labelwise.methods.popularity import Popularity as _Popularity
 from labelwise.methods.text_encoder import TextEncoder as _TextEncoder
 from labelwise.methods.word_networks import WordTraining
+from labelwise.methods.xr_transformer import XRTransformer as _XRTransformer
+from labelwise.networks.fine_tuning_settings import FineTuningConfig
 from labelwise.networks.settings import MonitorConfig
 from labelwise.networks.settings import TrainingConfig
 
@@ -96,6 +100,112 @@ class BiGRU(_BiGRU):
         valid_fraction: float = 0.05,
     ) -> None: ...
 
+class Ensemble(_Ensemble):
+    """Several models of any methods as one: scores averaged, with equal, given or learned weights.
+
+    Parameters
+    ----------
+    members
+        Models: paths of model or run folders, or mappings with `method` and its parameters, which are trained.
+    combine
+        What is combined: scores, ranks, softmax or sigmoid of scores, calibrated probabilities; `logistic` learns a logistic regression on their log-odds; `round_robin` takes the best label of each member in turn.
+    weights
+        Weight per member; `learn`: those with the best `metric` on held-out documents; null: equal weights.
+    metric
+        What `weights: learn` maximises: P@k, RP@k or nDCG@k.
+    candidates
+        Labels that every member ranks per document, more if more are predicted.
+    time_budget
+        Wall-clock seconds for all of `fit`: members that are trained share them, learning uses a sample.
+    """
+    def __init__(
+        self,
+        *,
+        members: list[Any] = [],
+        combine: Literal['average', 'rank_average', 'softmax_average', 'sigmoid_average', 'probability_average', 'logistic', 'round_robin'] = 'average',
+        weights: Union[list[float], Literal['learn'], None] = None,
+        metric: str = 'nDCG@5',
+        candidates: int = 50,
+        time_budget: float | None = None,
+    ) -> None: ...
+
+class HybridLinear(_HybridLinear):
+    """Linear trees over TF-IDF and the vectors of a pretrained encoder that is not trained: more accurate, no GPU.
+
+    Parameters
+    ----------
+    tfidf
+        How texts become features (not used when the data has features). Keys: analyzer, ngrams, stop_words, lemmas, lemmatizer, stemmer, min_df, max_df, max_features, sublinear, idf, norm, lowercase, hash_bits.
+    feature_norm
+        Scale the data's own features to unit L2 norm per document, when training and when predicting.
+    vector_scale
+        Norm of a document's vector, which is centred by the mean of the training documents; rows of TF-IDF have the norm 1.
+    label_documents
+        Label names as training documents: `texts` (of the data), or a vocabulary file with other names as well.
+    label_language
+        Language of the names in a SKOS file of `label_documents` or `hierarchy`.
+    tree
+        The tree: labels halved recursively, clustered into `branching` groups at once, or your own hierarchy.
+    hierarchy
+        With `tree: hierarchy`, a file of child<TAB>parent lines, whose children may be labels or groups of them, or a vocabulary with broader concepts (SKOS, or a table with a header).
+    trees
+        Number of trees whose scores are averaged; each is clustered with another seed. A hierarchy is one tree.
+    leaf_size
+        Maximum number of labels per leaf cluster.
+    branching
+        Children per inner node.
+    label_features
+        Largest features per label in clustering; null keeps all.
+    solver
+        How the classifiers are trained. Keys: loss, cost_positive, cost_negative, bias, tolerance, max_passes, threshold, max_weights.
+    negatives
+        Training documents of a node: those of its labels; also false positives of levels above; also your own.
+    user_negatives
+        With `user`: a sparse .npz [documents, labels], or data of the same documents with wrong labels.
+    relevance
+        Weight positive examples by the labels' values in the data.
+    beam
+        Beam width: nodes kept per level in prediction.
+    post_processor
+        How a node's margin becomes a score that is combined with its parent's.
+    precision
+        Precision of the stored weights.
+    memory
+        Refuse to train what does not fit in memory: `check`, `ignore`, or a limit in GB.
+    time_budget
+        Wall-clock seconds for all of `fit`, including time before an interruption. With less time fewer trees are trained, at least one, or the solver makes fewer passes.
+    seed
+        Seed of clustering and training.
+    encoder
+        The encoder of the document vectors. Keys: model, architecture, vocabulary, max_length, long_texts, windows, pooling, layers, frozen, precision, gradient_checkpointing.
+    """
+    def __init__(
+        self,
+        *,
+        tfidf: Mapping[str, Any] | TfidfConfig = ...,
+        feature_norm: Optional[Literal['l2']] = None,
+        vector_scale: float = 1.0,
+        label_documents: str | None = None,
+        label_language: str | None = None,
+        tree: Literal['balanced', 'kway', 'hierarchy'] = 'balanced',
+        hierarchy: str | None = None,
+        trees: int = 3,
+        leaf_size: int = 100,
+        branching: int = 16,
+        label_features: int | None = 500,
+        solver: Mapping[str, Any] | SolverConfig = ...,
+        negatives: Literal['teacher', 'matcher', 'user', 'matcher+user'] = 'teacher',
+        user_negatives: str | None = None,
+        relevance: bool = False,
+        beam: int = 10,
+        post_processor: Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'sigmoid', 'log_sigmoid', 'none'] = 'l3_hinge',
+        precision: Literal['float32', 'float16', 'int8'] = 'float32',
+        memory: Union[Literal['check', 'ignore'], float] = 'check',
+        time_budget: float | None = None,
+        seed: int = 0,
+        encoder: Mapping[str, Any] | EncoderConfig = ...,
+    ) -> None: ...
+
 class LinearFlat(_LinearFlat):
     """A linear classifier per label over TF-IDF or your own features: exact, for up to tens of thousands of labels.
 
@@ -103,6 +213,8 @@ class LinearFlat(_LinearFlat):
     ----------
     tfidf
         How texts become features (not used when the data has features). Keys: analyzer, ngrams, stop_words, lemmas, lemmatizer, stemmer, min_df, max_df, max_features, sublinear, idf, norm, lowercase, hash_bits.
+    feature_norm
+        Scale the data's own features to unit L2 norm per document, when training and when predicting.
     vector_scale
         Read the data's dense vectors next to TF-IDF of its texts, multiplied by this; null: one of both.
     label_documents
@@ -128,6 +240,7 @@ class LinearFlat(_LinearFlat):
         self,
         *,
         tfidf: Mapping[str, Any] | TfidfConfig = ...,
+        feature_norm: Optional[Literal['l2']] = None,
         vector_scale: float | None = None,
         label_documents: str | None = None,
         label_language: str | None = None,
@@ -147,6 +260,8 @@ class LinearTree(_LinearTree):
     ----------
     tfidf
         How texts become features (not used when the data has features). Keys: analyzer, ngrams, stop_words, lemmas, lemmatizer, stemmer, min_df, max_df, max_features, sublinear, idf, norm, lowercase, hash_bits.
+    feature_norm
+        Scale the data's own features to unit L2 norm per document, when training and when predicting.
     vector_scale
         Read the data's dense vectors next to TF-IDF of its texts, multiplied by this; null: one of both.
     label_documents
@@ -190,6 +305,7 @@ class LinearTree(_LinearTree):
         self,
         *,
         tfidf: Mapping[str, Any] | TfidfConfig = ...,
+        feature_norm: Optional[Literal['l2']] = None,
         vector_scale: float | None = None,
         label_documents: str | None = None,
         label_language: str | None = None,
@@ -280,7 +396,7 @@ class TextEncoder(_TextEncoder):
     Parameters
     ----------
     encoder
-        The pretrained encoder and its tokenization. Keys: model, architecture, vocabulary, max_length, long_texts, windows, pooling, layers, frozen, gradient_checkpointing.
+        The pretrained encoder and its tokenization. Keys: model, architecture, vocabulary, max_length, long_texts, windows, pooling, layers, frozen, precision, gradient_checkpointing.
     head
         Outputs and loss. Keys: loss, bias, dropout, block.
     training
@@ -301,4 +417,84 @@ class TextEncoder(_TextEncoder):
         head_epochs: int | None = None,
         valid_fraction: float = 0.05,
         monitor: Mapping[str, Any] | MonitorConfig = ...,
+    ) -> None: ...
+
+class XRTransformer(_XRTransformer):
+    """An encoder fine-tuned through a label tree, and linear trees over TF-IDF and its vectors: the most accurate.
+
+    Parameters
+    ----------
+    tfidf
+        How texts become features (not used when the data has features). Keys: analyzer, ngrams, stop_words, lemmas, lemmatizer, stemmer, min_df, max_df, max_features, sublinear, idf, norm, lowercase, hash_bits.
+    feature_norm
+        Scale the data's own features to unit L2 norm per document, when training and when predicting.
+    vector_scale
+        Norm of a document's vector, which is centred by the mean of the training documents; rows of TF-IDF have the norm 1.
+    label_documents
+        Label names as training documents: `texts` (of the data), or a vocabulary file with other names as well.
+    label_language
+        Language of the names in a SKOS file of `label_documents` or `hierarchy`.
+    tree
+        The tree: labels halved recursively, clustered into `branching` groups at once, or your own hierarchy.
+    hierarchy
+        With `tree: hierarchy`, a file of child<TAB>parent lines, whose children may be labels or groups of them, or a vocabulary with broader concepts (SKOS, or a table with a header).
+    trees
+        Number of trees whose scores are averaged; each is clustered with another seed. A hierarchy is one tree.
+    leaf_size
+        Maximum number of labels per leaf cluster.
+    branching
+        Children per inner node.
+    label_features
+        Largest features per label in clustering; null keeps all.
+    solver
+        How the classifiers are trained. Keys: loss, cost_positive, cost_negative, bias, tolerance, max_passes, threshold, max_weights.
+    negatives
+        Training documents of a node: those of its labels; also false positives of levels above; also your own.
+    user_negatives
+        With `user`: a sparse .npz [documents, labels], or data of the same documents with wrong labels.
+    relevance
+        Weight positive examples by the labels' values in the data.
+    beam
+        Beam width: nodes kept per level in prediction.
+    post_processor
+        How a node's margin becomes a score that is combined with its parent's.
+    precision
+        Precision of the stored weights.
+    memory
+        Refuse to train what does not fit in memory: `check`, `ignore`, or a limit in GB.
+    time_budget
+        Wall-clock seconds for all of `fit`, including time before an interruption. With less time fewer trees are trained, at least one, or the solver makes fewer passes.
+    seed
+        Seed of clustering and training.
+    encoder
+        The encoder of the document vectors. Keys: model, architecture, vocabulary, max_length, long_texts, windows, pooling, layers, frozen, gradient_checkpointing.
+    fine_tuning
+        How the encoder is fine-tuned. Keys: leaf_size, branching, top_nodes, keep_tree, max_nodes, documents, loss, weighted, dropout, first_head, bootstrap, bootstrap_cost, negatives, beam, training, level_steps, level_rates, level_warmup, valid_fraction.
+    """
+    def __init__(
+        self,
+        *,
+        tfidf: Mapping[str, Any] | TfidfConfig = ...,
+        feature_norm: Optional[Literal['l2']] = None,
+        vector_scale: float = 1.0,
+        label_documents: str | None = None,
+        label_language: str | None = None,
+        tree: Literal['balanced', 'kway', 'hierarchy'] = 'balanced',
+        hierarchy: str | None = None,
+        trees: int = 3,
+        leaf_size: int = 100,
+        branching: int = 16,
+        label_features: int | None = 500,
+        solver: Mapping[str, Any] | SolverConfig = ...,
+        negatives: Literal['teacher', 'matcher', 'user', 'matcher+user'] = 'teacher',
+        user_negatives: str | None = None,
+        relevance: bool = False,
+        beam: int = 10,
+        post_processor: Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'sigmoid', 'log_sigmoid', 'none'] = 'l3_hinge',
+        precision: Literal['float32', 'float16', 'int8'] = 'float32',
+        memory: Union[Literal['check', 'ignore'], float] = 'check',
+        time_budget: float | None = None,
+        seed: int = 0,
+        encoder: Mapping[str, Any] | EncoderConfig = ...,
+        fine_tuning: Mapping[str, Any] | FineTuningConfig = ...,
     ) -> None: ...

@@ -8,6 +8,7 @@ straight from the file, so a model that does not fit in memory can be used and s
 from __future__ import annotations
 
 import codecs
+import copy
 import hashlib
 import json
 import os
@@ -40,9 +41,21 @@ MAX_COLUMNS = 1 << 31
 class FolderWriter:
     """Writes files into a folder that gets its name only when it is complete."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, prefix: str = "") -> None:
         self.folder = folder
+        self.prefix = prefix
         self.files: dict[str, dict[str, Any]] = {}
+
+    @contextmanager
+    def nested(self, prefix: str, kind: str, about: Mapping[str, Any]) -> Iterator[FolderWriter]:
+        """Write another folder's files into this one, under names with a prefix; `Folder.nested` opens it.
+
+        Their sizes and hashes are in the manifest of this folder.
+        """
+        inner = FolderWriter(self.folder, self.prefix + prefix)
+        inner.files = self.files
+        yield inner
+        inner.write_json(MANIFEST, _manifest(kind, about, {}))
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a JSON file."""
@@ -58,7 +71,7 @@ class FolderWriter:
         self._write(name, tensor_file_parts(tensors))
 
     def _write(self, name: str, parts: Any) -> None:
-        digest, size = hashlib.sha256(), 0
+        digest, size, name = hashlib.sha256(), 0, self.prefix + name
         with (self.folder / _check_file_name(name)).open("xb") as file:
             for part in parts:
                 file.write(part)
@@ -82,18 +95,21 @@ def new_folder(path: str | Path, kind: str, about: Mapping[str, Any], force: boo
     try:
         writer = FolderWriter(hidden)
         yield writer
-        manifest = {
-            "format": f"labelwise-{kind}",
-            "format_version": FORMAT_VERSION,
-            "labelwise_version": __version__,
-            **about,
-            "files": writer.files,
-        }
-        FolderWriter(hidden).write_json(MANIFEST, manifest)
+        FolderWriter(hidden).write_json(MANIFEST, _manifest(kind, about, writer.files))
         hidden.chmod(0o777 & ~_umask())
         replace_folder(hidden, target)
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _manifest(kind: str, about: Mapping[str, Any], files: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "format": f"labelwise-{kind}",
+        "format_version": FORMAT_VERSION,
+        "labelwise_version": __version__,
+        **about,
+        "files": files,
+    }
 
 
 @contextmanager
@@ -157,6 +173,7 @@ class Folder:
 
     def __init__(self, path: str | Path, kind: str, verify: bool = True) -> None:
         self.path = Path(path)
+        self.prefix = ""
         self.verify = verify
         if not self.path.exists():
             copy = find_old_copy(self.path)
@@ -167,23 +184,20 @@ class Folder:
             raise ModelFormatError(f"{self.path}: not a labelwise {kind} folder, {MANIFEST} is missing{inside}")
         if (self.path / MANIFEST).is_symlink():
             raise ModelFormatError(f"{self.path / MANIFEST}: a link to another file is not read; copy the file itself")
-        manifest = _load_json(self.path / MANIFEST)
-        if not isinstance(manifest, dict) or manifest.get("format") != f"labelwise-{kind}":
-            actual = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
-            raise ModelFormatError(f"{self.path / MANIFEST}: this is not a labelwise {kind} (format: {actual!r})")
-        version = manifest.get("format_version")
-        if type(version) is not int or version != FORMAT_VERSION:
-            raise ModelFormatError(
-                f"{self.path / MANIFEST}: format version {version!r}; this labelwise {__version__} reads version "
-                f"{FORMAT_VERSION}. It was written by labelwise {manifest.get('labelwise_version')!r}"
-            )
-        files = manifest.get("files")
-        if not isinstance(files, dict) or not all(
-            isinstance(e, dict) and isinstance(e.get("bytes"), int) and isinstance(e.get("sha256"), str)
-            for e in files.values()
-        ):
-            raise ModelFormatError(f"{self.path / MANIFEST}: the list of files is damaged")
-        self.manifest: dict[str, Any] = manifest
+        self.manifest: dict[str, Any] = _checked_manifest(_load_json(self.path / MANIFEST), kind, self.path / MANIFEST)
+
+    def nested(self, prefix: str, kind: str) -> Folder:
+        """The folder that `FolderWriter.nested` has written into this one; its files are checked as all others."""
+        inner = copy.copy(self)
+        manifest = _checked_manifest(self.read_json(prefix + MANIFEST), kind, self.file(prefix + MANIFEST))
+        inner.prefix, files = self.prefix + prefix, self.manifest["files"]
+        own = {name.removeprefix(prefix): entry for name, entry in files.items() if name.startswith(prefix)}
+        inner.manifest = {**manifest, "files": own}
+        return inner
+
+    def file(self, name: str) -> Path:
+        """The path of a file of this folder, which need not exist."""
+        return self.path / (self.prefix + name)
 
     def read_json(self, name: str) -> Any:
         """A JSON file of the folder."""
@@ -197,8 +211,8 @@ class Folder:
         """The path of a listed file, after comparing its size and (with `verify`) its hash."""
         expected = self.manifest["files"].get(name)
         if expected is None:
-            raise ModelFormatError(f"{self.path / MANIFEST}: the file {name} is not listed")
-        path = self.path / _check_file_name(name)
+            raise ModelFormatError(f"{self.path / MANIFEST}: the file {self.prefix + name} is not listed")
+        path = self.path / _check_file_name(self.prefix + name)
         if path.is_symlink() or not path.is_file():
             raise ModelFormatError(f"{path}: the file is missing or not a regular file")
         size = path.stat().st_size
@@ -214,6 +228,26 @@ class Folder:
                     f"{path}: the contents are damaged (SHA-256 differs from the manifest); copy it again"
                 )
         return path
+
+
+def _checked_manifest(manifest: Any, kind: str, path: Path) -> dict[str, Any]:
+    """A manifest of this type and version with a list of files, or an error."""
+    if not isinstance(manifest, dict) or manifest.get("format") != f"labelwise-{kind}":
+        actual = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
+        raise ModelFormatError(f"{path}: this is not a labelwise {kind} (format: {actual!r})")
+    version = manifest.get("format_version")
+    if type(version) is not int or version != FORMAT_VERSION:
+        raise ModelFormatError(
+            f"{path}: format version {version!r}; this labelwise {__version__} reads version "
+            f"{FORMAT_VERSION}. It was written by labelwise {manifest.get('labelwise_version')!r}"
+        )
+    files = manifest.get("files")
+    if not isinstance(files, dict) or not all(
+        isinstance(e, dict) and isinstance(e.get("bytes"), int) and isinstance(e.get("sha256"), str)
+        for e in files.values()
+    ):
+        raise ModelFormatError(f"{path}: the list of files is damaged")
+    return manifest
 
 
 def _check_file_name(name: str) -> str:

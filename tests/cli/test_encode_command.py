@@ -63,7 +63,7 @@ def test_mistakes(model, texts, tmp_path):
 def test_a_pretrained_encoder_as_it_comes(tmp_path, texts):
     transformers = pytest.importorskip("transformers")
     from labelwise.encoders.config import EncoderConfig
-    from labelwise.encoders.embed import encode_texts
+    from labelwise.encoders.corpus import encode_corpus
     from labelwise.encoders.transformer import open_encoder
     from labelwise.strings import Strings
 
@@ -76,7 +76,7 @@ def test_a_pretrained_encoder_as_it_comes(tmp_path, texts):
     )
     out = tmp_path / "x.npy"
     labelwise("encode", folder, texts, "-o", out, "--set", "encoder.pooling=first", "--set", "encoder.max_length=16")
-    np.testing.assert_allclose(np.load(out), encode_texts(encoder, lines), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(np.load(out), encode_corpus(encoder, lines), rtol=1e-5, atol=1e-6)
 
 
 def counting(calls, stop_at=None):

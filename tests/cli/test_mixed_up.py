@@ -1,7 +1,7 @@
 """One command given what another one is for, and what help says."""
 
 from cli.commands import labelwise
-from sweep.planted import plant, write_study
+from sweep.planted import fork_trials, plant, write_study
 
 
 def said(*arguments, code=2):
@@ -37,7 +37,8 @@ def test_help_has_examples_that_fit():
     assert "to its own plots/, where older ones are replaced" in printed
 
 
-def test_what_help_says_of_charts_is_so(tmp_path):
+def test_what_help_says_of_charts_is_so(tmp_path, monkeypatch):
+    fork_trials(monkeypatch)
     plant(tmp_path / "data")
     labelwise("sweep", write_study(tmp_path, report=True))
     chart, folder = tmp_path / "sweep" / "plots" / "settings.svg", tmp_path / "sweep"

@@ -14,7 +14,7 @@ from labelwise.encoders.attention import attention_maps
 from labelwise.encoders.base import tensors_of
 from labelwise.encoders.batches import batches_by_length
 from labelwise.encoders.config import EncoderConfig
-from labelwise.encoders.embed import encode_texts
+from labelwise.encoders.corpus import encode_corpus
 from labelwise.encoders.encoder_files import check_vocabulary
 from labelwise.encoders.transformer import TransformerEncoder, open_encoder
 from labelwise.errors import ConfigError, ModelFormatError
@@ -61,10 +61,10 @@ def token_vectors(encoder, text):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_saved_and_restored_without_a_network(family):
     encoder = opened(architecture=FAMILIES[family], pooling="last" if family == "xlnet" else "first")
-    vectors = encode_texts(encoder, TEXTS)
+    vectors = encode_corpus(encoder, TEXTS)
     state = encoder.state()
     again = TransformerEncoder.restored(state, encoder.config, Path("state"))
-    np.testing.assert_array_equal(encode_texts(again, TEXTS), vectors)
+    np.testing.assert_array_equal(encode_corpus(again, TEXTS), vectors)
     assert vectors.shape == (40, 16)
     assert vectors.std(0).min() > 0
 
@@ -79,7 +79,7 @@ def test_random_weights_follow_the_seed():
 
 def test_a_folder_is_opened_with_its_own_weights_and_tokenizer(folder):
     encoder = open_encoder(EncoderConfig(model=str(folder), max_length=16), Strings.of(["other", "texts"]), 5).eval()
-    np.testing.assert_array_equal(encode_texts(encoder, TEXTS), encode_texts(opened(), TEXTS))
+    np.testing.assert_array_equal(encode_corpus(encoder, TEXTS), encode_corpus(opened(), TEXTS))
 
 
 def test_pooling_by_hand():
@@ -90,13 +90,13 @@ def test_pooling_by_hand():
         ("mean", lambda states: states[-1].mean(0)),
     ):
         encoder = opened(pooling=pooling)
-        found = encode_texts(encoder, TEXTS)[6]  # in a batch with longer and shorter ones
+        found = encode_corpus(encoder, TEXTS)[6]  # in a batch with longer and shorter ones
         np.testing.assert_allclose(found, expected(token_vectors(encoder, text)), rtol=1e-4, atol=1e-5)
     encoder = opened(layers=2)
     assert encoder.width == 32
     states = token_vectors(encoder, text)
     np.testing.assert_allclose(
-        encode_texts(encoder, TEXTS)[6], torch.cat([states[-2][0], states[-1][0]]), rtol=1e-4, atol=1e-5
+        encode_corpus(encoder, TEXTS)[6], torch.cat([states[-2][0], states[-1][0]]), rtol=1e-4, atol=1e-5
     )
 
 
@@ -104,20 +104,20 @@ def test_windows_are_averaged():
     encoder = opened(max_length=6, long_texts="windows", windows=3)
     text = " ".join(f"word{n}" for n in range(10))
     pieces = Strings.of([" ".join(f"word{n}" for n in range(b, min(b + 4, 10))) for b in (0, 4, 8)])
-    found = encode_texts(encoder, Strings.of(["word1", text, "word2 word3"]))[1]
-    np.testing.assert_allclose(found, encode_texts(encoder, pieces).mean(0), rtol=1e-4, atol=1e-5)
+    found = encode_corpus(encoder, Strings.of(["word1", text, "word2 word3"]))[1]
+    np.testing.assert_allclose(found, encode_corpus(encoder, pieces).mean(0), rtol=1e-4, atol=1e-5)
 
 
 def test_attention_of_padded_documents_adds_up_to_one():
     encoder = opened()
     tokens = encoder.tokenizer.encode(TEXTS, encoder.config)
     ids, mask, _ = tensors_of(tokens.batch(np.arange(5)))
-    before = encode_texts(encoder, TEXTS)
+    before = encode_corpus(encoder, TEXTS)
     weights = encoder.attentions(ids, mask)
     assert weights.shape == (3, 5, 2, ids.shape[1], ids.shape[1])
     torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
     assert float((weights * ~mask[None, :, None, None, :]).max()) == 0
-    np.testing.assert_array_equal(encode_texts(encoder, TEXTS), before)
+    np.testing.assert_array_equal(encode_corpus(encoder, TEXTS), before)
 
 
 def test_a_model_without_attention_says_so():
@@ -292,7 +292,7 @@ def test_a_state_cannot_name_code():
     )  # fmt: skip
     again = TransformerEncoder.restored(state, encoder.config, Path("state"))
     assert again.backbone.config._attn_implementation in ("sdpa", "eager")
-    np.testing.assert_array_equal(encode_texts(again, TEXTS), encode_texts(encoder, TEXTS))
+    np.testing.assert_array_equal(encode_corpus(again, TEXTS), encode_corpus(encoder, TEXTS))
 
 
 def test_a_hub_that_cannot_be_reached_is_one_line(monkeypatch, caplog):

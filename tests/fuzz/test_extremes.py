@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from conformance.planted import planted
-from conformance.small import SMALL
+from conformance.small import small_and_short
 from fuzz.extremes import Case, cases_of, sampled
 from labelwise.data.dataset import Dataset
 from labelwise.data.write import write
@@ -41,10 +41,7 @@ def make(target: str, folder: Path) -> Path:
         return folder
     method = method_class(name)
     data = planted(method.inputs[0], n_documents=60, n_labels=12)
-    settings = dict(SMALL.get(name, {}))
-    if "training" in settings:
-        settings["training"] = settings["training"].model_copy(update={"epochs": 1, "steps": 2})
-    model = method(**settings).fit(data)
+    model = method(**small_and_short(name)).fit(data)
     model.calibrate(data, k=5)
     model.save(folder)
     return folder

@@ -10,6 +10,7 @@ from labelwise.heads.losses import best_constants, constant_loss, label_priors, 
 
 CONFIGS = [
     LossConfig(name="bce"),
+    LossConfig(name="hinge"),
     LossConfig(name="squared_hinge"),
     LossConfig(name="focal", focus=2.0),
     LossConfig(name="focal", focus=0.0),
@@ -24,6 +25,8 @@ def textbook(config, scores, target):
     p = torch.sigmoid(scores)
     if config.name == "bce":
         return functional.binary_cross_entropy_with_logits(scores, target, reduction="none")
+    if config.name == "hinge":
+        return (1 - (2 * target - 1) * scores).clamp_min(0)
     if config.name == "squared_hinge":
         return (1 - (2 * target - 1) * scores).clamp_min(0) ** 2
     if config.name == "focal":

@@ -2,14 +2,15 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
+import numba
 import pytest
 
 import labelwise
-from labelwise.kernels.jit import inner, is_writable, jit
+from forking import run_forked
+from labelwise.kernels.jit import cache_folder, inner, is_writable, jit
 
 CALLEE = "from labelwise.kernels.jit import jit\n\n@jit\ndef number():\n    return {}\n"
 CALLER = """
@@ -23,6 +24,12 @@ def asked(x):
 ASK = "from made.caller import asked; print(asked({})); print(sum(asked.stats.cache_hits.values()))"
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="folders of users are POSIX")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiler():
+    """What Numba sets up for its first function is there before the forks."""
+    numba.njit(lambda x: x * 0 + 1)(1)
 
 
 def package_in(folder):
@@ -44,11 +51,18 @@ def run(place, argument="1", code=ASK, **environment):
     """The answer, how many compilations were found in the cache, and the log."""
     kept = {key: value for key, value in os.environ.items() if key not in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME")}
     kept |= {"HOME": "/dev/null", "TMPDIR": str(place / "temporary"), **environment}
-    command = [sys.executable, "-c", code.format(argument)]
-    done = subprocess.run(command, cwd=place, env=kept, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    answer, hits = done.stdout.split()
-    return float(answer), int(hits), done.stderr
+
+    def as_a_new_process():
+        os.chdir(place)
+        sys.path.insert(0, "")
+        cache_folder.cache_clear()
+        numba.config.reload_config()
+        exec(code.format(argument), {})
+
+    done = run_forked(as_a_new_process, kept)
+    assert done.code == 0, done.err
+    answer, hits = done.out.split()
+    return float(answer), int(hits), done.err
 
 
 def private(place):

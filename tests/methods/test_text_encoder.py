@@ -290,3 +290,20 @@ def test_predictions_beside_attention_are_the_same(monkeypatch):
     assert during == kind == backbone.config._attn_implementation
     np.testing.assert_array_equal(top.ids, expected.ids)
     np.testing.assert_array_equal(top.scores, expected.scores)
+
+
+def test_a_model_predicts_equal_texts_once(monkeypatch):
+    data = planted("texts", n_documents=60)
+    model = lw.TextEncoder(encoder={"model": "tiny"}, training={"steps": 2}).fit(data)
+    tokenised = []
+    encode = model.network_.encoder.tokenizer.encode
+    monkeypatch.setattr(
+        model.network_.encoder.tokenizer,
+        "encode",
+        lambda texts, config: tokenised.append(len(texts)) or encode(texts, config),
+    )
+    texts = [data.texts[n] for n in (0, 1, 0, 2, 1)]
+    top = model.predict(texts, k=2)
+    assert tokenised == [3]
+    single = [model.predict([text], k=2) for text in texts]
+    np.testing.assert_array_equal(top.ids, np.concatenate([one.ids for one in single]))

@@ -232,3 +232,18 @@ def test_remarks_on_ties_follow_the_table(parts, tmp_path):
     out = labelwise("evaluate", tmp_path / "model", data, "--set", "metrics=[P@1]").out.splitlines()
     assert "1 documents" in out[0]
     assert "equal scores: in another order P@1 could be 0.00 to 100.00" in out[-1]
+
+
+def test_documents_with_unknown_labels_only_are_an_error(run, parts, tmp_path):
+    renamed = [(text, [f"id:{label}" for label in labels]) for text, labels in rows(5, 9)]
+    strange, said = write(tmp_path / "strange.jsonl", renamed), r"none of its \d+ labels is known to the model"
+    for command in (
+        ("evaluate", run[0], strange, "-o", tmp_path / "x.json"),
+        ("calibrate", run[0], strange, "--force"),
+    ):
+        assert re.search(said + ".* a label is called 'id:L", labelwise(*command, code=2).err)
+    assert not (tmp_path / "x.json").exists()
+    assert re.search(said, train(tmp_path, train=parts["train"], test=strange, code=2).err)
+    assert not (tmp_path / "runs" / "run" / "model").exists()
+    mixed = write(tmp_path / "mixed.jsonl", [*renamed, *rows(5, 10)])
+    assert "labels are unknown to the model" in labelwise("evaluate", run[0], mixed).out

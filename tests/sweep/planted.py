@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import yaml
+
+from forking import Forked
+from labelwise.sweep import runner
+from labelwise.sweep.trial import main
 
 
 def plant(folder: Path, documents: int = 120, valid: bool = True) -> Path:
@@ -39,3 +46,18 @@ def write_study(place: Path, **changes) -> Path:
     path = place / "study.yml"
     path.write_text(yaml.safe_dump(values, sort_keys=False))
     return path
+
+
+def fork_trials(monkeypatch) -> None:
+    """Let sweeps of this process fork their trials, which then need no seconds to import everything again."""
+    names = ("PIPE", "STDOUT", "TimeoutExpired")
+    stand_in = SimpleNamespace(Popen=_forked_trial, **{name: getattr(subprocess, name) for name in names})
+    monkeypatch.setattr(runner, "subprocess", stand_in)
+
+
+def _forked_trial(command, stdin, stdout, stderr, env, start_new_session, pass_fds):
+    if command[:3] != [sys.executable, "-m", "labelwise.sweep.trial"]:
+        options = {"env": env, "start_new_session": start_new_session, "pass_fds": pass_fds}
+        return subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=stderr, **options)
+    output = stdout.fileno()
+    return Forked(lambda: main(command[3:]), stdin, output, output, env, pass_fds)

@@ -11,12 +11,13 @@ import labelwise as lw
 from conformance.planted import planted
 from conformance.small import SMALL
 from labelwise.encoders.base import SomeInputs, Vectors
-from labelwise.encoders.embed import encode_some
+from labelwise.encoders.embed import encoded_blocks
 from labelwise.encoders.words import WordTokens
 from labelwise.fit_context import FitContext
 from labelwise.methods import affordable as affordable_module
 from labelwise.methods.affordable import affordable
 from labelwise.networks.settings import TrainingConfig
+from labelwise.progress import progress
 from labelwise.time_budget import NO_LIMIT, SAMPLE_FILE, check_pace
 from labelwise.training.callbacks import Callback, History
 from labelwise.training.loop import train
@@ -171,6 +172,8 @@ def test_a_part_of_the_documents_is_ranked_and_encoded_as_it_would_be_with_all(c
             return self
 
     vectors = Vectors(random.normal(size=(500, 4)).astype(np.float32))
-    encoded, doubled = encode_some(Doubling(), Ticking(vectors), "encoding", NO_LIMIT.limited(20.0), 0)
+    with progress("encoding") as step:
+        blocks = encoded_blocks(Doubling(), Ticking(vectors), step, "encoding", NO_LIMIT.limited(20.0), 0)
+        encoded, doubled = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
     assert 150 < len(encoded) <= 200
     np.testing.assert_array_equal(doubled, 2 * vectors.values[encoded])

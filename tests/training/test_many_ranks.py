@@ -1,28 +1,49 @@
-"""Two processes under torchrun give what one process gives with twice the batches a step."""
+"""Two ranks, in the surroundings that torchrun gives them, give what one process gives with twice the batches a step."""
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
+import socket
+import tempfile
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState
+from ranks import train_as_rank
 from tiny_fitting import TinyFitting, _one_thread, weights_of  # noqa: F401
 
+from forking import Forked
 from labelwise.fit_context import FitContext
 from labelwise.networks.settings import TrainingConfig
 from labelwise.training.loop import train
+
+RANKS = 2
 
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    script = Path(__file__).parent / "rank_script.py"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
-    done = subprocess.run([*command, str(folder)], env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr[-3000:]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    common = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+        "ACCELERATE_USE_CPU": "true",
+    }
+
+    def rank():
+        AcceleratorState._reset_state(reset_partial_state=True)  # of the test's process, which has no ranks
+        train_as_rank(folder)
+
+    with tempfile.TemporaryFile("w+b") as printed:
+        ranks = []
+        for number in map(str, range(RANKS)):
+            own = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS)}
+            env = {**os.environ, **common, **own}
+            ranks.append(Forked(rank, stdout=printed.fileno(), stderr=printed.fileno(), env=env))
+        codes = [one.wait() for one in ranks]
+        printed.seek(0)
+        assert codes == [0] * RANKS, printed.read().decode()[-3000:]
     return json.loads((folder / "result.json").read_text())
 
 

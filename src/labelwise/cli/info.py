@@ -68,6 +68,8 @@ def _model_rows(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "method", f"{model['method']}{source}{unknown}"
     if model["parameters"]:
         yield "parameters", _listed(f"{key} {_plain(value)}" for key, value in model["parameters"].items())
+    if model["members"]:
+        yield "members", "\n".join(_member(number, one) for number, one in enumerate(model["members"]))
     yield "data", _data(model, card)
     yield "created", _date(card.get("created"))
     for change in card.get("changes", []):
@@ -89,11 +91,20 @@ def _model_rows(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "use", "\n".join(_commands(about, model, card))
 
 
+def _member(place: int, member: Mapping[str, Any]) -> str:
+    weight = "" if member["weight"] is None else f", weight {member['weight']:.3g}"
+    name = member["card"].get("data", {}).get("name")
+    trained = f"; {name}: " if name else "; "
+    counts = f"{number(member['documents'])} documents, {number(member['labels'])} labels"
+    return f"{place} {member['method']}{weight}{trained}{counts}"
+
+
 def _data(model: Mapping[str, Any], card: Mapping[str, Any]) -> str:
     data = card.get("data", {})
     name = f"{data['name']}: " if "name" in data else ""
     features = "" if model["features"] is None else f" of {number(model['features'])} columns"
-    counts = f"{number(model['documents'])} documents, {number(model['labels'])} labels"
+    documents = f"{number(model['documents'])} documents" if model["documents"] else "documents that are not known"
+    counts = f"{documents}, {number(model['labels'])} labels"
     known = f" (hash {data['hash']})" if "hash" in data else ""
     return f"{name}{counts}; {model['reads']}{features}{known}"
 

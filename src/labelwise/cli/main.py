@@ -25,6 +25,7 @@ from labelwise.cli import (
     encode,
     evaluate,
     explain,
+    import_model,
     info,
     learn,
     models,
@@ -54,6 +55,7 @@ app.command("encode")(encode.encode_command)
 app.command("explain")(explain.explain_command)
 app.command("learn")(learn.learn_command)
 app.command("shrink")(shrink.shrink_command)
+app.command("import")(import_model.import_command)
 app.command("info")(info.info_command)
 app.command("calibrate")(calibrate.calibrate_command)
 app.command("sweep")(sweep.sweep_command)

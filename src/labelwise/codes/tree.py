@@ -133,6 +133,7 @@ class LabelTree:
         branching: int = 16,
         seed: int = 0,
         max_iterations: int = 20,
+        top_nodes: int | None = None,
         starts: int | None = None,
     ) -> LabelTree:
         """Groups of equal size by balanced spherical 2-means, then every `branching` neighbours under one node.
@@ -149,6 +150,8 @@ class LabelTree:
             Seed of the initial pairs of labels of each split.
         max_iterations
             Maximum iterations per split.
+        top_nodes
+            Maximum nodes of the top level; None: `branching`.
         starts
             Initial pairs of labels per split, of which the best is used; not given: `clustering.STARTS`.
         """
@@ -157,7 +160,7 @@ class LabelTree:
         _check_branching(branching)
         order, edges = halve(label_features, leaf_size, seed, max_iterations, STARTS if starts is None else starts)
         levels = [edges]
-        while len(levels[0]) - 1 > branching:
+        while len(levels[0]) - 1 > (top_nodes or branching):
             levels.insert(0, np.append(levels[0][:-1:branching], len(order)))
         return cls.from_bounds(order, levels)
 

@@ -37,6 +37,11 @@ def document_hashes(data: Any, kind: str | None = None) -> np.ndarray:
     return _numbers(_contents(getattr(data, chosen)))
 
 
+def text_hashes(texts: Strings) -> np.ndarray:
+    """One uint64 per text, the same as those of documents that have only texts."""
+    return _numbers(_contents(texts))
+
+
 def dataset_hash(data: Any, hashes: np.ndarray | None = None) -> str:
     """One hash of all documents of a `Dataset` and of their labels, in order: 16 hexadecimal digits.
 

@@ -10,7 +10,7 @@ import math
 import zipfile
 import zlib
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -25,6 +25,11 @@ DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImpl
 
 def load_npz_matrix(path: Path) -> sparse.csr_array:
     """Read a sparse matrix written by `scipy.sparse.save_npz`, as CSR in float32."""
+    return canonical_csr(load_npz_sparse(path).tocsr(), f"{path}: the values")
+
+
+def load_npz_sparse(path: Path) -> Any:
+    """Read a matrix written by `scipy.sparse.save_npz` as it is stored: CSR or CSC of any type, with its duplicates."""
     try:
         with zipfile.ZipFile(path) as archive:
             layout = (_member(archive, "format", path).reshape(-1)[:1].tolist() or [""])[0]
@@ -63,7 +68,7 @@ def load_npz_matrix(path: Path) -> sparse.csr_array:
         matrix.check_format(full_check=True)
     except ValueError as error:
         raise DataError(f"the sparse matrix is damaged: {error}", path) from None
-    return canonical_csr(matrix.tocsr(), f"{path}: the values")
+    return matrix
 
 
 def load_npy_matrix(path: Path) -> np.ndarray:

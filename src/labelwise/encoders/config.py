@@ -34,6 +34,9 @@ class EncoderConfig(Config):
     """Number of last layers whose pooled vectors are concatenated (LightXML uses 5 of 12)."""
     frozen: bool = False
     """Train only the head; each text is then encoded only once."""
+    precision: Literal["float32", "int8"] = "float32"
+    """Linear layers when texts are encoded: int8 takes about half the time on an x86 CPU, for nearly the same vectors.
+    Weights are trained and saved in float32."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: about a third slower, much less memory."""
 

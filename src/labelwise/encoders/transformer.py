@@ -20,10 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from labelwise.device import torch_threads
+from labelwise.device import computing_device, torch_threads
 from labelwise.encoders.arrays import as_array, as_tensor
 from labelwise.encoders.config import EncoderConfig
 from labelwise.encoders.encoder_files import check_vocabulary, encoder_source
+from labelwise.encoders.int8 import why_not_int8, with_int8_layers
 from labelwise.encoders.saved_settings import call_guarded, check_shapes, checked_settings
 from labelwise.encoders.tokens import TextTokenizer, state_of
 from labelwise.errors import ConfigError, MissingDependencyError, ModelFormatError
@@ -48,7 +49,7 @@ NOT_DATA = ("auto_map", "attn_implementation", "experts_implementation", "quanti
 """Settings that name code to download or hardware; saved models leave them out."""
 
 
-_EMPTY_WEIGHTS = threading.Lock()
+_EMPTY_WEIGHTS, _INT8_WEIGHTS = threading.Lock(), threading.Lock()
 
 
 class TransformerEncoder(nn.Module):
@@ -61,6 +62,7 @@ class TransformerEncoder(nn.Module):
         self.backbone = backbone
         self.tokenizer = tokenizer
         self.config = config
+        self._int8: tuple[Any, Any] | None = None
         self._check()
         if config.gradient_checkpointing:
             backbone.gradient_checkpointing_enable({"use_reentrant": False})
@@ -102,7 +104,9 @@ class TransformerEncoder(nn.Module):
     def forward(self, ids: Tensor, mask: Tensor, documents: Tensor) -> Tensor:
         """Vectors [documents, width] of padded windows [windows, length]."""
         several = self.config.layers > 1
-        output = self.backbone(input_ids=ids, attention_mask=mask.long(), output_hidden_states=several)
+        int8 = self.config.precision == "int8" and torch.is_inference_mode_enabled()
+        backbone = self._int8_backbone() if int8 else self.backbone
+        output = backbone(input_ids=ids, attention_mask=mask.long(), output_hidden_states=several)
         states = output.hidden_states[-self.config.layers :] if several else (output.last_hidden_state,)
         pooled = torch.cat([self._pooled(state, mask) for state in states], dim=-1)
         count = int(documents[-1]) + 1 if len(documents) else 0
@@ -110,6 +114,19 @@ class TransformerEncoder(nn.Module):
             return pooled
         sums = pooled.new_zeros(count, pooled.shape[1]).index_add(0, documents, pooled)
         return sums / torch.bincount(documents, minlength=count).unsqueeze(1)
+
+    def _int8_backbone(self) -> Any:
+        """The backbone with 8-bit layers, built again when weights have changed; itself where that is not possible."""
+        with _INT8_WEIGHTS:
+            version = [self.device, *((id(part), part._version) for part in self.backbone.parameters())]
+            if self._int8 is None or self._int8[0] != version:
+                reason = why_not_int8(self.device)
+                if reason is not None:
+                    log.warning("encoder.precision: %s; texts are encoded in float32", reason)
+                with torch.inference_mode(False):
+                    built = self.backbone if reason else with_int8_layers(self.backbone)
+                self._int8 = (version, built)
+            return self._int8[1]
 
     def _pooled(self, states: Tensor, mask: Tensor) -> Tensor:
         if self.config.pooling == "first":
@@ -220,6 +237,9 @@ def _empty_weights() -> Iterator[None]:
 
 def open_encoder(config: EncoderConfig, texts: Strings, seed: int) -> TransformerEncoder:
     """Open the encoder of a config. With random weights, the tokenizer is trained on the texts."""
+    reason = why_not_int8(computing_device()) if config.precision == "int8" else None
+    if reason is not None:
+        raise ConfigError(f"encoder.precision: {reason}; use float32")
     if config.starts_random:
         tokenizer = TextTokenizer.trained(texts, config.vocabulary)
         settings = {**(config.architecture or TINY_ARCHITECTURE), "vocab_size": tokenizer.size}

@@ -93,3 +93,29 @@ def as_csr(features: Any) -> Any:
     if csr.indices.dtype != np.int32:
         csr = csr_of(csr.data, csr.indices.astype(np.int32), csr.indptr, csr.shape)  # the user's matrix is not changed
     return csr
+
+
+def unit_rows(features: Any) -> Any:
+    """Features (CSR, dense or `Blocks`) with every document scaled to unit L2 norm; documents without features stay."""
+    if isinstance(features, Blocks):
+        parts = [part for part in (features.sparse, features.dense) if part is not None]
+        norms = np.sqrt(sum(_squares(part) for part in parts))
+        left, dense = (None if part is None else _divided(part, norms) for part in (features.sparse, features.dense))
+        return Blocks(left, dense)
+    return _divided(features, np.sqrt(_squares(features)))
+
+
+def _squares(features: Any) -> np.ndarray:
+    """The sum of the squares of each row, float64."""
+    if isinstance(features, np.ndarray):
+        return np.einsum("ij,ij->i", features, features, dtype=np.float64)
+    ends = np.append(0.0, np.cumsum(np.square(features.data, dtype=np.float64)))[features.indptr]
+    return np.diff(ends)
+
+
+def _divided(features: Any, norms: np.ndarray) -> Any:
+    factors = np.divide(1.0, norms, out=np.ones_like(norms), where=norms > 0).astype(np.float32)
+    if isinstance(features, np.ndarray):
+        return features * factors[:, None].astype(features.dtype)
+    data = features.data * np.repeat(factors, np.diff(features.indptr))
+    return csr_of(data, features.indices, features.indptr, features.shape)

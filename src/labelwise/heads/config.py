@@ -12,8 +12,9 @@ from labelwise.config import Config
 class LossConfig(Config):
     """The loss of one score per label."""
 
-    name: Literal["bce", "squared_hinge", "focal", "asymmetric"] = "bce"
-    """Binary cross-entropy, squared hinge, focal loss (Lin et al. 2017) or asymmetric loss (Ridnik et al. 2021)."""
+    name: Literal["bce", "hinge", "squared_hinge", "focal", "asymmetric"] = "bce"
+    """Binary cross-entropy, hinge, squared hinge, focal loss (Lin et al. 2017) or asymmetric loss (Ridnik et al.
+    2021)."""
     reduction: Literal["sum", "mean"] = "sum"
     """Sum or mean over labels; always the mean over documents. With the mean, gradients shrink with the number of
     labels, until an optimiser's eps or L2 term dominates them."""

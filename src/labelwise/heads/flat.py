@@ -32,6 +32,8 @@ class Targets:
 
     documents: Tensor
     labels: Tensor
+    weights: Tensor | None = None
+    """Weight of each pair in the loss; None: 1."""
 
     @classmethod
     def of_rows(cls, labels: Any, rows: np.ndarray) -> Targets:
@@ -43,7 +45,8 @@ class Targets:
 
     def to(self, device: torch.device) -> Targets:
         """Copy to a device."""
-        return Targets(self.documents.to(device), self.labels.to(device))
+        weights = None if self.weights is None else self.weights.to(device)
+        return Targets(self.documents.to(device), self.labels.to(device), weights)
 
 
 class FlatHead(nn.Module):
@@ -161,6 +164,9 @@ class _BlockedLoss(torch.autograd.Function):
                 scores = torch.addmm(bias[begin:end].to(dtype), inputs, part.T).to(wide)
                 positive = targets.documents[first:last], targets.labels[first:last] - begin
                 positive_values, positive_gradients = loss.positive(scores[positive])
+                if targets.weights is not None:
+                    own = targets.weights[first:last].to(wide)
+                    positive_values, positive_gradients = positive_values * own, positive_gradients * own
                 values, gradients = loss.negative(scores)
                 del scores
                 values[positive], gradients[positive] = positive_values, positive_gradients

@@ -32,8 +32,10 @@ def make_loss(config: LossConfig) -> ScoreLoss:
     """The loss of a config."""
     if config.name == "bce":
         return ScoreLoss(_bce_positive, _bce_negative)
-    if config.name == "squared_hinge":
+    if config.name == "hinge":
         return ScoreLoss(_hinge_positive, _hinge_negative)
+    if config.name == "squared_hinge":
+        return ScoreLoss(_squared_hinge_positive, _squared_hinge_negative)
     if config.name == "focal":
         return ScoreLoss(_focal_positive(config.focus), _focal_negative(config.focus))
     return ScoreLoss(_focal_positive(config.focus_positive), _shifted_negative(config.focus_negative, config.shift))
@@ -49,10 +51,20 @@ def _bce_negative(scores: Tensor) -> tuple[Tensor, Tensor]:
 
 def _hinge_positive(scores: Tensor) -> tuple[Tensor, Tensor]:
     gap = (1 - scores).clamp_min(0)
-    return gap * gap, -2 * gap
+    return gap, -(gap > 0).to(scores.dtype)
 
 
 def _hinge_negative(scores: Tensor) -> tuple[Tensor, Tensor]:
+    gap = (1 + scores).clamp_min(0)
+    return gap, (gap > 0).to(scores.dtype)
+
+
+def _squared_hinge_positive(scores: Tensor) -> tuple[Tensor, Tensor]:
+    gap = (1 - scores).clamp_min(0)
+    return gap * gap, -2 * gap
+
+
+def _squared_hinge_negative(scores: Tensor) -> tuple[Tensor, Tensor]:
     gap = (1 + scores).clamp_min(0)
     return gap * gap, 2 * gap
 

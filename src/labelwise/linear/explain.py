@@ -120,12 +120,17 @@ def _labels_below(tree: LabelTree, depth: int, node: int) -> tuple[int, int]:
 
 
 def top_contributions(
-    rows: Any, trees: Sequence[tuple[LabelTree, Sequence[ChunkedWeights]]], labels: np.ndarray, count: int
+    rows: Any,
+    trees: Sequence[tuple[LabelTree, Sequence[ChunkedWeights]]],
+    labels: np.ndarray,
+    count: int,
+    together: tuple[int, int] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The features with the largest positive contributions to each label's margin, and the contributions.
 
     `rows` is CSR with sorted int32 indices, `labels` [documents, k] with -1 for none. Contributions are means over the
     trees, in the labels' own classifiers. Returns features [documents, k, count] (-1 for none) and float64 amounts.
+    The features in the range `together`, which every row has all of, count as one, the first.
     """
     features = np.full((*labels.shape, count), -1, np.int32)
     amounts = np.zeros(features.shape)
@@ -136,11 +141,18 @@ def top_contributions(
     edges = np.unique([0, *np.searchsorted(ends, marks, "right"), len(labels)]).tolist()
     for begin, end in itertools.pairwise(edges):
         part = slice(begin, end)
-        _fill_block(rows[part], trees, labels[part], features[part], amounts[part])
+        _fill_block(rows[part], trees, labels[part], features[part], amounts[part], together)
     return features, amounts
 
 
-def _fill_block(rows: Any, trees: Sequence[Any], labels: np.ndarray, features: np.ndarray, amounts: np.ndarray) -> None:
+def _fill_block(
+    rows: Any,
+    trees: Sequence[Any],
+    labels: np.ndarray,
+    features: np.ndarray,
+    amounts: np.ndarray,
+    together: tuple[int, int] | None,
+) -> None:
     from labelwise.kernels.tree.contributions import add_contributions, largest_contributions
 
     indptr = rows.indptr.astype(np.int64)
@@ -165,6 +177,21 @@ def _fill_block(rows: Any, trees: Sequence[Any], labels: np.ndarray, features: n
     def fill(part: tuple[int, int]) -> None:
         for one in prepared:
             add_contributions(indptr, rows.indices, rows.data, *one, 1 / len(prepared), *part, sums)
+        if together is not None:
+            _add_up(rows.indices, indptr, sums, labels.shape[1], part, together)
         largest_contributions(indptr, rows.indices, sums, *part, features, amounts)
 
     run_all(fill, ranges(len(labels), threads()))
+
+
+def _add_up(
+    indices: np.ndarray, indptr: np.ndarray, sums: np.ndarray, k: int, part: tuple[int, int], together: tuple[int, int]
+) -> None:
+    """Move the sums of a range of features to the first of them, for some documents."""
+    for document in range(*part):
+        begin, end = indptr[document : document + 2].tolist()
+        first, last = np.searchsorted(indices[begin:end], together)
+        own = sums[k * begin : k * end].reshape(k, end - begin)
+        total = own[:, first:last].sum(axis=1)
+        own[:, first:last] = 0
+        own[:, first] = total

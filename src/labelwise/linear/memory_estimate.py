@@ -124,6 +124,15 @@ def clustering_need(features: Any, labels: Any, keep: int | None) -> MemoryNeed:
     return MemoryNeed(8.0 * threads() * features.shape[1], 16.0 * labels.nnz, 0, described)
 
 
+def encoding_need(documents: int, labels: int, width: int, trees: int) -> MemoryNeed:
+    """Memory for the vectors of documents and their scaled copies, and for weights of all their numbers per label.
+
+    For a check before documents are encoded, which takes most of the time; the trees are not known yet.
+    """
+    weights = trees * (FILLED * STORED["float32"] + 12.0 / LANES) * width * labels
+    return MemoryNeed(label_features=8.0 * width * documents, weights=weights)
+
+
 def training_need(
     features: Any,
     targets: Sequence[Any],

@@ -124,8 +124,8 @@ class LinearTrees:
         """
         if self.statistics is None:
             raise ConfigError(
-                "this model cannot learn more documents: it was saved by an older version, without statistics of its "
-                "training documents; fit it again"
+                "this model cannot learn more documents: it was imported, or saved by an older version, without "
+                "statistics of its training documents; fit it again"
             )
         order = self.order.extended(features.shape[1])
         rows = order.rows(features)
@@ -186,9 +186,19 @@ class LinearTrees:
             by_tree.append([replace(path, features=self.order.original[path.features]) for path in paths])
         return by_tree
 
-    def top_contributions(self, features: Any, labels: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """The features that contribute most to some labels [documents, k], and how much; see `linear.explain`."""
-        found, amounts = top_contributions(self.order.rows(as_csr(features)).sparse, self.trees, labels, count)
+    def top_contributions(
+        self, features: Any, labels: np.ndarray, count: int, dense_as_one: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The features that contribute most to some labels [documents, k], and how much; see `linear.explain`.
+
+        With `dense_as_one` the dense columns of `Blocks` count as one feature, the first of them.
+        """
+        together = None
+        if dense_as_one:
+            ranks = self.order.ranks[features.sparse.shape[1] :]
+            together = int(ranks.min()), int(ranks.max()) + 1
+        rows = self.order.rows(as_csr(features)).sparse
+        found, amounts = top_contributions(rows, self.trees, labels, count, together)
         return np.where(found >= 0, self.order.original[found], -1), amounts
 
     def _prepared(self, post_processor: str) -> list[TreeSearch]:

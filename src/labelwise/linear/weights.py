@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from labelwise.checks import all_finite, are_offsets, in_range
 from labelwise.errors import ModelFormatError
@@ -99,6 +101,30 @@ class ChunkedWeights:
             lanes,
             values,
             np.concatenate(biases).astype(np.float32),
+            np.empty(0, np.float32),
+        )
+
+    @classmethod
+    def from_matrix(cls, weights: Any, bias: np.ndarray, children_offsets: np.ndarray) -> ChunkedWeights:
+        """A level from a sparse matrix [features, children] without duplicates, and the children's biases."""
+        by_feature = sparse.csc_array(weights, dtype=np.float32).tocsr()  # children ascend within a feature
+        by_feature.eliminate_zeros()
+        n_features, n_chunks = by_feature.shape[0], len(children_offsets) - 1
+        chunk_of_child = np.repeat(np.arange(n_chunks), np.diff(children_offsets))
+        chunks, entries = chunk_of_child[by_feature.indices], np.arange(by_feature.nnz)
+        order = sparse.coo_array((entries, (chunks, entries)), shape=(n_chunks, by_feature.nnz)).tocsr().data
+        features = np.repeat(np.arange(n_features, dtype=np.int32), np.diff(by_feature.indptr))[order]
+        chunks, children = chunks[order], by_feature.indices[order]
+        starts = np.flatnonzero((np.diff(chunks, prepend=-1) != 0) | (np.diff(features, prepend=-1) != 0))
+        return cls(
+            n_features,
+            children_offsets.astype(np.int64),
+            np.append(0, np.cumsum(np.bincount(chunks[starts], minlength=n_chunks))).astype(np.int64),
+            features[starts],
+            np.append(starts, len(order)).astype(np.int64),
+            (children - children_offsets[chunks]).astype(_lane_type(children_offsets)),
+            by_feature.data[order],
+            bias.astype(np.float32),
             np.empty(0, np.float32),
         )
 

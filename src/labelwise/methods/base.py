@@ -93,6 +93,14 @@ class Method(Estimator, Capabilities):
     def check_needs(self) -> None:
         """Raise errors that `fit` would raise for any data: missing packages or files. Runs call this first."""
 
+    def resolved_parameters(self) -> dict[str, Any]:
+        """All parameters as plain data, and what else identifies the result, such as the files that they name."""
+        return self.config.model_dump(mode="json")
+
+    def remarks(self) -> list[str]:
+        """What a person should know of this model before relying on its results, besides what any evaluation says."""
+        return []
+
     def fit(
         self, data: Any, labels: Any = None, *, valid: Dataset | None = None, context: FitContext | None = None
     ) -> Self:
@@ -325,17 +333,20 @@ class Method(Estimator, Capabilities):
 
     def save(self, path: str | Path, force: bool = False) -> None:
         """Write a model folder: everything needed to predict from raw input, without executable content."""
+        write_model(self.name, self._saved(), path, force)
+
+    def _saved(self) -> SavedModel:
+        """What a model folder holds of this model."""
         self._check_fitted()
         labels = ModelLabels(self.label_names_, self.label_texts_, self.label_counts_)
         if self.calibration_ is None:
             self.card_ = self.card_.model_copy(update={"calibration": None})
         now = {field: getattr(self.config, field) for field in self.changeable}  # others take effect in the next fit
         config = self.fitted_config_.model_copy(update=now)
-        model = SavedModel(
+        return SavedModel(
             config, labels, self.input_, self.n_documents_, self.feature_width_, self._state(),
             self.calibration_, self.trained_on_, self.card_,
         )  # fmt: skip
-        write_model(self.name, model, path, force)
 
     def save_calibration(self, path: str | Path) -> None:
         """Write only the calibration, into a folder this model was saved to."""
@@ -353,7 +364,7 @@ class Method(Estimator, Capabilities):
         labels = saved.labels
         model.label_names_, model.label_texts_, model.label_counts_ = labels.names, labels.texts, labels.counts
         model.input_, model.n_documents_, model.feature_width_ = saved.input, saved.n_documents, saved.width
-        model._restore(saved.state, folder.path / STATE_FILE)
+        model._restore(saved.state, folder.file(STATE_FILE))
         model.calibration_, model.trained_on_ = saved.calibration, saved.trained_on
         model.card_, model._loaded_from = saved.card, folder.path
         return model
@@ -365,7 +376,11 @@ def load(path: str | Path, verify: bool = True) -> Method:
     Weights are memory-mapped. `verify=False` skips the comparison of hashes and the check for weights that are not
     finite, for large models on a trusted disk.
     """
-    folder = store.Folder(model_folder(path), "model", verify)
+    return load_folder(store.Folder(model_folder(path), "model", verify))
+
+
+def load_folder(folder: store.Folder) -> Method:
+    """The model of an opened folder."""
     name = folder.manifest.get("method")
     try:
         method = method_class(name if isinstance(name, str) else repr(name))

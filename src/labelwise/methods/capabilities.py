@@ -57,6 +57,9 @@ class Capabilities:
     trains_in_parts: ClassVar[bool] = False
     """Whether `fit_parts` works: parts of a model can be trained by separate processes."""
 
+    refits: ClassVar[bool] = True
+    """Whether training again on more documents makes another model: not of models that are trained already."""
+
     shrinks: ClassVar[bool] = False
     """Whether `shrink` works: trained weights can be pruned or stored in fewer bits."""
 

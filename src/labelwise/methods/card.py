@@ -202,7 +202,7 @@ def read_card(folder: store.Folder) -> Card:
     listed = folder.manifest["files"].get(CARD_FILE)
     if listed is None:
         return Card()
-    path = folder.path / CARD_FILE
+    path = folder.file(CARD_FILE)
     if listed["bytes"] > MAX_BYTES:
         raise ModelFormatError(f"{path}: larger than {MAX_BYTES >> 20} MiB, the limit for the card of a model")
     values = folder.read_json(CARD_FILE)

@@ -11,7 +11,6 @@ import numpy as np
 from labelwise.codes.label_path import LabelPath, PathStep
 from labelwise.errors import ConfigError, DataError, did_you_mean
 from labelwise.methods.explanation_text import explanation_lines, short_explanation
-from labelwise.methods.inputs import as_documents
 from labelwise.topk import NO_LABEL, TopK
 
 if TYPE_CHECKING:
@@ -90,11 +89,11 @@ def explanations(model: Method, document: Any, labels: Sequence[str] | None, k: 
     if terms is not None and terms < 0:
         raise ConfigError(f"terms must be 0 or more, got {terms}")
     model._check_fitted()
-    data = as_documents(document, model.input_, model.feature_width_)
+    data = model._as_documents(document)
     if len(data) != 1:
         raise DataError(f"explain takes one document, got {len(data):,}")
     top = model.predict(document, k)
-    ids = top.ids[0][top.ids[0] != NO_LABEL] if labels is None else _ids(model, labels)
+    ids = top.ids[0][top.ids[0] != NO_LABEL] if labels is None else label_ids(model, labels)
     scores = dict(zip(top.ids[0].tolist(), top.scores[0].tolist(), strict=True))
     trees = model._explain(data, ids)
     results = Explanations()
@@ -105,7 +104,7 @@ def explanations(model: Method, document: Any, labels: Sequence[str] | None, k: 
     return results
 
 
-def _ids(model: Method, labels: Sequence[str]) -> np.ndarray:
+def label_ids(model: Method, labels: Sequence[str]) -> np.ndarray:
     positions = model.label_names_.positions
     given = [labels] if isinstance(labels, str) else list(labels)
     for label in given:

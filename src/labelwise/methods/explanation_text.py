@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from labelwise.formatting import cut, printable
 
 if TYPE_CHECKING:
-    from labelwise.methods.explanation import Explanation, TreePath
+    from labelwise.methods.explanation import Explanation, Term, TreePath
 
 BAR = 24
 WORD = 32
 TITLE = 200
 CAUSES = 4
+
+
+class Explained(Protocol):
+    """An explanation of one label by any method."""
+
+    @property
+    def label(self) -> str:
+        """The label's name."""
+
+    @property
+    def text(self) -> str | None:
+        """The label's text."""
+
+    @property
+    def terms(self) -> Sequence[Term]:
+        """The words that contributed."""
 
 
 def explanation_lines(one: Explanation) -> list[str]:
@@ -31,13 +48,13 @@ def short_explanation(one: Explanation) -> str:
     return f"{title(one)}   score {one.score:.4f}   {causes(one)}".rstrip()
 
 
-def title(one: Explanation) -> str:
+def title(one: Explained) -> str:
     """The label with its text."""
     named = f"{one.text} ({one.label})" if one.text and one.text != one.label else one.label
     return shortened(named, TITLE)
 
 
-def causes(one: Explanation) -> str:
+def causes(one: Explained) -> str:
     """The words with the largest positive contributions."""
     return ", ".join([shortened(term.name, WORD) for term in one.terms if term.contribution > 0][:CAUSES])
 

@@ -34,7 +34,7 @@ class ModelLabels:
     @classmethod
     def read(cls, folder: store.Folder, inputs: Sequence[str]) -> ModelLabels:
         """Read the labels of a folder, checked against its manifest: both may be untrusted."""
-        path, manifest = folder.path / LABELS_FILE, folder.manifest
+        path, manifest = folder.file(LABELS_FILE), folder.manifest
         tensors = folder.tensors(LABELS_FILE)
         names = store.strings_from_tensors("names", tensors, path)
         texts = store.strings_from_tensors("texts", tensors, path) if "texts.ends" in tensors else None

@@ -12,16 +12,18 @@ import numpy as np
 from pydantic import Field
 
 from labelwise.codes.label_path import LabelPath
+from labelwise.config import Config as BaseConfig
 from labelwise.data.blocks import Blocks
 from labelwise.data.dataset import Dataset
 from labelwise.data.label_documents import with_label_documents
 from labelwise.data.thesaurus import read_thesaurus
 from labelwise.errors import ConfigError, DataError, did_you_mean
 from labelwise.features.feature_order import FeatureOrder, OrderedFeatures
-from labelwise.features.rows import FeatureRows
+from labelwise.features.rows import FeatureRows, unit_rows
 from labelwise.features.tfidf import Tfidf
 from labelwise.features.word_analysis import WordAnalysis
 from labelwise.finished import fingerprint
+from labelwise.fit_context import FitContext
 from labelwise.linear.beam import POST_PROCESSORS
 from labelwise.linear.memory_estimate import Memory as Memory
 from labelwise.linear.retraining import retraining_reasons
@@ -31,25 +33,40 @@ from labelwise.linear.shards import ChunkShards
 from labelwise.linear.statistics import Learned
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.base import Method
+from labelwise.methods.card import CORE_PACKAGES, Card, TrainingData, now
+from labelwise.methods.feature_width import FeatureWidth
 from labelwise.methods.inputs import Documents
 from labelwise.methods.label_filter import LabelFilter
 from labelwise.methods.text_features import TextFeatures
+from labelwise.registry import installed_versions
 from labelwise.result_fields import PART, Decides, deciding_fields
+from labelwise.strings import Strings
 from labelwise.topk import TopK
 
 if TYPE_CHECKING:
     from labelwise.methods.learning import NewDocuments
 
 PostProcessor = Literal[tuple(POST_PROCESSORS)]  # type: ignore[valid-type]
+FeatureNorm = Literal["l2"] | None
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 VectorScale = Annotated[float, Field(gt=0, le=1e6)] | None
 TimeLimit = Annotated[Annotated[float, Field(gt=0)] | None, Decides.END]
 
 
+class LinearConfig(BaseConfig):
+    """Base of the parameters of linear methods."""
+
+    @property
+    def reads_vectors(self) -> bool:
+        """Whether documents are texts with dense features next to them."""
+        return getattr(self, "vector_scale", None) is not None
+
+
 class LinearMethod(TextFeatures, Method):
     """A method with `LinearTrees`; its `_fit` trains them, and fits the TF-IDF if it reads texts.
 
-    Its Config has `tfidf`, `vector_scale`, `solver`, `relevance`, `post_processor`, `precision`, `memory` and `seed`.
+    Its Config has `tfidf`, `feature_norm`, `vector_scale`, `solver`, `relevance`, `post_processor`, `precision`,
+    `memory` and `seed`.
     """
 
     inputs = ("features", "texts")
@@ -83,6 +100,25 @@ class LinearMethod(TextFeatures, Method):
             negatives="matcher" if "matcher" in getattr(config, "negatives", "") else "teacher",
         )  # fmt: skip
 
+    @classmethod
+    def of_trees(
+        cls, linear: LinearTrees, params: Mapping[str, Any], names: Strings, tfidf: Tfidf | None, origin: str
+    ) -> Self:
+        """A fitted model from trees that were trained elsewhere, on documents that are not known.
+
+        With `tfidf`, whose columns the trees' features are, it reads texts; `origin` becomes part of its card.
+        """
+        model = cls(**params)
+        model.linear_, model.tfidf_, model.vector_scale_ = linear, tfidf, None
+        model.fitted_config_ = model.config
+        model.input_ = "features" if tfidf is None else "texts"
+        model.feature_width_ = FeatureWidth(len(linear.order.original)) if tfidf is None else None
+        model.label_names_, model.label_texts_ = names, None
+        model.label_counts_, model.n_documents_ = np.zeros(len(names), np.int64), 0
+        about = TrainingData(labels=len(names))
+        model.card_ = Card(created=now(), data=about, packages=installed_versions(CORE_PACKAGES)).with_change(origin)
+        return model
+
     def partial_fit(self, data: Any, labels: Any = None) -> Self:
         """`fit` at the first call, then `learn`: scikit-learn's name for training in steps."""
         if hasattr(self, "label_names_"):
@@ -98,12 +134,12 @@ class LinearMethod(TextFeatures, Method):
             check_relevance(data)
         if tfidf is not None:
             tfidf = tfidf.extended(data.texts or (), self.n_documents_)
-        features: Any = data.features if tfidf is None else tfidf.rows(data.texts or ())
+        features: Any = self._given(data.features) if tfidf is None else tfidf.rows(data.texts or ())
         n_features = features.shape[1] - len(self.linear_.order.original)
         n_labels = data.n_labels - len(self.label_names_)
         given = None
         if old is not None and n_labels:
-            given = (old.features if tfidf is None else tfidf.rows(old.texts or ())), old.labels
+            given = (self._given(old.features) if tfidf is None else tfidf.rows(old.texts or ())), old.labels
         alone = n_labels if old is None else 0
         counts = Learned(len(data), n_labels, alone, n_features, new.hits, new.predicted)
         self.linear_ = self.linear_.learned(features, data.labels, self.training_settings, counts, given, new.removed)
@@ -144,7 +180,7 @@ class LinearMethod(TextFeatures, Method):
         return smaller
 
     def _reads_vectors(self) -> bool:
-        return self.config.vector_scale is not None
+        return self.config.reads_vectors
 
     def _kind_of(self, dataset: Dataset) -> str:
         if not self._reads_vectors():
@@ -156,7 +192,7 @@ class LinearMethod(TextFeatures, Method):
             )
         return "texts"
 
-    def training_features(self, data: Dataset, kind: str) -> tuple[OrderedFeatures, Any]:
+    def training_features(self, data: Dataset, kind: str, context: FitContext) -> tuple[OrderedFeatures, Any]:
         """Training features renumbered by frequency, and those that describe labels when they are clustered.
 
         Features are those given, or those of TF-IDF, which is fitted here, with dense ones next to them if wanted.
@@ -164,7 +200,8 @@ class LinearMethod(TextFeatures, Method):
         self.vector_scale_ = self.config.vector_scale if kind == "texts" else None
         if kind != "texts":
             self.tfidf_ = None
-            return FeatureOrder.learn(data.features), data.features
+            features = self._given(data.features)
+            return FeatureOrder.learn(features), features
         self.tfidf_ = Tfidf(self.config.tfidf)
         words = self.tfidf_.fit_transform(data.texts or ())
         if self.vector_scale_ is not None:
@@ -175,10 +212,14 @@ class LinearMethod(TextFeatures, Method):
 
     def _features(self, data: Documents) -> Any:
         if self.tfidf_ is None:
-            return data.features
+            return self._given(data.features)
         if self.vector_scale_ is None:
             return self.tfidf_.rows(data.texts or ())
         return Blocks(self.tfidf_.transform(data.texts or ()), scaled(data.features, self.vector_scale_))
+
+    def _given(self, features: Any) -> Any:
+        """Features of the data as the classifiers take them."""
+        return unit_rows(features) if self.config.feature_norm == "l2" else features
 
     def _feature_names(self, columns: np.ndarray) -> list[str] | None:
         if self.tfidf_ is None or self.tfidf_.config.hash_bits:
@@ -224,7 +265,7 @@ def training_documents(data: Dataset, kind: str, config: Any) -> Dataset:
 
 def check_label_documents(config: Any, *files: str) -> None:
     """Refuse label names as documents next to vectors, and a language without a vocabulary file it could apply to."""
-    if config.label_documents is not None and config.vector_scale is not None:
+    if config.label_documents is not None and config.reads_vectors:
         raise ValueError("label names have no vectors, so label_documents cannot be used with vector_scale")
     if config.label_language is not None and all(getattr(config, name) in (None, "texts") for name in files):
         raise ValueError(f"label_language chooses names of a vocabulary; it needs a file in {' or '.join(files)}")

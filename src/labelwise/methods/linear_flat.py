@@ -14,14 +14,15 @@ from __future__ import annotations
 from pydantic import model_validator
 
 from labelwise.codes.tree import LabelTree
-from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.features.tfidf import LINEAR_TFIDF, TfidfConfig
 from labelwise.fit_context import FitContext
 from labelwise.linear.level_trainer import SolverConfig
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.linear_base import (
+    FeatureNorm,
     LabelDocuments,
+    LinearConfig,
     LinearMethod,
     Memory,
     PostProcessor,
@@ -43,11 +44,13 @@ class LinearFlat(LinearMethod):
     good_for = "up to some ten thousand labels, the best accuracy on a CPU"
     speed = "minutes on a CPU"
 
-    class Config(BaseConfig):
+    class Config(LinearConfig):
         """Parameters."""
 
         tfidf: TfidfConfig = LINEAR_TFIDF
         """How texts become features (not used when the data has features)."""
+        feature_norm: FeatureNorm = None
+        """Scale the data's own features to unit L2 norm per document, when training and when predicting."""
         vector_scale: VectorScale = None
         """Read the data's dense vectors next to TF-IDF of its texts, multiplied by this; null: one of both."""
         label_documents: LabelDocuments = None
@@ -79,7 +82,7 @@ class LinearFlat(LinearMethod):
         data = training_documents(data, kind, self.config)
         if self.config.relevance:
             check_relevance(data)
-        features, _ = self.training_features(data, kind)
+        features, _ = self.training_features(data, kind, context)
         settings = self.training_settings
         with finished_work(self, context.checkpoints, features.rows, data.labels, {}) as shards:
             tree = LabelTree.flat(data.n_labels)

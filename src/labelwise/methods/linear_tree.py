@@ -21,7 +21,6 @@ from pydantic import Field, model_validator
 
 from labelwise.codes.hierarchy import hierarchy_of_labels
 from labelwise.codes.tree import LabelTree
-from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.features.label_features import pifa
 from labelwise.features.tfidf import LINEAR_TFIDF, TfidfConfig
@@ -33,7 +32,9 @@ from labelwise.linear.shards import ChunkShards
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.given_negatives import read_negatives
 from labelwise.methods.linear_base import (
+    FeatureNorm,
     LabelDocuments,
+    LinearConfig,
     LinearMethod,
     Memory,
     PostProcessor,
@@ -57,11 +58,13 @@ class LinearTree(LinearMethod):
     good_for = "anything first: long texts, thousands to millions of labels, no GPU"
     speed = "seconds to minutes on a CPU"
 
-    class Config(BaseConfig):
+    class Config(LinearConfig):
         """Parameters."""
 
         tfidf: TfidfConfig = LINEAR_TFIDF
         """How texts become features (not used when the data has features)."""
+        feature_norm: FeatureNorm = None
+        """Scale the data's own features to unit L2 norm per document, when training and when predicting."""
         vector_scale: VectorScale = None
         """Read the data's dense vectors next to TF-IDF of its texts, multiplied by this; null: one of both."""
         label_documents: LabelDocuments = None
@@ -121,19 +124,17 @@ class LinearTree(LinearMethod):
         data = training_documents(data, kind, config)
         if config.relevance:
             check_relevance(data)
-        own_tree, own_negatives = None, None  # files first: an error in them is reported before TF-IDF is computed
+        # files first: an error in them is reported before TF-IDF is computed
+        own_tree, own_negatives = self._given_tree(data), None
         given: dict[str, np.ndarray] = {}
-        if config.tree == "hierarchy":
-            own_tree = LabelTree.from_parents(
-                *hierarchy_of_labels(config.hierarchy, data.label_names, config.label_language)
-            )
+        if own_tree is not None:
             given |= own_tree.to_tensors("hierarchy")
         if "user" in config.negatives:
             own_negatives = read_negatives(config.user_negatives, data)
             given |= csr_to_tensors("negatives", own_negatives)
         if kind == "texts":
             compile_ahead(["search", "words", "solver"], config.precision)
-        features, describing = self.training_features(data, kind)
+        features, describing = self.training_features(data, kind, context)
         settings = self.training_settings
         with finished_work(self, context.checkpoints, features.rows, data.labels, given) as shards:
             if own_tree is not None:
@@ -144,6 +145,13 @@ class LinearTree(LinearMethod):
             self.linear_ = LinearTrees.train(
                 features, data.labels, trees, settings, shards, own_negatives, context.budget
             )
+
+    def _given_tree(self, data: Dataset) -> LabelTree | None:
+        """The tree of the user's hierarchy; None: labels are clustered."""
+        if self.config.tree != "hierarchy":
+            return None
+        names = hierarchy_of_labels(self.config.hierarchy, data.label_names, self.config.label_language)
+        return LabelTree.from_parents(*names)
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
         if self.input_ == "texts":

@@ -24,6 +24,7 @@ STATE_FILE = "state.safetensors"
 CONFIG_FILE = "config.json"
 CALIBRATION_FILE = "calibration.safetensors"
 TRAINING_FILE = "training.safetensors"
+MAX_MEMBERS = 1000
 PACKAGE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._+!-]{0,98}[A-Za-z0-9])?")
 """Names and versions of packages; anything else in a manifest is not repeated in a message."""
 
@@ -45,10 +46,22 @@ class SavedModel:
     trained_on: TrainingDocuments | None
     """None in older folders."""
     card: Card
+    members: tuple[tuple[str, SavedModel], ...] = ()
+    """Models that it is made of, each with the name of its method."""
 
 
 def write_model(method: str, model: SavedModel, path: str | Path, force: bool) -> None:
     """Write a fitted model."""
+    with store.new_folder(path, "model", _about(method, model), force) as folder:
+        _write_files(model, folder)
+
+
+def member_prefix(number: int) -> str:
+    """Before the file names of a model that is part of another one."""
+    return f"member{number}."
+
+
+def _about(method: str, model: SavedModel) -> dict[str, Any]:
     about: dict[str, Any] = {
         "method": method,
         "input": model.input,
@@ -57,19 +70,34 @@ def write_model(method: str, model: SavedModel, path: str | Path, force: bool) -
         **(model.width.to_manifest() if model.width is not None else {"n_features": None}),
         "numbered_labels": model.labels.names.column_numbers,
         "calibrated": model.calibration is not None,
+        **({"members": len(model.members)} if model.members else {}),
     }
     package = method_package(method)
     if package is not None:
         about["plugin"] = {"package": package[0], "version": package[1]}
-    with store.new_folder(path, "model", about, force) as folder:
-        folder.write_json(CONFIG_FILE, model.config.model_dump(mode="json"))
-        model.labels.write(folder)
-        folder.write_tensors(STATE_FILE, model.state)
-        if model.trained_on is not None:
-            folder.write_tensors(TRAINING_FILE, model.trained_on.to_tensors())
-        write_card(model.card, folder)
-        if model.calibration is not None:
-            folder.write_tensors(CALIBRATION_FILE, model.calibration.to_tensors())
+    return about
+
+
+def _write_files(model: SavedModel, folder: store.FolderWriter) -> None:
+    folder.write_json(CONFIG_FILE, model.config.model_dump(mode="json"))
+    model.labels.write(folder)
+    folder.write_tensors(STATE_FILE, model.state)
+    if model.trained_on is not None:
+        folder.write_tensors(TRAINING_FILE, model.trained_on.to_tensors())
+    write_card(model.card, folder)
+    if model.calibration is not None:
+        folder.write_tensors(CALIBRATION_FILE, model.calibration.to_tensors())
+    for number, (method, member) in enumerate(model.members):
+        with folder.nested(member_prefix(number), "model", _about(method, member)) as inner:
+            _write_files(member, inner)
+
+
+def member_folders(folder: store.Folder) -> list[store.Folder]:
+    """The models that this one is made of; none for most methods."""
+    count = folder.manifest.get("members", 0)
+    if type(count) is not int or not 0 <= count <= MAX_MEMBERS:
+        raise ModelFormatError(f"{folder.file(store.MANIFEST)}: the number of members is damaged")
+    return [folder.nested(member_prefix(number), "model") for number in range(count)]
 
 
 def write_calibration(calibration: Calibration, card: Card, path: str | Path) -> None:
@@ -93,10 +121,10 @@ def unknown_method(folder: store.Folder, error: ConfigError) -> ModelFormatError
     """The error for a model whose method is not installed; names the package that it came from, if that is known."""
     plugin = plugin_of(folder.manifest)
     if plugin is None:
-        return ModelFormatError(f"{folder.path / store.MANIFEST}: {error}")
+        return ModelFormatError(f"{folder.file(store.MANIFEST)}: {error}")
     package, version = plugin
     return ModelFormatError(
-        f"{folder.path / store.MANIFEST}: there is no method '{folder.manifest.get('method')}' here; by the manifest "
+        f"{folder.file(store.MANIFEST)}: there is no method '{folder.manifest.get('method')}' here; by the manifest "
         f"it comes from the package {package} {version}. If you trust that package: pip install {package}"
     )
 
@@ -105,35 +133,38 @@ def read_parameters(folder: store.Folder, config_class: type[Config]) -> Config:
     """The parameters of the method."""
     values = folder.read_json(CONFIG_FILE)
     if not isinstance(values, dict):
-        raise ModelFormatError(f"{folder.path / CONFIG_FILE}: a mapping is needed")
+        raise ModelFormatError(f"{folder.file(CONFIG_FILE)}: a mapping is needed")
     try:
         return validated(config_class, values)
     except ConfigError as error:
-        raise ModelFormatError(f"{folder.path / CONFIG_FILE}: {error}") from None
+        raise ModelFormatError(f"{folder.file(CONFIG_FILE)}: {error}") from None
 
 
 def read_calibration(folder: store.Folder) -> Calibration | None:
     """The calibration, if the model is calibrated."""
     calibrated = folder.manifest.get("calibrated", False)
     if calibrated is not (CALIBRATION_FILE in folder.manifest["files"]):
-        raise ModelFormatError(f"{folder.path / store.MANIFEST}: `calibrated` does not match the files of the model")
+        raise ModelFormatError(f"{folder.file(store.MANIFEST)}: `calibrated` does not match the files of the model")
     if not calibrated:
         return None
-    return Calibration.from_tensors(folder.tensors(CALIBRATION_FILE), folder.path / CALIBRATION_FILE)
+    return Calibration.from_tensors(folder.tensors(CALIBRATION_FILE), folder.file(CALIBRATION_FILE))
 
 
 def read_model(folder: store.Folder, config_class: type[Config], inputs: Sequence[str]) -> SavedModel:
     """Read a model, checked against the manifest: both may be untrusted. `inputs` are those the method accepts."""
     manifest, config = folder.manifest, read_parameters(folder, config_class)
     labels = ModelLabels.read(folder, inputs)
-    both = manifest.get("input") == "texts" and getattr(config, "vector_scale", None) is not None
-    width = FeatureWidth.from_manifest(manifest, folder.path / store.MANIFEST, both)
+    both = manifest.get("input") == "texts" and (
+        getattr(config, "reads_vectors", False)
+        or (manifest.get("members") is not None and manifest.get("n_features") is not None)
+    )
+    width = FeatureWidth.from_manifest(manifest, folder.file(store.MANIFEST), both)
     state = folder.tensors(STATE_FILE)
     if folder.verify:
-        store.check_weights(state, folder.path / STATE_FILE)
+        store.check_weights(state, folder.file(STATE_FILE))
     trained_on = None
     if TRAINING_FILE in manifest["files"]:
-        path = folder.path / TRAINING_FILE
+        path = folder.file(TRAINING_FILE)
         trained_on = TrainingDocuments.from_tensors(folder.tensors(TRAINING_FILE), path, folder.verify)
     kind, n_documents = manifest["input"], manifest["n_documents"]
     calibration, card = read_calibration(folder), read_card(folder)

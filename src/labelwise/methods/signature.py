@@ -93,7 +93,7 @@ def _type_text(annotation: Any) -> str:
     if sections:
         nothing = ["None"] if type(None) in get_args(annotation) else []
         return " | ".join(["Mapping[str, Any]", *(section.__name__ for section in sections), *nothing])
-    return inspect.formatannotation(plain_type(annotation)).replace("typing.", "")
+    return inspect.formatannotation(plain_type(annotation)).replace("typing.", "").replace("NoneType", "None")
 
 
 def _quoted(text: str, indent: str) -> str:

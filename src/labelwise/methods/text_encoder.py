@@ -144,8 +144,9 @@ class TextEncoder(Method):
             training = without_validation(training, RECIPE)
         train, valid = affordable(train, valid, self._tokens, context, training.seed)
         tokens = [EncoderData(self._tokens(part), part.labels) for part in (train, valid) if part is not None]
+        texts = [part.texts or Strings.of(()) for part in (train, valid) if part is not None]
         if config.encoder.frozen:
-            return self._train_head(tokens, training, context, watched=True)[0]
+            return self._train_head(tokens, texts, training, context, watched=True)[0]
         epochs = self._head_epochs()
         if epochs and not (context.budget.is_limited and self._has_begun(context)):
             plain = training.schedule.model_copy(update={"warmup": 0.0})  # a linear model needs none
@@ -153,7 +154,9 @@ class TextEncoder(Method):
                 "epochs": epochs, "steps": None, "validate_every": None, "early_stopping": None, "schedule": plain,
             }  # fmt: skip
             within = context.within(context.budget.part(HEAD_TIME))
-            history, pace = self._train_head(tokens[:1], training.model_copy(update=alone), within, watched=False)
+            history, pace = self._train_head(
+                tokens[:1], texts[:1], training.model_copy(update=alone), within, watched=False
+            )
             left = context.budget.remaining()
             if left <= 0 or left < pace * STEP_COST * training.batch_size * training.accumulate:
                 log.info("training: left out, only the head is trained: the time budget does not allow a step of both")
@@ -172,7 +175,12 @@ class TextEncoder(Method):
         return (0 if random else 10) if given is None else given
 
     def _train_head(
-        self, tokens: list[EncoderData], training: TrainingConfig, context: FitContext, watched: bool
+        self,
+        tokens: list[EncoderData],
+        texts: list[Strings],
+        training: TrainingConfig,
+        context: FitContext,
+        watched: bool,
     ) -> tuple[History, float]:
         """Train only the head, on vectors that are computed once; with little time, of some of the documents.
 
@@ -181,9 +189,13 @@ class TextEncoder(Method):
         from labelwise.training.encoder_fitting import EncoderFitting
 
         budget = context.budget.part(ENCODING_TIME)
-        held_out = [self._encoded(part, budget.part(VALID_TIME)) for part in tokens[1:]]
+        folder = self._vector_folder(texts[0], context)
+        held_out = [
+            self._encoded(part, its_texts, folder, budget.part(VALID_TIME))
+            for part, its_texts in zip(tokens[1:], texts[1:], strict=True)
+        ]
         begin = time.monotonic()
-        parts = [self._encoded(tokens[0], budget), *held_out]
+        parts = [self._encoded(tokens[0], texts[0], folder, budget), *held_out]
         pace = (time.monotonic() - begin) / max(len(parts[0]), 1)
         fitting = EncoderFitting(self.network_.head, parts[0], parts[1] if len(parts) > 1 else None, training)
         stage = "train" if watched else "head"
@@ -220,13 +232,24 @@ class TextEncoder(Method):
     def _tokens(self, data: Dataset | Documents) -> Tokens:
         return self.network_.encoder.tokenizer.encode(data.texts or Strings.of(()), self.config.encoder)
 
-    def _encoded(self, part: EncoderData, budget: TimeBudget) -> EncoderData:
+    def _vector_folder(self, texts: Strings, context: FitContext) -> Path | None:
+        """Where vectors of the untrained encoder are kept: random weights are of no use to other runs."""
+        from labelwise.encoders.vector_cache import cache_folder
+
+        if not self.config.encoder.starts_random:
+            return cache_folder(len(texts))
+        return None if context.checkpoints is None else context.checkpoints / "vectors"
+
+    def _encoded(self, part: EncoderData, texts: Strings, folder: Path | None, budget: TimeBudget) -> EncoderData:
         """Replace tokens by the encoder's vectors, of as many documents as there is time for."""
         from labelwise.encoders.base import Vectors
-        from labelwise.encoders.embed import encode_some
+        from labelwise.encoders.corpus import encode_some_texts
         from labelwise.training.encoder_fitting import EncoderData
 
-        rows, vectors = encode_some(self.network_.encoder, part.inputs, "encoding", budget, self.config.training.seed)
+        rows, vectors = encode_some_texts(
+            self.network_.encoder, texts, folder=folder, budget=budget, seed=self.config.training.seed,
+            inputs=part.inputs,
+        )  # fmt: skip
         if len(rows) == len(part):
             return EncoderData(Vectors(vectors), part.labels)
         log.info(
@@ -239,16 +262,19 @@ class TextEncoder(Method):
 
     def _predict(self, data: Documents, k: int) -> TopK:
         from labelwise.device import torch_threads
+        from labelwise.encoders.corpus import distinct_texts
 
         with torch_threads():
-            return self.network_.best(self._tokens(data), k, "predicting")
+            distinct = distinct_texts(data.texts or Strings.of(()))
+            best = self.network_.best(self._tokens(data.take(distinct.rows)), k, "predicting")
+            return best[distinct.copies]
 
     def _encode(self, data: Documents) -> np.ndarray:
         from labelwise.device import torch_threads
-        from labelwise.encoders.embed import encode_texts
+        from labelwise.encoders.corpus import encode_corpus
 
         with torch_threads():
-            return encode_texts(self.network_.encoder, data.texts or Strings.of(()))
+            return encode_corpus(self.network_.encoder, data.texts or Strings.of(()))
 
     def _attention(self, data: Documents, tokens: int) -> list[AttentionMap]:
         from labelwise.device import torch_threads

@@ -196,15 +196,21 @@ def choose_threshold(
     return float(middle if middle > rest else last), reached
 
 
+def are_right(ids: np.ndarray, labels: Any) -> np.ndarray:
+    """Which of some labels per document [documents, n] are among its true ones, a canonical CSR matrix."""
+    n_documents, n_labels = labels.shape
+    known = np.repeat(np.arange(n_documents), np.diff(labels.indptr)) * n_labels + labels.indices
+    given = np.arange(n_documents)[:, None] * n_labels + ids
+    found = np.append(known, -1)[np.searchsorted(known, given)] == given
+    return found & (ids != NO_LABEL)
+
+
 def _pairs(top: TopK, truth: Dataset) -> _Pairs:
     filled = top.ids != NO_LABEL
     documents = np.broadcast_to(np.arange(len(top))[:, None], top.ids.shape)[filled]
     scores = top.scores[filled]
     true_counts = np.diff(truth.labels.indptr)
-    known = np.repeat(np.arange(len(truth)), true_counts) * truth.n_labels + truth.labels.indices
-    predicted = documents * truth.n_labels + top.ids[filled]
-    index = np.searchsorted(known, predicted)
-    right = np.append(known, -1)[index] == predicted
+    right = are_right(top.ids, truth.labels)[filled]
     folds = np.random.default_rng(0).permutation(len(truth)) % min(FOLDS, max(len(truth), 1))
     order = np.argsort(scores, kind="stable")
     n_true = np.bincount(folds, true_counts, minlength=FOLDS).astype(np.int64)

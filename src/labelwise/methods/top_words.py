@@ -8,7 +8,7 @@ import numpy as np
 
 from labelwise.errors import ConfigError
 from labelwise.methods.explanation import feature_names, mean_over_trees
-from labelwise.methods.inputs import Documents, as_documents
+from labelwise.methods.inputs import Documents
 from labelwise.registry import methods_that
 from labelwise.topk import NO_LABEL, TopK
 
@@ -24,7 +24,7 @@ def top_words(model: Method, documents: Any, top: TopK, count: int) -> list[list
     label's own classifier, as a mean over the trees.
     """
     check_explains(model, count)
-    data = as_documents(documents, model.input_, model.feature_width_)
+    data = model._as_documents(documents)
     features, _ = model._top_contributions(data, top.ids, count)
     distinct, inverse = np.unique(features, return_inverse=True)
     known = distinct[distinct >= 0]

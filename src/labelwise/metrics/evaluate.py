@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, DataError
 from labelwise.metrics.inputs import TrainingCounts, common_labels
 from labelwise.metrics.names import default_metrics
@@ -89,4 +90,16 @@ def check_truth(labels: Any, name: str = "the truth") -> None:
         raise DataError(
             f"{name}: none of the {labels.shape[0]:,} documents has a label, so there is nothing to compare "
             "predictions with; is this a file without labels, or are they in another column?"
+        )
+
+
+def check_known(data: Dataset, n_known: int) -> None:
+    """Refuse documents of which no label is among the first `n_known`, those of the model: all metrics would be 0."""
+    labels = data.labels
+    if labels.nnz and labels.indices.min() >= n_known:
+        names = data.label_names
+        raise DataError(
+            f"{data.name}: none of its {len(set(labels.indices.tolist())):,} labels is known to the model, so every "
+            f"prediction would count as wrong; a label is called '{names[int(labels.indices[0])]}', one of the model's "
+            f"'{names[0]}': are these documents of another vocabulary, or ids where the model has names?"
         )

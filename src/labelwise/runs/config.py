@@ -262,7 +262,7 @@ class RunConfig(Config):
     def resolved(self) -> dict[str, Any]:
         """All values, defaults included, as plain data."""
         values = self.model_dump(mode="json")
-        values["model"] = {"method": self.model["method"], **self.make_method().config.model_dump(mode="json")}
+        values["model"] = {"method": self.model["method"], **self.make_method().resolved_parameters()}
         return values
 
     def to_yaml(self) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
+from inspect import getattr_static
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,14 @@ from labelwise.config import ConfigSource
 from labelwise.errors import ConfigError
 from labelwise.methods.base import Method
 from labelwise.methods.card import read_card
-from labelwise.methods.model_folder import CONFIG_FILE, STATE_FILE, plugin_of, read_calibration, read_parameters
+from labelwise.methods.model_folder import (
+    CONFIG_FILE,
+    STATE_FILE,
+    member_folders,
+    plugin_of,
+    read_calibration,
+    read_parameters,
+)
 from labelwise.registry import method_class
 from labelwise.result_fields import differing_keys, flattened
 from labelwise.store import MANIFEST, Folder
@@ -76,7 +85,7 @@ def describe_model(path: Path) -> dict[str, Any]:
     folder = Folder(path, "model")
     manifest, card = folder.manifest, read_card(folder)
     calibration, plugin = read_calibration(folder), plugin_of(manifest)
-    method = _method(manifest.get("method"))
+    method, members = _method(manifest.get("method")), member_folders(folder)
     return {
         "method": str(manifest.get("method")),
         "known": method is not None,
@@ -89,11 +98,39 @@ def describe_model(path: Path) -> dict[str, Any]:
         "parameters": _parameters(folder, method),
         "threshold": None if calibration is None else calibration.threshold,
         "expected": None if calibration is None else dict(zip(EXPECTED, calibration.expected, strict=True)),
-        "can": [] if method is None else [what for name, what in ABILITIES.items() if getattr(method, name)],
+        "can": _abilities(method, members),
+        "members": [_member(folder, number, inner) for number, inner in enumerate(members)],
         "bytes": {name: entry["bytes"] for name, entry in manifest["files"].items()},
         "state_bytes": _state_bytes(path),
         "changed_since_judged": None if card.scores is None else card.note_on_changes(card.scores.at),
         "card": card.model_dump(mode="json", exclude_none=True),
+    }
+
+
+def _abilities(method: type[Method] | None, members: Sequence[Folder]) -> list[str]:
+    """What the model can do; some of it depends on its members."""
+    if method is None:
+        return []
+    inner = [_method(member.manifest.get("method")) for member in members]
+    able = []
+    for name, what in ABILITIES.items():
+        among = getattr(getattr_static(method, name), "among", None)
+        depends = among is not None and bool(inner)
+        if among(getattr(one, name, False) for one in inner) if depends else getattr(method, name):
+            able.append(what)
+    return able
+
+
+def _member(folder: Folder, number: int, member: Folder) -> dict[str, Any]:
+    """A model that the described one is made of, in short."""
+    weights = folder.tensors(STATE_FILE).get("weights")
+    manifest = member.manifest
+    return {
+        "method": str(manifest.get("method")),
+        "weight": None if weights is None or number >= len(weights) else float(weights[number]),
+        "labels": manifest.get("n_labels"),
+        "documents": manifest.get("n_documents"),
+        "card": read_card(member).model_dump(mode="json", exclude_none=True),
     }
 
 

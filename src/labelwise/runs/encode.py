@@ -56,13 +56,14 @@ def trained_encoder(folder: Path) -> DocumentEncoder:
 def pretrained_encoder(config: Any) -> DocumentEncoder:
     """A pretrained encoder without further training, from an `EncoderConfig`."""
     try:
-        from labelwise.encoders.embed import encode_texts
+        from labelwise.encoders.corpus import encode_corpus
         from labelwise.encoders.transformer import open_encoder
     except ModuleNotFoundError as error:
         from labelwise.errors import MissingDependencyError
 
         raise MissingDependencyError(str(error.name), "nn", "encode") from None
     from labelwise.device import computing_device, torch_threads
+    from labelwise.encoders.vector_cache import cache_folder
 
     encoder = open_encoder(config, Strings.of(()), seed=0).to(computing_device())
     folder = Path(config.model).expanduser()
@@ -75,7 +76,7 @@ def pretrained_encoder(config: Any) -> DocumentEncoder:
         if texts is None:
             raise DataError("the data has no texts to encode")
         with torch_threads():
-            return encode_texts(encoder, texts)
+            return encode_corpus(encoder, texts, folder=cache_folder(len(texts)))
 
     return DocumentEncoder(encode, json.dumps([config.model_dump(mode="json"), files]))
 

@@ -19,7 +19,7 @@ from labelwise.methods.base import Method
 from labelwise.methods.inputs import predict_in_blocks, predict_in_time
 from labelwise.methods.predictions import MOST_LABELS, best_and_reaching
 from labelwise.methods.training_documents import Overlap
-from labelwise.metrics.evaluate import Evaluation, check_truth
+from labelwise.metrics.evaluate import Evaluation, check_known, check_truth
 from labelwise.metrics.names import default_metrics
 from labelwise.metrics.per_label import LabelTable, count_predictions
 from labelwise.metrics.streaming import Evaluator
@@ -110,6 +110,8 @@ def evaluate_model(
     reaching, limited = threshold if section.k is None else None, False
     available, test = len(test), sample(test, section.limit)
     check_truth(test.labels, test.name)
+    test = _aligned(model, test)
+    check_known(test, n_known)
     known: TopK | None = None
     with stopwatch() as waiting:
         if budget.is_limited:
@@ -120,16 +122,16 @@ def evaluate_model(
                 budget,
             )
             limited, test = len(rows) < len(test), test.take(rows)
-    test = _aligned(model, test)
     counts = np.zeros(test.n_labels, np.int64)
     counts[: len(model.label_counts_)] = model.label_counts_
+    counted_labels = model.n_documents_ > 0  # not of a model that was imported
     per_label = None if folder is None else LabelCounter(test.n_labels, _label_counts(threshold, k).k)
 
     def judge(judged: Method) -> tuple[TopK, Evaluation, dict[str, float]]:
         evaluator = Evaluator(
-            section.metrics or default_metrics(k, propensity=True, threshold=threshold is not None),
+            section.metrics or default_metrics(k, propensity=counted_labels, threshold=threshold is not None),
             test.n_labels,
-            train=counts,
+            train=counts if counted_labels else None,
             train_documents=model.n_documents_,
             propensity=section.propensity,
             threshold=threshold,

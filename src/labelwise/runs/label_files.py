@@ -1,4 +1,4 @@
-"""Label files for prediction: a list of allowed labels, and factors for scores."""
+"""Label files: a list of allowed labels, the names of all, and factors for scores."""
 
 from __future__ import annotations
 
@@ -20,6 +20,18 @@ def read_label_list(path: str | Path, known: Strings) -> list[str]:
     if not labels:
         raise DataError("the file is empty; label names are needed, one per line", path)
     return labels
+
+
+def read_label_names(path: str | Path) -> Strings:
+    """The names of all labels in the order of their numbers, one per line."""
+    names = []
+    for number, line in _lines(path):
+        if number != len(names) + 1:
+            raise DataError("the line is blank; every label needs a name, one per line", path, len(names) + 1)
+        names.append(line)
+    if not names:
+        raise DataError("the file is empty; label names are needed, one per line", path)
+    return Strings.of(names)
 
 
 def read_label_weights(path: str | Path) -> dict[str, float]:

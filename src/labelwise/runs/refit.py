@@ -24,7 +24,7 @@ from labelwise.runs.load_data import RunData
 
 def is_refitted(model: Method, data: RunData) -> bool:
     """Whether a model has seen more documents than the training part has."""
-    return model.n_documents_ > len(data.train)
+    return model.refits and model.n_documents_ > len(data.train)
 
 
 def check_resumable(run: RunFolder, data: RunData, held_out: Dataset | None) -> None:

@@ -27,7 +27,7 @@ from labelwise.methods.base import Method, load
 from labelwise.methods.card import Reading, Scores, update_card
 from labelwise.methods.popularity import Popularity
 from labelwise.methods.threshold import CalibrationReport
-from labelwise.metrics.evaluate import check_truth
+from labelwise.metrics.evaluate import check_known, check_truth
 from labelwise.metrics.names import parse_metric
 from labelwise.metrics.result import Evaluation
 from labelwise.metrics.saved_predictions import SavedPredictions
@@ -158,6 +158,9 @@ def _refit(
         log.info("the model of this run is already trained on all documents")
         record_refit(run, judged, len(data.train))
         return
+    if not judged.refits:
+        log.warning("run.refit: the members of this ensemble are trained already; it stays as it is")
+        return
     everything = documents_to_refit(data, held_out, judged.validates, scratch)
     if len(everything) == len(data.train):
         log.info("no documents are held out: the model is trained on all of them already")
@@ -188,7 +191,9 @@ def split_for_calibration(
                 "calibrate.fraction=0.1 or data.valid_fraction=0.1 sets some of the training documents aside"
             )
     if data.test is not None:
-        check_truth(sample(data.test, config.evaluate.limit).labels, data.test.name)
+        test = sample(data.test, config.evaluate.limit)
+        check_truth(test.labels, test.name)
+        check_known(test, data.train.n_labels)
         config.evaluate.check_threshold(calibrated=held_out is not None)
     return data, held_out
 
@@ -233,7 +238,7 @@ def _evaluate(
     floor = None if popularity is None else _without_threshold(popularity)
     _keep_predictions(run, measured, popularity)
     train_statistics, calibration = statistics(train), _read_calibration(run)
-    remarks = run_remarks(measured, floor, run.records())
+    remarks = [*run_remarks(measured, floor, run.records()), *model.remarks()]
     if calibration is not None:
         remarks = with_calibration(remarks, calibration, None)
     model.card_ = update_card(run / files.MODEL, {"scores": Scores.of(measured.evaluation, measured.test)})

@@ -48,7 +48,7 @@ def check_save_and_load_are_exact(subject: Subject, tmp_path: Path) -> None:
         require(loaded.get_params() == model.get_params(), f"{kind}: the loaded model has other parameters")
         same_predictions(loaded.predict(data, k=7), model.predict(data, k=7))
         np.testing.assert_array_equal(loaded.label_counts_, model.label_counts_)
-        state = list(loaded._state().values())
+        state = _arrays(loaded)
         mapped = sum(array.nbytes for array in state if is_mapped(array))
         require(
             mapped > 0.9 * sum(array.nbytes for array in state),
@@ -58,6 +58,12 @@ def check_save_and_load_are_exact(subject: Subject, tmp_path: Path) -> None:
         same_predictions(load(tmp_path / f"{kind}-again").predict(data, k=7), model.predict(data, k=7))
         with refused(ConfigError, "exists"):
             model.save(folder)
+
+
+def _arrays(model: Method) -> list[np.ndarray]:
+    """The learned arrays of a model, with those of its members."""
+    members = [array for member in getattr(model, "members_", ()) for array in _arrays(member)]
+    return [*model._state().values(), *members]
 
 
 @check
@@ -70,7 +76,7 @@ def check_shrinks_or_refuses(subject: Subject, tmp_path: Path) -> None:
             model.shrink(precision="int8")
         return
     smaller = model.shrink(precision="int8")
-    sizes = [sum(array.nbytes for array in one._state().values()) for one in (smaller, model)]
+    sizes = [sum(array.nbytes for array in _arrays(one)) for one in (smaller, model)]
     require(sizes[0] < sizes[1], f"the smaller model has {sizes[0]:,} bytes, the larger {sizes[1]:,}")
     same_predictions(model.predict(data, k=3), before)
     smaller.save(tmp_path / "smaller")

@@ -1,8 +1,6 @@
-"""One rank of a training under torchrun: FOLDER. The first rank writes what came out to FOLDER/result.json."""
+"""One rank of a training: the first rank writes what came out to `result.json` in the folder."""
 
 import json
-import sys
-from pathlib import Path
 
 import torch
 from tiny_fitting import TinyFitting, same_weights, weights_of
@@ -42,7 +40,7 @@ def trained(folder, left=10**9, sparse=False, dropout=0.3):
     return history, fitting
 
 
-def main(folder):
+def train_as_rank(folder):
     set_threads(1)
     history, whole = trained(None)
     rank = torch.distributed.get_rank()
@@ -66,7 +64,3 @@ def main(folder):
         (folder / "result.json").write_text(json.dumps(result))
     torch.distributed.barrier()  # a group that ends while the other rank still uses it may abort that rank
     torch.distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

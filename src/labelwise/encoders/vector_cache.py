@@ -1,0 +1,136 @@
+"""Vectors of texts on disk, so that an encoder reads no text again: after a kill, in other runs, in sweeps.
+
+A cache folder has one folder per encoder, named by a fingerprint of everything that decides its vectors, with
+safetensors files of some hundred texts each: the hash of every text and its vector. Files are written atomically, are
+named by the texts in them and never change, so any number of processes can use a cache at the same time without locks.
+A damaged file is ignored, and replaced once its texts are encoded again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from labelwise.errors import LabelwiseError
+from labelwise.finished import fingerprint
+from labelwise.tensor_file import map_tensors, write_tensor_file
+
+log = logging.getLogger("labelwise")
+
+VARIABLE, OFF = "LABELWISE_VECTORS", "off"
+MIN_TEXTS = 256
+"""Fewer texts than this are not worth a look into the cache: reading the weights for the fingerprint takes longer."""
+OUTDATED = 30 * 24 * 3600
+"""Age in seconds after which the vectors of an encoder that was not used since are removed."""
+HASHES, VECTORS, CHECKSUM = "hashes", "vectors", "checksum"
+TYPES = ["uint64", "float32", "uint8"]
+"""Of hashes, vectors and checksum."""
+
+
+def cache_folder(count: int = MIN_TEXTS) -> Path | None:
+    """The user's cache folder, for corpora of so many texts; None if they are too few, or if the cache is off.
+
+    It is ~/.cache/labelwise/vectors, or what LABELWISE_VECTORS names; `LABELWISE_VECTORS=off` switches it off.
+    """
+    given = os.environ.get(VARIABLE)
+    if given == OFF or count < MIN_TEXTS:
+        return None
+    return Path(given).expanduser() if given else Path.home() / ".cache" / "labelwise" / "vectors"
+
+
+class _Block(NamedTuple):
+    """The texts of one file."""
+
+    path: Path
+    hashes: np.ndarray
+    vectors: np.ndarray
+    checksum: np.ndarray
+
+
+class VectorCache:
+    """The vectors that one encoder has computed before, by the hash of their texts."""
+
+    def __init__(self, folder: Path, encoder: str, width: int) -> None:
+        """Open the cache of an encoder, given by its fingerprint; the folder need not exist."""
+        self.folder, self.width = folder / encoder[:32], width
+        self._failed = False
+        _remove_outdated(folder, self.folder)
+        with suppress(OSError):
+            os.utime(self.folder)
+        self._blocks = [block for path in sorted(self.folder.glob("*.safetensors")) if (block := self._opened(path))]
+
+    def fill(self, hashes: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+        """Write the vectors that are known into the rows of their texts; returns the rows that are not known.
+
+        `hashes` must be distinct.
+        """
+        order = np.argsort(hashes)
+        ordered = hashes[order]
+        missing = np.ones(len(hashes), bool)
+        for block in self._blocks:
+            at = np.minimum(np.searchsorted(ordered, block.hashes), max(len(hashes) - 1, 0))
+            here = np.flatnonzero(ordered[at] == block.hashes) if len(hashes) else at
+            rows = order[at[here]]
+            new = missing[rows]
+            if new.any() and self._is_whole(block):
+                vectors[rows[new]] = block.vectors[here[new]]
+                missing[rows] = False
+        return np.flatnonzero(missing)
+
+    def known(self, hashes: np.ndarray) -> np.ndarray | None:
+        """The vectors of exactly these texts, if another process has stored them since this cache was opened."""
+        path = self._path(hashes)
+        block = self._opened(path) if path.exists() else None
+        if block is None or not np.array_equal(block.hashes, hashes) or not self._is_whole(block):
+            return None
+        return block.vectors
+
+    def keep(self, hashes: np.ndarray, vectors: np.ndarray) -> None:
+        """Store vectors. If that is not possible, a warning is logged once: they are then not known next time."""
+        if self._failed or len(hashes) == 0:
+            return
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            checksum = np.frombuffer(fingerprint(hashes, vectors).encode(), np.uint8)
+            write_tensor_file(self._path(hashes), {HASHES: hashes, VECTORS: vectors, CHECKSUM: checksum})
+        except (LabelwiseError, OSError) as error:
+            self._failed = True
+            log.warning("vectors are not kept for the next time: %s", error)
+
+    def _path(self, hashes: np.ndarray) -> Path:
+        return self.folder / f"{fingerprint(hashes)[:32]}.safetensors"
+
+    def _opened(self, path: Path) -> _Block | None:
+        try:
+            tensors = map_tensors(path)
+            block = _Block(path, tensors[HASHES], tensors[VECTORS], tensors[CHECKSUM])
+            shapes = [(len(block.hashes),), (len(block.hashes), self.width), (64,)]
+            if [part.shape for part in block[1:]] == shapes and [part.dtype.name for part in block[1:]] == TYPES:
+                return block
+            log.warning("%s: not used: it does not hold hashes and vectors of width %s", path, self.width)
+        except FileNotFoundError:  # removed by the user in this moment
+            pass
+        except (LabelwiseError, OSError, KeyError) as error:
+            log.warning("%s: not used: %s", path, error)
+        return None
+
+    def _is_whole(self, block: _Block) -> bool:
+        whole = fingerprint(block.hashes, block.vectors) == block.checksum.tobytes().decode("ascii", "replace")
+        if not whole:
+            log.warning("%s: not used: its contents are damaged", block.path)
+        return whole
+
+
+def _remove_outdated(folder: Path, own: Path) -> None:
+    """Remove the vectors of encoders that have not been used for a month."""
+    with suppress(OSError):
+        for other in folder.iterdir():
+            if other != own and len(other.name) == 32 and other.stat().st_mtime < time.time() - OUTDATED:
+                shutil.rmtree(other, ignore_errors=True)

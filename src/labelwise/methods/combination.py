@@ -1,0 +1,141 @@
+"""How the predictions of an ensemble's members become one: a value per label and member, weights, and their sum.
+
+Each member ranks some labels of a document. A label that a member does not rank gets the member's last score for that
+document, which is an upper bound of what the member would have given it; 0 would punish it for the length of the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from labelwise.codes.average import MISSING, Candidates
+from labelwise.errors import ModelFormatError
+from labelwise.methods.calibration import Calibration
+from labelwise.store import get_tensor
+from labelwise.topk import TopK
+
+Combine = Literal[
+    "average", "rank_average", "softmax_average", "sigmoid_average", "probability_average", "logistic", "round_robin"
+]
+CALIBRATED = ("probability_average", "logistic")
+"""Those that read probabilities: every member needs a calibration."""
+LARGEST_WEIGHT = 1e6
+
+
+@dataclass(frozen=True, eq=False)
+class Combination:
+    """A rule, the weight of each member, and what else was learned.
+
+    Parameters
+    ----------
+    rule
+        One of `Combine`.
+    weights
+        float64 [members]; they sum to 1, except those of `logistic`, which are coefficients of log-odds.
+    bias
+        Of `logistic`.
+    calibrations
+        From each member's scores to probabilities, for the rules that need them.
+    """
+
+    rule: str
+    weights: np.ndarray
+    bias: float = 0.0
+    calibrations: tuple[Calibration, ...] = ()
+
+    def values(self, candidates: Candidates) -> np.ndarray:
+        """What each member says about each candidate, before weights, float64 [documents, candidates, members]."""
+        if self.rule in ("rank_average", "round_robin"):
+            ranks = candidates.ranks
+            unranked = ranks.max(1, keepdims=True) + 1
+            ranks = np.where(ranks == MISSING, unranked, ranks)
+            if self.rule == "rank_average":
+                return 1.0 / (1.0 + ranks)
+            turn = ranks * len(self.weights) + np.arange(len(self.weights))
+            return np.where(candidates.ranks == MISSING, 0.0, 1.0 / (1.0 + turn))
+        scores = candidates.scores.astype(np.float64)
+        if self.rule in CALIBRATED:
+            return self._probabilities(scores)
+        scores = np.nan_to_num(scores, nan=0.0)
+        if self.rule == "sigmoid_average":
+            return 1.0 / (1.0 + np.exp(-np.clip(scores, -700, 700)))
+        if self.rule == "softmax_average":
+            ranked = candidates.ranks != MISSING
+            powers = np.exp(scores - scores.max(1, keepdims=True))
+            sums = np.where(ranked, powers, 0.0).sum(1, keepdims=True)
+            return np.divide(powers, sums, out=np.zeros_like(powers), where=sums > 0)
+        return scores
+
+    def _probabilities(self, scores: np.ndarray) -> np.ndarray:
+        """Probabilities, as log-odds for `logistic`."""
+        values = np.empty(scores.shape)
+        for member, calibration in enumerate(self.calibrations):
+            own = scores[..., member]
+            values[..., member] = calibration.transform(np.where(np.isnan(own), calibration.scores[0], own))
+        return log_odds(values) if self.rule == "logistic" else values
+
+    def parts(self, candidates: Candidates) -> np.ndarray:
+        """How much each member contributes to each candidate [documents, candidates, members]."""
+        values = self.values(candidates)
+        if self.rule == "round_robin":
+            return np.where(values == values.max(2, keepdims=True), values, 0.0)
+        return values * self.weights
+
+    def scores(self, parts: np.ndarray) -> np.ndarray:
+        """The candidates' scores from the members' contributions."""
+        sums = parts.sum(2)
+        return 1.0 / (1.0 + np.exp(-np.clip(self.bias + sums, -700, 700))) if self.rule == "logistic" else sums
+
+    def best(self, candidates: Candidates, k: int, factors: np.ndarray | None = None) -> TopK:
+        """The best k labels; scores are multiplied by the labels' `factors` if given."""
+        scores = self.scores(self.parts(candidates))
+        if factors is not None:
+            scores = scores * factors[np.maximum(candidates.labels, 0)]
+        return candidates.best(scores, k)
+
+    def to_tensors(self) -> dict[str, np.ndarray]:
+        """As named arrays for a model folder."""
+        tensors = {"weights": self.weights, "bias": np.array([self.bias])}
+        for member, calibration in enumerate(self.calibrations):
+            tensors |= {f"calibration{member}.{name}": array for name, array in calibration.to_tensors().items()}
+        return tensors
+
+    @classmethod
+    def from_tensors(cls, rule: str, tensors: Mapping[str, np.ndarray], path: Path) -> Combination:
+        """Rebuild from `to_tensors`, checked."""
+        weights, bias = (get_tensor(tensors, name, path) for name in ("weights", "bias"))
+        sound = (
+            weights.dtype == bias.dtype == np.float64
+            and weights.ndim == 1
+            and len(weights) > 0
+            and bias.shape == (1,)
+            and np.isfinite(bias).all()
+            and (np.abs(weights) <= LARGEST_WEIGHT).all()
+            and (rule == "logistic" or (weights >= 0).all())
+        )
+        if not sound:
+            raise ModelFormatError(f"{path}: the weights of the ensemble's members are damaged")
+        count = len(weights) if rule in CALIBRATED else 0
+        calibrations = tuple(Calibration.from_tensors(_under(tensors, f"calibration{m}."), path) for m in range(count))
+        return cls(rule, weights, float(bias[0]), calibrations)
+
+
+def _under(tensors: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    return {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
+
+
+def log_odds(probabilities: np.ndarray) -> np.ndarray:
+    """The logarithm of p / (1 - p), between those of 1e-6 and 1 - 1e-6."""
+    bounded = np.clip(probabilities, 1e-6, 1 - 1e-6)
+    return np.log(bounded) - np.log1p(-bounded)
+
+
+def normalized(weights: Sequence[float] | np.ndarray) -> np.ndarray:
+    """Weights with the sum 1."""
+    given = np.asarray(weights, np.float64)
+    return given / given.sum()

@@ -1,0 +1,248 @@
+"""Base of the linear trees over two blocks of features: TF-IDF of the texts, and the vectors of a text encoder.
+
+A subclass returns the encoder in `_training_encoder`: opened as it is, or fine-tuned first. All documents are then
+encoded once, labels are clustered by both blocks, and `LinearTrees` ranks. The vectors stay a dense block: as CSR they
+would take twice the memory and several times the time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from labelwise.codes.label_path import LabelPath
+from labelwise.data.blocks import Blocks
+from labelwise.data.dataset import Dataset
+from labelwise.data.document_hash import text_hashes
+from labelwise.encoders.config import EncoderConfig
+from labelwise.encoders.encoder_files import encoder_source
+from labelwise.errors import check_installed, import_required
+from labelwise.features.feature_order import FeatureOrder, OrderedFeatures
+from labelwise.features.tfidf import Tfidf
+from labelwise.features.vector_scaling import VectorScaling
+from labelwise.fit_context import FitContext
+from labelwise.linear.memory_estimate import check_memory, encoding_need
+from labelwise.linear.trees import LinearTrees
+from labelwise.methods.inputs import Documents
+from labelwise.methods.linear_tree import LinearTree
+from labelwise.strings import Strings
+
+if TYPE_CHECKING:
+    from labelwise.encoders.attention import AttentionMap
+    from labelwise.encoders.transformer import TransformerEncoder
+
+log = logging.getLogger("labelwise")
+
+ENCODING_TIME = 0.6
+"""Maximum fraction of the time budget for encoding the training documents."""
+REMEMBERED = 4096
+"""Maximum number of texts whose vectors are remembered after a call."""
+DOCUMENT_VECTOR = "document vector"
+"""Name of the vector's numbers in explanations, where they are one term."""
+
+
+@dataclass(frozen=True)
+class RecentVectors:
+    """The texts that were encoded last, so that the calls of one request (predict, explain) encode them once."""
+
+    hashes: np.ndarray
+    """Ascending."""
+    vectors: np.ndarray
+
+    @classmethod
+    def of(cls, hashes: np.ndarray, vectors: np.ndarray) -> RecentVectors:
+        """Remember texts, of which some may be equal."""
+        distinct, first = np.unique(hashes, return_index=True)
+        return cls(distinct, vectors[first])
+
+    def find(self, hashes: np.ndarray) -> np.ndarray | None:
+        """The vectors of these texts; None unless all are known."""
+        if not len(self.hashes):
+            return None
+        at = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
+        return self.vectors[at] if (self.hashes[at] == hashes).all() else None
+
+
+class EncodedTree(LinearTree):
+    """A linear tree over TF-IDF and the vectors of an encoder; subclasses provide the encoder."""
+
+    needs = ("torch", "transformers")
+    inputs = ("texts",)
+    same_on_any_threads = False
+    encodes = True
+    attends = True
+    learns_more = False
+
+    class Config(LinearTree.Config):
+        """Parameters."""
+
+        encoder: EncoderConfig = EncoderConfig(model="sentence-transformers/all-MiniLM-L6-v2", pooling="mean")
+        """The encoder of the document vectors."""
+        vector_scale: Annotated[float, Field(gt=0, le=1e6)] = 1.0  # type: ignore[bad-override]
+        """Norm of a document's vector, which is centred by the mean of the training documents; rows of TF-IDF have the
+        norm 1."""
+
+        @model_validator(mode="after")
+        def _texts_have_no_norm(self) -> EncodedTree.Config:
+            if self.feature_norm is not None:
+                raise ValueError("feature_norm is for features that the data has, and this method reads texts")
+            return self
+
+        @property
+        def reads_vectors(self) -> bool:
+            """False: vectors are computed here, not given with the data."""
+            return False
+
+    encoder_: TransformerEncoder
+    scaling_: VectorScaling
+    _recent: RecentVectors | None = None
+
+    # --- fit ---
+
+    def _training_encoder(self, data: Dataset, valid: Dataset | None, context: FitContext) -> TransformerEncoder:
+        """The encoder whose vectors the trees read; with its time and unfinished work in the context."""
+        raise NotImplementedError
+
+    def check_needs(self) -> None:
+        """Raise if a package or the folder of the encoder is missing."""
+        super().check_needs()
+        check_installed(self.name, "nn", *self.needs)
+        if not self.config.encoder.starts_random:
+            encoder_source(self.config.encoder.model)
+
+    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
+        import_required(self.name, "nn", *self.needs)
+        from labelwise.device import computing_device, torch_threads
+
+        with torch_threads():
+            self._recent = None
+            self.encoder_ = self._training_encoder(data, valid, context).to(computing_device()).eval()
+        super()._fit(data, kind, valid, context)
+
+    def training_features(self, data: Dataset, kind: str, context: FitContext) -> tuple[OrderedFeatures, Any]:
+        """TF-IDF, which is fitted here, and the vectors of the encoder, scaled."""
+        config = self.config
+        texts = data.texts or Strings.of(())
+        need = encoding_need(len(data), data.n_labels, self.encoder_.width, config.trees)
+        check_memory(need, config.memory, int(texts.buffer.nbytes), report=False)
+        vectors = self._training_vectors(texts, context)
+        self.vector_scale_ = config.vector_scale
+        self.tfidf_ = Tfidf(config.tfidf)
+        both = Blocks(self.tfidf_.fit_transform(texts), vectors)
+        return FeatureOrder.learn(both), both
+
+    def _training_vectors(self, texts: Strings, context: FitContext) -> np.ndarray:
+        """Scaled vectors of the training texts; those that there is no time to encode have 0, as the mean has."""
+        from labelwise.device import torch_threads
+        from labelwise.encoders.corpus import encode_some_texts
+
+        folder, budget = self._vector_folder(len(texts), context), context.budget.part(ENCODING_TIME)
+        with torch_threads():
+            rows, vectors = encode_some_texts(self.encoder_, texts, folder=folder, budget=budget, seed=self.config.seed)
+        self.scaling_ = VectorScaling.learn(vectors, self.config.vector_scale)
+        if len(rows) == len(texts):
+            return self.scaling_.apply(vectors)
+        log.info(
+            "encoding: ended by the time budget after %s of %s documents; the others are learned from their words only",
+            f"{len(rows):,}", f"{len(texts):,}",
+        )  # fmt: skip
+        scaled = np.zeros((len(texts), vectors.shape[1]), np.float32)
+        scaled[rows] = self.scaling_.apply(vectors)
+        return scaled
+
+    def _vector_folder(self, count: int, context: FitContext) -> Path | None:
+        """Where the vectors of so many texts are kept, to resume and to use again."""
+        return None if context.checkpoints is None else context.checkpoints / "vectors"
+
+    # --- predict ---
+
+    def _encode(self, data: Documents) -> np.ndarray:
+        from labelwise.device import torch_threads
+        from labelwise.encoders.corpus import encode_corpus
+
+        texts = data.texts or Strings.of(())
+        hashes = text_hashes(texts)
+        vectors = None if self._recent is None else self._recent.find(hashes)
+        if vectors is None:
+            with torch_threads():
+                vectors = encode_corpus(self.encoder_, texts, folder=self._vector_folder(len(texts), FitContext()))
+            if len(texts) <= REMEMBERED:
+                self._recent = RecentVectors.of(hashes, vectors)
+        return vectors
+
+    def _attention(self, data: Documents, tokens: int) -> list[AttentionMap]:
+        from labelwise.device import torch_threads
+        from labelwise.encoders.attention import attention_maps
+
+        with torch_threads():
+            return attention_maps(self.encoder_, data.texts or Strings.of(()), tokens)
+
+    def _features(self, data: Documents) -> Any:
+        assert self.tfidf_ is not None
+        return Blocks(self.tfidf_.transform(data.texts or ()), self.scaling_.apply(self._encode(data)))
+
+    # --- explain ---
+
+    def _explain(self, data: Documents, labels: np.ndarray) -> list[list[LabelPath]]:
+        trees = super()._explain(data, labels)
+        return [[_with_vector_as_one_term(path, self.feature_count) for path in paths] for paths in trees]
+
+    def _top_contributions(self, data: Documents, labels: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+        return self.linear_.top_contributions(self._features(data), labels, count, dense_as_one=True)
+
+    def _feature_names(self, columns: np.ndarray) -> list[str] | None:
+        count = self.feature_count
+        words = columns[columns < count]
+        named = super()._feature_names(words) or [f"feature {number}" for number in words.tolist()]
+        terms = iter(named)
+        return [next(terms) if column < count else DOCUMENT_VECTOR for column in columns.tolist()]
+
+    # --- files ---
+
+    def _state(self) -> dict[str, np.ndarray]:
+        encoder = {f"encoder.{key}": value for key, value in self.encoder_.state().items()}
+        return {**super()._state(), **self.scaling_.state(), **encoder}
+
+    def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
+        import_required(self.name, "nn", *self.needs)
+        from labelwise.device import computing_device
+        from labelwise.encoders.tokens import state_of
+        from labelwise.encoders.transformer import TransformerEncoder
+        from labelwise.linear.compile_ahead import compile_ahead
+
+        compile_ahead(["search", "words"], self.config.precision)
+        encoder = TransformerEncoder.restored(state_of("encoder.", tensors), self.config.encoder, path)
+        self.encoder_ = encoder.requires_grad_(False).to(computing_device()).eval()
+        self.vector_scale_ = self.config.vector_scale
+        self.scaling_ = VectorScaling.restored(tensors, encoder.width, self.config.vector_scale, path)
+        self.restore_features(tensors, path)
+        self.linear_ = LinearTrees.restored(tensors, self.feature_count + encoder.width, len(self.label_names_), path)
+
+
+def refuse_training_settings(encoder: EncoderConfig, method: str) -> None:
+    """Raise ValueError for settings of an encoder that have a meaning only if it is trained."""
+    for name in ("frozen", "gradient_checkpointing"):
+        if getattr(encoder, name) != EncoderConfig.model_fields[name].default:
+            raise ValueError(f"encoder.{name} is for methods that train the encoder, {method} never does; leave it out")
+
+
+def _with_vector_as_one_term(path: LabelPath, n_words: int) -> LabelPath:
+    """The numbers of the vector, whose columns follow those of words, as one feature with the vector's norm."""
+    dense = path.features >= n_words
+    if not dense.any():
+        return path
+    norm = float(np.linalg.norm(path.values[dense]))
+    weight = float(path.values[dense] @ path.weights[dense]) / norm
+    words = ~dense
+    return replace(
+        path,
+        features=np.append(path.features[words], n_words),
+        values=np.append(path.values[words], norm),
+        weights=np.append(path.weights[words], weight),
+    )

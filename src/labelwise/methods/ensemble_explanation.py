@@ -1,0 +1,210 @@
+"""Why an ensemble predicts a label: what each member says, how much that counts, and the members' own explanations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labelwise.codes.average import MISSING, side_by_side
+from labelwise.errors import DataError
+from labelwise.methods.ensemble_members import documents_for
+from labelwise.methods.explanation import Explanation, Term, feature_names, label_ids
+from labelwise.methods.explanation_text import causes, shortened, title
+from labelwise.methods.inputs import Documents
+from labelwise.topk import NO_LABEL, TopK
+
+if TYPE_CHECKING:
+    from labelwise.methods.ensemble import Ensemble
+
+BAR = 24
+
+
+@dataclass(frozen=True)
+class MemberPart:
+    """What one member says about a label, and how much that counts."""
+
+    member: str
+    """Its number and method."""
+    weight: float
+    score: float | None
+    """The member's own score; None if it does not rank the label."""
+    rank: int | None
+    """From 1; None if it does not rank the label."""
+    contribution: float
+    """Its part of the score; of its log-odds with `combine: logistic`. A label that is not ranked has one too."""
+    explanation: Any
+    """The member's own explanation; None if it has none."""
+
+
+@dataclass(frozen=True, repr=False)
+class EnsembleExplanation:
+    """Why a document gets a label, or not."""
+
+    label: str
+    text: str | None
+    score: float
+    """As in `predict`: a probability if the ensemble is calibrated."""
+    predicted: bool
+    """Whether any member ranks the label."""
+    bias: float
+    """Of `combine: logistic`, where contributions and bias add up to the log-odds of the score."""
+    members: tuple[MemberPart, ...]
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """The words of the member that counts most among those that explain themselves."""
+        able = [part for part in self.members if part.explanation is not None]
+        return max(able, key=lambda part: part.contribution).explanation.terms if able else ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values for JSON."""
+        return asdict(self)
+
+    def __repr__(self) -> str:
+        return f"<Explanation: {title(self)}   score {self.score:.4f}   {causes(self)}>"
+
+    def __str__(self) -> str:
+        unranked = "" if self.predicted else "   (not ranked by any member)"
+        lines = [f"{title(self)}   score {self.score:.4f}{unranked}"]
+        largest = max((abs(part.contribution) for part in self.members), default=0) or 1.0
+        width = max(len(part.member) for part in self.members)
+        for part in self.members:
+            rank = "not ranked" if part.rank is None else f"rank {part.rank}, score {part.score:.4f}"
+            bar = ("█" if part.contribution > 0 else "░") * round(BAR * abs(part.contribution) / largest)
+            own = f"    {part.member:<{width}}  {part.contribution:+.4f}  {rank}, weight {part.weight:.3f}  {bar}"
+            words = "" if part.explanation is None else causes(part.explanation)
+            lines.append(own.rstrip())
+            lines += [f"    {'':<{width}}  {shortened(words, 100)}"] if words else []
+        return "\n".join(lines)
+
+
+class EnsembleExplanations(list[EnsembleExplanation]):
+    """The explanations of one document; `print` shows them as the command line does."""
+
+    def __repr__(self) -> str:
+        return "[" + ",\n ".join(map(repr, self)) + "]"
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self))
+
+
+def explained(
+    model: Ensemble, document: Any, labels: Sequence[str] | None, k: int, terms: int | None
+) -> EnsembleExplanations:
+    """What `Ensemble.explain` returns."""
+    model._check_fitted()
+    data = model._as_documents(document)
+    if len(data) != 1:
+        raise DataError(f"explain takes one document, got {len(data):,}")
+    top = model.predict(document, k)
+    ids = top.ids[0][top.ids[0] != NO_LABEL] if labels is None else label_ids(model, labels)
+    tops = model._tops(data, k)
+    added = TopK(ids[None, :].astype(np.int32), np.zeros((1, len(ids)), np.float32))
+    candidates = side_by_side([*tops, added])  # so that every label to explain is a candidate
+    candidates = type(candidates)(candidates.labels, candidates.scores[..., :-1], candidates.ranks[..., :-1])
+    parts = model.combination_.parts(candidates)
+    found = model.combination_.scores(parts)[0].astype(np.float32)
+    own = [_own(model, number, document, ids, terms) for number in range(len(model.members_))]
+    results = EnsembleExplanations()
+    for index, label in enumerate(ids.tolist()):
+        column = int(np.flatnonzero(candidates.labels[0] == label)[0])
+        one = TopK(np.zeros((1, 1), np.int32), found[None, column : column + 1])
+        score = one if model.calibration_ is None else model.calibration_.apply(one)
+        members = tuple(
+            MemberPart(
+                f"{number} {member.name}",
+                float(model.combination_.weights[number]),
+                *_said(candidates.scores[0, column, number], int(candidates.ranks[0, column, number])),
+                float(parts[0, column, number]),
+                own[number].get(index),
+            )
+            for number, member in enumerate(model.members_)
+        )
+        text = None if model.label_texts_ is None else model.label_texts_[label]
+        results.append(EnsembleExplanation(
+            model.label_names_[label], text, float(score.scores[0, 0]), any(part.rank for part in members),
+            model.combination_.bias, members,
+        ))  # fmt: skip
+    return results
+
+
+def _said(score: float, rank: int) -> tuple[float | None, int | None]:
+    """Score and rank from 1, both None if the member does not rank the label."""
+    return (None, None) if rank == MISSING else (float(score), rank + 1)
+
+
+def _own(model: Ensemble, number: int, document: Any, ids: np.ndarray, terms: int | None) -> dict[int, Any]:
+    """A member's explanations of the labels that it has, by their index."""
+    member, columns = model.members_[number], model._columns[number]
+    if terms == 0 or not member.explains:
+        return {}
+    have = [index for index, label in enumerate(ids.tolist()) if columns is None or label in columns]
+    names = [model.label_names_[int(ids[index])] for index in have]
+    found: list[Explanation] = list(member.explain(document, names, terms=terms)) if names else []
+    return dict(zip(have, found, strict=True))
+
+
+MEMBER_BITS = 40
+"""A feature of a member has its number in so many bits, and the member's number above them."""
+
+
+def top_contributions(
+    model: Ensemble, data: Documents, labels: np.ndarray, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Features with the largest contributions over all members that explain themselves, by name and weight."""
+    found = [
+        _contributions(model, number, data, labels, count)
+        for number, member in enumerate(model.members_)
+        if member.explains
+    ]
+    features = np.concatenate([one for one, _ in found], axis=2)
+    amounts = np.concatenate([one for _, one in found], axis=2)
+    distinct, inverse = np.unique(features, return_inverse=True)
+    names = feature_names(model, distinct[distinct >= 0])
+    first: dict[str, int] = {}
+    same = [int(number) if number < 0 else first.setdefault(names.pop(0), int(number)) for number in distinct.tolist()]
+    features = np.array(same, np.int64)[inverse].reshape(features.shape)
+    best, sums = np.full((*labels.shape, count), -1, np.int64), np.zeros((*labels.shape, count))
+    for place in np.ndindex(*labels.shape):
+        numbers, index = np.unique(features[place], return_inverse=True)
+        total = np.bincount(index, amounts[place], len(numbers))
+        total[numbers < 0] = 0.0
+        order = np.argsort(-total, kind="stable")[:count]
+        order = order[total[order] > 0]
+        best[place][: len(order)], sums[place][: len(order)] = numbers[order], total[order]
+    return best, sums
+
+
+def _contributions(
+    model: Ensemble, number: int, data: Documents, labels: np.ndarray, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """A member's features with the largest contributions, numbered within the ensemble, and the weighted amounts."""
+    member, columns = model.members_[number], model._columns[number]
+    own = labels
+    if columns is not None:
+        inside = np.full(len(model.label_names_) + 1, NO_LABEL, np.int64)
+        inside[columns] = np.arange(len(columns))
+        own = inside[labels]  # the last entry stands for NO_LABEL
+    order = np.argsort(own == NO_LABEL, axis=1, kind="stable")  # gaps go to the end of their row
+    found, amounts = member._top_contributions(
+        documents_for(member, data), np.take_along_axis(own, order, 1).astype(labels.dtype), count
+    )
+    features, weighted = np.full(found.shape, -1, np.int64), np.zeros(found.shape)
+    moved = np.where(found < 0, -1, found.astype(np.int64) + (number << MEMBER_BITS))
+    np.put_along_axis(features, order[..., None], moved, 1)
+    np.put_along_axis(weighted, order[..., None], amounts * abs(float(model.combination_.weights[number])), 1)
+    return features, weighted
+
+
+def names_in_members(model: Ensemble, features: np.ndarray) -> list[str]:
+    """The names of features that are numbered within the ensemble."""
+    names: list[str] = [""] * len(features)
+    for number, member in enumerate(model.members_):
+        mine = np.flatnonzero(features >> MEMBER_BITS == number)
+        found = feature_names(member, features[mine] & ((1 << MEMBER_BITS) - 1)) if len(mine) else []
+        for place, name in zip(mine.tolist(), found, strict=True):
+            names[place] = name
+    return names

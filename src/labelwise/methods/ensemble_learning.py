@@ -1,0 +1,184 @@
+"""Learn how to combine the members of an ensemble, on held-out documents.
+
+Weights of averages maximise a ranking metric by a search along one weight after the other: the metric is a step
+function, there are few weights, and the same documents always give the same result. The logistic combination minimises
+the log-loss of the candidates by Newton's method, and a member whose coefficient would be negative is left out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from labelwise.codes.average import MISSING, Candidates
+from labelwise.errors import DataError
+from labelwise.methods.calibration import Calibration
+from labelwise.methods.combination import CALIBRATED, Combination, normalized
+from labelwise.metrics.names import Metric
+from labelwise.metrics.ranking import discounts
+
+log = logging.getLogger("labelwise")
+
+FACTORS = (0.0, 0.25, 0.5, 0.7, 0.85, 1.15, 1.4, 2.0, 4.0)
+"""A weight is multiplied by each of them in turn."""
+ROUNDS = 6
+LEARNED_RANKS = 20
+"""Only labels that a member ranks so high take part in the search for weights: others are never among the best."""
+LEAST_GAIN = 1e-5
+"""A smaller gain in the metric does not change a weight."""
+RIDGE = 1.0
+"""Squared coefficients times this are added to the log-loss of all candidates."""
+NEWTON_STEPS = 50
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """Held-out documents: the candidates, which of them are right, and the number of true labels per document."""
+
+    candidates: Candidates
+    right: np.ndarray
+    n_true: np.ndarray
+
+    @property
+    def members(self) -> int:
+        """Number of members."""
+        return self.candidates.scores.shape[2]
+
+
+def fitted_calibrations(held: Held, known: Sequence[Calibration | None]) -> tuple[Calibration, ...]:
+    """The calibration of each member; fitted to the labels that it ranks where none is known."""
+    found = []
+    for member, calibration in enumerate(known):
+        if calibration is None:
+            ranked = held.candidates.ranks[..., member] != MISSING
+            scores, right = held.candidates.scores[..., member][ranked], held.right[ranked]
+            if not len(scores):
+                raise DataError(f"member {member} predicts no label for any held-out document")
+            order = np.argsort(scores, kind="stable")
+            calibration = Calibration.fit(scores[order], right[order])
+        found.append(calibration)
+    return tuple(found)
+
+
+def learned(held: Held, start: Combination, metric: Metric) -> Combination:
+    """The combination with weights that suit the held-out documents best."""
+    if start.rule == "logistic":
+        return _logistic(held, start)
+    columns, right = _best_ranked(held)
+    values = np.take_along_axis(start.values(held.candidates), columns[..., None], 1)
+    filled = np.take_along_axis(held.candidates.filled, columns, 1)
+    judge = _Judge(values, filled, right, held.n_true, metric)
+    weights = np.full(held.members, 1.0 / held.members)
+    best = before = judge.score(weights)
+    for _ in range(ROUNDS):
+        reached = best
+        for member in range(held.members):
+            for factor in FACTORS:
+                tried = weights.copy()
+                tried[member] *= factor
+                if not tried.any():
+                    continue
+                tried = normalized(tried)
+                score = judge.score(tried)
+                if score > best + LEAST_GAIN:
+                    best, weights = score, tried
+        if best <= reached:
+            break
+    log.info(
+        "weights learned on %s documents: %s; %s %.2f with equal weights, %.2f with these", f"{len(right):,}",
+        ", ".join(f"{weight:.3f}" for weight in weights), metric.name, 100 * before, 100 * best,
+    )  # fmt: skip
+    return replace(start, weights=weights)
+
+
+def _best_ranked(held: Held) -> tuple[np.ndarray, np.ndarray]:
+    """The columns of the candidates that any member ranks high, as many per document as the longest row needs."""
+    ranks = np.where(held.candidates.ranks == MISSING, np.iinfo(np.int32).max, held.candidates.ranks).min(2)
+    width = max(1, int((ranks < LEARNED_RANKS).sum(1).max(initial=0)))
+    columns = np.argsort(ranks, axis=1, kind="stable")[:, :width]
+    columns.sort(axis=1)  # labels in ascending order, as they are ranked when scores are equal
+    return columns, np.take_along_axis(held.right, columns, 1)
+
+
+class _Judge:
+    """A ranking metric of weighted values, as a mean over the documents that have labels."""
+
+    def __init__(
+        self, values: np.ndarray, filled: np.ndarray, right: np.ndarray, n_true: np.ndarray, metric: Metric
+    ) -> None:
+        rows = np.flatnonzero(n_true)
+        self.values, self.filled, self.right = values[rows], filled[rows], right[rows]
+        self.k = int(metric.k or 1)
+        counts = np.minimum(n_true[rows], self.k)
+        self.gains = discounts(self.k) if metric.kind == "nDCG" else np.ones(self.k)
+        ideal = np.cumsum(self.gains)
+        self.ideal = ideal[counts - 1] if metric.kind in ("nDCG", "RP") else np.full(len(counts), float(self.k))
+
+    def score(self, weights: np.ndarray) -> float:
+        """The metric."""
+        sums = np.where(self.filled, self.values @ weights, -np.inf)
+        order = np.argsort(-sums, axis=1, kind="stable")[:, : self.k]
+        hits = np.take_along_axis(self.right, order, 1)
+        return float(((hits * self.gains[: hits.shape[1]]).sum(1) / self.ideal).mean())
+
+
+def _logistic(held: Held, start: Combination) -> Combination:
+    filled = held.candidates.filled
+    values = start.values(held.candidates)[filled]
+    right = held.right[filled].astype(np.float64)
+    used = np.ones(held.members, bool)
+    while True:
+        bias, coefficients = _newton(values[:, used], right)
+        if (coefficients > 0).all() or used.sum() == 1:
+            break
+        used[np.flatnonzero(used)[np.argmin(coefficients)]] = False
+    weights = np.zeros(held.members)
+    weights[used] = np.maximum(coefficients, 0.0)
+    log.info(
+        "logistic combination of %s candidates: coefficients %s", f"{len(right):,}",
+        ", ".join(f"{weight:.3f}" for weight in weights),
+    )  # fmt: skip
+    return replace(start, weights=weights, bias=float(bias))
+
+
+def _newton(values: np.ndarray, right: np.ndarray) -> tuple[float, np.ndarray]:
+    """Bias and coefficients of a logistic regression, from the point where all values have the same coefficient."""
+    rows = np.concatenate([np.ones((len(values), 1)), values], axis=1)
+    ridge = np.full(rows.shape[1], RIDGE)
+    ridge[0] = 1e-6
+    found = np.full(rows.shape[1], 1.0 / values.shape[1])
+    found[0] = 0.0
+
+    def loss(at: np.ndarray) -> float:
+        margins = rows @ at
+        return float(np.logaddexp(0.0, margins).sum() - right @ margins + 0.5 * (ridge * at**2).sum())
+
+    now = loss(found)
+    for _ in range(NEWTON_STEPS):
+        probabilities = 1.0 / (1.0 + np.exp(-np.clip(rows @ found, -700, 700)))
+        gradient = rows.T @ (probabilities - right) + ridge * found
+        curvature = (rows * (probabilities * (1.0 - probabilities))[:, None]).T @ rows + np.diag(ridge)
+        step = np.linalg.solve(curvature, gradient)
+        size = 1.0
+        while (then := loss(found - size * step)) > now and size > 1e-6:
+            size /= 2
+        if then >= now:
+            break
+        found, done, now = found - size * step, now - then < 1e-9 * now, then
+        if done:
+            break
+    return float(found[0]), found[1:]
+
+
+def needs_data(rule: str, weights: object, calibrations: Sequence[Calibration | None]) -> str | None:
+    """Why held-out documents are needed; None if they are not."""
+    if rule == "logistic":
+        return "combine: logistic is learned"
+    if weights == "learn":
+        return "weights: learn"
+    if rule in CALIBRATED and None in calibrations:
+        return f"combine: {rule} needs probabilities, and member {list(calibrations).index(None)} is not calibrated"
+    return None
