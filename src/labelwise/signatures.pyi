@@ -198,7 +198,7 @@ class HybridLinear(_HybridLinear):
         user_negatives: str | None = None,
         relevance: bool = False,
         beam: int = 10,
-        post_processor: Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'sigmoid', 'log_sigmoid', 'none'] = 'l3_hinge',
+        post_processor: Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'] = 'l3_hinge',
         precision: Literal['float32', 'float16', 'int8'] = 'float32',
         memory: Union[Literal['check', 'ignore'], float] = 'check',
         time_budget: float | None = None,
@@ -467,7 +467,7 @@ class XRTransformer(_XRTransformer):
     seed
         Seed of clustering and training.
     encoder
-        The encoder of the document vectors. Keys: model, architecture, vocabulary, max_length, long_texts, windows, pooling, layers, frozen, gradient_checkpointing.
+        The encoder of the document vectors. Keys: model, architecture, vocabulary, max_length, long_texts, windows, pooling, layers, frozen, precision, gradient_checkpointing.
     fine_tuning
         How the encoder is fine-tuned. Keys: leaf_size, branching, top_nodes, keep_tree, max_nodes, documents, loss, weighted, dropout, first_head, bootstrap, bootstrap_cost, negatives, beam, training, level_steps, level_rates, level_warmup, valid_fraction.
     """
@@ -490,7 +490,7 @@ class XRTransformer(_XRTransformer):
         user_negatives: str | None = None,
         relevance: bool = False,
         beam: int = 10,
-        post_processor: Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'sigmoid', 'log_sigmoid', 'none'] = 'l3_hinge',
+        post_processor: Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'] = 'l3_hinge',
         precision: Literal['float32', 'float16', 'int8'] = 'float32',
         memory: Union[Literal['check', 'ignore'], float] = 'check',
         time_budget: float | None = None,
