@@ -144,6 +144,8 @@ class HybridLinear(_HybridLinear):
         Label names as training documents: `texts` (of the data), or a vocabulary file with other names as well.
     label_language
         Language of the names in a SKOS file of `label_documents` or `hierarchy`.
+    label_text_weight
+        Weight of a label's names, relative to its documents, when labels are clustered: 0 for documents alone, 1 for names alone. Names are those of `label_documents`, or the label texts of the data.
     tree
         The tree: labels halved recursively, clustered into `branching` groups at once, or your own hierarchy.
     hierarchy
@@ -165,9 +167,11 @@ class HybridLinear(_HybridLinear):
     relevance
         Weight positive examples by the labels' values in the data.
     beam
-        Beam width: nodes kept per level in prediction.
+        Beam width: nodes kept per level in prediction, or a list with one for each level above the labels.
+    labels_per_tree
+        Labels that each of several trees contributes to the average, at least; more if more are predicted.
     post_processor
-        How a node's margin becomes a score that is combined with its parent's.
+        How a node's margin becomes a score that is combined with its parent's, or a list with one for each level.
     precision
         Precision of the stored weights.
     memory
@@ -187,6 +191,7 @@ class HybridLinear(_HybridLinear):
         vector_scale: float = 1.0,
         label_documents: str | None = None,
         label_language: str | None = None,
+        label_text_weight: float = 0.0,
         tree: Literal['balanced', 'kway', 'hierarchy'] = 'balanced',
         hierarchy: str | None = None,
         trees: int = 3,
@@ -197,8 +202,9 @@ class HybridLinear(_HybridLinear):
         negatives: Literal['teacher', 'matcher', 'user', 'matcher+user'] = 'teacher',
         user_negatives: str | None = None,
         relevance: bool = False,
-        beam: int = 10,
-        post_processor: Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'] = 'l3_hinge',
+        beam: int | tuple[int, ...] = 10,
+        labels_per_tree: int = 20,
+        post_processor: Union[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'], tuple[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'], ...]] = 'l3_hinge',
         precision: Literal['float32', 'float16', 'int8'] = 'float32',
         memory: Union[Literal['check', 'ignore'], float] = 'check',
         time_budget: float | None = None,
@@ -268,6 +274,8 @@ class LinearTree(_LinearTree):
         Label names as training documents: `texts` (of the data), or a vocabulary file with other names as well.
     label_language
         Language of the names in a SKOS file of `label_documents` or `hierarchy`.
+    label_text_weight
+        Weight of a label's names, relative to its documents, when labels are clustered: 0 for documents alone, 1 for names alone. Names are those of `label_documents`, or the label texts of the data.
     tree
         The tree: labels halved recursively, clustered into `branching` groups at once, or your own hierarchy.
     hierarchy
@@ -289,9 +297,11 @@ class LinearTree(_LinearTree):
     relevance
         Weight positive examples by the labels' values in the data.
     beam
-        Beam width: nodes kept per level in prediction.
+        Beam width: nodes kept per level in prediction, or a list with one for each level above the labels.
+    labels_per_tree
+        Labels that each of several trees contributes to the average, at least; more if more are predicted.
     post_processor
-        How a node's margin becomes a score that is combined with its parent's.
+        How a node's margin becomes a score that is combined with its parent's, or a list with one for each level.
     precision
         Precision of the stored weights.
     memory
@@ -309,6 +319,7 @@ class LinearTree(_LinearTree):
         vector_scale: float | None = None,
         label_documents: str | None = None,
         label_language: str | None = None,
+        label_text_weight: float = 0.0,
         tree: Literal['balanced', 'kway', 'hierarchy'] = 'balanced',
         hierarchy: str | None = None,
         trees: int = 3,
@@ -319,8 +330,9 @@ class LinearTree(_LinearTree):
         negatives: Literal['teacher', 'matcher', 'user', 'matcher+user'] = 'teacher',
         user_negatives: str | None = None,
         relevance: bool = False,
-        beam: int = 10,
-        post_processor: Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'] = 'l3_hinge',
+        beam: int | tuple[int, ...] = 10,
+        labels_per_tree: int = 20,
+        post_processor: Union[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'], tuple[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'], ...]] = 'l3_hinge',
         precision: Literal['float32', 'float16', 'int8'] = 'float32',
         memory: Union[Literal['check', 'ignore'], float] = 'check',
         time_budget: float | None = None,
@@ -434,6 +446,8 @@ class XRTransformer(_XRTransformer):
         Label names as training documents: `texts` (of the data), or a vocabulary file with other names as well.
     label_language
         Language of the names in a SKOS file of `label_documents` or `hierarchy`.
+    label_text_weight
+        Weight of a label's names, relative to its documents, when labels are clustered: 0 for documents alone, 1 for names alone. Names are those of `label_documents`, or the label texts of the data.
     tree
         The tree: labels halved recursively, clustered into `branching` groups at once, or your own hierarchy.
     hierarchy
@@ -455,9 +469,11 @@ class XRTransformer(_XRTransformer):
     relevance
         Weight positive examples by the labels' values in the data.
     beam
-        Beam width: nodes kept per level in prediction.
+        Beam width: nodes kept per level in prediction, or a list with one for each level above the labels.
+    labels_per_tree
+        Labels that each of several trees contributes to the average, at least; more if more are predicted.
     post_processor
-        How a node's margin becomes a score that is combined with its parent's.
+        How a node's margin becomes a score that is combined with its parent's, or a list with one for each level.
     precision
         Precision of the stored weights.
     memory
@@ -479,6 +495,7 @@ class XRTransformer(_XRTransformer):
         vector_scale: float = 1.0,
         label_documents: str | None = None,
         label_language: str | None = None,
+        label_text_weight: float = 0.0,
         tree: Literal['balanced', 'kway', 'hierarchy'] = 'balanced',
         hierarchy: str | None = None,
         trees: int = 3,
@@ -489,8 +506,9 @@ class XRTransformer(_XRTransformer):
         negatives: Literal['teacher', 'matcher', 'user', 'matcher+user'] = 'teacher',
         user_negatives: str | None = None,
         relevance: bool = False,
-        beam: int = 10,
-        post_processor: Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'] = 'l3_hinge',
+        beam: int | tuple[int, ...] = 10,
+        labels_per_tree: int = 20,
+        post_processor: Union[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'], tuple[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'], ...]] = 'l3_hinge',
         precision: Literal['float32', 'float16', 'int8'] = 'float32',
         memory: Union[Literal['check', 'ignore'], float] = 'check',
         time_budget: float | None = None,
