@@ -11,7 +11,7 @@ import copy
 import json
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -150,19 +150,27 @@ class TransformerEncoder(nn.Module):
         with torch_threads():
             self(row, torch.ones_like(row, dtype=torch.bool), torch.zeros(1, dtype=torch.long))
 
-    @torch.no_grad()
     def attentions(self, ids: Tensor, mask: Tensor) -> Tensor | None:
         """Attention weights [layers, windows, heads, length, length]; slow, for a few documents.
 
         None for models without attention (FNet, Mamba).
         """
+        return self.attention_reader()(ids, mask)
+
+    def attention_reader(self) -> Callable[[Tensor, Tensor], Tensor | None]:
+        """`attentions` for several calls while neither the device nor the mode of the encoder changes."""
         # a copy of the modules over the same weights: other threads may predict with this one
         weights = [*self.backbone.parameters(), *self.backbone.buffers()]
         backbone = copy.deepcopy(self.backbone, {id(weight): weight for weight in weights})
         backbone.set_attn_implementation("eager")
-        output = backbone(input_ids=ids, attention_mask=mask.long(), output_attentions=True)
-        attentions = getattr(output, "attentions", None)
-        return torch.stack(attentions) if attentions else None
+
+        @torch.no_grad()
+        def read(ids: Tensor, mask: Tensor) -> Tensor | None:
+            output = backbone(input_ids=ids, attention_mask=mask.long(), output_attentions=True)
+            attentions = getattr(output, "attentions", None)
+            return torch.stack(attentions) if attentions else None
+
+        return read
 
     # --- files ---
 
