@@ -52,12 +52,16 @@ bench: $(VENV)/full.installed
 	$(if $(DATA),$(BIN)/python benchmarks/linear_tree_end_to_end.py --data $(DATA)/yso-en --peers $(PEERS))
 	$(if $(DATA),$(BIN)/python benchmarks/linear_tree_growth.py --data $(DATA)/yso-en)
 	$(if $(DATA),$(BIN)/python benchmarks/linear_tree_defaults.py --data $(DATA)/eurlex57k $(DATA)/yso-en)
+	$(if $(DATA),$(BIN)/python benchmarks/trees.py --data $(DATA)/eurlex57k $(DATA)/yso-en --peers $(PEERS))
 	$(if $(DATA),$(BIN)/python benchmarks/learn.py --data $(DATA)/eurlex57k)
 	$(if $(DATA),$(BIN)/python benchmarks/learn.py --data $(DATA)/yso-en --trees 1)
 	$(BIN)/python benchmarks/training_overhead.py
 	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/time_budget.py --encoder $(ENCODER) --data $(DATA)/eurlex57k)
 	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/encoding.py --encoder $(ENCODER) --data $(DATA)/eurlex57k $(DATA)/yso-en)
 	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/encoding.py --encoder $(ENCODER) --data $(DATA)/eurlex57k --ranker)
+	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/hybrid.py --encoder $(ENCODER) --data $(DATA)/eurlex57k)
+	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/hybrid.py --encoder $(ENCODER) --data $(DATA)/yso-en \
+		--limit 150000 --test 10000)
 	$(BIN)/python benchmarks/flat_head_memory.py
 	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/text_encoder.py --encoder $(ENCODER) --long $(DATA)/eurlex57k --short $(DATA)/yso-en)
 	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/xr_transformer.py --encoder $(ENCODER) --data $(DATA)/eurlex57k --peers $(PEERS))
