@@ -59,7 +59,7 @@ def with_known_vectors(known: dict[int, np.ndarray]) -> Any:
     class Known(lw.HybridLinear):
         def _training_vectors(self, texts: Any, context: Any) -> np.ndarray:
             vectors = looked_up(texts)
-            self.scaling_ = VectorScaling.learn(vectors, self.config.vector_scale)
+            self.scaling_ = VectorScaling.learn(vectors, self.config.vector_scale, self.config.whitening)
             return self.scaling_.apply(vectors)
 
         def _encode(self, data: Any) -> np.ndarray:
