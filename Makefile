@@ -27,7 +27,7 @@ fuzz: $(VENV)/full.installed
 
 # Speed and memory. PEERS: one or more Pythons that have the packages to compare with, the first with omikuji, napkinxc and
 # scikit-learn. DATA: a folder with eurlex57k/ and yso-en/. ENCODER: a folder of pretrained weights. VECTORS: a text file
-# of word vectors. Benchmarks whose inputs are missing are skipped. See docs/benchmarks.md.
+# of word vectors. MEMBERS: models of eurlex57k for an ensemble. Benchmarks whose inputs are missing are skipped. See docs/benchmarks.md.
 bench: $(VENV)/full.installed
 	$(BIN)/python benchmarks/read_sparse.py $(if $(PEERS),--peers $(firstword $(PEERS)))
 	$(BIN)/python benchmarks/metrics_scale.py
