@@ -42,7 +42,7 @@ class Combination:
         From each member's scores to probabilities, for the rules that need them.
     frequencies
         Of `logistic`: float64 [labels], the logarithm of each label's training documents with mean 0 and deviation 1.
-    slopes
+    growth
         Of `logistic`: by how much the coefficient of each member, and last the bias, grows with the frequency.
     bias
         Of `logistic`, at the mean frequency.
@@ -52,7 +52,7 @@ class Combination:
     weights: np.ndarray
     calibrations: tuple[Calibration, ...] = ()
     frequencies: np.ndarray = field(default_factory=lambda: EMPTY)
-    slopes: np.ndarray = field(default_factory=lambda: EMPTY)
+    growth: np.ndarray = field(default_factory=lambda: EMPTY)
     bias: float = 0.0
 
     def values(self, candidates: Candidates) -> np.ndarray:
@@ -97,7 +97,7 @@ class Combination:
         """The weights, which depend on the label with `logistic`; [members] or [documents, candidates, members]."""
         if self.rule != "logistic":
             return self.weights
-        return self.weights + self.slopes[:-1] * self.frequencies_of(candidates)[..., None]
+        return self.weights + self.growth[:-1] * self.frequencies_of(candidates)[..., None]
 
     def frequencies_of(self, candidates: Candidates) -> np.ndarray:
         """The frequencies of the candidates [documents, candidates]."""
@@ -107,7 +107,7 @@ class Combination:
         """The candidates' scores from the members' contributions."""
         if self.rule != "logistic":
             return parts.sum(2)
-        margins = self.bias + self.slopes[-1] * self.frequencies_of(candidates) + parts.sum(2)
+        margins = self.bias + self.growth[-1] * self.frequencies_of(candidates) + parts.sum(2)
         return 1.0 / (1.0 + np.exp(-np.clip(margins, -700, 700)))
 
     def best(self, candidates: Candidates, k: int, factors: np.ndarray | None = None) -> TopK:
@@ -121,7 +121,7 @@ class Combination:
         """As named arrays for a model folder."""
         tensors = {"weights": self.weights}
         if self.rule == "logistic":
-            tensors |= {"frequencies": self.frequencies, "slopes": self.slopes, "bias": np.array([self.bias])}
+            tensors |= {"frequencies": self.frequencies, "growth": self.growth, "bias": np.array([self.bias])}
         for member, calibration in enumerate(self.calibrations):
             tensors |= {f"calibration{member}.{name}": array for name, array in calibration.to_tensors().items()}
         return tensors
@@ -131,21 +131,21 @@ class Combination:
         """Rebuild from `to_tensors`, checked."""
         logistic = rule == "logistic"
         weights = get_tensor(tensors, "weights", path)
-        names = ("frequencies", "slopes", "bias") if logistic else ()
-        frequencies, slopes, bias = (get_tensor(tensors, name, path) for name in names) if names else (EMPTY,) * 3
-        arrays = (weights, frequencies, slopes, bias)
+        names = ("frequencies", "growth", "bias") if logistic else ()
+        frequencies, growth, bias = (get_tensor(tensors, name, path) for name in names) if names else (EMPTY,) * 3
+        arrays = (weights, frequencies, growth, bias)
         sound = (
             all(array.dtype == np.float64 and array.ndim == 1 for array in arrays)
             and all((np.abs(array) <= LARGEST_WEIGHT).all() for array in arrays)
             and len(weights) > 0
             and (logistic or (weights >= 0).all())
-            and (not logistic or (len(frequencies), len(slopes), len(bias)) == (n_labels, len(weights) + 1, 1))
+            and (not logistic or (len(frequencies), len(growth), len(bias)) == (n_labels, len(weights) + 1, 1))
         )
         if not sound:
             raise ModelFormatError(f"{path}: the weights of the ensemble's members are damaged")
         count = len(weights) if rule in CALIBRATED else 0
         calibrations = tuple(Calibration.from_tensors(_under(tensors, f"calibration{m}."), path) for m in range(count))
-        return cls(rule, weights, calibrations, frequencies, slopes, float(bias[0]) if logistic else 0.0)
+        return cls(rule, weights, calibrations, frequencies, growth, float(bias[0]) if logistic else 0.0)
 
 
 def _under(tensors: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

@@ -137,7 +137,7 @@ def _bias(model: Ensemble, label: int) -> float:
     combination = model.combination_
     if combination.rule != "logistic":
         return 0.0
-    return float(combination.bias + combination.slopes[-1] * combination.frequencies[label])
+    return float(combination.bias + combination.growth[-1] * combination.frequencies[label])
 
 
 def _said(score: float, rank: int) -> tuple[float | None, int | None]:

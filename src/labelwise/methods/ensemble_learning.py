@@ -138,12 +138,12 @@ def _logistic(held: Held, start: Combination) -> Combination:
     values, right = start.values(held.candidates)[filled], held.right[filled].astype(np.float64)
     frequency = start.frequencies_of(held.candidates)[filled][:, None]
     found = _newton(np.concatenate([values, values * frequency, frequency], axis=1), right, held.members)
-    weights, slopes = found[1 : held.members + 1], found[held.members + 1 :]
+    weights, growth = found[1 : held.members + 1], found[held.members + 1 :]
     log.info(
         "logistic combination of %s candidates: coefficients %s, growing by %s with the frequency of a label",
-        f"{len(right):,}", *(", ".join(f"{one:.3f}" for one in some) for some in (weights, slopes[:-1])),
+        f"{len(right):,}", *(", ".join(f"{one:.3f}" for one in some) for some in (weights, growth[:-1])),
     )  # fmt: skip
-    return replace(start, weights=weights, slopes=slopes, bias=float(found[0]))
+    return replace(start, weights=weights, growth=growth, bias=float(found[0]))
 
 
 def _newton(values: np.ndarray, right: np.ndarray, members: int) -> np.ndarray:
