@@ -42,7 +42,7 @@ Both sides predict the top 10 labels with a beam of 10 from the same TF-IDF feat
 new process, alternately. PECOS predicts with its predict-only C++ model; omikuji's Python package takes one document
 per call, so it is called from as many Python threads, with the lists of pairs it needs built before. Single documents
 are predicted on one thread. Loading is not counted. In brackets: the peer's value divided by labelwise's. Agreement is
-the fraction of test documents with the same labels in the same order, where labels with equal scores may change places."""
+the fraction of test documents with the same labels in the same order, where labels with equal scores may differ."""
 ROWS = (
     ("all test documents (s)", "predict", 1, ".3f"),
     ("all test documents (CPU s)", "predict cpu", 1, ".3f"),

@@ -24,6 +24,7 @@ _MODULES = {
     "Strings": "labelwise.strings",
     "TextEncoder": "labelwise.methods.text_encoder",
     "TopK": "labelwise.topk",
+    "XRTransformer": "labelwise.methods.xr_transformer",
     "concat": "labelwise.data.concat",
     "dataset": "labelwise.data.catalogue",
     "evaluate": "labelwise.metrics.evaluate",
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from labelwise.signatures import Mach as Mach
     from labelwise.signatures import Popularity as Popularity
     from labelwise.signatures import TextEncoder as TextEncoder
+    from labelwise.signatures import XRTransformer as XRTransformer
     from labelwise.strings import Strings as Strings
     from labelwise.topk import TopK as TopK
 

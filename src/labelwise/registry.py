@@ -30,6 +30,7 @@ METHODS: dict[str, str] = {
     "mach": "labelwise.methods.mach:Mach",
     "popularity": "labelwise.methods.popularity:Popularity",
     "text_encoder": "labelwise.methods.text_encoder:TextEncoder",
+    "xr_transformer": "labelwise.methods.xr_transformer:XRTransformer",
 }
 _registered: dict[str, type[Method]] = {}
 """Classes of `registered`."""

@@ -22,6 +22,8 @@ from labelwise.methods.mach import MachTraining
 from labelwise.methods.popularity import Popularity as _Popularity
 from labelwise.methods.text_encoder import TextEncoder as _TextEncoder
 from labelwise.methods.word_networks import WordTraining
+from labelwise.methods.xr_transformer import XRTransformer as _XRTransformer
+from labelwise.networks.fine_tuning_settings import FineTuningConfig
 from labelwise.networks.settings import MonitorConfig
 from labelwise.networks.settings import TrainingConfig
 
@@ -137,11 +139,13 @@ class HybridLinear(_HybridLinear):
     feature_norm
         Scale the data's own features to unit L2 norm per document, when training and when predicting.
     vector_scale
-        Norm of a document's vector, which is centred by the mean of the training documents; rows of TF-IDF have the norm 1.
+        Norm of a document's vector, which is centred by the mean of the training documents; rows of TF-IDF have the norm 1. 0.5 suits long texts, up to 1 short ones, in which words say less.
     label_documents
         Label names as training documents: `texts` (of the data), or a vocabulary file with other names as well.
     label_language
         Language of the names in a SKOS file of `label_documents` or `hierarchy`.
+    label_text_weight
+        Weight of a label's names, relative to its documents, when labels are clustered: 0 for documents alone, 1 for names alone. Names are those of `label_documents`, or the label texts of the data.
     tree
         The tree: labels halved recursively, clustered into `branching` groups at once, or your own hierarchy.
     hierarchy
@@ -163,9 +167,11 @@ class HybridLinear(_HybridLinear):
     relevance
         Weight positive examples by the labels' values in the data.
     beam
-        Beam width: nodes kept per level in prediction.
+        Beam width: nodes kept per level in prediction, or a list with one for each level above the labels.
+    labels_per_tree
+        Labels that each of several trees contributes to the average, at least; more if more are predicted.
     post_processor
-        How a node's margin becomes a score that is combined with its parent's.
+        How a node's margin becomes a score that is combined with its parent's, or a list with one for each level.
     precision
         Precision of the stored weights.
     memory
@@ -175,16 +181,17 @@ class HybridLinear(_HybridLinear):
     seed
         Seed of clustering and training.
     encoder
-        The encoder of the document vectors. Keys: model, architecture, vocabulary, max_length, long_texts, windows, pooling, layers, frozen, gradient_checkpointing.
+        The encoder of the document vectors. Keys: model, architecture, vocabulary, max_length, long_texts, windows, pooling, layers, frozen, precision, gradient_checkpointing.
     """
     def __init__(
         self,
         *,
         tfidf: Mapping[str, Any] | TfidfConfig = ...,
         feature_norm: Optional[Literal['l2']] = None,
-        vector_scale: float = 1.0,
+        vector_scale: float = 0.5,
         label_documents: str | None = None,
         label_language: str | None = None,
+        label_text_weight: float = 0.0,
         tree: Literal['balanced', 'kway', 'hierarchy'] = 'balanced',
         hierarchy: str | None = None,
         trees: int = 3,
@@ -195,8 +202,9 @@ class HybridLinear(_HybridLinear):
         negatives: Literal['teacher', 'matcher', 'user', 'matcher+user'] = 'teacher',
         user_negatives: str | None = None,
         relevance: bool = False,
-        beam: int = 10,
-        post_processor: Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'sigmoid', 'log_sigmoid', 'none'] = 'l3_hinge',
+        beam: int | tuple[int, ...] = 10,
+        labels_per_tree: int = 20,
+        post_processor: Union[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'sigmoid', 'log_sigmoid', 'none'], tuple[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'sigmoid', 'log_sigmoid', 'none'], ...]] = 'l3_hinge',
         precision: Literal['float32', 'float16', 'int8'] = 'float32',
         memory: Union[Literal['check', 'ignore'], float] = 'check',
         time_budget: float | None = None,
@@ -266,6 +274,8 @@ class LinearTree(_LinearTree):
         Label names as training documents: `texts` (of the data), or a vocabulary file with other names as well.
     label_language
         Language of the names in a SKOS file of `label_documents` or `hierarchy`.
+    label_text_weight
+        Weight of a label's names, relative to its documents, when labels are clustered: 0 for documents alone, 1 for names alone. Names are those of `label_documents`, or the label texts of the data.
     tree
         The tree: labels halved recursively, clustered into `branching` groups at once, or your own hierarchy.
     hierarchy
@@ -287,9 +297,11 @@ class LinearTree(_LinearTree):
     relevance
         Weight positive examples by the labels' values in the data.
     beam
-        Beam width: nodes kept per level in prediction.
+        Beam width: nodes kept per level in prediction, or a list with one for each level above the labels.
+    labels_per_tree
+        Labels that each of several trees contributes to the average, at least; more if more are predicted.
     post_processor
-        How a node's margin becomes a score that is combined with its parent's.
+        How a node's margin becomes a score that is combined with its parent's, or a list with one for each level.
     precision
         Precision of the stored weights.
     memory
@@ -307,6 +319,7 @@ class LinearTree(_LinearTree):
         vector_scale: float | None = None,
         label_documents: str | None = None,
         label_language: str | None = None,
+        label_text_weight: float = 0.0,
         tree: Literal['balanced', 'kway', 'hierarchy'] = 'balanced',
         hierarchy: str | None = None,
         trees: int = 3,
@@ -317,8 +330,9 @@ class LinearTree(_LinearTree):
         negatives: Literal['teacher', 'matcher', 'user', 'matcher+user'] = 'teacher',
         user_negatives: str | None = None,
         relevance: bool = False,
-        beam: int = 10,
-        post_processor: Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'sigmoid', 'log_sigmoid', 'none'] = 'l3_hinge',
+        beam: int | tuple[int, ...] = 10,
+        labels_per_tree: int = 20,
+        post_processor: Union[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'sigmoid', 'log_sigmoid', 'none'], tuple[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'sigmoid', 'log_sigmoid', 'none'], ...]] = 'l3_hinge',
         precision: Literal['float32', 'float16', 'int8'] = 'float32',
         memory: Union[Literal['check', 'ignore'], float] = 'check',
         time_budget: float | None = None,
@@ -394,7 +408,7 @@ class TextEncoder(_TextEncoder):
     Parameters
     ----------
     encoder
-        The pretrained encoder and its tokenization. Keys: model, architecture, vocabulary, max_length, long_texts, windows, pooling, layers, frozen, gradient_checkpointing.
+        The pretrained encoder and its tokenization. Keys: model, architecture, vocabulary, max_length, long_texts, windows, pooling, layers, frozen, precision, gradient_checkpointing.
     head
         Outputs and loss. Keys: loss, bias, dropout, block.
     training
@@ -415,4 +429,90 @@ class TextEncoder(_TextEncoder):
         head_epochs: int | None = None,
         valid_fraction: float = 0.05,
         monitor: Mapping[str, Any] | MonitorConfig = ...,
+    ) -> None: ...
+
+class XRTransformer(_XRTransformer):
+    """An encoder fine-tuned through a label tree, and linear trees over TF-IDF and its vectors: the most accurate.
+
+    Parameters
+    ----------
+    tfidf
+        How texts become features (not used when the data has features). Keys: analyzer, ngrams, stop_words, lemmas, lemmatizer, stemmer, min_df, max_df, max_features, sublinear, idf, norm, lowercase, hash_bits.
+    feature_norm
+        Scale the data's own features to unit L2 norm per document, when training and when predicting.
+    vector_scale
+        Norm of a document's vector, which is centred by the mean of the training documents; rows of TF-IDF have the norm 1.
+    label_documents
+        Label names as training documents: `texts` (of the data), or a vocabulary file with other names as well.
+    label_language
+        Language of the names in a SKOS file of `label_documents` or `hierarchy`.
+    label_text_weight
+        Weight of a label's names, relative to its documents, when labels are clustered: 0 for documents alone, 1 for names alone. Names are those of `label_documents`, or the label texts of the data.
+    tree
+        The tree: labels halved recursively, clustered into `branching` groups at once, or your own hierarchy.
+    hierarchy
+        With `tree: hierarchy`, a file of child<TAB>parent lines, whose children may be labels or groups of them, or a vocabulary with broader concepts (SKOS, or a table with a header).
+    trees
+        Number of trees whose scores are averaged; each is clustered with another seed. A hierarchy is one tree.
+    leaf_size
+        Maximum number of labels per leaf cluster.
+    branching
+        Children per inner node.
+    label_features
+        Largest features per label in clustering; null keeps all.
+    solver
+        How the classifiers are trained. Keys: loss, cost_positive, cost_negative, bias, tolerance, max_passes, threshold, max_weights.
+    negatives
+        Training documents of a node: those of its labels; also false positives of levels above; also your own.
+    user_negatives
+        With `user`: a sparse .npz [documents, labels], or data of the same documents with wrong labels.
+    relevance
+        Weight positive examples by the labels' values in the data.
+    beam
+        Beam width: nodes kept per level in prediction, or a list with one for each level above the labels.
+    labels_per_tree
+        Labels that each of several trees contributes to the average, at least; more if more are predicted.
+    post_processor
+        How a node's margin becomes a score that is combined with its parent's, or a list with one for each level.
+    precision
+        Precision of the stored weights.
+    memory
+        Refuse to train what does not fit in memory: `check`, `ignore`, or a limit in GB.
+    time_budget
+        Wall-clock seconds for all of `fit`, including time before an interruption. With less time fewer trees are trained, at least one, or the solver makes fewer passes.
+    seed
+        Seed of clustering and training.
+    encoder
+        The encoder of the document vectors. Keys: model, architecture, vocabulary, max_length, long_texts, windows, pooling, layers, frozen, precision, gradient_checkpointing.
+    fine_tuning
+        How the encoder is fine-tuned. Keys: leaf_size, branching, top_nodes, keep_tree, max_nodes, documents, loss, weighted, dropout, first_head, bootstrap, bootstrap_cost, negatives, beam, training, level_steps, level_rates, level_warmup, valid_fraction.
+    """
+    def __init__(
+        self,
+        *,
+        tfidf: Mapping[str, Any] | TfidfConfig = ...,
+        feature_norm: Optional[Literal['l2']] = None,
+        vector_scale: float = 1.0,
+        label_documents: str | None = None,
+        label_language: str | None = None,
+        label_text_weight: float = 0.0,
+        tree: Literal['balanced', 'kway', 'hierarchy'] = 'balanced',
+        hierarchy: str | None = None,
+        trees: int = 3,
+        leaf_size: int = 100,
+        branching: int = 16,
+        label_features: int | None = 500,
+        solver: Mapping[str, Any] | SolverConfig = ...,
+        negatives: Literal['teacher', 'matcher', 'user', 'matcher+user'] = 'teacher',
+        user_negatives: str | None = None,
+        relevance: bool = False,
+        beam: int | tuple[int, ...] = 10,
+        labels_per_tree: int = 20,
+        post_processor: Union[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'sigmoid', 'log_sigmoid', 'none'], tuple[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'sigmoid', 'log_sigmoid', 'none'], ...]] = 'l3_hinge',
+        precision: Literal['float32', 'float16', 'int8'] = 'float32',
+        memory: Union[Literal['check', 'ignore'], float] = 'check',
+        time_budget: float | None = None,
+        seed: int = 0,
+        encoder: Mapping[str, Any] | EncoderConfig = ...,
+        fine_tuning: Mapping[str, Any] | FineTuningConfig = ...,
     ) -> None: ...

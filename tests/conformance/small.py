@@ -4,6 +4,7 @@ from labelwise.encoders.config import EncoderConfig
 from labelwise.encoders.word_config import RecurrentConfig, WordsConfig
 from labelwise.methods.mach import MachTraining
 from labelwise.methods.word_networks import WordTraining
+from labelwise.networks.fine_tuning_settings import FineTuningConfig
 from labelwise.networks.settings import OptimiserConfig, ScheduleConfig, TrainingConfig
 
 WORDS, RECURRENT = WordsConfig(width=16), RecurrentConfig(width=32, dropout=0.2)
@@ -41,12 +42,23 @@ SMALL: dict[str, dict] = {
             epochs=4, optimiser=OptimiserConfig(rate=0.01, head_factor=3), schedule=ScheduleConfig(warmup=0.1)
         ),
     },
+    "xr_transformer": {
+        "encoder": EncoderConfig(model="tiny", max_length=32, pooling="mean"),
+        "trees": 1,
+        "fine_tuning": FineTuningConfig(
+            leaf_size=8,
+            branching=4,
+            top_nodes=4,
+            beam=2,
+            training=TrainingConfig(epochs=None, steps=8, optimiser=OptimiserConfig(rate=0.003), validate_every=None),
+        ),
+    },
 }
 
 
-def small_and_short(name: str) -> dict:
+def small_and_short(name: str, steps: int = 2) -> dict:
     """For tests that need a trained model and not what it has learned."""
     settings = dict(SMALL.get(name, {}))
     if "training" in settings:
-        settings["training"] = settings["training"].model_copy(update={"epochs": 1, "steps": 2})
+        settings["training"] = settings["training"].model_copy(update={"epochs": 1, "steps": steps})
     return settings

@@ -20,6 +20,7 @@ from interop.foreign_folders import (
     write_omikuji,
     write_pecos,
 )
+from labelwise.errors import ConfigError
 from labelwise.interop.import_model import import_model, read_foreign_model
 from labelwise.strings import Strings
 
@@ -55,6 +56,31 @@ def test_pecos_levels_in_any_order_and_a_bias_of_two(tmp_path, post_processor):
     assert_ranks_as(model, rows, [pecos_scores(levels, row, 2.0) for row in rows.toarray()])
     assert model.name == "linear_tree"
     assert (model.config.beam, model.config.trees, model.config.solver.bias) == (3, 1, 2.0)
+
+
+def test_pecos_levels_with_post_processors_and_beams_of_their_own(tmp_path):
+    """As published for the rankers of XR-Transformer: margins of labels below products of the upper levels."""
+    levels = planted_levels(8)
+    levels[0].kept, levels[1].kept, levels[2].post_processor = 2, 4, "noop"
+    write_pecos(tmp_path / "model", levels)
+    imported(tmp_path / "model").save(tmp_path / "ours")
+    model, rows = lw.load(tmp_path / "ours"), documents()
+    assert (model.config.beam, model.config.post_processor) == ((2, 4), ("l3_hinge", "l3_hinge", "none"))
+    expected = [pecos_scores(levels, row) for row in rows.toarray()]
+    assert_ranks_as(model, rows, expected)
+    (explanation,) = model.explain(rows[[3]], k=1)
+    assert explanation.score == pytest.approx(max(expected[3].values()), rel=1e-4)
+    model.set_params(beam=(2, 4, 4))
+    with pytest.raises(ConfigError, match="beam: 3 values are given for a tree that needs 2"):
+        model.predict(rows)
+
+
+def test_pecos_post_processors_that_cannot_be_combined(tmp_path):
+    levels = planted_levels(8)
+    levels[0].post_processor = "noop"
+    write_pecos(tmp_path / "model", levels)
+    shown = labelwise("import", tmp_path / "model", "-o", tmp_path / "ours", code=2)
+    assert "l3_hinge cannot follow none" in shown.err
 
 
 @pytest.mark.parametrize("bias", [0.0, -1.0])

@@ -135,6 +135,36 @@ def test_unknown_post_processors_are_refused():
         beam_search(X, levels, order, 5, 5, "l3-hinge")
 
 
+def test_a_beam_and_a_post_processor_per_level():
+    """The first level keeps one node, the second all of its children; labels are ranked by their margins alone."""
+    X, levels, order = case(3)
+    margins = [X.toarray() @ dense_weights(level) + level.bias for level in levels]
+    top = beam_search(X, levels, order, (1, 9), 40, ("sigmoid", "l3_hinge", "none"))
+    for row, (ids, scores) in enumerate(zip(top.ids, top.scores, strict=True)):
+        best = int(np.argmax(margins[0][row]))
+        nodes = range(*levels[1].children_offsets[[best, best + 1]])
+        reached = [label for node in nodes for label in range(*levels[2].children_offsets[[node, node + 1]])]
+        expected = sorted(reached, key=lambda label: -margins[2][row, label])
+        assert ids[: len(expected)].tolist() == order[expected].tolist()
+        assert (ids[len(expected) :] == -1).all()
+        np.testing.assert_allclose(scores[: len(expected)], margins[2][row, expected], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("beam", "names", "message"),
+    [
+        ((3,), "l3_hinge", "beam: 1 values are given for a tree that needs 2"),
+        (3, ("l3_hinge", "l3_hinge"), "post_processor: 2 values are given for a tree that needs 3"),
+        (3, ("none", "l3_hinge", "none"), "l3_hinge cannot follow none"),
+        (3, ("sigmoid", "sigmoid", "log_sigmoid"), "log_sigmoid cannot follow sigmoid"),
+    ],
+)
+def test_values_per_level_that_do_not_fit(beam, names, message):
+    X, levels, order = case(0)
+    with pytest.raises(ConfigError, match=message):
+        beam_search(X, levels, order, beam, 5, names)
+
+
 def test_levels_come_back_from_tensors_and_damage_is_refused(tmp_path):
     level = random_level(np.random.default_rng(0), 30, np.array([0, 4, 10]))
     for stored in (level, level.stored_as("int8"), level.stored_as("float16")):

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 from scipy import sparse
+from scipy.sparse.linalg import norm
 
 import labelwise as lw
 from common import same_predictions
@@ -41,6 +42,36 @@ def test_kway_makes_shallow_trees():
     deep = lw.LinearTree(tree="balanced", branching=2, leaf_size=10, trees=1).fit(data).trees_[0][0]
     assert shallow.depth < deep.depth
     assert shallow.sizes[0] == 18  # as many clusters as hold the labels, ten each
+
+
+def test_lists_with_a_value_per_level_train_and_predict_as_one_value_does():
+    data = planted("features")
+    options = {"trees": 1, "branching": 4, "leaf_size": 8, "negatives": "matcher"}
+    one = lw.LinearTree(**options, beam=3).fit(data)
+    depth = one.trees_[0][0].depth
+    lists = lw.LinearTree(**options, beam=[3] * (depth - 1), post_processor=["l3_hinge"] * depth).fit(data)
+    same_predictions(lists.predict(data), one.predict(data))
+    for wrong in ({"beam": [3] * depth}, {"post_processor": ["l3_hinge"]}):
+        with pytest.raises(ConfigError, match="for a tree that needs"):
+            lw.LinearTree(**options, **wrong).fit(data)
+    for wrong, message in (({"beam": [3, 0]}, "1 or more"), ({"post_processor": ["l3_hinge", "l3"]}, "no post-proc")):
+        with pytest.raises(ConfigError, match=message):
+            lw.LinearTree(**wrong)
+
+
+def test_feature_norm_scales_documents_when_training_and_when_predicting():
+    data = planted("features")
+    factors = np.random.default_rng(0).uniform(0.2, 9, data.features.shape[0])
+    unit = sparse.csr_array(data.features / norm(data.features, axis=1)[:, None])
+    scaled = sparse.csr_array(data.features * factors[:, None])
+    expected = lw.LinearTree(trees=1).fit(unit.astype(np.float32), data.labels).predict(unit.astype(np.float32))
+    model = lw.LinearTree(trees=1, feature_norm="l2").fit(scaled.astype(np.float32), data.labels)
+    found = model.predict(scaled.astype(np.float32))
+    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-3, atol=1e-3)
+    dense = model.predict(scaled.toarray().astype(np.float32))
+    blocks = model.predict(Blocks(scaled[:, :20].astype(np.float32), scaled[:, 20:].toarray().astype(np.float32)))
+    for other in (dense, blocks):
+        np.testing.assert_allclose(other.scores, found.scores, rtol=1e-3, atol=1e-4)
 
 
 def test_mistakes_with_files_are_told_before_anything_is_done(tmp_path, monkeypatch):

@@ -91,10 +91,14 @@ def children_of(nodes: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 
 def candidate_targets(candidates: np.ndarray, true: Any, documents: np.ndarray) -> np.ndarray:
-    """Targets, float32 0 or 1, of candidates [documents, n] given the rows `documents` of the CSR matrix `true`."""
+    """Targets, float32, of candidates [documents, n]: the values of the rows `documents` of the CSR matrix `true`."""
     picked = true[documents]
+    if len(picked.indices) == 0:
+        return np.zeros(candidates.shape, np.float32)
     rows = np.repeat(np.arange(len(documents)), np.diff(picked.indptr))
     n_nodes = true.shape[1]
     keys = np.arange(len(documents))[:, None] * n_nodes + candidates
-    is_true = _in(keys.ravel(), rows.astype(np.int64) * n_nodes + picked.indices).reshape(candidates.shape)
-    return (is_true & (candidates != NO_LABEL)).astype(np.float32)
+    true_keys = rows.astype(np.int64) * n_nodes + picked.indices
+    indices = np.minimum(np.searchsorted(true_keys, keys), len(true_keys) - 1)
+    is_true = (true_keys[indices] == keys) & (candidates != NO_LABEL)
+    return np.where(is_true, picked.data[indices], 0).astype(np.float32)

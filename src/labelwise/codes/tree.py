@@ -127,7 +127,13 @@ class LabelTree:
 
     @classmethod
     def balanced(
-        cls, label_features: Any, leaf_size: int = 100, branching: int = 16, seed: int = 0, max_iterations: int = 20
+        cls,
+        label_features: Any,
+        leaf_size: int = 100,
+        branching: int = 16,
+        seed: int = 0,
+        max_iterations: int = 20,
+        top_nodes: int | None = None,
     ) -> LabelTree:
         """Groups of equal size by balanced spherical 2-means, then every `branching` neighbours under one node.
 
@@ -143,13 +149,15 @@ class LabelTree:
             Seed of the initial pair of labels of each split.
         max_iterations
             Maximum iterations per split.
+        top_nodes
+            Maximum nodes of the top level; None: `branching`.
         """
         from labelwise.codes.clustering import halve
 
         _check_branching(branching)
         order, edges = halve(label_features, leaf_size, seed, max_iterations)
         levels = [edges]
-        while len(levels[0]) - 1 > branching:
+        while len(levels[0]) - 1 > (top_nodes or branching):
             levels.insert(0, np.append(levels[0][:-1:branching], len(order)))
         return cls.from_bounds(order, levels)
 

@@ -11,7 +11,7 @@ from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError
 
 
-def with_label_documents(data: Dataset, names: Sequence[Sequence[str]] | None = None) -> Dataset:
+def with_label_documents(data: Dataset, names: Sequence[Sequence[str]]) -> Dataset:
     """The data set with one more document per name of a label, which has this label alone.
 
     Parameters
@@ -19,13 +19,10 @@ def with_label_documents(data: Dataset, names: Sequence[Sequence[str]] | None = 
     data
         Documents with texts.
     names
-        The names of each label. None: its text, or its name if the data has no label texts.
+        The names of each label; it may have none.
     """
     if data.texts is None:
         raise ConfigError(f"label_documents: needs texts, and the documents of {data.name} have none")
-    if names is None:
-        texts = data.label_names if data.label_texts is None else data.label_texts
-        names = [(text,) for text in texts]
     columns = np.repeat(np.arange(data.n_labels), [len(one) for one in names])
     added = sparse.csr_array(
         (np.ones(len(columns), data.labels.dtype), columns, np.arange(len(columns) + 1)),

@@ -4,34 +4,52 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from labelwise.device import limited_threads
 from labelwise.encoders.base import Encoder, Inputs, SomeInputs, tensors_of
 from labelwise.encoders.batches import batches_by_length
+from labelwise.kept_memory import keep_freed_memory
+from labelwise.parallel import run_stream
 from labelwise.progress import Progress, progress
 from labelwise.time_budget import TimeBudget, check_pace, timed_blocks
 
 TOKENS_AT_ONCE = 8192
-"""Tokens per encoder batch, padding included."""
+"""Tokens per batch, padding included."""
+TOKENS_PER_THREAD = 2048
+"""Tokens per batch of a thread on a CPU: its arrays stay in the cache of the processor."""
 BLOCK = 1024
 """Documents that are encoded, and kept, at a time."""
 
 
-@torch.inference_mode()
 def vectors_in_batches(encoder: Encoder, inputs: Inputs, what: str) -> Iterator[tuple[np.ndarray, Tensor]]:
-    """Encode documents in order of length; yields the indices and vectors [documents, width] of each batch."""
+    """Encode documents in order of length; yields the indices and vectors [documents, width] of each batch.
+
+    On a CPU every thread encodes batches of its own: layers of small encoders are over before threads have divided them
+    among themselves, and vectors do not depend on the number of threads. Fewer batches than threads share all threads.
+    """
     encoder.eval()
-    lengths = inputs.lengths
+    lengths, usual = inputs.lengths, torch.get_num_threads()
+    on_cpu = torch.device(encoder.device).type == "cpu"
+    batches = list(batches_by_length(lengths, TOKENS_PER_THREAD if on_cpu else TOKENS_AT_ONCE))
+    alone = on_cpu and len(batches) >= usual > 1
+
+    @torch.inference_mode()
+    def encode(documents: np.ndarray) -> tuple[np.ndarray, Tensor]:
+        batch = inputs.batch(documents)
+        with limited_threads(1, usual) if alone else nullcontext():
+            return batch.rows, encoder(*tensors_of(batch, encoder.device)).float()
+
     begin, done, total = time.monotonic(), 0, int(lengths.sum())
-    with progress(what, len(inputs)) as step:
-        for documents in batches_by_length(lengths, TOKENS_AT_ONCE):
-            batch = inputs.batch(documents)
-            yield batch.rows, encoder(*tensors_of(batch, encoder.device)).float()
-            step(len(documents))
-            done += int(lengths[documents].sum())
+    with progress(what, len(inputs)) as step, keep_freed_memory() if len(batches) > 1 else nullcontext():
+        for rows, vectors in run_stream(encode, batches) if alone else map(encode, batches):
+            yield rows, vectors
+            step(len(rows))
+            done += int(lengths[rows].sum())
             check_pace(begin, done, total)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from scipy import sparse
 
 from labelwise import parallel
+from labelwise.checks import all_finite
 from labelwise.data.dataset import canonical_csr, canonical_features
 from labelwise.errors import ConfigError, DataError
 
@@ -49,12 +50,14 @@ def pifa(features: Any, labels: Any, keep: int | None = None) -> Any:
     if keep is not None and keep < 1:
         raise ConfigError(f"keep must be 1 or more features per label, or None for all; got {keep}")
     work = np.concatenate([[0], np.cumsum(np.diff(csr.indptr)[by_label.indices], dtype=np.int64)])[by_label.indptr]
-    sums = _Sums(by_label, csr, dense, work, csr.shape[1] if keep is None else min(keep, csr.shape[1]))
+    new_dense = np.zeros((n_labels, dense.shape[1]), np.float32)
+    max_entries = csr.shape[1] if keep is None else min(keep, csr.shape[1])
+    sums = _Sums(by_label, csr, dense, work, max_entries, new_dense)
     parts = parallel.run_all(sums.of_range, _equal_work(work + dense.shape[1] * by_label.indptr))
     counts = np.concatenate([part[0] for part in parts]) if parts else np.empty(0, np.int64)
-    new_dense = np.concatenate([part[3] for part in parts]) if parts else np.empty((0, dense.shape[1]), np.float32)
-    new_csr = _joined(counts, [part[1:3] for part in parts], (n_labels, csr.shape[1]))
-    if not np.isfinite(new_csr.data).all() or not np.isfinite(new_dense).all():
+    parts = [part[1:] for part in parts]
+    new_csr = _joined(counts, parts, (n_labels, csr.shape[1]))
+    if not all_finite(new_csr.data) or not all_finite(new_dense):
         raise DataError("the sum of the features of a label's documents is infinite; scale the features down")
     if isinstance(features, np.ndarray):
         return new_dense
@@ -65,6 +68,27 @@ def pifa(features: Any, labels: Any, keep: int | None = None) -> Any:
         sparse=None if features.sparse is None else new_csr,
         dense=None if features.dense is None else new_dense,
     )
+
+
+def with_label_texts(described: Any, texts: sparse.csr_array, weight: float) -> Any:
+    """Label features of documents and of label texts: ``(1 - weight) * documents + weight * texts``, row by row.
+
+    Parameters
+    ----------
+    described
+        From `pifa`: CSR, or `Blocks`, whose dense block has no counterpart in texts.
+    texts
+        CSR [labels, features] with the columns of the sparse block. A label without documents, or without a known word
+        in its text, has the features of the other alone.
+    weight
+        From 0 (documents alone) to 1 (texts alone).
+    """
+    csr, dense = two_blocks(described)
+    mixed = (1 - weight) * csr + weight * _unit_rows(texts)
+    mixed.data = mixed.data.astype(np.float32, copy=False)
+    if sparse.issparse(described):
+        return mixed
+    return replace(described, sparse=mixed, dense=((1 - weight) * dense).astype(np.float32, copy=False))
 
 
 def two_blocks(features: Any) -> tuple[sparse.csr_array, np.ndarray]:
@@ -85,10 +109,16 @@ def two_blocks(features: Any) -> tuple[sparse.csr_array, np.ndarray]:
 
 
 class _Sums:
-    """Holds the kernel's inputs and computes the sums of a range of labels."""
+    """Holds the kernel's inputs and computes the sums of a range of labels; dense ones go to `new_dense`."""
 
     def __init__(
-        self, by_label: sparse.csr_array, csr: sparse.csr_array, dense: np.ndarray, work: np.ndarray, max_entries: int
+        self,
+        by_label: sparse.csr_array,
+        csr: sparse.csr_array,
+        dense: np.ndarray,
+        work: np.ndarray,
+        max_entries: int,
+        new_dense: np.ndarray,
     ) -> None:
         self.arrays = (
             read_only(by_label.indptr.astype(np.int64)),
@@ -99,10 +129,10 @@ class _Sums:
             read_only(csr.data),
             read_only(dense),
         )
-        self.work, self.n_columns, self.max_entries = work, csr.shape[1], max_entries
+        self.work, self.n_columns, self.max_entries, self.new_dense = work, csr.shape[1], max_entries, new_dense
 
-    def of_range(self, labels: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Entries per label, their columns and values, and the dense rows."""
+    def of_range(self, labels: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Entries per label, their columns and values."""
         from labelwise.kernels.cluster.label_features import sum_documents
 
         first, last = labels
@@ -110,11 +140,11 @@ class _Sums:
         capacity = int(np.minimum(widths, self.max_entries).sum() + widths.max(initial=0))
         counts = np.empty(last - first, np.int64)
         indices, data = np.empty(capacity, np.int32), np.empty(capacity, np.float32)
-        dense = np.zeros((last - first, self.arrays[-1].shape[1]), np.float32)
+        dense = self.new_dense[first:last]
         filled = sum_documents(
             *self.arrays, first, last, self.n_columns, self.max_entries, counts, indices, data, dense
         )
-        return counts, indices[:filled].copy(), data[:filled].copy(), dense
+        return counts, indices[:filled].copy(), data[:filled].copy()
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
@@ -129,13 +159,13 @@ def unsigned(indices: np.ndarray) -> np.ndarray:
     return indices.view(np.uint32) if indices.dtype == np.int32 else indices.astype(np.uint32)
 
 
-def _unit_rows(labels: sparse.csr_array) -> Any:
-    """The label matrix with rows of unit norm."""
-    documents = labels.shape[0]
-    rows = np.repeat(np.arange(documents), np.diff(labels.indptr))
-    norms = np.sqrt(np.bincount(rows, np.square(labels.data, dtype=np.float64), documents))
-    values = (labels.data / norms[rows]).astype(np.float32)
-    return sparse.csr_array((values, labels.indices, labels.indptr), shape=labels.shape)
+def _unit_rows(matrix: sparse.csr_array) -> Any:
+    """The matrix with rows of unit norm."""
+    n_rows = matrix.shape[0]
+    rows = np.repeat(np.arange(n_rows), np.diff(matrix.indptr))
+    norms = np.sqrt(np.bincount(rows, np.square(matrix.data, dtype=np.float64), n_rows))
+    values = (matrix.data / norms[rows]).astype(np.float32)
+    return sparse.csr_array((values, matrix.indices, matrix.indptr), shape=matrix.shape)
 
 
 def _equal_work(work: np.ndarray) -> list[tuple[int, int]]:

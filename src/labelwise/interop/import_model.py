@@ -92,7 +92,7 @@ def _parameters(model: ForeignModel, linear: LinearTrees, tfidf: Tfidf | None) -
     if tfidf is not None:
         parameters["tfidf"] = tfidf.config
     if _is_flat(linear):
-        return {key: value for key, value in parameters.items() if key not in ("beam", "tree")}
+        return {key: value for key, value in parameters.items() if key not in ("beam", "tree", "labels_per_tree")}
     trees = [tree for tree, _ in linear.trees]
     inner = [_widest(tree, level) for tree in trees for level in range(tree.depth - 1)]
     return parameters | {

@@ -5,8 +5,8 @@ log(exp(-max(0, 1 - margin)^2)) (loss `Hinge`) or of log(sigmoid(margin)) (`Log`
 `sigmoid`. A label's score is its exponential, averaged over the trees. Leaves may be at different depths; here a leaf
 above the lowest gets nodes with a single child, which pass its score on unchanged.
 
-omikuji ignores all but the best `beam` labels of each leaf, so that in an average of several trees other labels count 0
-in a tree; ours counts the best 20 labels of each tree. The order of the first few labels is hardly affected.
+omikuji averages the best `beam` labels of each leaf in the beam of each tree; ours the best beam x beam labels of each
+tree, so that the average of a label that ranks low in some tree may differ.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ def read_omikuji(folder: Path) -> ForeignModel:
         {
             "post_processor": post_processor,
             "beam": BEAM,
+            "labels_per_tree": BEAM * BEAM,
             "feature_norm": "l2",
             "tree": "kway" if any(reader.uneven for reader in readers) else "balanced",
             "solver": {"loss": solver_loss, "bias": 1.0},

@@ -22,7 +22,7 @@ from labelwise.data.npz import load_npz_sparse
 from labelwise.errors import ConfigError, DataError, did_you_mean
 from labelwise.interop.foreign_model import MAX_FEATURES, NO_PARENT, ForeignLevel, ForeignModel, ForeignTree
 from labelwise.interop.json_file import read_json, read_json_object
-from labelwise.linear.beam import POST_PROCESSORS
+from labelwise.linear.beam import POST_PROCESSORS, check_combination
 from labelwise.strings import Strings
 
 PARAMETERS, RANKER, ENSEMBLE, CONCATENATED = "param.json", "ranker", "xlinear_ensemble", "concat_model"
@@ -86,7 +86,7 @@ def _read_ensemble(folder: Path) -> ForeignModel:
                 f"{model.folder}: its post-processors, beams or sizes differ from those of the first model; "
                 "import the models one by one"
             )
-    if count > 1 and not POST_PROCESSORS[first.parameters["post_processor"]][2]:
+    if count > 1 and not first.product:
         raise ConfigError(
             f"{folder}: the scores of these {count} models are not products of probabilities, and PECOS's average of "
             f"others counts missing labels as 0, which ours does not; import the models in {ENSEMBLE} one by one"
@@ -124,18 +124,16 @@ class _Model:
         self.n_labels = read[-1].weights.shape[1]
         levels = [ForeignLevel(one.parents, one.weights, one.bias) for one in read]
         self.tree = ForeignTree(levels, np.arange(self.n_labels))
-        self.search = [(one.post_processor, one.kept) for one in read[:-1]], read[-1].post_processor
-        self.parameters: dict[str, Any] = {**self._search(read), "solver": {"bias": read[-1].constant}}
-
-    def _search(self, levels: list[_Level]) -> dict[str, Any]:
-        """Our post-processor and beam, which are the same at all levels."""
-        names, beams = {level.post_processor for level in levels}, {level.kept for level in levels[:-1]}
-        if len(names) > 1 or len(beams) > 1:
-            raise ConfigError(
-                f"{self.folder}: its levels have different post-processors or beams "
-                f"({', '.join(sorted(names))}; {', '.join(map(str, sorted(beams)))}), which is not supported"
-            )
-        return {"post_processor": names.pop(), "beam": max(beams, default=1)}
+        names, beams = tuple(one.post_processor for one in read), tuple(one.kept for one in read[:-1])
+        try:
+            check_combination(names)
+        except ConfigError as error:
+            raise ConfigError(f"{folder}: {error}") from None
+        self.search: dict[str, Any] = {"post_processor": names[0] if len(set(names)) == 1 else names}
+        if beams:
+            self.search["beam"] = beams[0] if len(set(beams)) == 1 else beams
+        self.product = POST_PROCESSORS[names[-1]][2]
+        self.parameters: dict[str, Any] = {**self.search, "solver": {"bias": read[-1].constant}}
 
 
 class _Level:

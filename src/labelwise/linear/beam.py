@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -39,13 +39,22 @@ class LabelChoice:
 
 
 class TreeSearch:
-    """A tree prepared for beam search: the kernel's arguments are built once."""
+    """A tree prepared for beam search: the kernel's arguments are built once.
+
+    The post-processor is that of all levels, or there is one per level from the top.
+    """
 
     def __init__(
-        self, levels: Sequence[ChunkedWeights], label_order: np.ndarray, post_processor: str = "l3_hinge"
+        self,
+        levels: Sequence[ChunkedWeights],
+        label_order: np.ndarray,
+        post_processor: str | tuple[str, ...] = "l3_hinge",
     ) -> None:
         self._arguments = levels, label_order, post_processor
-        self._transform, self._power, self._product = _post_processor(post_processor)
+        names = per_level(post_processor, len(levels), "post_processor")
+        self._transforms = [_post_processor(name)[:2] for name in names]
+        self.product = POST_PROCESSORS[names[-1]][2]
+        check_combination(names)
         self._levels = levels
         self._runs = _runs(levels)
         self._widest_level = max(level.n_children for level in levels)
@@ -55,18 +64,22 @@ class TreeSearch:
     def __reduce__(self) -> tuple:
         return TreeSearch, self._arguments  # addresses are valid in this process only
 
-    def best(self, features: Any, beam: int, k: int, choice: LabelChoice | None = None) -> TopK:
-        """The best k labels per row of a CSR matrix (float32, sorted int32 indices) or of `FeatureRows`."""
+    def best(self, features: Any, beam: int | tuple[int, ...], k: int, choice: LabelChoice | None = None) -> TopK:
+        """The best k labels per row of a CSR matrix (float32, sorted int32 indices) or of `FeatureRows`.
+
+        The beam is that of all levels but the last, or there is one per level.
+        """
         features = FeatureRows.of(features)
         n = features.shape[0]
-        beam = min(beam, self._widest_level)
+        beams = [min(one, self._widest_level) for one in per_level(beam, len(self._levels) - 1, "beam")]
+        rules = np.array([[one, *rule] for one, rule in zip([*beams, 1], self._transforms, strict=True)], np.int64)
         extra = _empty(np.float32) if choice is None or choice.extra is None else choice.extra.astype(np.float32)
         allowed = _allowed(self._levels, choice.allowed if choice else None)
         ids = np.empty((n, k), np.int32)
         scores = np.empty((n, k), np.float32)
 
         def work(part: tuple[int, int]) -> None:
-            self._search(features, *part, beam, allowed, extra, ids, scores)
+            self._search(features, *part, rules, allowed, extra, ids, scores)
 
         if n < MIN_PARALLEL:
             work((0, n))
@@ -79,7 +92,7 @@ class TreeSearch:
         features: FeatureRows,
         begin: int,
         end: int,
-        beam: int,
+        rules: np.ndarray,
         allowed: np.ndarray,
         extra: np.ndarray,
         ids: np.ndarray,
@@ -89,6 +102,7 @@ class TreeSearch:
         from labelwise.kernels.tree.tree_search import descend
 
         position = _empty(np.int32) if end - begin == 1 else np.full(features.shape[1], NO_LABEL, np.int32)
+        beam = int(rules[:, 0].max())
         block_size = min(BLOCK_DOCUMENTS, max(1, MAX_BEAM_NODES // beam))
         for first in range(begin, end, block_size):
             last = min(first + block_size, end)
@@ -99,7 +113,7 @@ class TreeSearch:
             for run in self._runs:
                 descend(
                     *run.levels, features.indptr, features.indices, features.data, block,
-                    first, last, nodes, kept, beam, self._transform, self._power, self._product, allowed, extra,
+                    first, last, nodes, kept, rules[run.depths], self.product, allowed, extra,
                     self._names, position, ids, scores,
                 )  # fmt: skip
 
@@ -109,6 +123,7 @@ class _Run(NamedTuple):
 
     levels: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, bool, bool]
     arrays: list[list[np.ndarray]]
+    depths: slice
 
 
 def _runs(levels: Sequence[ChunkedWeights]) -> list[_Run]:
@@ -117,7 +132,9 @@ def _runs(levels: Sequence[ChunkedWeights]) -> list[_Run]:
 
     children_before = np.cumsum([0, *(level.n_children for level in levels)])
     runs = []
-    for _, group in groupby(range(len(levels)), lambda depth: (levels[depth].lanes.dtype, levels[depth].values.dtype)):
+    for _, group in itertools.groupby(
+        range(len(levels)), lambda depth: (levels[depth].lanes.dtype, levels[depth].values.dtype)
+    ):
         depths = list(group)
         arrays = [_arrays(levels[depth]) for depth in depths]
         rows = [
@@ -126,7 +143,8 @@ def _runs(levels: Sequence[ChunkedWeights]) -> list[_Run]:
         ]
         lanes, values = arrays[0][4:6]
         typed = np.empty(0, lanes.dtype), np.empty(0, values.dtype), np.empty(0, np.uint64)
-        runs.append(_Run((np.array(rows, np.int64), *typed, depths[0] == 0, depths[-1] == len(levels) - 1), arrays))
+        bounds = depths[0] == 0, depths[-1] == len(levels) - 1
+        runs.append(_Run((np.array(rows, np.int64), *typed, *bounds), arrays, slice(depths[0], depths[-1] + 1)))
     return runs
 
 
@@ -147,13 +165,40 @@ def beam_search(
     features: Any,
     levels: Sequence[ChunkedWeights],
     label_order: np.ndarray,
-    beam: int,
+    beam: int | tuple[int, ...],
     k: int,
-    post_processor: str = "l3_hinge",
+    post_processor: str | tuple[str, ...] = "l3_hinge",
     choice: LabelChoice | None = None,
 ) -> TopK:
     """A single search, without keeping the prepared tree."""
     return TreeSearch(levels, label_order, post_processor).best(features, beam, k, choice)
+
+
+T = TypeVar("T", int, str)
+
+
+def per_level(value: T | tuple[T, ...], count: int, what: str) -> tuple[T, ...]:
+    """One value per level from the top: the same for all, or those given, whose number has to be right."""
+    if not isinstance(value, tuple):
+        return (value,) * count
+    if len(value) != count:
+        raise ConfigError(f"{what}: {len(value)} values are given for a tree that needs {count}, or one for all levels")
+    return value
+
+
+def check_combination(names: Sequence[str]) -> None:
+    """Refuse post-processors whose scores cannot be combined from level to level: sums are in logarithms.
+
+    `none` ignores the levels above. Products and sums of logarithms cannot follow each other, nor products `none`.
+    """
+    for above, below in itertools.pairwise(names):
+        if below == "none" or (above == "none" and not POST_PROCESSORS[below][2]):
+            continue
+        if above == "none" or POST_PROCESSORS[above][2] != POST_PROCESSORS[below][2]:
+            raise ConfigError(
+                f"post_processor: {below} cannot follow {above} in a tree; use products (such as l3_hinge), or their "
+                "logarithms (log_l3_hinge), at all levels; none may be that of the labels"
+            )
 
 
 def _post_processor(name: str) -> tuple[int, int, bool]:

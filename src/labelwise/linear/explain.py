@@ -14,7 +14,7 @@ import numpy as np
 
 from labelwise.codes.label_path import LabelPath, PathStep
 from labelwise.codes.tree import LabelTree
-from labelwise.linear.beam import POST_PROCESSORS, TreeSearch
+from labelwise.linear.beam import POST_PROCESSORS, TreeSearch, per_level
 from labelwise.linear.weights import ChunkedWeights
 from labelwise.parallel import ranges, run_all, threads
 
@@ -25,20 +25,27 @@ BLOCK_SUMS = 1 << 22
 class TreeExplainer:
     """A tree prepared for explanations: a search for each inner level, which ends there."""
 
-    def __init__(self, tree: LabelTree, levels: Sequence[ChunkedWeights], post_processor: str = "l3_hinge") -> None:
-        self.tree, self.levels, self.post_processor = tree, levels, post_processor
+    def __init__(
+        self,
+        tree: LabelTree,
+        levels: Sequence[ChunkedWeights],
+        post_processor: str | tuple[str, ...] = "l3_hinge",
+    ) -> None:
+        self.tree, self.levels = tree, levels
+        self.post_processors = per_level(post_processor, len(levels), "post_processor")
         self._searches = [
-            TreeSearch(levels[:end], np.arange(levels[end - 1].n_children), post_processor)
+            TreeSearch(levels[:end], np.arange(levels[end - 1].n_children), self.post_processors[:end])
             for end in range(1, len(levels))
         ]
 
-    def explain(self, row: Any, labels: Iterable[int], beam: int) -> list[LabelPath]:
+    def explain(self, row: Any, labels: Iterable[int], beam: int | tuple[int, ...]) -> list[LabelPath]:
         """The paths of some labels for one document (a CSR matrix of one row, sorted int32 indices)."""
+        beams = per_level(beam, len(self.levels) - 1, "beam")
         kept = [
-            set(search.best(row, beam, min(beam, level.n_children)).ids[0].tolist())
-            for search, level in zip(self._searches, self.levels[:-1], strict=True)
+            set(search.best(row, beams[:depth], min(beams[depth], self.levels[depth].n_children)).ids[0].tolist())
+            for depth, search in enumerate(self._searches)
         ]
-        return [_path(row, self.tree, self.levels, int(label), kept, self.post_processor) for label in labels]
+        return [_path(row, self.tree, self.levels, int(label), kept, self.post_processors) for label in labels]
 
 
 def _path(
@@ -47,7 +54,7 @@ def _path(
     levels: Sequence[ChunkedWeights],
     label: int,
     kept: Sequence[set[int]],
-    post_processor: str,
+    post_processors: Sequence[str],
 ) -> LabelPath:
     nodes = [int(tree.label_positions[label])]
     for parents in tree.parents[:0:-1]:
@@ -55,12 +62,13 @@ def _path(
     steps: list[PathStep] = []
     below = [tree.label_order[slice(*_labels_below(tree, depth, node))] for depth, node in enumerate(nodes)]
     weights, sums, reached, parent = np.empty(0), 0.0, True, 0
-    product = POST_PROCESSORS[post_processor][2]
+    product = True
     for depth, (level, node) in enumerate(zip(levels, nodes, strict=True)):
         weights = node_weights(level, parent, node, row.indices)
         bias = float(level.bias[node])
         margin = float(weights @ row.data.astype(np.float64)) + bias
-        logarithm, plain = _transformed(margin, post_processor)
+        logarithm, plain = _transformed(margin, post_processors[depth])
+        product = POST_PROCESSORS[post_processors[depth]][2]
         sums = logarithm if plain else sums + logarithm
         leaf = depth == len(levels) - 1
         reached = reached and (leaf or node in kept[depth])

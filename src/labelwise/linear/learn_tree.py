@@ -197,9 +197,10 @@ def _best_leaves(
     width, limit = len(sizes), MAX_GROWTH * int(sizes.max())
     if tree.depth == 1:
         return np.zeros(n_new, np.int64)
-    beam = min(max(settings.search.beam, MIN_BEAM), width)
+    post_processor, _, kept = settings.search.upper(tree.depth - 1)
+    beam = min(max(kept, MIN_BEAM), width)
     inner = np.arange(width)
-    top = beam_search(examples.features, levels[:-1], inner, beam, beam, settings.search.post_processor)
+    top = beam_search(examples.features, levels[:-1], inner, beam, beam, post_processor)
     votes = np.where(top.ids >= 0, 1 / (1 + np.arange(beam)), 0)  # by rank, because scores have ties
     documents = sparse.csc_array(examples.labels[:, tree.n_labels :])
     leaves = np.empty(n_new, np.int64)

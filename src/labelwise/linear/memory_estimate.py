@@ -19,7 +19,6 @@ from scipy import sparse
 from labelwise.codes.tree import LabelTree
 from labelwise.data.blocks import Blocks
 from labelwise.errors import ConfigError
-from labelwise.features.label_features import two_blocks
 from labelwise.features.rows import FeatureRows
 from labelwise.formatting import size
 from labelwise.free_memory import free_memory
@@ -46,7 +45,7 @@ FEATURE_BYTES = 64 + 20
 """Bytes per feature in the solver: the weights of 16 siblings; number and counts."""
 STORED = {"float32": 6, "float16": 4, "int8": 3}
 """Bytes per weight."""
-SHARED = 0.5
+SHARED = 0.4
 """Features of a chunk with weights, per weight: siblings share features."""
 FILLED = 1.6
 """Stored weights per kept weight: rows with many weights are filled with zeros."""
@@ -105,22 +104,36 @@ def _advice(need: MemoryNeed) -> str:
     return "; ".join(advice[part] for part in largest[:2])
 
 
+def _sparse_and_dense(features: Any) -> tuple[Any, np.ndarray | None]:
+    """The blocks of features, unchanged; None for one that there is not."""
+    if isinstance(features, Blocks | FeatureRows):
+        return features.sparse, features.dense
+    return (features, None) if sparse.issparse(features) else (None, features)
+
+
 def bytes_of(features: Any, labels: Any) -> int:
     """Bytes of features (of any type) and labels."""
-    blocks = [features.sparse, features.dense] if isinstance(features, Blocks | FeatureRows) else [features]
-    arrays = [block for block in blocks if isinstance(block, np.ndarray)]
-    for matrix in [labels, *(block for block in blocks if sparse.issparse(block))]:
+    csr, dense = _sparse_and_dense(features)
+    arrays = [] if dense is None else [dense]
+    for matrix in (labels,) if csr is None else (labels, csr):
         arrays += [matrix.indptr, matrix.indices, matrix.data]
     return sum(array.nbytes for array in arrays)
 
 
-def clustering_need(features: Any, labels: Any, keep: int | None) -> MemoryNeed:
-    """Memory to compute label features and to cluster them, before training."""
-    csr, dense = two_blocks(features)
-    documents = np.repeat(np.arange(labels.shape[0]), np.diff(labels.indptr))
-    entries = np.bincount(labels.indices, np.diff(csr.indptr)[documents], labels.shape[1])
-    entries = np.minimum(entries, min(keep or csr.shape[1], csr.shape[1]))
-    described = 3 * (8.0 * entries.sum() + 4.0 * dense.shape[1] * labels.shape[1])
+def clustering_need(features: Any, labels: Any, keep: int | None, texts: Any = None) -> MemoryNeed:
+    """Memory to compute label features and to cluster them, before training; `texts` are features of label texts."""
+    csr, dense = _sparse_and_dense(features)
+    entries = np.zeros(labels.shape[1])
+    if csr is not None:
+        documents = np.repeat(np.arange(labels.shape[0]), np.diff(labels.indptr))
+        entries = np.bincount(labels.indices, np.diff(csr.indptr)[documents], labels.shape[1])
+        entries = np.minimum(entries, min(keep or csr.shape[1], csr.shape[1]))
+    width = 0 if dense is None else dense.shape[1]
+    described = 2 * 8.0 * entries.sum() + 4.0 * width * labels.shape[1]  # sparse rows in parts, then concatenated
+    if dense is not None and dense.dtype != np.float32:
+        described += 4.0 * dense.size
+    if texts is not None:  # the sum, next to what is added up
+        described += 8.0 * texts.nnz + 4.0 * width * labels.shape[1]
     return MemoryNeed(8.0 * threads() * features.shape[1], 16.0 * labels.nnz, 0, described)
 
 
@@ -222,7 +235,7 @@ def _frequent(features: FeatureRows, target: Any, minimum: float) -> np.ndarray:
         rows = csr[holders[::step]]
         counts[number] = (np.bincount(rows.indices, np.abs(rows.data), 1) * step >= minimum).sum()
         if features.n_dense:
-            sums = np.abs(features.dense[holders[::step]]).sum(axis=0, dtype=np.float32)
+            sums = np.abs(features.dense[holders[::step]].sum(axis=0, dtype=np.float32))  # opposite signs cancel
             counts[number] += (sums * step >= minimum).sum()
     each = np.empty(len(order))
     each[order] = np.interp(np.arange(len(order)), sampled, counts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from labelwise.linear.beam import check_combination, per_level
 from labelwise.linear.level_trainer import SolverConfig
 from labelwise.linear.memory_estimate import Memory
 
@@ -20,10 +21,26 @@ SEED_STEP = 1009
 class SearchSettings:
     """How trees are searched."""
 
-    post_processor: str = "l3_hinge"
-    """How a node's margin is transformed to a score, which is combined with its parent's."""
-    beam: int = 1
-    """Nodes kept per level."""
+    post_processor: str | tuple[str, ...] = "l3_hinge"
+    """How a node's margin is transformed to a score, which is combined with its parent's; or one per level."""
+    beam: int | tuple[int, ...] = 1
+    """Nodes kept per level, or for each level above the labels."""
+    labels_per_tree: int = 20
+    """Minimum labels that each of several trees contributes to the average: for smaller `k` the result is a prefix."""
+
+    def check(self, levels: int) -> None:
+        """Refuse lists that do not have a value for each level of a tree, or whose scores cannot be combined."""
+        check_combination(per_level(self.post_processor, levels, "post_processor"))
+        per_level(self.beam, levels - 1, "beam")
+
+    def upper(self, levels: int) -> tuple[str | tuple[str, ...], int | tuple[int, ...], int]:
+        """Post-processors and beams of a search in the first levels only, and the nodes kept at the last of them."""
+        names, beams = self.post_processor, self.beam
+        if isinstance(names, tuple):
+            names = names[:levels]
+        if isinstance(beams, tuple):
+            return names, beams[: levels - 1], beams[min(levels, len(beams)) - 1]
+        return names, beams, beams
 
 
 @dataclass(frozen=True)

@@ -140,8 +140,9 @@ def documents_of(
     """
     documents = targets if further is None else targets + further
     if settings.negatives == "matcher":
-        width, beam = levels[-1].n_children, settings.search.beam
-        top = beam_search(features, levels, np.arange(width), beam, min(beam, width), settings.search.post_processor)
+        width = levels[-1].n_children
+        post_processor, beam, kept = settings.search.upper(len(levels))
+        top = beam_search(features, levels, np.arange(width), beam, min(kept, width), post_processor)
         predicted = top.to_csr(width)
         predicted.data[:] = 1  # predicted with a score of 0 too
         documents = documents + predicted

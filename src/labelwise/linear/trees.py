@@ -21,7 +21,7 @@ from labelwise.codes.tree import LabelTree
 from labelwise.errors import ConfigError, ModelFormatError
 from labelwise.features.feature_order import FeatureOrder, OrderedFeatures
 from labelwise.features.rows import as_csr
-from labelwise.linear.beam import POST_PROCESSORS, LabelChoice, TreeSearch
+from labelwise.linear.beam import LabelChoice, TreeSearch
 from labelwise.linear.explain import TreeExplainer, top_contributions
 from labelwise.linear.learn_tree import NewExamples, learn_tree
 from labelwise.linear.memory_estimate import bytes_of, check_memory, training_need
@@ -42,8 +42,6 @@ WORTHWHILE = 0.5
 """Fraction of the duration of the last tree that has to be left for another one, which then gets fewer passes."""
 WIDE_BEAM, MAX_ALLOWED = 100, 1000
 """Maximum beam, and maximum labels per tree, to which a search is widened if a user allows few labels."""
-MIN_AVERAGED = 20
-"""Minimum labels that each of several trees contributes to the average: for smaller `k` the result is a prefix."""
 
 
 class LinearTrees:
@@ -53,8 +51,8 @@ class LinearTrees:
         self.order = order
         self.trees: list[tuple[LabelTree, list[ChunkedWeights]]] = []
         self.statistics: TrainingStatistics | None = None
-        self._searches: dict[str, list[TreeSearch]] = {}
-        self._explainers: dict[str, list[TreeExplainer]] = {}
+        self._searches: dict[str | tuple[str, ...], list[TreeSearch]] = {}
+        self._explainers: dict[str | tuple[str, ...], list[TreeExplainer]] = {}
 
     # --- training ---
 
@@ -78,9 +76,12 @@ class LinearTrees:
         trained = cls(features.order)
         examples = TrainingExamples(features.rows, labels, user_negatives)
         targets = trees[0].aggregate(labels)
+        for tree in trees:
+            settings.search.check(tree.depth)
         need = training_need(
             features.rows, targets, trees[0], settings.solver, trees=len(trees), weighted=settings.relevance,
-            matched=settings.search.beam if settings.negatives == "matcher" else 0, precision=settings.precision,
+            matched=int(np.max(settings.search.beam)) if settings.negatives == "matcher" else 0,
+            precision=settings.precision,
         )  # fmt: skip
         check_memory(need, settings.memory, bytes_of(features.rows, labels))
         documents = []
@@ -162,17 +163,18 @@ class LinearTrees:
         If few labels are allowed the beam is widened, so that all of them are reached.
         """
         rows = self.order.rows(features)
-        beam, each = search.beam, max(k, min(MIN_AVERAGED, len(self.trees[0][0].label_order)))
+        beam, each = search.beam, max(k, min(search.labels_per_tree, len(self.trees[0][0].label_order)))
         if allowed is not None:
             few = int(allowed.sum())
-            beam, each = max(beam, min(few, WIDE_BEAM)), max(each, min(few, MAX_ALLOWED))
+            wide, each = min(few, WIDE_BEAM), max(each, min(few, MAX_ALLOWED))
+            beam = tuple(max(one, wide) for one in beam) if isinstance(beam, tuple) else max(beam, wide)
         extra = None if weights is None else np.log(weights)
         choices = [_choice(tree.label_order, allowed, extra) for tree, _ in self.trees]
         searches = self._prepared(search.post_processor)
         if len(searches) == 1:
             return searches[0].best(rows, beam, k, choices[0])
         tops = [one.best(rows, beam, each, choice) for one, choice in zip(searches, choices, strict=True)]
-        return averaged(tops, k, product=POST_PROCESSORS[search.post_processor][2])
+        return averaged(tops, k, product=searches[0].product)
 
     def explain(self, features: Any, labels: np.ndarray, search: SearchSettings) -> list[list[LabelPath]]:
         """The paths of some labels in each tree, for one document."""
@@ -201,7 +203,7 @@ class LinearTrees:
         found, amounts = top_contributions(rows, self.trees, labels, count, together)
         return np.where(found >= 0, self.order.original[found], -1), amounts
 
-    def _prepared(self, post_processor: str) -> list[TreeSearch]:
+    def _prepared(self, post_processor: str | tuple[str, ...]) -> list[TreeSearch]:
         """The trees prepared for searching, once per post-processor."""
         if post_processor not in self._searches:
             self._searches[post_processor] = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -88,7 +88,10 @@ class LinearMethod(TextFeatures, Method):
     @property
     def search_settings(self) -> SearchSettings:
         """From the current parameters, which may be changed after fitting."""
-        return SearchSettings(self.config.post_processor, getattr(self.config, "beam", 1))
+        config = self.config
+        if not hasattr(config, "beam"):
+            return SearchSettings(config.post_processor)
+        return SearchSettings(config.post_processor, config.beam, config.labels_per_tree)
 
     @property
     def training_settings(self) -> TrainingSettings:
@@ -210,6 +213,11 @@ class LinearMethod(TextFeatures, Method):
         ordered = FeatureOrder.learn(words, in_place=True)
         return ordered, ordered.rows.sparse
 
+    def label_text_features(self, texts: Sequence[str], features: OrderedFeatures, describing: Any) -> Any:
+        """TF-IDF of label texts, after `training_features`: CSR with the sparse columns of what describes labels."""
+        words = self.tfidf_.transform(texts)  # type: ignore[missing-attribute]
+        return words if isinstance(describing, Blocks) else features.order.apply(words)
+
     def _features(self, data: Documents) -> Any:
         if self.tfidf_ is None:
             return self._given(data.features)
@@ -253,14 +261,24 @@ def training_documents(data: Dataset, kind: str, config: Any) -> Dataset:
     """The documents to train on: those given and, with `label_documents`, one per name of a label."""
     if config.label_documents is None:
         return data
-    if kind != "texts":
-        raise ConfigError(f"label_documents: label names are texts, but {data.name} is read as {kind}")
-    if config.label_documents == "texts":
-        return with_label_documents(data)
+    check_reads_texts(data, kind, "label_documents")
+    return with_label_documents(data, names_of_labels(data, config))
+
+
+def names_of_labels(data: Dataset, config: Any) -> list[tuple[str, ...]]:
+    """The names of each label: all names in the vocabulary of `label_documents`, else its text or name in the data."""
+    if config.label_documents in (None, "texts"):
+        return [(text,) for text in (data.label_names if data.label_texts is None else data.label_texts)]
     thesaurus = read_thesaurus(config.label_documents, config.label_language)
     thesaurus.check_language()
     found = thesaurus.match(data.label_names)
-    return with_label_documents(data, [() if one is None else one.all_names(thesaurus.language) for one in found])
+    return [() if one is None else tuple(one.all_names(thesaurus.language)) for one in found]
+
+
+def check_reads_texts(data: Dataset, kind: str, option: str) -> None:
+    """Refuse an option that reads label names unless documents are read as texts."""
+    if kind != "texts":
+        raise ConfigError(f"{option}: label names are texts, but {data.name} is read as {kind}")
 
 
 def check_label_documents(config: Any, *files: str) -> None:

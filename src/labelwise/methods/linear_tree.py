@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 from labelwise.codes.hierarchy import hierarchy_of_labels
 from labelwise.codes.tree import LabelTree
 from labelwise.data.dataset import Dataset
-from labelwise.features.label_features import pifa
+from labelwise.features.label_features import pifa, with_label_texts
 from labelwise.features.tfidf import LINEAR_TFIDF, TfidfConfig
 from labelwise.fit_context import FitContext
 from labelwise.linear.compile_ahead import compile_ahead
@@ -31,20 +31,22 @@ from labelwise.linear.memory_estimate import bytes_of, check_memory, clustering_
 from labelwise.linear.shards import ChunkShards
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.given_negatives import read_negatives
+from labelwise.methods.level_fields import Beam, PostProcessors
 from labelwise.methods.linear_base import (
     FeatureNorm,
     LabelDocuments,
     LinearConfig,
     LinearMethod,
     Memory,
-    PostProcessor,
     Precision,
     Seed,
     TimeLimit,
     VectorScale,
     check_label_documents,
+    check_reads_texts,
     check_relevance,
     finished_work,
+    names_of_labels,
     training_documents,
 )
 from labelwise.store import csr_to_tensors
@@ -54,7 +56,7 @@ class LinearTree(LinearMethod):
     """A tree of linear classifiers over TF-IDF or your own features: fast on a CPU, for any number of labels."""
 
     name = "linear_tree"
-    changeable = ("beam", "post_processor")
+    changeable = ("beam", "labels_per_tree", "post_processor")
     good_for = "anything first: long texts, thousands to millions of labels, no GPU"
     speed = "seconds to minutes on a CPU"
 
@@ -71,6 +73,9 @@ class LinearTree(LinearMethod):
         """Label names as training documents: `texts` (of the data), or a vocabulary file with other names as well."""
         label_language: str | None = None
         """Language of the names in a SKOS file of `label_documents` or `hierarchy`."""
+        label_text_weight: Annotated[float, Field(ge=0, le=1)] = 0.0
+        """Weight of a label's names, relative to its documents, when labels are clustered: 0 for documents alone, 1 for
+        names alone. Names are those of `label_documents`, or the label texts of the data."""
         tree: Literal["balanced", "kway", "hierarchy"] = "balanced"
         """The tree: labels halved recursively, clustered into `branching` groups at once, or your own hierarchy."""
         hierarchy: str | None = None
@@ -92,10 +97,12 @@ class LinearTree(LinearMethod):
         """With `user`: a sparse .npz [documents, labels], or data of the same documents with wrong labels."""
         relevance: bool = False
         """Weight positive examples by the labels' values in the data."""
-        beam: Annotated[int, Field(ge=1)] = 10
-        """Beam width: nodes kept per level in prediction."""
-        post_processor: PostProcessor = "l3_hinge"
-        """How a node's margin becomes a score that is combined with its parent's."""
+        beam: Beam = 10
+        """Beam width: nodes kept per level in prediction, or a list with one for each level above the labels."""
+        labels_per_tree: Annotated[int, Field(ge=1)] = 20
+        """Labels that each of several trees contributes to the average, at least; more if more are predicted."""
+        post_processor: PostProcessors = "l3_hinge"
+        """How a node's margin becomes a score that is combined with its parent's, or a list with one for each level."""
         precision: Precision = "float32"
         """Precision of the stored weights."""
         memory: Memory = "check"
@@ -116,20 +123,23 @@ class LinearTree(LinearMethod):
                 raise ValueError(
                     "`user_negatives` has a row per document of the data, so `label_documents` cannot add any"
                 )
+            if self.tree == "hierarchy" and self.label_text_weight > 0:
+                raise ValueError("`label_text_weight` is for clustering, and `tree: hierarchy` clusters nothing")
             check_label_documents(self, "label_documents", "hierarchy")
             return self
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
-        config = self.config
+        config, texts = self.config, None
+        if config.label_text_weight > 0:
+            check_reads_texts(data, kind, "label_text_weight")
+            texts = [" ".join(names) for names in names_of_labels(data, config)]
         data = training_documents(data, kind, config)
         if config.relevance:
             check_relevance(data)
-        own_tree, own_negatives = None, None  # files first: an error in them is reported before TF-IDF is computed
+        # files first: an error in them is reported before TF-IDF is computed
+        own_tree, own_negatives = self._given_tree(data), None
         given: dict[str, np.ndarray] = {}
-        if config.tree == "hierarchy":
-            own_tree = LabelTree.from_parents(
-                *hierarchy_of_labels(config.hierarchy, data.label_names, config.label_language)
-            )
+        if own_tree is not None:
             given |= own_tree.to_tensors("hierarchy")
         if "user" in config.negatives:
             own_negatives = read_negatives(config.user_negatives, data)
@@ -137,16 +147,26 @@ class LinearTree(LinearMethod):
         if kind == "texts":
             compile_ahead(["search", "words", "solver"], config.precision)
         features, describing = self.training_features(data, kind, context)
+        if texts is not None:
+            texts = self.label_text_features(texts, features, describing)
+            given |= csr_to_tensors("label_texts", texts)
         settings = self.training_settings
         with finished_work(self, context.checkpoints, features.rows, data.labels, given) as shards:
             if own_tree is not None:
                 trees = [own_tree]
             else:
-                trees = _clustered(describing, data.labels, config, settings.seeds(config.trees), shards)
+                trees = _clustered(describing, data.labels, texts, config, settings.seeds(config.trees), shards)
             del describing  # with vectors next to TF-IDF it is a copy
             self.linear_ = LinearTrees.train(
                 features, data.labels, trees, settings, shards, own_negatives, context.budget
             )
+
+    def _given_tree(self, data: Dataset) -> LabelTree | None:
+        """The tree of the user's hierarchy; None: labels are clustered."""
+        if self.config.tree != "hierarchy":
+            return None
+        names = hierarchy_of_labels(self.config.hierarchy, data.label_names, self.config.label_language)
+        return LabelTree.from_parents(*names)
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
         if self.input_ == "texts":
@@ -155,18 +175,20 @@ class LinearTree(LinearMethod):
 
 
 def _clustered(
-    features: Any, labels: Any, config: Any, seeds: list[int], shards: ChunkShards | None
+    features: Any, labels: Any, texts: Any, config: Any, seeds: list[int], shards: ChunkShards | None
 ) -> list[LabelTree]:
-    """One tree per seed: that of an earlier attempt, or a new one.
+    """One tree per seed: that of an earlier attempt, or a new one; `texts` are features of label texts, or None.
 
     Label features are computed only if a tree is missing, and are freed before training begins.
     """
     kept = [shards.tree(number) if shards else None for number in range(len(seeds))]
     if None not in kept:
         return [tree for tree in kept if tree is not None]
-    need = clustering_need(features, labels, config.label_features)
+    need = clustering_need(features, labels, config.label_features, texts)
     check_memory(need, config.memory, bytes_of(features, labels), report=False)
     described = pifa(features, labels, keep=config.label_features)
+    if texts is not None:
+        described = with_label_texts(described, texts, config.label_text_weight)
     make = LabelTree.kway if config.tree == "kway" else LabelTree.balanced
     trees = []
     for number, (seed, tree) in enumerate(zip(seeds, kept, strict=True)):

@@ -25,7 +25,7 @@ class LevelData:
 
     inputs: Inputs
     targets: Any
-    """CSR [documents, nodes], columns sorted; columns unknown to the level may follow at the end."""
+    """CSR [documents, nodes], columns sorted, values above 0; columns unknown to the level may follow at the end."""
     parents: Parents | None = None
     """Parent nodes: those to train on, or in held-out data the predicted ones. None at the top."""
 
@@ -42,7 +42,7 @@ class LevelBatch(NamedTuple):
 
     inputs: tuple[Tensor, ...]
     targets: Tensor
-    """1 for true nodes, over all nodes or the candidates."""
+    """The values of true nodes, and 0 for others, over all nodes or the candidates."""
     candidates: Tensor | None
 
 
@@ -69,7 +69,7 @@ class LevelFitting:
         if parents is None:
             picked = targets[batch.rows]
             true_nodes = np.zeros(picked.shape, np.float32)
-            true_nodes[np.repeat(np.arange(len(item)), np.diff(picked.indptr)), picked.indices] = 1
+            true_nodes[np.repeat(np.arange(len(item)), np.diff(picked.indptr)), picked.indices] = picked.data
             return LevelBatch(tensors_of(batch), torch.from_numpy(true_nodes), None)
         candidates = children_of(parents.nodes[batch.rows], parents.offsets)
         true_nodes = candidate_targets(candidates, targets, batch.rows)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from labelwise.device import torch_threads
 from labelwise.errors import ConfigError, DataError, did_you_mean
+from labelwise.kept_memory import keep_freed_memory
 from labelwise.networks.settings import TrainingConfig, lower_is_better
 from labelwise.parallel import run_stream
 from labelwise.progress import progress, stage_name
@@ -29,7 +30,6 @@ from labelwise.training.callbacks import Best, Callback, History, MetricLogger, 
 from labelwise.training.checkpoint import TIME_BUDGET
 from labelwise.training.checkpoint_manager import CheckpointManager, LoopState
 from labelwise.training.fitting import Fitting as Fitting
-from labelwise.training.kept_memory import keep_freed_memory
 from labelwise.training.optimisers import clip_adaptively, clip_gradients, make_optimisers
 from labelwise.training.randomness import preserve_random_state, seed_random_state
 from labelwise.training.ranks import Ranks

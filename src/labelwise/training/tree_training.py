@@ -8,8 +8,9 @@ ranks highest are saved as well, so that a resumed run does not rank all documen
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from labelwise.networks.level_factory import LevelFactory
 from labelwise.networks.levels import Level, Parents, best_nodes
 from labelwise.networks.settings import TrainingConfig
 from labelwise.progress import progress, stage, stage_name
+from labelwise.strings import Strings
 from labelwise.time_budget import TimeBudget, timed_blocks
 from labelwise.topk import TopK
 from labelwise.training.callbacks import History
@@ -46,33 +48,38 @@ class TreeData:
     inputs: Inputs
     labels: Any
     """CSR [documents, labels]; labels unknown to the tree may follow at the end."""
+    texts: Strings = field(default_factory=partial(Strings.of, ()))
+    features: Any = None
+    """The texts, and CSR [documents, features], for trainings that need them next to the inputs."""
 
 
 @dataclass(frozen=True)
-class _Documents:
+class TreeDocuments:
     """Documents of a split with their targets at each level, and the nodes that the level above ranks highest."""
 
     name: str
     inputs: Inputs
     targets: Sequence[Any]
     parents: Parents | None = None
+    texts: Strings = field(default_factory=partial(Strings.of, ()))
+    features: Any = None
 
-    def some(self, rows: np.ndarray, parents: Parents) -> _Documents:
-        """Those that have been ranked, all or some of them."""
+    def some(self, rows: np.ndarray, parents: Parents | None) -> TreeDocuments:
+        """Those that have been ranked, all or some of them, with their parents at the next level."""
         if len(rows) == len(self.inputs):
             return replace(self, parents=parents)
         targets = [target[rows] for target in self.targets]
-        return _Documents(self.name, SomeInputs(self.inputs, rows), targets, parents)
+        texts = self.texts[rows] if len(self.texts) else self.texts
+        features = None if self.features is None else self.features[rows]
+        return TreeDocuments(self.name, SomeInputs(self.inputs, rows), targets, parents, texts, features)
 
 
 @dataclass(frozen=True)
 class TreeTraining:
-    """How the levels of one tree are trained.
+    """How the levels of one tree are trained; subclasses make the levels.
 
     Parameters
     ----------
-    levels
-        Builds the networks.
     beam
         Nodes kept per document and level.
     training
@@ -84,51 +91,75 @@ class TreeTraining:
     little time the level is trained on the documents that were ranked, which are drawn at random.
     """
 
-    levels: LevelFactory
     beam: int
     training: TrainingConfig
     context: FitContext
     name: str
     identity: str
 
-    def run(self, tree: LabelTree, train_on: TreeData, valid: TreeData | None) -> tuple[AttentionTree, list[History]]:
-        """Train all levels."""
-        documents = [_Documents("train", train_on.inputs, _targets(tree, train_on.labels))]
-        if valid is not None:
-            documents.append(_Documents("valid", valid.inputs, _targets(tree, valid.labels)))
+    def train_levels(
+        self, tree: LabelTree, count: int, train_on: TreeData, valid: TreeData | None
+    ) -> tuple[list[Level], list[History]]:
+        """Train the first levels of a tree, `count` of them."""
+        documents = [
+            TreeDocuments(name, data.inputs, level_targets(tree, data.labels, counts), None, data.texts, data.features)
+            for name, data, counts in (("train", train_on, self.counts_labels), ("valid", valid, False))
+            if data is not None
+        ]
         levels: list[Level] = []
         histories = []
-        for depth in range(tree.depth):
-            with stage(f"level {depth + 1} of {tree.depth}" if tree.depth > 1 else ""):
-                context = self.context.within(self.context.budget.part(1 / (tree.depth - depth)))
+        for depth in range(count):
+            with stage(f"level {depth + 1} of {count}" if count > 1 else ""):
+                context = self.context.within(self.context.budget.part(1 / (count - depth)))
                 if depth > 0:
                     documents = self._rank_all(tree, depth, levels[-1], documents, context.budget.part(RANKING_TIME))
                     levels[-1].free_memory()
-                fitting = self._fitting(tree, depth, documents, levels[-1] if levels else None)
+                fitting = self._fitting(tree, depth, documents, levels[-1] if levels else None, context)
                 histories.append(self._train(depth, fitting, context))
                 levels.append(fitting.level)
         levels[-1].free_memory()
-        return AttentionTree(tree, levels, self.beam), histories
+        return levels, histories
 
-    def _fitting(self, tree: LabelTree, depth: int, documents: list[_Documents], above: Level | None) -> LevelFitting:
+    def _fitting(
+        self, tree: LabelTree, depth: int, documents: list[TreeDocuments], above: Level | None, context: FitContext
+    ) -> LevelFitting:
         """A new level and the documents to train it on."""
         parts = [LevelData(part.inputs, part.targets[depth], part.parents) for part in documents]
         ranked = documents[0].parents
         if ranked is not None:
-            count = min(self.beam, tree.sizes[depth - 1])
-            nodes = training_nodes(documents[0].targets[depth - 1], ranked.nodes, count)
+            true = documents[0].targets[depth - 1]
+            nodes = training_nodes(true, ranked.nodes, self._nodes_per_document(true))
             parents = Parents(nodes, np.empty((len(nodes), 0), np.float32), ranked.offsets)
             parts[0] = replace(parts[0], parents=parents)
-        level = self._new_level(tree.sizes[depth], self.training.seed + depth, parts[0].targets, above)
-        return LevelFitting(level, parts[0], parts[1] if len(parts) > 1 else None, self.training)
+        level = self._new_level(tree, depth, documents[0], parts[0], above, context)
+        return LevelFitting(level, parts[0], parts[1] if len(parts) > 1 else None, self._settings(depth))
 
-    def _new_level(self, size: int, seed: int, targets: Any, above: Level | None) -> Level:
-        level = self.levels.new(size, seed)
-        if above is None:
-            level.initialise(targets, seed)
-        else:
-            level.initialise_from(above, seed)
-        return level
+    # --- what subclasses do differently ---
+
+    @property
+    def counts_labels(self) -> bool:
+        """Whether targets count the labels below a node; otherwise true nodes have 1."""
+        return False
+
+    def _settings(self, depth: int) -> TrainingConfig:
+        """Settings of training a level."""
+        return self.training
+
+    def _nodes_per_document(self, true: Any) -> int:
+        """Parents per document whose children are scored in training; `true` are the targets at their level."""
+        return min(self.beam, true.shape[1])
+
+    def _new_level(
+        self,
+        tree: LabelTree,
+        depth: int,
+        documents: TreeDocuments,
+        data: LevelData,
+        above: Level | None,
+        context: FitContext,
+    ) -> Level:
+        """A level with its initial weights; `data` is what it will be trained on."""
+        raise NotImplementedError
 
     def _train(self, depth: int, fitting: LevelFitting, context: FitContext) -> History:
         return train(
@@ -145,8 +176,8 @@ class TreeTraining:
     # --- ranking ---
 
     def _rank_all(
-        self, tree: LabelTree, depth: int, above: Level, documents: list[_Documents], budget: TimeBudget
-    ) -> list[_Documents]:
+        self, tree: LabelTree, depth: int, above: Level, documents: list[TreeDocuments], budget: TimeBudget
+    ) -> list[TreeDocuments]:
         """The documents with the nodes that the level above ranks highest; held-out ones first, in little time."""
         ranked = {}
         for part in reversed(documents):
@@ -154,36 +185,77 @@ class TreeTraining:
                 continue  # there will be no time to validate
             own = budget.part(VALID_TIME) if part.name == "valid" else budget
             rows, top = self._rank(tree, depth - 1, above, part, own)
-            if len(rows) < len(part.inputs):
-                log.info(
-                    "%s: ended by the time budget after %s of %s documents (%s), which the level uses",
-                    stage_name("ranking"), f"{len(rows):,}", f"{len(part.inputs):,}", part.name,
-                )  # fmt: skip
+            log_ranked(part, rows)
             ranked[part.name] = part.some(rows, parents_of(top, tree, depth))
         return [ranked[part.name] for part in documents if part.name in ranked]
 
     def _rank(
-        self, tree: LabelTree, depth: int, level: Level, part: _Documents, budget: TimeBudget
+        self, tree: LabelTree, depth: int, level: Level, part: TreeDocuments, budget: TimeBudget
     ) -> tuple[np.ndarray, TopK]:
         """Indices of documents and their best nodes; from disk if an earlier attempt has saved them."""
         count = min(self.beam, tree.sizes[depth])
+
+        def rank() -> tuple[np.ndarray, TopK]:
+            return best_nodes_of_some(level, part.inputs, count, part.parents, budget, self.training.seed)
+
+        return self._kept_ranking(depth, part, level, budget, rank, count)
+
+    def _kept_ranking(
+        self,
+        depth: int,
+        part: TreeDocuments,
+        level: Level,
+        budget: TimeBudget,
+        rank: Callable[[], tuple[np.ndarray, TopK]],
+        *settings: Any,
+    ) -> tuple[np.ndarray, TopK]:
+        """What `rank` returns, from disk if an earlier attempt has saved it; it depends on the level and `settings`."""
         folder = self.context.checkpoints
         if folder is None:
-            return best_nodes_of_some(level, part.inputs, count, part.parents, budget, self.training.seed)
+            return rank()
         path = folder / f"{self.name}level{depth}-{part.name}-ranking"
         nodes = [] if part.parents is None else [part.parents.nodes]
-        own = fingerprint(count, *part.inputs.identity(), *nodes, *level.state_dict().values())
+        own = fingerprint(*settings, *part.inputs.identity(), *nodes, *level.state_dict().values())
         by_budget = fingerprint_by_budget(own, self.context.budget.seconds) if budget.is_limited else own
         held = find_finished(path, RANKING_KIND, own, by_budget)
         arrays = {} if held is None else held.tensors(RANKING_FILE)
         if {"ids", "scores"} <= arrays.keys():
             return arrays.get("rows", np.arange(len(part.inputs))), TopK(arrays["ids"], arrays["scores"])
-        rows, top = best_nodes_of_some(level, part.inputs, count, part.parents, budget, self.training.seed)
+        rows, top = rank()
         arrays = {"ids": top.ids, "scores": top.scores}
         if len(rows) < len(part.inputs):
             own, arrays["rows"] = by_budget, rows
         keep_finished(path, RANKING_KIND, own, RANKING_FILE, arrays)
         return rows, top
+
+
+@dataclass(frozen=True)
+class WordTreeTraining(TreeTraining):
+    """Training of networks over words, each initialised from the level above; `levels` builds them."""
+
+    levels: LevelFactory
+
+    def run(self, tree: LabelTree, train_on: TreeData, valid: TreeData | None) -> tuple[AttentionTree, list[History]]:
+        """Train all levels."""
+        levels, histories = self.train_levels(tree, tree.depth, train_on, valid)
+        return AttentionTree(tree, levels, self.beam), histories
+
+    def _new_level(
+        self,
+        tree: LabelTree,
+        depth: int,
+        documents: TreeDocuments,
+        data: LevelData,
+        above: Level | None,
+        context: FitContext,
+    ) -> Level:
+        seed = self.training.seed + depth
+        level = self.levels.new(tree.sizes[depth], seed)
+        if above is None:
+            level.initialise(data.targets, seed)
+        else:
+            level.initialise_from(above, seed)
+        return level
 
 
 def best_nodes_of_some(
@@ -216,7 +288,7 @@ def train_trees(
 ) -> tuple[list[AttentionTree], list[list[History]]]:
     """Train the networks of several trees, each with its own seed; `data` is to train on and to validate with.
 
-    Trees have equal parts of the time budget. The other parameters are those of `TreeTraining`.
+    Trees have equal parts of the time budget. The other parameters are those of `WordTreeTraining`.
     """
     trained: list[AttentionTree] = []
     histories: list[list[History]] = []
@@ -225,19 +297,30 @@ def train_trees(
         name = f"tree{number}-" if len(trees) > 1 else ""
         within = context.within(context.budget.part(1 / (len(trees) - number)))
         with stage(f"tree {number + 1} of {len(trees)}" if len(trees) > 1 else ""):
-            one, of_levels = TreeTraining(levels, beam, own, within, name, identity).run(tree, *data)
+            one, of_levels = WordTreeTraining(beam, own, within, name, identity, levels).run(tree, *data)
         trained.append(one)
         histories.append(of_levels)
     return trained, histories
 
 
-def _targets(tree: LabelTree, labels: Any) -> list[Any]:
-    """Targets of each level; labels unknown to the tree stay at the end of the last."""
+def log_ranked(part: TreeDocuments, rows: np.ndarray) -> None:
+    """Log that the time budget has ended the ranking of a split, if it has."""
+    if len(rows) < len(part.inputs):
+        log.info(
+            "%s: ended by the time budget after %s of %s documents (%s), which the level uses",
+            stage_name("ranking"), f"{len(rows):,}", f"{len(part.inputs):,}", part.name,
+        )  # fmt: skip
+
+
+def level_targets(tree: LabelTree, labels: Any, counts: bool) -> list[Any]:
+    """Targets of each level, with `counts` the number of labels below a node; unknown labels stay at the end."""
+    labels = labels.copy()
+    labels.data = np.ones(len(labels.data), np.float32)
     known, unknown = labels[:, : tree.n_labels], labels[:, tree.n_labels :]
     targets = tree.aggregate(known)
     if unknown.shape[1]:
         targets[-1] = sparse.csr_array(sparse.hstack([targets[-1], unknown]))
         targets[-1].sort_indices()
-    for matrix in targets:
+    for matrix in [] if counts else targets:
         matrix.data = np.ones(len(matrix.data), np.float32)
     return targets

@@ -16,14 +16,15 @@ WIDEST, BEFORE = 2 * ARRAYS, 2 * ARRAYS + 1
 @jit
 def descend(
     levels, lane_type, value_type, word_type, is_first, is_last, indptr, indices, data, block, begin, end,
-    nodes, kept, beam, transform, power, product, allowed, extra, names, position, ids, scores,
+    nodes, kept, rules, product, allowed, extra, names, position, ids, scores,
 ):  # fmt: skip
     """Search for the documents begin..end in some consecutive levels, which may be all (`is_first` and `is_last`).
 
     levels [levels, numbers]: a level's arrays in the order of `expand` as an address row, then its widest chunk and the
     number of children of all levels above; lane_type, value_type and word_type are arrays of the types of lanes, values
-    and words. nodes, kept [documents, beam]: the nodes kept by the levels above, replaced by those kept here, or with
-    `is_last` written to the rows begin..end of ids and scores. block (of the documents begin..end), allowed [children
+    and words. rules [levels, 3]: the nodes to keep (not of the last level), and the transform and power of the scores.
+    nodes, kept [documents, beam]: the nodes kept by the levels above, replaced by those kept here, or with `is_last`
+    written to the rows begin..end of ids and scores. block (of the documents begin..end), allowed [children
     of all levels], extra and names [labels] and position are as in `expand`; with `product` the scores are
     exponentiated at the end.
     """
@@ -38,7 +39,7 @@ def descend(
         bias = array_at(level, 6, scores)
         children = len(bias)
         leaf = is_last and depth == len(levels) - 1
-        keep = min(ids.shape[1] if leaf else beam, children)
+        keep = min(ids.shape[1] if leaf else rules[depth, 0], children)
         out_nodes = np.empty((end - begin, keep), np.int32)
         out_scores = np.empty((end - begin, keep), np.float32)
         expand(
@@ -47,7 +48,7 @@ def descend(
             array_at(level, 4, lane_type), array_at(level, 5, value_type), bias, array_at(level, 7, scores),
             array_at(level, 8, levels), array_at(level, 9, word_type), array_at(level, 10, levels),
             array_at(level, 11, levels), array_at(level, 12, ids), level[WIDEST],
-            transform, power, allowed[level[BEFORE] : level[BEFORE] + children],
+            rules[depth, 1], rules[depth, 2], allowed[level[BEFORE] : level[BEFORE] + children],
             extra if leaf else extra[:0], names if leaf else names[:0], keep, position, out_nodes, out_scores,
         )  # fmt: skip
         found, found_scores = out_nodes, out_scores

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from labelwise.training.kept_memory import is_set_by_environment, keep_freed_memory
+from labelwise.kept_memory import is_set_by_environment, keep_freed_memory
 
 pytestmark = [
     pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are left alone"),
@@ -29,7 +29,7 @@ def faults_of_steps(count: int) -> int:
 ALONE = """
 import resource
 import numpy as np
-from labelwise.training.kept_memory import keep_freed_memory
+from labelwise.kept_memory import keep_freed_memory
 
 def held():
     with open("/proc/self/statm") as file:
@@ -71,4 +71,14 @@ def test_settings_are_set_back_after_an_error():
     outside = faults_of_steps(10)
     with pytest.raises(RuntimeError), keep_freed_memory():
         raise RuntimeError
+    assert faults_of_steps(10) > outside / 2
+
+
+def test_the_last_of_several_blocks_gives_back():
+    outside = faults_of_steps(10)
+    with keep_freed_memory():
+        with keep_freed_memory():
+            faults_of_steps(1)
+        inside = faults_of_steps(10)
+    assert inside < outside / 5, "the inner block has set the settings back"
     assert faults_of_steps(10) > outside / 2

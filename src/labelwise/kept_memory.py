@@ -1,7 +1,7 @@
-"""Keeps freed memory in the process during training on a CPU, instead of returning it to the system after every step.
+"""Keeps freed memory in the process during training and encoding, instead of returning it to the system every time.
 
-A training step frees the same large blocks that the next step allocates. The C library returns each of them to the
-system and gets new zeroed pages, which on virtual machines can cost more than the arithmetic.
+A step frees the same large blocks that the next step allocates. The C library returns each of them to the system
+and gets new zeroed pages, which on virtual machines can cost more than the arithmetic.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,22 +19,37 @@ DEFAULTS = {TRIM_THRESHOLD: 128 << 10, TOP_PAD: 128 << 10, MMAP_MAX: 65536}
 KEEPING = {TRIM_THRESHOLD: (1 << 31) - 1, TOP_PAD: 64 << 20, MMAP_MAX: 0}
 
 
+_blocks = 0
+_lock = threading.Lock()
+
+
 @contextmanager
 def keep_freed_memory() -> Iterator[None]:
     """Keep freed memory inside the block and return all of it to the system afterwards.
 
-    Does nothing without glibc, or where the environment already configures malloc.
+    Blocks may be nested, and open in several threads; the last that ends returns the memory. Does nothing without
+    glibc, or where the environment already configures malloc.
     """
     if platform.libc_ver()[0] != "glibc" or is_set_by_environment():
         yield
         return
-    library = ctypes.CDLL(None)
-    _set(library, KEEPING)
+    _enter(1)
     try:
         yield
     finally:
-        _set(library, DEFAULTS)
-        library.malloc_trim(0)
+        _enter(-1)
+
+
+def _enter(change: int) -> None:
+    global _blocks
+    with _lock:
+        before, _blocks = _blocks, _blocks + change
+        if before and _blocks:
+            return
+        library = ctypes.CDLL(None)
+        _set(library, KEEPING if _blocks else DEFAULTS)
+        if not _blocks:
+            library.malloc_trim(0)
 
 
 def is_set_by_environment() -> bool:

@@ -1,0 +1,234 @@
+"""Fine-tuning of an encoder through the levels of a label tree, from coarse to fine.
+
+One encoder is trained level after level, each time with a new head: all nodes at the top, below it the children of a
+document's true nodes and of those that are ranked highest above. A new head starts from linear classifiers on the
+vectors that the encoder gives by then, so that it does not disturb what the encoder has learned. Every level resumes;
+what is computed between two levels is kept as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from torch import nn
+
+from labelwise.codes.tree import LabelTree
+from labelwise.data.blocks import Blocks
+from labelwise.encoders.base import Vectors
+from labelwise.encoders.corpus import encode_corpus, encode_some_texts
+from labelwise.encoders.vector_cache import cache_folder
+from labelwise.features.vector_scaling import VectorScaling
+from labelwise.finished import find_finished, fingerprint, keep_finished
+from labelwise.fit_context import FitContext
+from labelwise.heads.config import LossConfig
+from labelwise.linear.level_trainer import SolverConfig
+from labelwise.networks.attention_tree import parents_of
+from labelwise.networks.encoder_level import EncoderLevel
+from labelwise.networks.levels import Level, best_nodes
+from labelwise.networks.settings import TrainingConfig
+from labelwise.time_budget import TimeBudget
+from labelwise.topk import NO_LABEL, TopK
+from labelwise.training.level_fitting import LevelData
+from labelwise.training.linear_heads import linear_head
+from labelwise.training.linear_matcher import matched_nodes
+from labelwise.training.tree_training import VALID_TIME, TreeDocuments, TreeTraining, log_ranked
+
+HEAD_KIND, HEAD_FILE = "initial head", "head.safetensors"
+HEAD_TIME = 0.3
+"""Fraction of a level's time budget that the initial weights of its head may take."""
+
+Bootstrap = Literal["linear", "weighted", "inherit", "none"]
+
+
+@dataclass(frozen=True)
+class LevelRecipe:
+    """How the levels of an encoder are trained.
+
+    Parameters
+    ----------
+    loss, weighted, dropout
+        The loss, whether a true node counts as often as a document has labels below it, dropout of the vector.
+    bootstrap, first_bootstrap
+        Initial weights of heads, and of the first one.
+    bootstrap_solver
+        Settings of their classifiers.
+    matcher
+        What ranks nodes for negatives: linear classifiers on words and vectors, the network itself, or None: only
+        siblings of true nodes are negatives.
+    vector_scale
+        Norm of vectors next to words in these classifiers.
+    trainings
+        Settings of the loop for each level.
+    """
+
+    loss: LossConfig
+    weighted: bool
+    dropout: float
+    bootstrap: Bootstrap
+    first_bootstrap: Bootstrap
+    bootstrap_solver: SolverConfig
+    matcher: Literal["linear", "network"] | None
+    vector_scale: float
+    trainings: tuple[TrainingConfig, ...]
+
+
+@dataclass(frozen=True)
+class EncoderTreeTraining(TreeTraining):
+    """Trains an encoder through the levels of a tree; TreeData has the texts and their TF-IDF."""
+
+    encoder: Any
+    recipe: LevelRecipe
+    _vectors: dict[str, np.ndarray] = field(default_factory=dict)
+    """Vectors of the documents by the current encoder, for the level that is about to be trained."""
+
+    @property
+    def counts_labels(self) -> bool:
+        """Targets count the labels below a node, for weights of losses and costs."""
+        return True
+
+    def _settings(self, depth: int) -> TrainingConfig:
+        return self.recipe.trainings[depth]
+
+    def _nodes_per_document(self, true: Any) -> int:
+        """All true nodes, and as many ranked ones as the beam has."""
+        most = int(np.diff(true.indptr).max(initial=0))
+        return min(most + (self.beam if self.recipe.matcher else 0), true.shape[1])
+
+    # --- the documents for a level ---
+
+    def _rank_all(
+        self, tree: LabelTree, depth: int, above: Level, documents: list[TreeDocuments], budget: TimeBudget
+    ) -> list[TreeDocuments]:
+        self._vectors.clear()
+        by_name = {part.name: part for part in documents}
+        rankings: dict[str, TopK] = {}
+        rows_of: dict[str, np.ndarray] = {}
+
+        def rank(name: str) -> tuple[np.ndarray, TopK]:
+            if name not in rankings:
+                rows_of.update(self._encode_all(above, documents, budget))
+                encoded = {one: _some(by_name[one], rows) for one, rows in rows_of.items()}
+                rankings.update(self._ranked(tree, depth, above, encoded, budget))
+            return rows_of[name], rankings[name]
+
+        ranked = []
+        settings = [min(self.beam, tree.sizes[depth - 1]), self.recipe.matcher]
+        for part in documents:
+            if part.name == "valid" and part.name not in rankings and budget.expired():
+                continue  # there will be no time to validate
+            rows, top = self._kept_ranking(depth - 1, part, above, budget, partial(rank, part.name), *settings)
+            log_ranked(part, rows)
+            if part.name in rows_of and not np.array_equal(rows, rows_of[part.name]):
+                self._vectors.pop(part.name)  # the ranking is that of an earlier attempt, of other documents
+            ranked.append(part.some(rows, parents_of(top, tree, depth)))
+        return ranked
+
+    def _encode_all(self, level: Any, documents: list[TreeDocuments], budget: TimeBudget) -> dict[str, np.ndarray]:
+        """Encode the documents, held-out ones first and in little time; returns the indices of those encoded."""
+        rows = {}
+        for part in reversed(documents):
+            own = budget.part(VALID_TIME) if part.name == "valid" else budget
+            rows[part.name], self._vectors[part.name] = encode_some_texts(
+                level.encoder, part.texts, folder=self._vector_folder, budget=own, seed=self.training.seed,
+                inputs=part.inputs,
+            )  # fmt: skip
+        return rows
+
+    @property
+    def _vector_folder(self) -> Path | None:
+        """Where vectors of an encoder in training are kept, for an attempt that is interrupted while encoding."""
+        return None if self.context.checkpoints is None else self.context.checkpoints / "vectors"
+
+    def _ranked(
+        self, tree: LabelTree, depth: int, above: Any, encoded: dict[str, TreeDocuments], budget: TimeBudget
+    ) -> dict[str, TopK]:
+        """The nodes of the level above that are ranked highest for each document."""
+        count = min(self.beam, tree.sizes[depth - 1])
+        if self.recipe.matcher == "linear":
+            scaling = VectorScaling.learn(self._vectors["train"], self.recipe.vector_scale)
+            features = {
+                name: Blocks(part.features, scaling.apply(self._vectors[name])) for name, part in encoded.items()
+            }
+            targets = encoded["train"].targets[:depth]
+            return matched_nodes(tree, targets, features, count, self.training.seed, budget)
+        on_vectors = EncoderLevel(nn.Identity(), above.head, above.hinge, above.weighted)
+        ranked = {}
+        for name, part in encoded.items():
+            if name == "train" and self.recipe.matcher is None:
+                none = np.full((len(part.inputs), 1), NO_LABEL, np.int32)
+                ranked[name] = TopK(none, np.full(none.shape, -np.inf, np.float32))
+            else:
+                ranked[name] = best_nodes(on_vectors, Vectors(self._vectors[name]), count, part.parents, "ranking")
+        return ranked
+
+    # --- a new level ---
+
+    def _new_level(
+        self,
+        tree: LabelTree,
+        depth: int,
+        documents: TreeDocuments,
+        data: LevelData,
+        above: Level | None,
+        context: FitContext,
+    ) -> Level:
+        recipe, seed = self.recipe, self.training.seed + depth
+        level = EncoderLevel.new(
+            self.encoder, tree.sizes[depth], recipe.loss, recipe.weighted, recipe.dropout, has_candidates=depth > 0
+        )
+        level.initialise(data.targets, seed)
+        how = recipe.first_bootstrap if above is None else recipe.bootstrap
+        if how == "inherit" and above is not None:
+            head: Any = above.head
+            parents = tree.parents[depth]
+            level.initialise_head(*(part.detach().cpu().numpy()[parents] for part in (head.weight, head.bias)))
+        elif how in ("linear", "weighted"):
+            level.initialise_head(*self._linear_head(depth, documents, data, level, how == "weighted", context))
+        self._vectors.clear()
+        return level
+
+    def _linear_head(
+        self,
+        depth: int,
+        documents: TreeDocuments,
+        data: LevelData,
+        level: EncoderLevel,
+        weighted: bool,
+        context: FitContext,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Linear classifiers on the current vectors, from disk if an earlier attempt has saved them."""
+        folder, budget = context.checkpoints, context.budget.part(HEAD_TIME)
+        own = ""
+        if folder is not None:
+            solver = self.recipe.bootstrap_solver.model_dump(mode="json")
+            seconds = self.context.budget.seconds if budget.is_limited else None
+            weights = level.encoder.state_dict().values()
+            own = fingerprint(self.identity, weighted, solver, seconds, data.identity(), *weights)
+            held = find_finished(folder / f"{self.name}level{depth}-head", HEAD_KIND, own)
+            arrays = {} if held is None else held.tensors(HEAD_FILE)
+            if {"weight", "bias"} <= arrays.keys():
+                return np.array(arrays["weight"]), np.array(arrays["bias"])
+        seed, targets = self.training.seed + depth, data.targets
+        vectors = self._vectors.get("train")
+        if vectors is None and depth == 0:  # nothing is encoded before the first level
+            texts, folder_of_encoder = documents.texts, cache_folder(len(documents.inputs))
+            rows, vectors = encode_some_texts(
+                level.encoder, texts, folder=folder_of_encoder, budget=budget, seed=seed, inputs=documents.inputs
+            )
+            targets = targets[rows]
+        elif vectors is None:  # an earlier attempt has kept the ranking
+            vectors = encode_corpus(level.encoder, documents.texts, folder=self._vector_folder)
+        head = linear_head(vectors, targets, data.parents, self.recipe.bootstrap_solver, weighted, seed, budget)
+        if folder is not None:
+            path = folder / f"{self.name}level{depth}-head"
+            keep_finished(path, HEAD_KIND, own, HEAD_FILE, dict(zip(("weight", "bias"), head, strict=True)))
+        return head
+
+
+def _some(part: TreeDocuments, rows: np.ndarray) -> TreeDocuments:
+    """Some documents with the parents they have now."""
+    return part.some(rows, None if part.parents is None else part.parents.of(rows))
