@@ -186,8 +186,9 @@ def page(figures: dict[str, Any]) -> str:
     lines = [
         "# Encoding", "",
         f"{figures['encoder']}, {figures['threads']} threads, {figures['processor']}. Medians of "
-        f"{figures.get('repeats', 0)} processes per side, alternating; load is that of the machine when a process started. In brackets: times as "
-        "fast as `one batch`. Made by `benchmarks/encoding.py`." + figures.get("note", ""), "",
+        f"{figures.get('repeats', 0)} processes per side, alternating; load is that of the machine when a process "
+        "started. In brackets: times as fast as `one batch`. Made by `benchmarks/encoding.py`."
+        + figures.get("note", ""), "",
         "| texts | tokens | documents | side | documents/s | documents per CPU second | load |",
         "|---|---|---|---|---|---|---|",
     ]  # fmt: skip
