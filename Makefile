@@ -2,7 +2,11 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+# Bytecode is written when a module is first imported, not of every module at its installation; also where the environment
+# says otherwise, because the tests start many processes.
+export PYTHONDONTWRITEBYTECODE :=
+INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile
+PIP := $(INSTALL) --constraint constraints.txt
 CASES ?= 100000
 
 .PHONY: demo test lint types docs bench fuzz clean
@@ -49,14 +53,21 @@ bench: $(VENV)/full.installed
 	$(if $(DATA),$(BIN)/python benchmarks/linear_tree_end_to_end.py --data $(DATA)/yso-en --peers $(PEERS))
 	$(if $(DATA),$(BIN)/python benchmarks/linear_tree_growth.py --data $(DATA)/yso-en)
 	$(if $(DATA),$(BIN)/python benchmarks/linear_tree_defaults.py --data $(DATA)/eurlex57k $(DATA)/yso-en)
+<<<<<<< HEAD
 	$(if $(DATA),$(BIN)/python benchmarks/label_texts.py --data $(DATA)/eurlex57k --limit 15000)
 	$(if $(DATA),$(BIN)/python benchmarks/label_texts.py --data $(DATA)/yso-en --limit 30000)
+=======
+	$(if $(DATA),$(BIN)/python benchmarks/trees.py --data $(DATA)/eurlex57k $(DATA)/yso-en --peers $(PEERS))
+>>>>>>> main
 	$(if $(DATA),$(BIN)/python benchmarks/learn.py --data $(DATA)/eurlex57k)
 	$(if $(DATA),$(BIN)/python benchmarks/learn.py --data $(DATA)/yso-en --trees 1)
 	$(BIN)/python benchmarks/training_overhead.py
 	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/time_budget.py --encoder $(ENCODER) --data $(DATA)/eurlex57k)
 	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/encoding.py --encoder $(ENCODER) --data $(DATA)/eurlex57k $(DATA)/yso-en)
 	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/encoding.py --encoder $(ENCODER) --data $(DATA)/eurlex57k --ranker)
+	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/hybrid.py --encoder $(ENCODER) --data $(DATA)/eurlex57k)
+	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/hybrid.py --encoder $(ENCODER) --data $(DATA)/yso-en \
+		--limit 150000 --test 10000)
 	$(BIN)/python benchmarks/flat_head_memory.py
 	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/text_encoder.py --encoder $(ENCODER) --long $(DATA)/eurlex57k --short $(DATA)/yso-en)
 	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/xr_transformer.py --encoder $(ENCODER) --data $(DATA)/eurlex57k --peers $(PEERS))
@@ -69,7 +80,7 @@ clean:
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip --disable-pip-version-check install --quiet --upgrade "pip>=25.1"
+	$(INSTALL) --upgrade "pip>=25.1"
 
 $(VENV)/core.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --editable ".[report]"

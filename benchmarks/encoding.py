@@ -6,8 +6,8 @@
 
 Sides: `one batch` encodes batches of 8,192 tokens one after another, all threads sharing each layer (as labelwise did
 before), `float32` and `int8` are `encode_corpus` with both values of `encoder.precision`, `sentence-transformers` is
-`SentenceTransformer.encode` on the same folder with its default batches of 32. Every repetition of a side is a process of
-its own, sides alternate, medians count. Tokenising is part of the time, loading is not, and some texts are encoded
+`SentenceTransformer.encode` on the same folder with its default batches of 32. Every repetition of a side is a process
+of its own, sides alternate, medians count. Tokenising is part of the time, loading is not, and some texts are encoded
 before the clock starts. CPU seconds hardly depend on what else the machine does. `--ranker` trains `linear_tree` on
 TF-IDF, and on TF-IDF next to vectors of both precisions.
 """
@@ -158,7 +158,8 @@ def ranker(given: argparse.Namespace) -> list[dict[str, Any]]:
     from labelwise.encoders.corpus import encode_corpus
     from labelwise.encoders.vector_cache import cache_folder
 
-    train = lw.read(given.data[0], split="train").take(slice(0, given.train))
+    train = lw.read(given.data[0], split="train")
+    train = train.take(np.random.default_rng(7).permutation(len(train))[: given.train])
     test = lw.read(given.data[0], split="test").take(slice(0, given.tests)).align(train.label_names)
     rows = []
     for side in ("TF-IDF", "float32", "int8"):
@@ -185,8 +186,8 @@ def page(figures: dict[str, Any]) -> str:
     lines = [
         "# Encoding", "",
         f"{figures['encoder']}, {figures['threads']} threads, {figures['processor']}. Medians of {figures['repeats']} "
-        "processes per side, alternating; load is that of the machine when a process started. In brackets: times as fast "
-        "as `one batch`. The cosine is that with the vectors of `one batch`, mean and lowest. Made by "
+        "processes per side, alternating; load is that of the machine when a process started. In brackets: times as "
+        "fast as `one batch`. The cosine is that with the vectors of `one batch`, mean and lowest. Made by "
         "`benchmarks/encoding.py`.", "",
         "| texts | tokens | documents | side | documents/s | documents per CPU second | load | cosine |",
         "|---|---|---|---|---|---|---|---|",
@@ -205,8 +206,8 @@ def page(figures: dict[str, Any]) -> str:
         first = figures["ranker"][0]
         lines += [
             "", "## What 8-bit vectors cost a ranker", "",
-            f"`linear_tree` on {first['train']:,} training and {first['tests']:,} test documents of {first['data']}, trees: "
-            f"{first['trees']}, TF-IDF alone and next to vectors of 128 tokens, both blocks of norm 1.", "",
+            f"`linear_tree` on {first['train']:,} training and {first['tests']:,} test documents of {first['data']}, "
+            f"trees: {first['trees']}, TF-IDF alone and next to vectors of 128 tokens, both blocks of norm 1.", "",
             f"| vectors | {' | '.join(METRICS)} |", "|---" * (1 + len(METRICS)) + "|",
         ]  # fmt: skip
         for row in figures["ranker"]:

@@ -22,7 +22,7 @@ def params(given: dict):
     common = {
         "model_shortcut": given["encoder"], "negative_sampling": "tfn+man", "loss_function": "weighted-squared-hinge",
         "bootstrap_method": "weighted-linear", "batch_size": given["batch"], "learning_rate": given["rate"],
-        "batch_gen_workers": 0, "use_gpu": False, "hidden_dropout_prob": 0.1,
+        "batch_gen_workers": 1, "use_gpu": False, "hidden_dropout_prob": 0.1,
     }  # fmt: skip
     train.matcher_params_chain = [
         TransformerMatcher.TrainParams.from_dict(
@@ -63,7 +63,7 @@ def main() -> None:
     top = meter.clock(
         "predict",
         lambda: model.predict(
-            tests, test, batch_size=settings["batch"], batch_gen_workers=0, use_gpu=False, threads=given.threads,
+            tests, test, batch_size=settings["batch"], batch_gen_workers=1, use_gpu=False, threads=given.threads,
             only_topk=10, beam_size=settings["ranker_beam"],
         ),
     )  # fmt: skip

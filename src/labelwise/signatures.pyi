@@ -139,7 +139,7 @@ class HybridLinear(_HybridLinear):
     feature_norm
         Scale the data's own features to unit L2 norm per document, when training and when predicting.
     vector_scale
-        Norm of a document's vector, which is centred by the mean of the training documents; rows of TF-IDF have the norm 1.
+        Norm of a document's vector, which is centred by the mean of the training documents; rows of TF-IDF have the norm 1. 0.5 suits long texts, up to 1 short ones, in which words say less.
     label_documents
         Label names as training documents: `texts` (of the data), or a vocabulary file with other names as well.
     label_language
@@ -188,7 +188,7 @@ class HybridLinear(_HybridLinear):
         *,
         tfidf: Mapping[str, Any] | TfidfConfig = ...,
         feature_norm: Optional[Literal['l2']] = None,
-        vector_scale: float = 1.0,
+        vector_scale: float = 0.5,
         label_documents: str | None = None,
         label_language: str | None = None,
         label_text_weight: float = 0.0,
@@ -204,7 +204,7 @@ class HybridLinear(_HybridLinear):
         relevance: bool = False,
         beam: int | tuple[int, ...] = 10,
         labels_per_tree: int = 20,
-        post_processor: Union[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'sigmoid', 'log_sigmoid', 'none'], tuple[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'sigmoid', 'log_sigmoid', 'none'], ...]] = 'l3_hinge',
+        post_processor: Union[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'], tuple[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'], ...]] = 'l3_hinge',
         precision: Literal['float32', 'float16', 'int8'] = 'float32',
         memory: Union[Literal['check', 'ignore'], float] = 'check',
         time_budget: float | None = None,
@@ -252,7 +252,7 @@ class LinearFlat(_LinearFlat):
         label_language: str | None = None,
         solver: Mapping[str, Any] | SolverConfig = ...,
         relevance: bool = False,
-        post_processor: Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'sigmoid', 'log_sigmoid', 'none'] = 'sigmoid',
+        post_processor: Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'] = 'sigmoid',
         precision: Literal['float32', 'float16', 'int8'] = 'float32',
         memory: Union[Literal['check', 'ignore'], float] = 'check',
         time_budget: float | None = None,
@@ -332,7 +332,7 @@ class LinearTree(_LinearTree):
         relevance: bool = False,
         beam: int | tuple[int, ...] = 10,
         labels_per_tree: int = 20,
-        post_processor: Union[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'sigmoid', 'log_sigmoid', 'none'], tuple[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'sigmoid', 'log_sigmoid', 'none'], ...]] = 'l3_hinge',
+        post_processor: Union[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'], tuple[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'], ...]] = 'l3_hinge',
         precision: Literal['float32', 'float16', 'int8'] = 'float32',
         memory: Union[Literal['check', 'ignore'], float] = 'check',
         time_budget: float | None = None,
@@ -508,7 +508,7 @@ class XRTransformer(_XRTransformer):
         relevance: bool = False,
         beam: int | tuple[int, ...] = 10,
         labels_per_tree: int = 20,
-        post_processor: Union[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'sigmoid', 'log_sigmoid', 'none'], tuple[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'sigmoid', 'log_sigmoid', 'none'], ...]] = 'l3_hinge',
+        post_processor: Union[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'], tuple[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'], ...]] = 'l3_hinge',
         precision: Literal['float32', 'float16', 'int8'] = 'float32',
         memory: Union[Literal['check', 'ignore'], float] = 'check',
         time_budget: float | None = None,

@@ -1,5 +1,6 @@
 """`labelwise encode`: vectors into a file, and the same file after a kill."""
 
+import json
 import os
 
 import numpy as np
@@ -182,3 +183,67 @@ def test_a_killed_command_ends_in_the_same_file(model, tmp_path):
     said = labelwise("encode", model, source, "-o", whole).err
     assert f"{whole.name}: 2,500 vectors of " in said, "what was written"
     assert out.read_bytes() == whole.read_bytes()
+
+
+@pytest.fixture
+def xr_transformer(tmp_path, texts):
+    """A folder as XR-Transformer writes it, with weights under the name of the model they are part of."""
+    transformers = pytest.importorskip("transformers")
+    from labelwise.encoders.config import EncoderConfig
+    from labelwise.encoders.transformer import open_encoder
+    from labelwise.strings import Strings
+
+    lines = Strings.of(texts.read_text().splitlines())
+    tokenizer = open_encoder(EncoderConfig(model="tiny"), lines, seed=0).tokenizer
+    settings = transformers.BertConfig(
+        vocab_size=tokenizer.size, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+    )
+    weights = transformers.BertForSequenceClassification(settings).eval()
+    folder = tmp_path / "bert"
+    matcher = folder / "text_encoder"
+    weights.save_pretrained(matcher / "text_encoder")
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.backend, pad_token="[PAD]", unk_token="[UNK]"
+    ).save_pretrained(matcher / "text_tokenizer")
+    (folder / "param.json").write_text("{}")
+    (matcher / "param.json").write_text(json.dumps({"pred_params": {"truncate_length": 7}}))
+    (matcher / "text_model").write_bytes(b"a pickle file that is not read")
+    return folder, weights.bert, tokenizer
+
+
+def test_a_folder_of_xr_transformer_with_the_options_of_pecos(xr_transformer, texts, tmp_path):
+    import torch
+
+    folder, backbone, tokenizer = xr_transformer
+    out, other = folder / "X.emb.npy", tmp_path / "other.npy"
+    options = ("--model-folder", folder, "--text-path", texts)
+    labelwise("encode", *options, "--save-emb-path", out, "--batch-size", 16)
+    vectors = np.load(out)
+    for row, text in enumerate(texts.read_text().splitlines()[:5]):
+        ids = tokenizer.backend.encode(text).ids
+        ids = [*ids[:6], ids[-1]] if len(ids) > 7 else ids
+        with torch.no_grad():
+            expected = backbone(input_ids=torch.tensor([ids])).pooler_output[0]
+        np.testing.assert_allclose(vectors[row], expected.numpy(), rtol=1e-4, atol=1e-5)
+    labelwise("encode", folder / "text_encoder", texts, "-o", other)
+    np.testing.assert_allclose(np.load(other), vectors, rtol=1e-4, atol=1e-5)
+    labelwise("encode", *options, "-o", other, "--force", "--set", "encoder.pooling=first", "--batch-size", 16)
+    assert np.abs(np.load(other) - vectors).max() > 1e-3
+    assert "same thing" in mistake(folder, texts, *options, "-o", other)
+    assert "DOCUMENTS is missing" in mistake(folder, "-o", other)
+    assert "--output is missing" in mistake(*options)
+    assert "batch" in mistake(*options, "-o", other, "--batch-size", 0)
+
+
+def test_pickled_weights_are_refused_with_the_way_to_convert_them(xr_transformer, texts, tmp_path):
+    import torch
+
+    folder, backbone, _ = xr_transformer
+    weights = folder / "text_encoder" / "text_encoder"
+    (weights / "model.safetensors").unlink()
+    torch.save(backbone.state_dict(), weights / "pytorch_model.bin")
+    said = mistake("-m", folder, "-t", texts, "-o", tmp_path / "x.npy")
+    assert "pytorch_model.bin" in said
+    assert "save_pretrained" in said
+    (folder / "text_encoder" / "param.json").write_text("[")
+    assert "param.json cannot be read" in mistake("-m", folder, "-t", texts, "-o", tmp_path / "x.npy")

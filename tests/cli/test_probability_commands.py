@@ -1,14 +1,14 @@
 """calibrate, explain, thresholds by themselves, and the run stage between training and evaluation."""
 
+import contextlib
 import json
-import subprocess
-import sys
 
 import pytest
 
 import labelwise as lw
 from cli.commands import labelwise
 from conformance.planted import planted_texts
+from killing import kill_where_it_holds
 
 PARTS = (("train", 0, 300), ("valid", 1, 120), ("test", 2, 100))
 
@@ -121,14 +121,9 @@ def test_what_cannot_be_calibrated_is_found_before_training(corpus, tmp_path):
     assert json.loads((tmp_path / "runs" / "run" / "results.json").read_text())["calibration"] is None
 
 
-STOPPED = """
-import sys, os
+HOLD = """
 import labelwise.{module} as module
-def stop(*args, **kwargs):
-    os._exit(9)
-module.{name} = stop
-from labelwise.cli.main import main
-main(sys.argv[1:])
+module.{name} = lambda *args, **kwargs: hold()
 """
 
 
@@ -146,9 +141,8 @@ def test_a_killed_run_goes_on_with_the_calibration(corpus, tmp_path, module, nam
     train(whole, corpus, "run.report=false", method="popularity")
     config = cut / "run.yml"
     config.write_text((whole / "run.yml").read_text())
-    code = STOPPED.format(module=module, name=name)
-    command = [sys.executable, "-c", code, "train", "run.yml", "--set", "run.report=false"]
-    assert subprocess.run(command, cwd=cut, capture_output=True).returncode == 9
+    with contextlib.chdir(cut):
+        kill_where_it_holds(HOLD.format(module=module, name=name), "train", "run.yml", "--set", "run.report=false")
     done = labelwise("train", config, "--set", "run.report=false", cwd=cut)
     assert said in done.err
     results = [json.loads((place / "runs" / "run" / "results.json").read_text()) for place in (whole, cut)]

@@ -120,6 +120,19 @@ def test_halving_beats_chance_by_far():
     assert within(order, edges) > 1.5 * within(np.random.default_rng(0).permutation(order), edges)
 
 
+def test_more_starts_give_better_halves():
+    features = random_rows(400)
+    rows = features.toarray() / np.linalg.norm(features.toarray(), axis=1, keepdims=True).clip(1e-9)
+
+    def within(starts, seed):
+        order, edges = halve(features, 200, seed, starts=starts)
+        return sum(np.linalg.norm(rows[list(group)].sum(0)) for group in groups_of(order, edges))
+
+    assert np.mean([within(8, seed) for seed in range(6)]) > np.mean([within(1, seed) for seed in range(6)])
+    with pytest.raises(ConfigError, match="starts"):
+        halve(features, 200, starts=0)
+
+
 METHODS = {
     "halve": lambda features: halve(features, 20, seed=4)[0],
     "cluster": lambda features: cluster(features, 5, 20, seed=4)[0],

@@ -56,9 +56,9 @@ SMALL: dict[str, dict] = {
 }
 
 
-def small_and_short(name: str) -> dict:
+def small_and_short(name: str, steps: int = 2) -> dict:
     """For tests that need a trained model and not what it has learned."""
     settings = dict(SMALL.get(name, {}))
     if "training" in settings:
-        settings["training"] = settings["training"].model_copy(update={"epochs": 1, "steps": 2})
+        settings["training"] = settings["training"].model_copy(update={"epochs": 1, "steps": steps})
     return settings

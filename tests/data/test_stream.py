@@ -47,7 +47,7 @@ def wait_for_readers():
 
 
 @given(data=st.data())
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_blocks_hold_all_lines_once(data, tmp_path_factory):
     text = data.draw(st.lists(st.sampled_from([b"a", b"\n", b"\r\n", b"\0", b"long word ", b"\xff"]), max_size=60))
     text = b"".join(text)
@@ -217,7 +217,7 @@ def test_valid_utf8_is_left_alone():
 
 
 @given(st.lists(st.binary(max_size=12).map(lambda line: line.replace(b"\n", b"")), min_size=1, max_size=6))
-@settings(max_examples=200)
+@settings(max_examples=80)
 def test_bad_bytes_are_replaced_line_by_line(lines):
     block = block_of(b"".join(line + b"\n" for line in lines))
     found = decode_block(block, "x", "utf-8", "replace")

@@ -250,7 +250,7 @@ def messages(draw):
     return bytes(message)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(messages(), min_size=1, max_size=3))
 def test_rows_are_as_the_twin_says(listed):
     twins = [example_row(message) for message in listed]

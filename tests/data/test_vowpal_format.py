@@ -166,7 +166,7 @@ def datasets(draw):
 
 
 @given(datasets(), st.sampled_from(["a.vw", "b.vw.gz"]))
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_what_is_written_is_read_back(tmp_path_factory, dataset, name):
     path = tmp_path_factory.mktemp("vw") / name
     vowpal.write(dataset, path)

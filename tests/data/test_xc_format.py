@@ -176,7 +176,7 @@ def datasets(draw, least_labels=0):
 
 
 @given(datasets(), st.sampled_from(["a.txt", "b.txt.gz", "c.txt.xz"]))
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_what_is_written_is_read_back(tmp_path_factory, dataset, name):
     path = tmp_path_factory.mktemp("xc") / name
     xc.write(dataset, path)

@@ -308,3 +308,19 @@ def test_a_hub_that_cannot_be_reached_is_one_line(monkeypatch, caplog):
     assert str(raised.value).endswith("The hub said: We couldn't connect to 'https://hub' to load the files")
     assert "Retrying" not in caplog.text
     assert "nobody/no-such-model is no folder" in caplog.text
+
+
+def test_the_pooling_layer_is_kept_where_it_is_asked_for():
+    encoder = opened(pooling="pooler")
+    ids = torch.tensor([encoder.tokenizer.backend.encode(TEXTS[3]).ids[:16]])
+    with torch.no_grad():
+        expected = encoder.backbone(input_ids=ids).pooler_output[0].numpy()
+    vectors = encode_corpus(encoder, TEXTS)
+    np.testing.assert_allclose(vectors[3], expected, rtol=1e-4, atol=1e-5)
+    again = TransformerEncoder.restored(encoder.state(), encoder.config, Path("state"))
+    np.testing.assert_array_equal(encode_corpus(again, TEXTS), vectors)
+    assert not any("pooler" in name for name in opened().state())
+    with pytest.raises(ConfigError, match="no pooling layer"):
+        opened(pooling="pooler", architecture=FAMILIES["distilbert"])
+    with pytest.raises(ValueError, match="one vector"):
+        EncoderConfig(pooling="pooler", layers=2)

@@ -25,7 +25,7 @@ def without_zeros(texts):
     return [text.replace("\x00", " ") for text in texts]
 
 
-@settings(max_examples=120)
+@settings(max_examples=50)
 @given(DOCUMENTS, DOCUMENTS, st.sampled_from(["char", "char_wb"]), SIZES, st.booleans(), st.booleans())
 def test_as_scikit_learn(texts, others, analyzer, sizes, lowercase, sublinear):
     config = TfidfConfig(analyzer=analyzer, ngrams=sizes, lowercase=lowercase, sublinear=sublinear)

@@ -92,7 +92,7 @@ def sample(count, seed=0, longest=30):
 # --- the same as scikit-learn ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=250)
+@settings(max_examples=80)
 @given(
     DOCUMENTS, DOCUMENTS, NGRAMS, LIMITS, st.booleans(), st.booleans(), st.sampled_from(["l2", None]), st.booleans()
 )  # fmt: skip

@@ -26,7 +26,7 @@ from labelwise.registry import METHODS, method_class
 TESTS = Path(__file__).parents[1]
 CASES = int(os.environ.get("LABELWISE_FUZZ_CASES", "0"))
 TARGETS = [*(f"model-{name}" for name in METHODS), "data-native", "data-pecos"]
-SAMPLE = 70
+SAMPLE = 40
 
 
 def make(target: str, folder: Path) -> Path:

@@ -98,10 +98,10 @@ def test_copied_rows_hold_only_the_columns_in_use(case, data):
     assert found.toarray().tolist() == in_use.tolist()
 
 
-@given(matrices(), st.integers(0, 4), st.integers(1, 6), st.integers(0, 2), st.integers(0, 2**32))
-def test_halving_gives_the_order_of_the_reference(case, layers, max_iterations, node, seed):
+@given(matrices(), st.integers(0, 4), st.integers(1, 6), st.integers(0, 2), st.integers(1, 3), st.integers(0, 2**32))
+def test_halving_gives_the_order_of_the_reference(case, layers, max_iterations, node, starts, seed):
     matrix, n_columns = case
-    draws = np.random.default_rng(seed).integers(0, 2**62, ((node + 1) * 2**layers + 2**layers, 2))
+    draws = np.random.default_rng(seed).integers(0, 2**62, ((node + 1) * 2**layers + 2**layers, starts, 2))
     members = np.arange(len(matrix))
     blocks = as_blocks(matrix, n_columns)
     balanced_kmeans.halve_recursively(*blocks, n_columns, layers, draws, node, max_iterations, members)
@@ -117,8 +117,9 @@ def test_scores_are_those_of_the_direction_between_unit_sums():
     left = random.permutation(50) < 25
     scores = np.empty(50)
     with_all, with_left = matrix @ matrix.sum(0), matrix @ matrix[left].sum(0)
-    balanced_kmeans.score_rows(with_all.astype(np.float32), with_left.astype(np.float32), left, scores)
+    objective = balanced_kmeans.score_rows(with_all.astype(np.float32), with_left.astype(np.float32), left, scores)
     sides = [matrix[side].sum(0) for side in (left, ~left)]
+    assert objective == pytest.approx(sum(map(np.linalg.norm, sides)), rel=1e-5)
     direction = sides[1] / np.linalg.norm(sides[1]) - sides[0] / np.linalg.norm(sides[0])
     np.testing.assert_allclose(scores, matrix @ direction, atol=1e-5)
 

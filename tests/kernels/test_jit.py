@@ -29,7 +29,16 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="folders of u
 @pytest.fixture(scope="module", autouse=True)
 def _compiler():
     """What Numba sets up for its first function is there before the forks."""
-    numba.njit(lambda x: x * 0 + 1)(1)
+
+    @jit
+    def number():
+        return 7
+
+    @jit
+    def asked(x):
+        return x * 0 + number()
+
+    assert asked(1) == 7
 
 
 def package_in(folder):

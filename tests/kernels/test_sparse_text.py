@@ -49,7 +49,7 @@ def decimals(draw, most_digits):
 
 
 @given(decimals(15))
-@settings(max_examples=600)
+@settings(max_examples=200)
 @example("3.4028235677973366e38")
 @example("3.4028235677973365e38")
 @example("1e-45")
@@ -69,7 +69,7 @@ def test_numbers_of_few_digits_are_read_exactly(text):
 
 
 @given(decimals(40))
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_numbers_of_many_digits_are_read_to_one_place(text):
     with np.errstate(over="ignore"):
         expected = np.float32(float(text))
@@ -79,7 +79,7 @@ def test_numbers_of_many_digits_are_read_to_one_place(text):
 
 
 @given(st.text("0123456789", max_size=30), st.binary(max_size=12))
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_whole_numbers_end_at_the_first_other_byte(digits, rest):
     if rest[:1].isdigit():
         rest = b":" + rest
@@ -97,7 +97,7 @@ def test_what_is_not_a_number_is_refused(text):
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=600)
+@settings(max_examples=200)
 @example(1)
 @example(0x7F7FFFFF)
 @example(0x00800000)
@@ -127,13 +127,13 @@ def sorted_keys(keys):
 
 
 @given(st.lists(st.integers(-(2**62), 2**62), max_size=200))
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_sort_keys(keys):
     assert sorted_keys(np.array(keys, np.int64)).tolist() == sorted(keys)
 
 
 @given(st.binary(max_size=40), st.integers(0, 2**32 - 1))
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_murmur3(key, seed):
     found = murmur3(buffer(b"__" + key + b"__"), 2, 2 + len(key), seed)
     assert found == murmurhash3_32(key, seed=seed, positive=True) == reference.murmur3(key, seed)
@@ -168,7 +168,7 @@ def rows_of(found):
 @given(
     st.lists(xc_lines(), min_size=1, max_size=6), st.sampled_from([EVERYTHING, 25]), st.sampled_from([EVERYTHING, 25])
 )
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_xc_lines_against_the_reference(lines, n_features, n_labels):
     references = [reference.xc_row(line.removesuffix(b"\r"), n_features, n_labels) for line in lines]
     if None in references:
@@ -209,7 +209,7 @@ def vowpal_lines(draw, feature_names):
 
 @pytest.mark.parametrize("bits", [None, 4])
 @given(data=st.data())
-@settings(max_examples=120)
+@settings(max_examples=50)
 def test_vowpal_lines_against_the_reference(bits, data):
     feature_names = columns.map(str) if bits is None else names
     lines = data.draw(st.lists(vowpal_lines(feature_names), min_size=1, max_size=4))

@@ -33,6 +33,8 @@ def dense_weights(level):
 
 def transformed(margin, name):
     plain = name.removeprefix("log_")
+    if plain == "smooth_l3_hinge":
+        return -((np.logaddexp(0, 3 * (1 - margin)) / 3) ** 3)
     if plain.endswith("hinge"):
         return -(np.maximum(0, 1 - margin) ** int(plain[1]))
     return -np.logaddexp(0, -margin) if plain == "sigmoid" else margin
@@ -107,6 +109,22 @@ def test_scores_that_become_equal_are_ordered_by_label():
     assert (ids[:, 1:] > ids[:, :-1])[equal].all()
     assert (logs[:, 1:] <= logs[:, :-1]).all()
     assert [set(row.tolist()) for row in ids] == before
+
+
+def test_the_smooth_hinge_ranks_by_margin_where_the_hinge_ties():
+    offsets = np.array([0, 4])
+    margins = np.array([1.2, 1.9, 0.5, 1.5], np.float32)
+    empty = np.empty(0, np.int64)
+    level = ChunkedWeights.joined([ChunkPart(empty.astype(np.int32), empty, empty, empty, margins)], 3, offsets)
+    X = sparse.csr_array((1, 3), dtype=np.float32)
+    X.indices = X.indices.astype(np.int32)
+    tied = beam_search(X, [level], np.arange(4), 10, 4, "l3_hinge")
+    assert tied.ids[0].tolist() == [0, 1, 3, 2]
+    assert (tied.scores[0, :3] == 1).all()
+    smooth = beam_search(X, [level], np.arange(4), 10, 4, "smooth_l3_hinge")
+    assert smooth.ids[0].tolist() == [1, 3, 0, 2]
+    assert (np.diff(smooth.scores[0]) < 0).all()
+    assert smooth.scores.max() <= 1
 
 
 def test_labels_can_be_left_out_and_weighed():

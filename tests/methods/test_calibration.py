@@ -21,7 +21,7 @@ numbers = st.floats(-5, 5, width=32)
 
 
 @given(st.lists(st.tuples(numbers, st.floats(0.125, 8, width=32)), min_size=1, max_size=60))
-@settings(max_examples=200)
+@settings(max_examples=80)
 def test_blocks_are_those_of_scikit_learn(pairs):
     values, weights = np.array(pairs, np.float64).T
     starts, block_weights, means = isotonic_blocks(values, weights)
@@ -46,7 +46,7 @@ def test_blocks_where_whole_passes_do_not_pay():
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.booleans()), min_size=2, max_size=120))
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_points_are_the_means_of_the_steps(pairs):
     scores, right = (np.array(column) for column in zip(*sorted(pairs), strict=True))
     scores = (scores / 40).astype(np.float32)
@@ -69,7 +69,7 @@ rows = st.lists(
 
 
 @given(rows, st.integers(0, 2**32 - 1))
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_order_and_ties_are_kept_to_the_last_bit(rows, seed):
     rng = np.random.default_rng(seed)
     taught = np.sort(rng.choice([-1.0, 0.0, 0.5, 1.0], 30).astype(np.float32) + rng.integers(0, 2, 30) * 1e-3)
@@ -143,7 +143,7 @@ def test_the_threshold_has_the_best_f1_of_all():
 @given(
     st.lists(st.tuples(st.integers(1, 20), st.booleans()), min_size=1, max_size=40), st.sampled_from([None, 0.5, 0.9])
 )
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_thresholds_against_brute_force(pairs, precision):
     scores, right = (np.array(column) for column in zip(*sorted(pairs), strict=True))
     scores = (scores / 20).astype(np.float32)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache, cached_property
 
 import numpy as np
 from hypothesis import strategies as st
@@ -26,7 +27,7 @@ class Case:
     train: list[int]
     n_train: int
 
-    @property
+    @cached_property
     def top(self) -> TopK:
         ids = np.full((len(self.predicted), self.k), -1, np.int32)
         scores = np.full((len(self.predicted), self.k), -np.inf, np.float32)
@@ -35,7 +36,7 @@ class Case:
                 ids[row, place], scores[row, place] = label, score
         return TopK(ids, scores)
 
-    @property
+    @cached_property
     def matrix(self) -> sparse.csr_array:
         return matrix(self.truth, self.n_labels)
 
@@ -71,19 +72,23 @@ def cases(draw: st.DrawFn, min_documents: int = 1, max_documents: int = 12) -> C
     return Case(predicted, truth, n_labels, k, train, n_train)
 
 
+@cache
 def big_case(seed: int, n_documents: int, n_labels: int = 50, k: int = 6) -> Case:
     """A larger case drawn by seed: rare and frequent labels, a tenth of the documents without labels."""
     random = np.random.default_rng(seed)
-    chance = 1 / np.arange(1, n_labels + 1)
-    chance /= chance.sum()
+    chance = np.log(1 / np.arange(1, n_labels + 1))
+    # The largest of log probability + Gumbel noise are labels drawn without replacement.
+    drawn, guessed = (np.argsort(-chance - random.gumbel(size=(n_documents, n_labels)), axis=1) for _ in range(2))
+    sizes = np.where(random.random(n_documents) < 0.1, 0, random.integers(1, 9, n_documents))
+    lengths = random.integers(0, k + 1, n_documents)
+    scores = random.random((n_documents, k)).astype(np.float32)
     predicted, truth = [], []
-    for _ in range(n_documents):
-        size = 0 if random.random() < 0.1 else random.integers(1, 9)
-        labels = random.choice(n_labels, size, replace=False, p=chance)
-        truth.append({int(label) for label in labels})
-        guesses = random.choice(n_labels, random.integers(0, k + 1), replace=False, p=chance)
-        scores = -np.sort(-random.random(len(guesses)).astype(np.float32))
-        predicted.append([(int(a), float(b)) for a, b in zip(guesses, scores, strict=True)])
+    for row in range(n_documents):
+        truth.append(set(drawn[row, : sizes[row]].tolist()))
+        length = lengths[row]
+        predicted.append(
+            list(zip(guessed[row, :length].tolist(), sorted(scores[row, :length].tolist())[::-1], strict=True))
+        )
     train = random.integers(0, 200, n_labels).tolist()
     return Case(predicted, truth, n_labels, k, train, 1000)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,7 +22,6 @@ from metrics import brute_force
 from metrics.brute_force import Case, big_case
 
 NAMES = [f"{kind}@{k}" for kind in brute_force.AT_K for k in (1, 4)] + list(brute_force.AT_THRESHOLD)
-LARGE = big_case(seed=11, n_documents=10_000)
 
 
 def evaluator(case: Case, names: list[str] = NAMES) -> Evaluator:
@@ -34,6 +35,16 @@ def evaluator(case: Case, names: list[str] = NAMES) -> Evaluator:
     )
 
 
+def large() -> Case:
+    """More documents than two blocks hold, the same object each time."""
+    return big_case(seed=11, n_documents=10_000)
+
+
+@cache
+def large_at_once() -> dict:
+    return in_pieces(large(), [])
+
+
 def in_pieces(case: Case, edges: list[int]) -> dict:
     running = evaluator(case)
     top, truth = case.top, case.matrix
@@ -45,27 +56,27 @@ def in_pieces(case: Case, edges: list[int]) -> dict:
 @settings(max_examples=8)
 @given(st.lists(st.integers(0, 10_000), max_size=5))
 def test_pieces_give_the_same_as_all_at_once_to_the_last_digit(edges):
-    assert in_pieces(LARGE, sorted(edges)) == in_pieces(LARGE, [])
+    assert in_pieces(large(), sorted(edges)) == large_at_once()
 
 
 def test_evaluate_gives_the_same_as_an_evaluator():
     whole = evaluate(
-        LARGE.top,
-        LARGE.matrix,
+        large().top,
+        large().matrix,
         NAMES,
-        train=np.array(LARGE.train),
-        train_documents=LARGE.n_train,
+        train=np.array(large().train),
+        train_documents=large().n_train,
         threshold=0.5,
         bootstrap=50,
     )
-    assert whole.to_dict() == in_pieces(LARGE, [])
+    assert whole.to_dict() == large_at_once()
 
 
 def test_the_number_of_threads_changes_nothing():
     result = []
     for count in (1, 3):
         with using_threads(count):
-            result.append(in_pieces(LARGE, [100]))
+            result.append(in_pieces(large(), [100]))
     assert result[0] == result[1]
 
 
@@ -155,7 +166,7 @@ def test_intervals_hold_the_figure_and_shrink_with_more_documents():
 
 def test_intervals_over_groups_are_as_wide_as_over_documents():
     """The 10,000 documents of the large case share 4096 groups; P@1 is a proportion, whose error is known."""
-    result = evaluate(LARGE.top, LARGE.matrix, ["P@1"], bootstrap=1000)
+    result = evaluate(large().top, large().matrix, ["P@1"], bootstrap=1000)
     low, high = result.intervals["P@1"]
     p = result["P@1"]
     assert high - low == pytest.approx(2 * 1.96 * np.sqrt(p * (1 - p) / 10_000), rel=0.12)

@@ -6,6 +6,30 @@ import math
 
 from labelwise.report.drawing import Chart, _matplotlib
 
+EMPTY = {
+    "svg": b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" width="9pt" height="9pt"/>',
+    "png": b"\x89PNG\r\n",
+    "pdf": b"%PDF-",
+}
+
+
+def leave_out_drawing(monkeypatch) -> None:
+    """Charts are empty pictures with their descriptions, where a test is about something else: drawing takes seconds."""
+    monkeypatch.setattr(Chart, "_render", lambda chart, kind, *how, **more: EMPTY[kind])
+
+
+def draw_once(monkeypatch) -> None:
+    """Let a chart that is written several times be drawn once, where the test is about its files."""
+    drawn, render = {}, Chart._render
+
+    def remembered(chart, *how, **more):
+        key = (chart.name, chart.title, chart.description, chart.width, chart.height, how, *sorted(more.items()))
+        if key not in drawn:
+            drawn[key] = render(chart, *how, **more)
+        return drawn[key]
+
+    monkeypatch.setattr(Chart, "_render", remembered)
+
 
 def figure_of(chart: Chart):
     """The figure as it is drawn."""

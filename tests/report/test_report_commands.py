@@ -6,6 +6,7 @@ import re
 import sys
 
 import pytest
+from drawn import draw_once
 from made_up_run import make_run, results
 
 from labelwise.cli.compare import compare_command
@@ -75,7 +76,8 @@ def test_compare_on_a_terminal_says_what_cannot_be_compared(tmp_path, capsys, te
     assert "*" not in out
 
 
-def test_report_replaces_charts_only_when_forced(tmp_path, capsys):
+def test_report_replaces_charts_only_when_forced(tmp_path, capsys, monkeypatch):
+    draw_once(monkeypatch)
     run, plots = make_run(tmp_path / "run"), tmp_path / "plots"
     report_command(str(run), str(plots))
     assert capsys.readouterr().out.splitlines()[0] == f"written: {run / 'report.html'}"

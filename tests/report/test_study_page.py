@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from drawn import draw_once
 from made_up_study import OPTIMISER, WORDS, add_trial, course, every_verdict, inspection, optimiser_study, write_results
 from reading_pages import Page
 
@@ -213,7 +214,8 @@ def test_maps_must_be_square(tmp_path):
 # --- the command --------------------------------------------------------------------------------------
 
 
-def test_report_of_a_study_replaces_foreign_charts_only_when_forced(tmp_path, capsys):
+def test_report_of_a_study_replaces_foreign_charts_only_when_forced(tmp_path, capsys, monkeypatch):
+    draw_once(monkeypatch)
     folder, plots = tmp_path / "study", tmp_path / "plots"
     one_setting(folder, {"model.a": 1}, course("healthy", epochs=2), value=0.5, verdict="healthy")
     report_command(str(folder), str(plots))

@@ -53,6 +53,7 @@ def test_labels_that_colour_points_cover_new_documents():
 
 def test_a_study_looks_into_the_best_of_each_verdict(tmp_path):
     pytest.importorskip("torch")
+    _import_for_trials()
     plant(tmp_path / "data")
     run = {
         "data": {"path": str(tmp_path / "data")},
@@ -83,6 +84,13 @@ def test_a_study_looks_into_the_best_of_each_verdict(tmp_path):
     wishes = InspectSection(documents=[3], tokens=4, vectors=25)
     assert is_inspected(RunFolder(folder / "trials" / best), wishes)
     assert not is_inspected(RunFolder(folder / "trials" / best), InspectSection())
+
+
+def _import_for_trials():
+    """What trials import, here and not in each of their processes."""
+    import labelwise as lw
+
+    lw.TextEncoder(encoder=TINY["encoder"], training={"epochs": 1}).fit(["a b", "b c"] * 8, [["x"], ["y"]] * 8)
 
 
 def _check_inspection(run, data):

@@ -14,13 +14,28 @@ from tiny_fitting import TinyFitting, _one_thread, weights_of  # noqa: F401
 from forking import Forked
 from labelwise.fit_context import FitContext
 from labelwise.networks.settings import TrainingConfig
+from labelwise.parallel import using_threads
 from labelwise.training.loop import train
 
 RANKS = 2
 
 
 @pytest.fixture(scope="module")
-def result(tmp_path_factory):
+def alone():
+    """The weights of one process."""
+    values = {"epochs": 3, "batch_size": 8, "metric": "valid_loss", "restore_best": False, "accumulate": 2}
+    config = TrainingConfig.model_validate(values)
+    weights = {}
+    for key in ("weights", "row_weights"):
+        fitting = TinyFitting(config, dropout=0.0, batch_norm=False, sparse=key == "row_weights")
+        with using_threads(1):
+            train(fitting, config, context=FitContext())
+        weights[key] = weights_of(fitting.module)
+    return weights
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory, alone):
     folder = tmp_path_factory.mktemp("ranks")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -56,10 +71,6 @@ def test_ranks_agree_and_resume(result):
 
 
 @pytest.mark.parametrize("key", ["weights", "row_weights"])
-def test_one_process_gives_the_same(result, key):
-    values = {"epochs": 3, "batch_size": 8, "metric": "valid_loss", "restore_best": False, "accumulate": 2}
-    config = TrainingConfig.model_validate(values)
-    fitting = TinyFitting(config, dropout=0.0, batch_norm=False, sparse=key == "row_weights")
-    train(fitting, config, context=FitContext())
-    for name, tensor in weights_of(fitting.module).items():
+def test_one_process_gives_the_same(result, alone, key):
+    for name, tensor in alone[key].items():
         torch.testing.assert_close(torch.tensor(result[key][name]), tensor, rtol=1e-4, atol=1e-5)

@@ -24,11 +24,15 @@ SHARED_WORK = 500_000
 """Groups with more entries than this are halved by all threads together, smaller ones by one thread each."""
 SHARED_COMPARISONS = 8_000_000
 """The same limit for k-way: entries times clusters."""
+STARTS = 4
+"""Pairs of labels from which a split is tried."""
 COLUMN_SAMPLE = 1_000_000
 """Entries sampled to divide the columns into ranges of about equal work."""
 
 
-def halve(features: Any, leaf_size: int, seed: int = 0, max_iterations: int = 20) -> tuple[np.ndarray, np.ndarray]:
+def halve(
+    features: Any, leaf_size: int, seed: int = 0, max_iterations: int = 20, starts: int = STARTS
+) -> tuple[np.ndarray, np.ndarray]:
     """Split labels into two halves recursively until no group has more than `leaf_size` labels.
 
     Parameters
@@ -38,9 +42,11 @@ def halve(features: Any, leaf_size: int, seed: int = 0, max_iterations: int = 20
     leaf_size
         Maximum labels per group.
     seed
-        Seed of the initial pair of labels of each split.
+        Seed of the initial pairs of labels of each split.
     max_iterations
         Maximum iterations per split; it ends earlier when no label changes sides.
+    starts
+        Initial pairs per split; the best of them after a few iterations is used.
 
     Returns
     -------
@@ -50,7 +56,9 @@ def halve(features: Any, leaf_size: int, seed: int = 0, max_iterations: int = 20
     depth = 0
     while len(rows) > leaf_size << depth:
         depth += 1
-    draws = np.random.default_rng(seed).integers(0, 2**62, (2**depth - 1, 2))
+    if starts < 1:
+        raise ConfigError(f"starts must be 1 or more, got {starts}")
+    draws = np.random.default_rng(seed).integers(0, 2**62, (2**depth - 1, starts, 2))
     order = np.arange(len(rows))
     alone: list[tuple[int, int, int, int]] = []
     together = [(0, 0, len(rows))]
@@ -260,7 +268,7 @@ def _halve_together(rows: LabelRows, members: np.ndarray, draws: np.ndarray, max
     count = len(members)
     centre = np.zeros(rows.width, np.float32)
     column_ranges, row_ranges = rows.column_ranges(), parallel.ranges(count, 4 * parallel.threads())
-    signs, left = np.zeros(count, np.int8), np.zeros(count, np.bool_)
+    signs, best = np.ones(count, np.int8), np.zeros(count, np.bool_)
 
     def products() -> np.ndarray:
         """Add the rows with their signs to the centre; returns the dot products of all rows with it."""
@@ -269,19 +277,28 @@ def _halve_together(rows: LabelRows, members: np.ndarray, draws: np.ndarray, max
         _dot_together(rows, members, centre, dots, row_ranges)
         return dots
 
-    one, other = kernels.first_pair(draws, count)
-    signs[one], signs[other] = 1, -1
-    scores = products().astype(np.float64)
-    centre[:], signs[:] = 0, 1
     with_all = products()
-    centre[:] = 0
-    spare = np.empty(count)
-    for iteration in range(max_iterations):
-        if iteration > 0:
-            kernels.score_rows(with_all, products(), left, scores)
-        if kernels.choose_half(scores, spare, left, signs) == 0:
+    scores, spare = np.empty(count), np.empty(count)
+    trial = min(kernels.TRIAL, max_iterations)
+    highest = -1.0
+    for pair in draws:
+        one, other = kernels.first_pair(pair, count)
+        centre[:], signs[:], left = 0, 0, np.zeros(count, np.bool_)
+        signs[one], signs[other] = 1, -1
+        scores[:], centre[:], objective = products(), 0, 0.0
+        for iteration in range(trial):
+            if iteration > 0:
+                objective = kernels.score_rows(with_all, products(), left, scores)
+            if kernels.choose_half(scores, spare, left, signs) == 0:
+                break
+        if objective > highest:
+            highest, best = objective, left
+    centre[:], signs[:] = 0, best
+    for _ in range(trial, max_iterations):
+        kernels.score_rows(with_all, products(), best, scores)
+        if kernels.choose_half(scores, spare, best, signs) == 0:
             break
-    kernels.partition_members(members, left, np.empty(count, np.int64))
+    kernels.partition_members(members, best, np.empty(count, np.int64))
 
 
 def _cluster_alone(rows: LabelRows, members: np.ndarray, group: _Group, max_iterations: int) -> np.ndarray:

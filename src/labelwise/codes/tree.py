@@ -134,6 +134,7 @@ class LabelTree:
         seed: int = 0,
         max_iterations: int = 20,
         top_nodes: int | None = None,
+        starts: int | None = None,
     ) -> LabelTree:
         """Groups of equal size by balanced spherical 2-means, then every `branching` neighbours under one node.
 
@@ -146,16 +147,18 @@ class LabelTree:
         branching
             Children per node of the other levels.
         seed
-            Seed of the initial pair of labels of each split.
+            Seed of the initial pairs of labels of each split.
         max_iterations
             Maximum iterations per split.
         top_nodes
             Maximum nodes of the top level; None: `branching`.
+        starts
+            Initial pairs of labels per split, of which the best is used; not given: `clustering.STARTS`.
         """
-        from labelwise.codes.clustering import halve
+        from labelwise.codes.clustering import STARTS, halve
 
         _check_branching(branching)
-        order, edges = halve(label_features, leaf_size, seed, max_iterations)
+        order, edges = halve(label_features, leaf_size, seed, max_iterations, STARTS if starts is None else starts)
         levels = [edges]
         while len(levels[0]) - 1 > (top_nodes or branching):
             levels.insert(0, np.append(levels[0][:-1:branching], len(order)))

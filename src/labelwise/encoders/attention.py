@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,8 @@ from torch import Tensor
 from labelwise.encoders.base import tensors_of
 from labelwise.encoders.transformer import TransformerEncoder
 from labelwise.strings import Strings
+
+AttentionReader = Callable[[Tensor, Tensor], Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -33,10 +35,10 @@ def attention_maps(encoder: TransformerEncoder, texts: Strings, max_tokens: int)
     """Maps of at most `max_tokens` tokens of each text's first window: its start and the special tokens at its end."""
     encoder.eval()
     tokens = encoder.tokenizer.encode(texts, encoder.config)
-    maps = []
+    read, maps = encoder.attention_reader(), []
     for document in range(len(tokens)):
         inputs = tensors_of(tokens.batch(np.array([document])), encoder.device)
-        attended, mask = attention_of_first(encoder, inputs)
+        attended, mask = attention_of_first(read, inputs)
         ids, length = inputs[0], mask.shape[1]
         if attended is None:
             attended = ids.new_zeros(0, 1, 1, length, length)
@@ -51,11 +53,14 @@ def attention_maps(encoder: TransformerEncoder, texts: Strings, max_tokens: int)
     return maps
 
 
-def attention_of_first(encoder: TransformerEncoder, inputs: Sequence[Tensor]) -> tuple[Tensor | None, Tensor]:
-    """Attention weights of the first window of a batch, without padding, and its mask [1, length]."""
+def attention_of_first(read: AttentionReader, inputs: Sequence[Tensor]) -> tuple[Tensor | None, Tensor]:
+    """Attention weights of the first window of a batch, without padding, and its mask [1, length].
+
+    `read` is the encoder's `attention_reader()`.
+    """
     ids, mask = inputs[0][:1], inputs[1][:1]
     length = int(mask.sum())
-    return encoder.attentions(ids[:, :length], mask[:, :length]), mask[:, :length]
+    return read(ids[:, :length], mask[:, :length]), mask[:, :length]
 
 
 def attention_entropy(weights: Tensor, mask: Tensor) -> tuple[float, ...]:

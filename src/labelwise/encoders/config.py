@@ -28,8 +28,9 @@ class EncoderConfig(Config):
     averaged)."""
     windows: Annotated[int, Field(ge=1)] = 4
     """Maximum number of windows per text, with `long_texts: windows`."""
-    pooling: Literal["first", "mean", "last"] = "first"
-    """The vector of a text: that of its first token (BERT's [CLS]), the mean, or the last token (XLNet, decoders)."""
+    pooling: Literal["first", "mean", "last", "pooler"] = "first"
+    """The vector of a text: that of its first token (BERT's [CLS]), the mean, the last token (XLNet, decoders), or what
+    the model's own pooling layer makes of the first one (XR-Transformer)."""
     layers: Annotated[int, Field(ge=1)] = 1
     """Number of last layers whose pooled vectors are concatenated (LightXML uses 5 of 12)."""
     frozen: bool = False
@@ -44,6 +45,8 @@ class EncoderConfig(Config):
     def _check_architecture(self) -> Self:
         if self.architecture is not None and not isinstance(self.architecture.get("model_type"), str):
             raise ValueError("architecture needs a model_type, for example {model_type: distilbert, n_layers: 2}")
+        if self.pooling == "pooler" and self.layers > 1:
+            raise ValueError("layers: with pooling: pooler there is one vector, that of the model's pooling layer")
         if self.long_texts != "windows" and self.windows != type(self).model_fields["windows"].default:
             raise ValueError(f"windows is a setting of long_texts: windows, this is {self.long_texts}")
         return self

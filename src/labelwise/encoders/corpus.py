@@ -103,7 +103,8 @@ def encode_some_texts(
 def encoder_fingerprint(encoder: TransformerEncoder) -> str:
     """A hash of everything that decides an encoder's vectors: weights, tokenizer, settings, device, torch's version."""
     config = encoder.config
-    settings = [config.max_length, config.long_texts, config.windows, config.pooling, config.layers, config.precision]
+    settings = [config.max_length, config.long_texts, config.windows, config.pooling, config.layers]
+    settings += [config.precision] * (config.precision != "float32")  # vectors from before int8 existed stay valid
     state = encoder.state()
     weights = [part for name in sorted(state) for part in (name, state[name])]
     return fingerprint(settings, encoder.device.type, torch.__version__, *weights)

@@ -1,14 +1,17 @@
 """Checks of a pretrained encoder's folder, without torch, so that they run before anything is loaded.
 
 transformers accepts incomplete folders: without the files of a tokenizer it builds one that knows only the special
-tokens, and every word becomes "unknown". So both the files and the tokenizer are checked here.
+tokens, and every word becomes "unknown". So both the files and the tokenizer are checked here. A folder that PECOS's
+XR-Transformer has written holds weights and tokenizer in folders of their own, next to files that are not read.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from labelwise.errors import ConfigError
 
@@ -27,19 +30,88 @@ MIN_KNOWN_FRACTION = 0.1
 """A tokenizer that knows a smaller fraction of the embedding rows than this belongs to another model."""
 
 
-def encoder_source(model: str) -> tuple[str, bool]:
-    """The folder of a model or its name on the hub, and whether it is a folder. Raises if it can be neither."""
+PICKLED = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
+"""Files of weights that run code when they are read."""
+PECOS_POOLING = {"distilbert": "first", "xlnet": "last"}
+"""How XR-Transformer pools, by type of model; the others have a pooler."""
+PECOS_LENGTH = 128
+
+
+class EncoderSource(NamedTuple):
+    """Where a pretrained encoder is."""
+
+    weights: str
+    """Folder with config.json and weights, or a name on the hub."""
+    tokenizer: str
+    local: bool
+    """Whether it is a folder."""
+
+
+def encoder_source(model: str) -> EncoderSource:
+    """Find an encoder by its folder, by the folder of a model of XR-Transformer, or by its name on the hub."""
     folder = Path(os.path.expanduser(model))
     if folder.is_dir():
-        if not (folder / "config.json").is_file():
+        matcher = _matcher_folder(folder)
+        weights, tokenizer = (
+            (folder, folder) if matcher is None else (matcher / "text_encoder", matcher / "text_tokenizer")
+        )
+        if not (weights / "config.json").is_file():
             raise ConfigError(
-                f"encoder.model: {folder} has no config.json; the folder of a transformers model is needed"
+                f"encoder.model: {weights} has no config.json; the folder of a transformers model is needed"
             )
-        _check_tokenizer_files(folder)
-        return str(folder), True
+        _check_tokenizer_files(tokenizer)
+        return EncoderSource(str(weights), str(tokenizer), True)
     if folder.exists() or folder.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1:
         raise ConfigError(f"encoder.model: {model} is not a folder; give a folder with weights or a hub name")
-    return model, False
+    return EncoderSource(model, model, False)
+
+
+def _matcher_folder(folder: Path) -> Path | None:
+    """The part of a model of XR-Transformer that has weights and tokenizer; None if this is no such model."""
+    if (folder / "config.json").exists():
+        return None
+    candidates = (folder, folder / "text_encoder")
+    return next((path for path in candidates if (path / "text_tokenizer").is_dir()), None)
+
+
+def matcher_settings(model: str) -> dict[str, Any]:
+    """`pooling` and `max_length` of a model of XR-Transformer, as it was trained; empty for any other encoder."""
+    folder = Path(os.path.expanduser(model))
+    matcher = _matcher_folder(folder) if folder.is_dir() else None
+    if matcher is None:
+        return {}
+    kind = _json_object(matcher / "text_encoder" / "config.json").get("model_type")
+    length = PECOS_LENGTH
+    if (matcher / "param.json").exists():
+        given = _json_object(matcher / "param.json").get("pred_params")
+        length = given.get("truncate_length") if isinstance(given, dict) else None
+    return {
+        "pooling": PECOS_POOLING.get(str(kind), "pooler"),
+        "max_length": length if isinstance(length, int) and length > 0 else PECOS_LENGTH,
+    }
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"encoder.model: {path} cannot be read: {error}") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"encoder.model: {path} is damaged; a JSON object is needed")
+    return value
+
+
+def why_no_safetensors(source: str) -> str:
+    """What to do about an encoder without weights in safetensors."""
+    folder = Path(source)
+    pickled = [path.name for pattern in PICKLED for path in sorted(folder.glob(pattern))] if folder.is_dir() else []
+    if not pickled:
+        return f"{source} has no weights in safetensors; weights in pickle files (.bin, .pt) are not read"
+    return (
+        f"{source} has no weights in safetensors, and {pickled[0]} is a pickle file, which can run code: it is not "
+        "read. If you trust it, convert it once: AutoModel.from_pretrained(folder).save_pretrained(new_folder) of "
+        "transformers writes model.safetensors; copy that into this folder"
+    )
 
 
 def _check_tokenizer_files(folder: Path) -> None:

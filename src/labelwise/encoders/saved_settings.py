@@ -82,13 +82,16 @@ def _numbers(value: Any, name: str = "") -> Iterator[tuple[str, int | float]]:
         yield name, value
 
 
-def check_shapes(make: Callable[[], Any], weights: Mapping[str, np.ndarray], path: Path) -> None:
-    """Compare the shapes of a network (on the meta device) with the stored weights before it is built in memory."""
+def check_shapes(make: Callable[[], Any], weights: Mapping[str, np.ndarray], path: Path, pooler: bool = False) -> None:
+    """Compare the shapes of a network (on the meta device) with the stored weights before it is built in memory.
+
+    A pooling layer counts if `pooler` is true.
+    """
     import torch
 
     with torch.device("meta"):
         network = make()
-    if getattr(network, "pooler", None) is not None:
+    if not pooler and getattr(network, "pooler", None) is not None:
         network.pooler = None
     for name, expected in network.state_dict().items():
         weight = weights.get(name)

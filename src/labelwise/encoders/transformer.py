@@ -11,7 +11,7 @@ import copy
 import json
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from labelwise.device import computing_device, torch_threads
 from labelwise.encoders.arrays import as_array, as_tensor
 from labelwise.encoders.config import EncoderConfig
-from labelwise.encoders.encoder_files import check_vocabulary, encoder_source
+from labelwise.encoders.encoder_files import check_vocabulary, encoder_source, why_no_safetensors
 from labelwise.encoders.int8 import why_not_int8, with_int8_layers
 from labelwise.encoders.saved_settings import call_guarded, check_shapes, checked_settings
 from labelwise.encoders.tokens import TextTokenizer, state_of
@@ -57,8 +57,11 @@ class TransformerEncoder(nn.Module):
 
     def __init__(self, backbone: Any, tokenizer: TextTokenizer, config: EncoderConfig) -> None:
         super().__init__()
-        if getattr(backbone, "pooler", None) is not None:
-            backbone.pooler = None  # we pool ourselves, and it would be trained without use
+        pooler = getattr(backbone, "pooler", None)
+        if pooler is not None and config.pooling != "pooler":
+            backbone.pooler = None  # it would be trained without use
+        elif pooler is None and config.pooling == "pooler":
+            raise ConfigError(f"encoder.pooling: {backbone.config.model_type} has no pooling layer; use first or mean")
         self.backbone = backbone
         self.tokenizer = tokenizer
         self.config = config
@@ -107,8 +110,11 @@ class TransformerEncoder(nn.Module):
         int8 = self.config.precision == "int8" and torch.is_inference_mode_enabled()
         backbone = self._int8_backbone() if int8 else self.backbone
         output = backbone(input_ids=ids, attention_mask=mask.long(), output_hidden_states=several)
-        states = output.hidden_states[-self.config.layers :] if several else (output.last_hidden_state,)
-        pooled = torch.cat([self._pooled(state, mask) for state in states], dim=-1)
+        if self.config.pooling == "pooler":
+            pooled = output.pooler_output
+        else:
+            states = output.hidden_states[-self.config.layers :] if several else (output.last_hidden_state,)
+            pooled = torch.cat([self._pooled(state, mask) for state in states], dim=-1)
         count = int(documents[-1]) + 1 if len(documents) else 0
         if count == len(pooled):
             return pooled
@@ -144,19 +150,27 @@ class TransformerEncoder(nn.Module):
         with torch_threads():
             self(row, torch.ones_like(row, dtype=torch.bool), torch.zeros(1, dtype=torch.long))
 
-    @torch.no_grad()
     def attentions(self, ids: Tensor, mask: Tensor) -> Tensor | None:
         """Attention weights [layers, windows, heads, length, length]; slow, for a few documents.
 
         None for models without attention (FNet, Mamba).
         """
+        return self.attention_reader()(ids, mask)
+
+    def attention_reader(self) -> Callable[[Tensor, Tensor], Tensor | None]:
+        """`attentions` for several calls while neither the device nor the mode of the encoder changes."""
         # a copy of the modules over the same weights: other threads may predict with this one
         weights = [*self.backbone.parameters(), *self.backbone.buffers()]
         backbone = copy.deepcopy(self.backbone, {id(weight): weight for weight in weights})
         backbone.set_attn_implementation("eager")
-        output = backbone(input_ids=ids, attention_mask=mask.long(), output_attentions=True)
-        attentions = getattr(output, "attentions", None)
-        return torch.stack(attentions) if attentions else None
+
+        @torch.no_grad()
+        def read(ids: Tensor, mask: Tensor) -> Tensor | None:
+            output = backbone(input_ids=ids, attention_mask=mask.long(), output_attentions=True)
+            attentions = getattr(output, "attentions", None)
+            return torch.stack(attentions) if attentions else None
+
+        return read
 
     # --- files ---
 
@@ -174,7 +188,7 @@ class TransformerEncoder(nn.Module):
         settings = checked_settings(get_tensor(tensors, "config", path), len(weights), path)
         try:
             with _quiet():
-                check_shapes(lambda: _architecture(settings), weights, path)
+                check_shapes(lambda: _architecture(settings), weights, path, config.pooling == "pooler")
                 with _empty_weights():
                     backbone = _architecture(settings)
             model = cls(backbone, tokenizer, config)
@@ -251,14 +265,14 @@ def open_encoder(config: EncoderConfig, texts: Strings, seed: int) -> Transforme
 
 
 def _pretrained(config: EncoderConfig) -> TransformerEncoder:
-    source, local = encoder_source(config.model)
+    source, tokenizer_source, local = encoder_source(config.model)
     if not local:
         log.info("encoder: %s is no folder, it is taken from the Hugging Face hub or from the hub's cache", source)
     try:
         with _quiet():
             settings = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
             settings._attn_implementation = None  # torch's own where the model can, never a kernel that files name
-            tokenizer: Any = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+            tokenizer: Any = transformers.AutoTokenizer.from_pretrained(tokenizer_source, trust_remote_code=False)
             backbone, loading = transformers.AutoModel.from_pretrained(
                 source,
                 config=settings,
@@ -271,8 +285,9 @@ def _pretrained(config: EncoderConfig) -> TransformerEncoder:
         raise
     except Exception as error:  # files can break a library in any way: its own errors, safetensors', validators'
         raise ConfigError(f"encoder.model: {_why(source, local, error)}") from None
-    # transformers draws missing weights at random. Only the pooler may be missing: it is not used.
-    drawn = sorted(name for name in loading["missing_keys"] if not name.startswith("pooler."))
+    # transformers draws missing weights at random. Only a pooler that is not used may be missing.
+    unused = () if config.pooling == "pooler" else ("pooler.",)
+    drawn = sorted(name for name in loading["missing_keys"] if not name.startswith(unused))
     if drawn:
         raise ConfigError(
             f"encoder.model: {source} lacks {len(drawn):,} of the weights that its config.json describes, for example "
@@ -301,7 +316,7 @@ def _why(source: str, local: bool, error: Exception) -> str:
             f"The reader said: {said[:200]}"
         )
     if "safetensors" in said or "model.safetensors" in said:
-        return f"{source} has no weights in safetensors; weights in pickle files (.bin, .pt) are not read"
+        return why_no_safetensors(source)
     if not local:
         return (
             f"{source} is not a folder and could not be downloaded from the Hugging Face hub (no network, or no such "

@@ -23,6 +23,8 @@ MIN_PARALLEL = 16  # documents below which one thread is faster than several
 POST_PROCESSORS: dict[str, tuple[int, int, bool]] = {
     **{f"l{p}_hinge": (0, p, True) for p in (1, 2, 3, 4)},
     **{f"log_l{p}_hinge": (0, p, False) for p in (1, 2, 3, 4)},
+    "smooth_l3_hinge": (3, 3, True),
+    "log_smooth_l3_hinge": (3, 3, False),
     "sigmoid": (1, 1, True),
     "log_sigmoid": (1, 1, False),
     "none": (2, 1, False),

@@ -108,7 +108,12 @@ def node_weights(level: ChunkedWeights, chunk: int, node: int, features: np.ndar
 def _transformed(margin: float, post_processor: str) -> tuple[float, bool]:
     """A node's term in the logarithm of a path's score, or the score itself and True."""
     if post_processor.endswith("hinge"):
-        return -(max(1.0 - margin, 0.0) ** POST_PROCESSORS[post_processor][1]), False
+        short = max(1.0 - margin, 0.0)
+        if "smooth" in post_processor:
+            from labelwise.kernels.tree.beam import SHARPNESS
+
+            short = float(np.logaddexp(0.0, SHARPNESS * (1.0 - margin)) / SHARPNESS)
+        return -(short ** POST_PROCESSORS[post_processor][1]), False
     if post_processor.endswith("sigmoid"):
         return -float(np.logaddexp(0.0, -margin)), False
     return margin, True

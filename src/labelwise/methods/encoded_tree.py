@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("labelwise")
 
+VectorNorm = Annotated[float, Field(gt=0, le=1e6)]
 ENCODING_TIME = 0.6
 """Maximum fraction of the time budget for encoding the training documents."""
 REMEMBERED = 4096
@@ -84,7 +85,7 @@ class EncodedTree(LinearTree):
 
         encoder: EncoderConfig = EncoderConfig(model="sentence-transformers/all-MiniLM-L6-v2", pooling="mean")
         """The encoder of the document vectors."""
-        vector_scale: Annotated[float, Field(gt=0, le=1e6)] = 1.0  # type: ignore[bad-override]
+        vector_scale: VectorNorm = 1.0  # type: ignore[bad-override]
         """Norm of a document's vector, which is centred by the mean of the training documents; rows of TF-IDF have the
         norm 1."""
 

@@ -67,8 +67,10 @@ def pretrained_encoder(config: Any) -> DocumentEncoder:
 
     encoder = open_encoder(config, Strings.of(()), seed=0).to(computing_device())
     folder = Path(config.model).expanduser()
-    files = (
-        sorted((p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in folder.iterdir()) if folder.is_dir() else []
+    files = sorted(
+        (str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns)
+        for path in (folder.rglob("*") if folder.is_dir() else ())
+        if path.is_file() and path.suffix != ".npy"  # vectors may be written into the folder
     )
 
     def encode(documents: Any) -> np.ndarray:
@@ -81,8 +83,11 @@ def pretrained_encoder(config: Any) -> DocumentEncoder:
     return DocumentEncoder(encode, json.dumps([config.model_dump(mode="json"), files]))
 
 
-def encode_file(encoder: DocumentEncoder, request: Request, output: str, dtype: str, force: bool) -> None:
-    """Write one row per document to a .npy file."""
+def encode_file(
+    encoder: DocumentEncoder, request: Request, output: str, dtype: str, force: bool, batch_size: int | None = None
+) -> None:
+    """Write one row per document to a .npy file, `batch_size` of them at a time (2,048 if None)."""
+    size_of_batch = batch_size or BATCH
     target = Path(output)
     if target.suffix != ".npy":
         raise ConfigError(f"{output}: vectors are written as .npy; give a name that ends in .npy")
@@ -93,11 +98,11 @@ def encode_file(encoder: DocumentEncoder, request: Request, output: str, dtype: 
     if not target.parent.is_dir():
         raise DataError(f"{target.parent}: there is no such folder")
     documents = _documents(request)
-    work = _Unfinished(target, fingerprint(encoder.identity, dtype, BATCH, *_content(documents)))
+    work = _Unfinished(target, fingerprint(encoder.identity, dtype, size_of_batch, *_content(documents)))
     with progress("encoding", len(documents)) as step:
         step.start_at(work.done)
-        for begin in range(work.done, max(len(documents), 1), BATCH):
-            rows = slice(begin, begin + BATCH)
+        for begin in range(work.done, max(len(documents), 1), size_of_batch):
+            rows = slice(begin, begin + size_of_batch)
             some = documents.take(rows) if isinstance(documents, Dataset) else documents[rows]
             with step.part(len(some)):
                 vectors = encoder.encode(some)

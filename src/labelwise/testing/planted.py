@@ -7,7 +7,7 @@ words comes from a common pool, so popularity is far from useless and far from e
 from __future__ import annotations
 
 import tempfile
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,9 @@ def _pictures() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="planted-pictures-")
 
 
-def planted_texts(n_documents: int = 600, n_labels: int = 60, seed: int = 0) -> Dataset:
-    """Documents as texts; label j is called ``L<j>``."""
+@lru_cache(maxsize=64)
+def _draw(n_documents: int, n_labels: int, seed: int) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
+    """Texts, and rows and columns of their labels; kept, because checks ask for the same documents again and again."""
     rng = np.random.default_rng(seed)
     weights = 1.0 / np.arange(1, n_labels + 1)
     texts, rows, columns = [], [], []
@@ -44,14 +45,12 @@ def planted_texts(n_documents: int = 600, n_labels: int = 60, seed: int = 0) -> 
         words += [f"noise{w}" for w in rng.integers(0, NOISE_WORDS, 4)]
         rng.shuffle(words)
         texts.append(" ".join(words))
-    labels = sparse.csr_array((np.ones(len(rows)), (rows, columns)), shape=(n_documents, n_labels))
-    names = Strings.of(f"L{j}" for j in range(n_labels))
-    return Dataset(labels, names, texts=Strings.of(texts), name="planted")
+    return tuple(texts), np.array(rows), np.array(columns)
 
 
-def planted_features(n_documents: int = 600, n_labels: int = 60, seed: int = 0) -> Dataset:
-    """The same documents as a sparse count matrix."""
-    data: Any = planted_texts(n_documents, n_labels, seed)
+@lru_cache(maxsize=64)
+def _count(n_documents: int, n_labels: int, seed: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Rows and columns of the words of the same documents, and the number of words."""
     vocabulary: dict[str, int] = {}
     for j in range(n_labels):
         for w in range(WORDS_PER_LABEL):
@@ -61,11 +60,26 @@ def planted_features(n_documents: int = 600, n_labels: int = 60, seed: int = 0) 
     for w in range(NOISE_WORDS):
         vocabulary[f"noise{w}"] = len(vocabulary)
     rows, columns = [], []
-    for i, text in enumerate(data.texts):
+    for i, text in enumerate(_draw(n_documents, n_labels, seed)[0]):
         for word in text.split():
             rows.append(i)
             columns.append(vocabulary[word])
-    counts = sparse.csr_array((np.ones(len(rows)), (rows, columns)), shape=(n_documents, len(vocabulary)))
+    return np.array(rows), np.array(columns), len(vocabulary)
+
+
+def planted_texts(n_documents: int = 600, n_labels: int = 60, seed: int = 0) -> Dataset:
+    """Documents as texts; label j is called ``L<j>``."""
+    texts, rows, columns = _draw(n_documents, n_labels, seed)
+    labels = sparse.csr_array((np.ones(len(rows)), (rows, columns)), shape=(n_documents, n_labels))
+    names = Strings.of(f"L{j}" for j in range(n_labels))
+    return Dataset(labels, names, texts=Strings.of(texts), name="planted")
+
+
+def planted_features(n_documents: int = 600, n_labels: int = 60, seed: int = 0) -> Dataset:
+    """The same documents as a sparse count matrix."""
+    data = planted_texts(n_documents, n_labels, seed)
+    rows, columns, n_words = _count(n_documents, n_labels, seed)
+    counts = sparse.csr_array((np.ones(len(rows)), (rows, columns)), shape=(n_documents, n_words))
     return Dataset(data.labels, data.label_names, features=counts, name="planted")
 
 

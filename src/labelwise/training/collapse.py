@@ -132,9 +132,9 @@ class CollapseMonitor(Callback):
         encoder = self.fitting.encoder
         if encoder is None or not self.config.attention:
             return ()
-        total, tokens = np.zeros(0), 0
+        read, total, tokens = encoder.attention_reader(), np.zeros(0), 0
         for row in self.rows[-ATTENTION_DOCUMENTS:]:
-            weights, mask = attention_of_first(encoder, self._load(np.array([row])).inputs)
+            weights, mask = attention_of_first(read, self._load(np.array([row])).inputs)
             length = mask.shape[1]
             if weights is not None and length > 1:
                 total = length * np.array(attention_entropy(weights, mask)) + (total if tokens else 0.0)

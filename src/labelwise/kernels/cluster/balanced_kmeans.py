@@ -4,6 +4,9 @@ A row consists of a row of a CSR block and one of a dense block; either may have
 rows, T that of all and c = (T - S)/|T - S| - S/|S|, a row's score is <c, z>, and the lower half of the scores goes
 left. <T, z> is computed once and |S|^2 is the sum of <S, z> over the left rows, so an iteration needs one dot product
 per row and one dense vector S, to which only the rows that changed sides are added.
+
+What is maximised is |S| + |T - S|. A split is tried from several initial pairs of rows for `TRIAL` iterations each, and
+only the best of these is continued: about twice the time of one start, and leaves nearly as good as with four of them.
 """
 
 from __future__ import annotations
@@ -12,7 +15,10 @@ import numpy as np
 
 from labelwise.kernels.cluster.rows import add_to_centre, dot_with_centre
 from labelwise.kernels.cluster.selection import kth_smallest
-from labelwise.kernels.jit import jit
+from labelwise.kernels.jit import inner, jit
+
+TRIAL = 3
+"""Iterations after which the starts of a split are compared."""
 
 
 @jit
@@ -44,8 +50,11 @@ def choose_half(scores: np.ndarray, spare: np.ndarray, left: np.ndarray, signs: 
 
 
 @jit
-def score_rows(with_all: np.ndarray, with_left: np.ndarray, left: np.ndarray, scores: np.ndarray) -> None:
-    """Compute scores from the dot products of each row with the sum of all rows and with that of the left rows."""
+def score_rows(with_all: np.ndarray, with_left: np.ndarray, left: np.ndarray, scores: np.ndarray) -> float:
+    """Compute scores from the dot products of each row with the sum of all rows and with that of the left rows.
+
+    Returns the norm of the left rows' sum plus that of the others'.
+    """
     left_squares, right_squares = 0.0, 0.0
     for i in range(len(scores)):
         if left[i]:
@@ -57,6 +66,7 @@ def score_rows(with_all: np.ndarray, with_left: np.ndarray, left: np.ndarray, sc
     to_right = 1 / np.sqrt(right_squares) if right_squares > 0 else 0.0
     for i in range(len(scores)):
         scores[i] = with_all[i] * to_right - with_left[i] * (to_right + to_left)
+    return np.sqrt(max(left_squares, 0.0)) + np.sqrt(max(right_squares, 0.0))
 
 
 @jit
@@ -96,15 +106,15 @@ def halve_recursively(
 ) -> None:
     """Halve all rows recursively, `layers` times: `members` becomes the order of the rows, leaf after leaf.
 
-    ``draws[node]`` holds two random numbers for each split; the children of node n are 2n + 1 and 2n + 2.
+    ``draws[node]`` [starts, 2] holds the random numbers of each split; the children of node n are 2n + 1 and 2n + 2.
     """
     count = len(members)
-    zero = np.int64(0)  # a literal would be another type and compile another specialisation
-    every = dense.shape[1] + n_columns
-    centre = np.empty(every, np.float32)
-    products, with_all = np.empty(count, np.float32), np.empty(count, np.float32)
-    scores, spare_scores = np.empty(count, np.float64), np.empty(count, np.float64)
-    left, signs = np.empty(count, np.bool_), np.empty(count, np.int8)
+    work = (
+        np.empty(dense.shape[1] + n_columns, np.float32),
+        np.empty(count, np.float32), np.empty(count, np.float32),
+        np.empty(count, np.float64), np.empty(count, np.float64),
+        np.empty(count, np.bool_), np.empty(count, np.bool_), np.empty(count, np.int8),
+    )  # fmt: skip
     spare = np.empty(count, np.int64)
     edges = np.zeros((1 << layers) + 1, np.int64)
     edges[1 << layers] = count
@@ -113,29 +123,50 @@ def halve_recursively(
         for index in range(1 << layer):
             begin, end = edges[index * step], edges[(index + 1) * step]
             edges[index * step + (step >> 1)] = begin + ((end - begin) >> 1)
-            n = end - begin
-            if n < 2:
+            if end - begin < 2:
                 continue
             group = members[begin:end]
-            one, other = first_pair(draws[((node + 1) << layer) - 1 + index], n)
-            for i in range(n):
-                left[i], signs[i] = False, 0
-            signs[one], signs[other] = 1, -1
-            centre[:] = 0
-            for iteration in range(max_iterations + 1):
-                add_to_centre(indptr, indices, data, dense, group, signs[:n], zero, every, centre)
+            number = ((node + 1) << layer) - 1 + index
+            left = _halve_group(indptr, indices, data, dense, group, draws[number], max_iterations, work)
+            partition_members(group, left, spare)
+
+
+@inner
+def _halve_group(indptr, indices, data, dense, group, draws, max_iterations, work):
+    """Which of the group's rows are in the left half."""
+    n = len(group)
+    zero = np.int64(0)  # a literal would be another type and compile another specialisation
+    centre, every = work[0], np.int64(len(work[0]))
+    products, with_all, scores, spare = work[1][:n], work[2][:n], work[3][:n], work[4][:n]
+    left, best, signs = work[5][:n], work[6][:n], work[7][:n]
+    centre[:], signs[:] = 0, 1
+    add_to_centre(indptr, indices, data, dense, group, signs, zero, every, centre)
+    dot_with_centre(indptr, indices, data, dense, group, zero, n, centre, with_all)
+    trial = min(TRIAL, max_iterations)
+    highest = -1.0
+    for start in range(len(draws)):
+        one, other = first_pair(draws[start], n)
+        centre[:], left[:], signs[:] = 0, False, 0
+        signs[one], signs[other] = 1, -1
+        add_to_centre(indptr, indices, data, dense, group, signs, zero, every, centre)
+        dot_with_centre(indptr, indices, data, dense, group, zero, n, centre, products)
+        scores[:], centre[:] = products, 0
+        objective = 0.0
+        for iteration in range(trial):
+            if iteration > 0:
+                add_to_centre(indptr, indices, data, dense, group, signs, zero, every, centre)
                 dot_with_centre(indptr, indices, data, dense, group, zero, n, centre, products)
-                if iteration == 0:  # the first pair's difference is the first direction; the sum of all rows comes next
-                    for i in range(n):
-                        scores[i], signs[i] = products[i], 1
-                    centre[:] = 0
-                    continue
-                if iteration == 1:  # from here on the centre is the sum of the left rows
-                    for i in range(n):
-                        with_all[i] = products[i]
-                    centre[:] = 0
-                else:
-                    score_rows(with_all[:n], products[:n], left[:n], scores[:n])
-                if choose_half(scores[:n], spare_scores, left[:n], signs[:n]) == 0:
-                    break
-            partition_members(group, left[:n], spare)
+                objective = score_rows(with_all, products, left, scores)
+            if choose_half(scores, spare, left, signs) == 0:
+                break
+        if objective > highest:
+            highest = objective
+            best[:] = left
+    centre[:], signs[:] = 0, best
+    for _ in range(trial, max_iterations):
+        add_to_centre(indptr, indices, data, dense, group, signs, zero, every, centre)
+        dot_with_centre(indptr, indices, data, dense, group, zero, n, centre, products)
+        score_rows(with_all, products, best, scores)
+        if choose_half(scores, spare, best, signs) == 0:
+            break
+    return best

@@ -17,7 +17,8 @@ from labelwise.kernels.tree.sorting import sort_from_bit
 from labelwise.topk import NO_LABEL
 
 _LOW = 0xFFFFFFFF
-HINGE, SIGMOID, PLAIN = 0, 1, 2
+SIGMOID, PLAIN, SMOOTH_HINGE = 1, 2, 3  # 0 is the hinge
+SHARPNESS = np.float32(3)  # of the smooth hinge: the larger, the closer to the hinge
 MAX_LOG = np.float32(88)  # beyond it e^x overflows float32; only a user's label weights lead there
 
 
@@ -116,7 +117,9 @@ def expand(
                 if len(allowed) > 0 and not allowed[child]:
                     continue
                 total = sums[lane] * scales[child] if len(scales) > 0 else sums[lane]
-                score = _score(total + bias[child], above, transform, power)
+                # An exact score is needed only of a child that can be kept; what is added to it is not known there.
+                least = best_scores[keep - 1] if len(extra) == 0 else np.float32(-np.inf)
+                score = _score(total + bias[child], above, transform, power, least)
                 if len(extra) > 0:
                     score += extra[child]
                 if score >= best_scores[keep - 1]:
@@ -182,19 +185,31 @@ def _add(found, hit_rows, hit_values, row_offsets, lanes, values, width, rest_ro
 
 
 @jit(inline="always")
-def _score(margin, above, transform, power):
-    """A child's score combined with its parent's; in logarithms, so that products are sums without underflow."""
-    if transform == HINGE:
-        short = max(np.float32(1) - margin, np.float32(0))
-        cost = short
-        for _ in range(power - 1):
-            cost *= short
-        return above - cost
+def _score(margin, above, transform, power, least):
+    """A child's score combined with its parent's; in logarithms, so that products are sums without underflow.
+
+    Any number below `least` may be returned for a score below it.
+    """
+    if transform == PLAIN:
+        return margin
     if transform == SIGMOID:
         if margin > 0:
             return np.float32(above - np.log1p(np.exp(-margin)))
         return np.float32(above + margin - np.log1p(np.exp(margin)))
-    return margin
+    short = max(np.float32(1) - margin, np.float32(0))
+    cost = _to_power(short, power)
+    if transform == SMOOTH_HINGE and above - cost >= least:  # the hinge's cost is never above the smooth one's
+        rest = np.log1p(np.exp(-SHARPNESS * abs(np.float32(1) - margin))) / SHARPNESS
+        cost = _to_power(short + rest, power)
+    return np.float32(above - cost)
+
+
+@jit(inline="always")
+def _to_power(number, power):
+    result = number
+    for _ in range(power - 1):
+        result *= number
+    return result
 
 
 @jit(inline="always")
