@@ -53,12 +53,9 @@ bench: $(VENV)/full.installed
 	$(if $(DATA),$(BIN)/python benchmarks/linear_tree_end_to_end.py --data $(DATA)/yso-en --peers $(PEERS))
 	$(if $(DATA),$(BIN)/python benchmarks/linear_tree_growth.py --data $(DATA)/yso-en)
 	$(if $(DATA),$(BIN)/python benchmarks/linear_tree_defaults.py --data $(DATA)/eurlex57k $(DATA)/yso-en)
-<<<<<<< HEAD
 	$(if $(DATA),$(BIN)/python benchmarks/label_texts.py --data $(DATA)/eurlex57k --limit 15000)
 	$(if $(DATA),$(BIN)/python benchmarks/label_texts.py --data $(DATA)/yso-en --limit 30000)
-=======
 	$(if $(DATA),$(BIN)/python benchmarks/trees.py --data $(DATA)/eurlex57k $(DATA)/yso-en --peers $(PEERS))
->>>>>>> main
 	$(if $(DATA),$(BIN)/python benchmarks/learn.py --data $(DATA)/eurlex57k)
 	$(if $(DATA),$(BIN)/python benchmarks/learn.py --data $(DATA)/yso-en --trees 1)
 	$(BIN)/python benchmarks/training_overhead.py
