@@ -35,8 +35,9 @@ ABOUT = """\
 {given.documents:,} training documents with {labels:,} labels, {given.tests:,} test documents, {given.length} tokens,
 {given.threads} threads, batches of {given.batch}, rate {given.rate:g}, levels of {sizes} nodes with {steps} steps.
 Both packages have the same TF-IDF, tree and steps; labelwise pools the mean token vector, PECOS BERT's pooler. Our
-first head is {given.first_head}; PECOS's is random. Wall and CPU seconds of the process while it trains (all texts are
-encoded after every level) and predicts. In brackets: the value divided by that of labelwise."""
+first head is {given.first_head}; PECOS's is random. labelwise encodes in {given.precision}; both train in float32.
+Wall and CPU seconds of the process while it trains (all texts are encoded after every level) and predicts. In brackets:
+the value divided by that of labelwise."""
 
 
 def make_inputs(given: argparse.Namespace, folder: Path) -> dict:
@@ -66,7 +67,7 @@ def make_inputs(given: argparse.Namespace, folder: Path) -> dict:
     settings = {
         "encoder": os.path.abspath(given.encoder), "length": given.length, "batch": given.batch, "rate": given.rate,
         "steps": steps, "beam": given.beam, "ranker_beam": 10, "leaf_size": given.leaf_size,
-        "branching": given.branching, "first_head": given.first_head,
+        "branching": given.branching, "first_head": given.first_head, "precision": given.precision,
     }  # fmt: skip
     (folder / "settings.json").write_text(json.dumps(settings))
     for name, part in (("texts", train), ("tests", test)):
@@ -122,6 +123,7 @@ def main() -> None:
     options.add_argument("--leaf-size", type=int, default=16)
     options.add_argument("--branching", type=int, default=16)
     options.add_argument("--first-head", default="random")
+    options.add_argument("--precision", default="float32", help="of labelwise when it encodes: float32 or int8")
     options.add_argument("--threads", type=int, default=2)
     options.add_argument("--repeats", type=int, default=1)
     options.add_argument("--minutes", type=float, default=20, help="time limit of a run")

@@ -13,7 +13,12 @@ import labelwise as lw
 def model_of(given: dict, fine_tuned: bool):
     """The method with the settings of the comparison."""
     common = {
-        "encoder": {"model": given["encoder"], "max_length": given["length"], "pooling": "mean"},
+        "encoder": {
+            "model": given["encoder"],
+            "max_length": given["length"],
+            "pooling": "mean",
+            "precision": given["precision"],
+        },
         "tfidf": {"sublinear": False},
         "trees": 1,
         "beam": given["ranker_beam"],

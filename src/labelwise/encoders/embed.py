@@ -20,7 +20,7 @@ from labelwise.time_budget import TimeBudget, check_pace, timed_blocks
 
 TOKENS_AT_ONCE = 8192
 """Tokens per batch, padding included."""
-TOKENS_PER_THREAD = 2048
+TOKENS_PER_THREAD = 1024
 """Tokens per batch of a thread on a CPU: its arrays stay in the cache of the processor."""
 BLOCK = 1024
 """Documents that are encoded, and kept, at a time."""

@@ -211,7 +211,7 @@ class EncodedTree(LinearTree):
         return {**super()._state(), **self.scaling_.state(), **encoder}
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
-        import_required(self.name, "nn", *self.needs)
+        import_required(self.name, "nn", "torch", "transformers")
         from labelwise.device import computing_device
         from labelwise.encoders.tokens import state_of
         from labelwise.encoders.transformer import TransformerEncoder
