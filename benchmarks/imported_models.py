@@ -170,14 +170,19 @@ def main() -> None:
         return
     pythons = {side.name: driving.python_with(side.package, given.peers) for side in SIDES}
     load = f"{driving.busy_cores():.2f} cores busy, load {os.getloadavg()[0]:.1f}"
-    with kept_folder(given) as folder:
-        results = {side.name: compare(side, python, given, folder) for side in SIDES if (python := pythons[side.name])}
     missing = [name for name, python in pythons.items() if python is None]
-    text = page(given, results, missing, load)
+    results: dict[str, dict] = {}
     given.results.parent.mkdir(exist_ok=True)
-    given.results.with_suffix(".md").write_text(text, encoding="utf-8")
-    given.results.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    print(text)
+    with kept_folder(given) as folder:
+        for side in SIDES:
+            python = pythons[side.name]
+            if python is None:
+                continue
+            results[side.name] = compare(side, python, given, folder)
+            text = page(given, results, missing, load)
+            given.results.with_suffix(".md").write_text(text, encoding="utf-8")
+            given.results.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+            print(text, flush=True)
 
 
 if __name__ == "__main__":

@@ -182,6 +182,8 @@ class HybridLinear(_HybridLinear):
         Seed of clustering and training.
     encoder
         The encoder of the document vectors. Keys: model, architecture, vocabulary, max_length, long_texts, windows, pooling, layers, frozen, precision, gradient_checkpointing.
+    whitening
+        Divide every principal direction of the vectors by its variance to this power: 0 for vectors as they are, 0.5 for the same variance in all directions.
     """
     def __init__(
         self,
@@ -210,6 +212,7 @@ class HybridLinear(_HybridLinear):
         time_budget: float | None = None,
         seed: int = 0,
         encoder: Mapping[str, Any] | EncoderConfig = ...,
+        whitening: float = 0.25,
     ) -> None: ...
 
 class LinearFlat(_LinearFlat):
@@ -484,6 +487,8 @@ class XRTransformer(_XRTransformer):
         Seed of clustering and training.
     encoder
         The encoder of the document vectors. Keys: model, architecture, vocabulary, max_length, long_texts, windows, pooling, layers, frozen, precision, gradient_checkpointing.
+    whitening
+        Divide every principal direction of the vectors by its variance to this power: 0 for vectors as they are, 0.5 for the same variance in all directions.
     fine_tuning
         How the encoder is fine-tuned. Keys: leaf_size, branching, top_nodes, keep_tree, max_nodes, documents, loss, weighted, dropout, first_head, bootstrap, bootstrap_cost, negatives, beam, training, level_steps, level_rates, level_warmup, valid_fraction.
     """
@@ -514,5 +519,6 @@ class XRTransformer(_XRTransformer):
         time_budget: float | None = None,
         seed: int = 0,
         encoder: Mapping[str, Any] | EncoderConfig = ...,
+        whitening: float = 0.0,
         fine_tuning: Mapping[str, Any] | FineTuningConfig = ...,
     ) -> None: ...

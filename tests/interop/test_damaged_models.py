@@ -15,7 +15,7 @@ from labelwise.errors import DataError, LabelwiseError
 from labelwise.interop.cbor import read_cbor
 from labelwise.interop.import_model import import_model, read_foreign_model
 
-CASES = 80
+CASES = 40
 
 
 @pytest.fixture

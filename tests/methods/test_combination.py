@@ -93,7 +93,7 @@ def held_out(good, noise, n=400, n_labels=12, seed=0):
         ids = np.argsort(-scores, axis=1)[:, :8].astype(np.int32)
         tops.append(TopK(ids, np.take_along_axis(scores, ids, 1)))
     candidates = side_by_side(tops)
-    return Held(candidates, candidates.labels == truth[:, None], np.ones(n, np.int64))
+    return Held(candidates, candidates.labels == truth[:, None], np.ones(n, np.int64), np.full(n_labels, 30))
 
 
 @pytest.mark.parametrize("rule", ["average", "rank_average", "softmax_average"])
@@ -109,11 +109,11 @@ def test_learned_weights_prefer_the_better_member(rule):
 
 def test_the_logistic_combination_gives_probabilities():
     held = held_out(2.0, 1.5)
-    start = Combination("logistic", np.full(2, 0.5), calibrations=fitted_calibrations(held, [None, None]))
+    start = Combination("logistic", np.full(2, 0.5), fitted_calibrations(held, [None, None]))
     found = learned(held, start, parse_metric("P@1"))
     assert found.weights[0] > found.weights[1] > 0, "the weaker member counts less, and counts"
     other = held_out(2.0, 1.5, seed=1)
-    scores = found.scores(found.parts(other.candidates))[other.candidates.filled]
+    scores = found.scores(other.candidates, found.parts(other.candidates))[other.candidates.filled]
     right = other.right[other.candidates.filled]
     for low, high in ((0.0, 0.1), (0.1, 0.4), (0.4, 1.0)):
         inside = (scores >= low) & (scores < high)
@@ -127,3 +127,23 @@ def test_known_calibrations_are_kept():
     found = fitted_calibrations(held, [own, None])
     assert found[0] is own
     assert found[1] is not own
+
+
+def test_the_logistic_combination_follows_the_frequency_of_labels():
+    """One member is right about frequent labels, the other about rare ones."""
+    rng = np.random.default_rng(0)
+    n, n_labels, counts = 600, 12, np.array([500] * 6 + [2] * 6)
+    truth = rng.integers(0, n_labels, n)
+    tops = []
+    for knows in (truth < 6, truth >= 6):
+        scores = rng.normal(size=(n, n_labels)).astype(np.float32)
+        scores[np.flatnonzero(knows), truth[knows]] += 4
+        ids = np.argsort(-scores, axis=1).astype(np.int32)
+        tops.append(TopK(ids, np.take_along_axis(scores, ids, 1)))
+    candidates = side_by_side(tops)
+    held = Held(candidates, candidates.labels == truth[:, None], np.ones(n, np.int64), counts)
+    start = Combination("logistic", np.full(2, 0.5), fitted_calibrations(held, [None, None]))
+    found = learned(held, start, parse_metric("P@1"))
+    weights = found.weights_of(candidates)[0, [0, 11]]
+    assert weights[0, 0] > 2 * abs(weights[0, 1]), "a frequent label"
+    assert weights[1, 1] > 2 * abs(weights[1, 0]), "a rare one"

@@ -143,7 +143,7 @@ def test_weights_are_learned_on_held_out_documents(models, parts, folders):
     plain = lw.Ensemble(members=members).fit().predict(test, k=5)
     for given in ({"weights": "learn"}, {"combine": "logistic"}):
         found = lw.Ensemble(members=members, **given).fit(valid)
-        assert abs(found.weights_[0]) < 0.2 * found.weights_[1]
+        assert abs(found.weights_[0]) < 0.3 * found.weights_[1]
         scores = [lw.evaluate(top, test, "nDCG@5")["nDCG@5"] for top in (found.predict(test, k=5), plain)]
         assert scores[0] > scores[1]
         assert found.learned_on_ == (len(valid), 0)

@@ -69,13 +69,33 @@ def encoded(monkeypatch):
 
 
 def test_features_are_tfidf_and_centred_vectors_of_the_given_norm(data):
-    model = made(vector_scale=0.5).fit(data)
+    model = made(vector_scale=0.5, whitening=0).fit(data)
     features = model._features(Documents(texts=data.texts))
     raw = model.encode(data).astype(np.float64)
     centred = raw - raw.mean(axis=0)
     expected = 0.5 * centred / np.linalg.norm(centred, axis=1, keepdims=True)
     np.testing.assert_allclose(features.dense, expected, atol=1e-5)
     np.testing.assert_allclose(features.sparse.multiply(features.sparse).sum(axis=1), 1, rtol=1e-5)
+
+
+def test_whitening_makes_the_variance_of_all_directions_equal():
+    rng = np.random.default_rng(0)
+    vectors = (rng.normal(size=(500, 6)) * [9, 5, 3, 2, 1, 1]) @ np.linalg.qr(rng.normal(size=(6, 6)))[0] + 4
+    spread = []
+    for power in (0, 0.25, 0.5):
+        scaling = VectorScaling.learn(vectors, 1.0, power)
+        plain = (vectors - scaling.mean) @ (np.eye(6) if scaling.matrix is None else scaling.matrix)
+        np.testing.assert_allclose(
+            scaling.apply(vectors), plain / np.linalg.norm(plain, axis=1, keepdims=True), atol=1e-5
+        )
+        variances = np.linalg.eigvalsh(np.cov(plain.T))
+        spread.append(variances[-1] / variances[0])
+    assert spread[1] == pytest.approx(np.sqrt(spread[0]), rel=1e-3)
+    assert spread[2] == pytest.approx(1, rel=1e-3)
+
+
+def test_equal_vectors_have_no_direction():
+    assert not VectorScaling.learn(np.ones((3, 4)), 1.0, 0.25).apply(np.ones((3, 4))).any()
 
 
 def test_a_vector_that_equals_the_mean_has_no_direction():
@@ -191,5 +211,7 @@ def test_learn_is_refused(model, data):
 def test_a_damaged_mean_is_refused(model, tmp_path):
     state = model._state()
     for damaged in (np.zeros(31, np.float32), np.full(32, np.nan, np.float32), np.zeros(32)):
-        with pytest.raises(ModelFormatError, match="the mean of the vectors"):
-            VectorScaling.restored({**state, "vectors.mean": damaged}, 32, 1.0, tmp_path)
+        with pytest.raises(ModelFormatError, match=r"vectors\.mean does not fit"):
+            VectorScaling.restored({**state, "vectors.mean": damaged}, 32, 1.0, True, tmp_path)
+    with pytest.raises(ModelFormatError, match=r"vectors\.whitening does not fit"):
+        VectorScaling.restored({**state, "vectors.whitening": np.zeros((32, 31), np.float32)}, 32, 1.0, True, tmp_path)

@@ -7,7 +7,7 @@ document, which is an upper bound of what the member would have given it; 0 woul
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -25,6 +25,7 @@ Combine = Literal[
 CALIBRATED = ("probability_average", "logistic")
 """Those that read probabilities: every member needs a calibration."""
 LARGEST_WEIGHT = 1e6
+EMPTY = np.empty(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,16 +38,22 @@ class Combination:
         One of `Combine`.
     weights
         float64 [members]; they sum to 1, except those of `logistic`, which are coefficients of log-odds.
-    bias
-        Of `logistic`.
     calibrations
         From each member's scores to probabilities, for the rules that need them.
+    frequencies
+        Of `logistic`: float64 [labels], the logarithm of each label's training documents with mean 0 and deviation 1.
+    growth
+        Of `logistic`: by how much the coefficient of each member, and last the bias, grows with the frequency.
+    bias
+        Of `logistic`, at the mean frequency.
     """
 
     rule: str
     weights: np.ndarray
-    bias: float = 0.0
     calibrations: tuple[Calibration, ...] = ()
+    frequencies: np.ndarray = field(default_factory=lambda: EMPTY)
+    growth: np.ndarray = field(default_factory=lambda: EMPTY)
+    bias: float = 0.0
 
     def values(self, candidates: Candidates) -> np.ndarray:
         """What each member says about each candidate, before weights, float64 [documents, candidates, members]."""
@@ -84,45 +91,61 @@ class Combination:
         values = self.values(candidates)
         if self.rule == "round_robin":
             return np.where(values == values.max(2, keepdims=True), values, 0.0)
-        return values * self.weights
+        return values * self.weights_of(candidates)
 
-    def scores(self, parts: np.ndarray) -> np.ndarray:
+    def weights_of(self, candidates: Candidates) -> np.ndarray:
+        """The weights, which depend on the label with `logistic`; [members] or [documents, candidates, members]."""
+        if self.rule != "logistic":
+            return self.weights
+        return self.weights + self.growth[:-1] * self.frequencies_of(candidates)[..., None]
+
+    def frequencies_of(self, candidates: Candidates) -> np.ndarray:
+        """The frequencies of the candidates [documents, candidates]."""
+        return self.frequencies[np.maximum(candidates.labels, 0)]
+
+    def scores(self, candidates: Candidates, parts: np.ndarray) -> np.ndarray:
         """The candidates' scores from the members' contributions."""
-        sums = parts.sum(2)
-        return 1.0 / (1.0 + np.exp(-np.clip(self.bias + sums, -700, 700))) if self.rule == "logistic" else sums
+        if self.rule != "logistic":
+            return parts.sum(2)
+        margins = self.bias + self.growth[-1] * self.frequencies_of(candidates) + parts.sum(2)
+        return 1.0 / (1.0 + np.exp(-np.clip(margins, -700, 700)))
 
     def best(self, candidates: Candidates, k: int, factors: np.ndarray | None = None) -> TopK:
         """The best k labels; scores are multiplied by the labels' `factors` if given."""
-        scores = self.scores(self.parts(candidates))
+        scores = self.scores(candidates, self.parts(candidates))
         if factors is not None:
             scores = scores * factors[np.maximum(candidates.labels, 0)]
         return candidates.best(scores, k)
 
     def to_tensors(self) -> dict[str, np.ndarray]:
         """As named arrays for a model folder."""
-        tensors = {"weights": self.weights, "bias": np.array([self.bias])}
+        tensors = {"weights": self.weights}
+        if self.rule == "logistic":
+            tensors |= {"frequencies": self.frequencies, "growth": self.growth, "bias": np.array([self.bias])}
         for member, calibration in enumerate(self.calibrations):
             tensors |= {f"calibration{member}.{name}": array for name, array in calibration.to_tensors().items()}
         return tensors
 
     @classmethod
-    def from_tensors(cls, rule: str, tensors: Mapping[str, np.ndarray], path: Path) -> Combination:
+    def from_tensors(cls, rule: str, tensors: Mapping[str, np.ndarray], n_labels: int, path: Path) -> Combination:
         """Rebuild from `to_tensors`, checked."""
-        weights, bias = (get_tensor(tensors, name, path) for name in ("weights", "bias"))
+        logistic = rule == "logistic"
+        weights = get_tensor(tensors, "weights", path)
+        names = ("frequencies", "growth", "bias") if logistic else ()
+        frequencies, growth, bias = (get_tensor(tensors, name, path) for name in names) if names else (EMPTY,) * 3
+        arrays = (weights, frequencies, growth, bias)
         sound = (
-            weights.dtype == bias.dtype == np.float64
-            and weights.ndim == 1
+            all(array.dtype == np.float64 and array.ndim == 1 for array in arrays)
+            and all((np.abs(array) <= LARGEST_WEIGHT).all() for array in arrays)
             and len(weights) > 0
-            and bias.shape == (1,)
-            and np.isfinite(bias).all()
-            and (np.abs(weights) <= LARGEST_WEIGHT).all()
-            and (rule == "logistic" or (weights >= 0).all())
+            and (logistic or (weights >= 0).all())
+            and (not logistic or (len(frequencies), len(growth), len(bias)) == (n_labels, len(weights) + 1, 1))
         )
         if not sound:
             raise ModelFormatError(f"{path}: the weights of the ensemble's members are damaged")
         count = len(weights) if rule in CALIBRATED else 0
         calibrations = tuple(Calibration.from_tensors(_under(tensors, f"calibration{m}."), path) for m in range(count))
-        return cls(rule, weights, float(bias[0]), calibrations)
+        return cls(rule, weights, calibrations, frequencies, growth, float(bias[0]) if logistic else 0.0)
 
 
 def _under(tensors: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("labelwise")
 
 VectorNorm = Annotated[float, Field(gt=0, le=1e6)]
+WhiteningPower = Annotated[float, Field(ge=0, le=0.5)]
 ENCODING_TIME = 0.6
 """Maximum fraction of the time budget for encoding the training documents."""
 REMEMBERED = 4096
@@ -88,6 +89,9 @@ class EncodedTree(LinearTree):
         vector_scale: VectorNorm = 1.0  # type: ignore[bad-override]
         """Norm of a document's vector, which is centred by the mean of the training documents; rows of TF-IDF have the
         norm 1."""
+        whitening: WhiteningPower = 0.0
+        """Divide every principal direction of the vectors by its variance to this power: 0 for vectors as they are, 0.5
+        for the same variance in all directions."""
 
         @model_validator(mode="after")
         def _texts_have_no_norm(self) -> EncodedTree.Config:
@@ -146,7 +150,7 @@ class EncodedTree(LinearTree):
         folder, budget = self._vector_folder(len(texts), context), context.budget.part(ENCODING_TIME)
         with torch_threads():
             rows, vectors = encode_some_texts(self.encoder_, texts, folder=folder, budget=budget, seed=self.config.seed)
-        self.scaling_ = VectorScaling.learn(vectors, self.config.vector_scale)
+        self.scaling_ = VectorScaling.learn(vectors, self.config.vector_scale, self.config.whitening)
         if len(rows) == len(texts):
             return self.scaling_.apply(vectors)
         log.info(
@@ -221,7 +225,8 @@ class EncodedTree(LinearTree):
         encoder = TransformerEncoder.restored(state_of("encoder.", tensors), self.config.encoder, path)
         self.encoder_ = encoder.requires_grad_(False).to(computing_device()).eval()
         self.vector_scale_ = self.config.vector_scale
-        self.scaling_ = VectorScaling.restored(tensors, encoder.width, self.config.vector_scale, path)
+        config = self.config
+        self.scaling_ = VectorScaling.restored(tensors, encoder.width, config.vector_scale, config.whitening > 0, path)
         self.restore_features(tensors, path)
         self.linear_ = LinearTrees.restored(tensors, self.feature_count + encoder.width, len(self.label_names_), path)
 

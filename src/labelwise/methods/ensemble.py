@@ -52,6 +52,7 @@ from labelwise.methods.ensemble_members import (
     member_top,
     opened,
     plain_members,
+    saved_input,
     saved_path,
     with_fingerprints,
 )
@@ -96,6 +97,14 @@ class CommonInputs:
         return KINDS if ensemble is None else inputs_of(ensemble._known_members())
 
 
+class NeedsOfMembers:
+    """The packages that members need; the class itself needs none."""
+
+    def __get__(self, ensemble: Ensemble | None, owner: type) -> tuple[str, ...]:
+        members = () if ensemble is None else ensemble._known_members()
+        return tuple(dict.fromkeys(need for member in members for need in member.needs))
+
+
 class Ensemble(Method):
     """Several models of any methods as one: scores averaged, with equal, given or learned weights."""
 
@@ -107,6 +116,7 @@ class Ensemble(Method):
     explains = OfMembers("explains", any)  # type: ignore[bad-override]
     shrinks = OfMembers("shrinks", any)  # type: ignore[bad-override]
     same_on_any_threads = OfMembers("same_on_any_threads")  # type: ignore[bad-override]
+    needs = NeedsOfMembers()  # type: ignore[bad-override]
     validates = True
 
     class Config(BaseConfig):
@@ -159,11 +169,6 @@ class Ensemble(Method):
     """Per member the ids of its labels in the ensemble; None if they are the same."""
 
     @property
-    def needs(self) -> tuple[str, ...]:  # type: ignore[bad-override]
-        """Packages that members need."""
-        return tuple(dict.fromkeys(need for member in self._known_members() for need in member.needs))
-
-    @property
     def refits(self) -> bool:  # type: ignore[bad-override]
         """Whether training on more documents would change it: not if all members are trained already."""
         return any(map(is_fresh, self.config.members))
@@ -182,8 +187,6 @@ class Ensemble(Method):
         return [opened(member, number) for number, member in given if saved_path(member) is None]
 
     def check_needs(self) -> None:
-        if not self.config.members:
-            raise ConfigError("members: an ensemble needs at least one model; give paths of saved models or runs")
         for number, member in enumerate(self.config.members):
             check_saved(member, number)
         for member in self._known_members():
@@ -216,16 +219,18 @@ class Ensemble(Method):
         context
             Where to keep checkpoints and log metrics; a run sets it.
         """
+        if not self.config.members:
+            raise ConfigError("members: an ensemble needs at least one model; give paths of saved models or runs")
         self.check_needs()
+        if self.refits and data is None:
+            raise DataError("some members are to be trained: call fit with documents and their labels")
+        self.__dict__.pop("label_names_", None)
         if self.refits:
-            if data is None:
-                raise DataError("some members are to be trained: call fit with documents and their labels")
             super().fit(data, labels, valid=valid, context=context)
             self._describe()
             return self
         begin, members = time.monotonic(), self._open_members()
         given = None if data is None else as_dataset(data, labels, inputs_of(members) or KINDS)
-        self.__dict__.pop("label_names_", None)
         with limited_time(context or FitContext(), self.time_budget, begin) as timed:
             self._combine(members, None, given if valid is None else valid, timed, chosen=valid is not None)
         self.calibration_, self._loaded_from, self.fitted_config_ = None, None, self.config
@@ -254,7 +259,8 @@ class Ensemble(Method):
         """Learn the combination of trained members; `chosen`: the user has given the documents as held-out ones."""
         common_input(members)
         merged = MergedLabels.of(members, first)
-        self.members_, self._columns, self._names = members, merged.columns, merged.names
+        self.members_, self._columns = members, merged.columns
+        self._names, self._counts = merged.names, merged.counts
         self.combination_, self.learned_on_ = combination_of(self, held_out, context, chosen)
 
     def _describe(self) -> None:
@@ -271,10 +277,9 @@ class Ensemble(Method):
         self.trained_on_ = merged_hashes(self.trained_on_, self.members_)
 
     def _kind_of(self, dataset: Dataset) -> str:
-        kinds = {
-            member.input_ if hasattr(member, "label_names_") else member._kind_of(dataset)
-            for member in self._open_members()
-        }
+        kinds = {saved_input(path) for path in map(saved_path, self.config.members) if path is not None}
+        for member in self._known_members():
+            kinds.add(member.input_ if hasattr(member, "label_names_") else member._kind_of(dataset))
         return "texts" if "texts" in kinds else min(kinds)
 
     # --- predict ---
@@ -341,7 +346,7 @@ class Ensemble(Method):
         if counts.shape != (2,) or counts.dtype != np.int64 or not 0 <= counts[1] <= counts[0]:
             raise ModelFormatError(f"{path}: the numbers of held-out documents are damaged")
         self.learned_on_ = (int(counts[0]), int(counts[1]))
-        self.combination_ = Combination.from_tensors(self.config.combine, tensors, path)
+        self.combination_ = Combination.from_tensors(self.config.combine, tensors, len(self.label_names_), path)
 
     def _saved(self) -> SavedModel:
         saved = super()._saved()

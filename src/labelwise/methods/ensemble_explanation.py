@@ -106,7 +106,8 @@ def explained(
     candidates = side_by_side([*tops, added])  # so that every label to explain is a candidate
     candidates = type(candidates)(candidates.labels, candidates.scores[..., :-1], candidates.ranks[..., :-1])
     parts = model.combination_.parts(candidates)
-    found = model.combination_.scores(parts)[0].astype(np.float32)
+    found = model.combination_.scores(candidates, parts)[0].astype(np.float32)
+    weights = np.broadcast_to(model.combination_.weights_of(candidates), parts.shape)
     own = [_own(model, number, document, ids, terms) for number in range(len(model.members_))]
     results = EnsembleExplanations()
     for index, label in enumerate(ids.tolist()):
@@ -116,7 +117,7 @@ def explained(
         members = tuple(
             MemberPart(
                 f"{number} {member.name}",
-                float(model.combination_.weights[number]),
+                float(weights[0, column, number]),
                 *_said(candidates.scores[0, column, number], int(candidates.ranks[0, column, number])),
                 float(parts[0, column, number]),
                 own[number].get(index),
@@ -126,9 +127,17 @@ def explained(
         text = None if model.label_texts_ is None else model.label_texts_[label]
         results.append(EnsembleExplanation(
             model.label_names_[label], text, float(score.scores[0, 0]), any(part.rank for part in members),
-            model.combination_.bias, members,
+            _bias(model, label), members,
         ))  # fmt: skip
     return results
+
+
+def _bias(model: Ensemble, label: int) -> float:
+    """The part of the score that is no member's."""
+    combination = model.combination_
+    if combination.rule != "logistic":
+        return 0.0
+    return float(combination.bias + combination.growth[-1] * combination.frequencies[label])
 
 
 def _said(score: float, rank: int) -> tuple[float | None, int | None]:

@@ -177,7 +177,8 @@ def _held(model: Ensemble, documents: Dataset, context: FitContext) -> Held:
         tops.append(top)
     labels = truth.labels[rows]
     candidates = side_by_side(tops)
-    return Held(candidates, are_right(candidates.labels, labels), np.diff(labels.indptr))
+    right = are_right(candidates.labels, labels)
+    return Held(candidates, right, np.diff(labels.indptr), model._counts)
 
 
 def merged_hashes(own: TrainingDocuments | None, members: Sequence[Method]) -> TrainingDocuments | None:

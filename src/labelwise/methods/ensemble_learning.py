@@ -2,7 +2,8 @@
 
 Weights of averages maximise a ranking metric by a search along one weight after the other: the metric is a step
 function, there are few weights, and the same documents always give the same result. The logistic combination minimises
-the log-loss of the candidates by Newton's method, and a member whose coefficient would be negative is left out.
+the log-loss of the candidates by Newton's method. Its coefficients depend on the frequency of a label, because members
+differ most on rare ones, and may be negative: a member that favours frequent labels more than others do corrects them.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class Held:
     candidates: Candidates
     right: np.ndarray
     n_true: np.ndarray
+    label_counts: np.ndarray
+    """Training documents per label."""
 
     @property
     def members(self) -> int:
@@ -126,31 +129,30 @@ class _Judge:
 
 
 def _logistic(held: Held, start: Combination) -> Combination:
+    """Coefficients of log-odds, and by how much they grow with a label's frequency."""
     filled = held.candidates.filled
-    values = start.values(held.candidates)[filled]
-    right = held.right[filled].astype(np.float64)
-    used = np.ones(held.members, bool)
-    while True:
-        bias, coefficients = _newton(values[:, used], right)
-        if (coefficients > 0).all() or used.sum() == 1:
-            break
-        used[np.flatnonzero(used)[np.argmin(coefficients)]] = False
-    weights = np.zeros(held.members)
-    weights[used] = np.maximum(coefficients, 0.0)
+    logarithms = np.log1p(held.label_counts.astype(np.float64))
+    seen = logarithms[held.candidates.labels[held.right & filled]]
+    mean, deviation = (float(seen.mean()), float(seen.std()) or 1.0) if len(seen) else (0.0, 1.0)
+    start = replace(start, frequencies=(logarithms - mean) / deviation)
+    values, right = start.values(held.candidates)[filled], held.right[filled].astype(np.float64)
+    frequency = start.frequencies_of(held.candidates)[filled][:, None]
+    found = _newton(np.concatenate([values, values * frequency, frequency], axis=1), right, held.members)
+    weights, growth = found[1 : held.members + 1], found[held.members + 1 :]
     log.info(
-        "logistic combination of %s candidates: coefficients %s", f"{len(right):,}",
-        ", ".join(f"{weight:.3f}" for weight in weights),
+        "logistic combination of %s candidates: coefficients %s, growing by %s with the frequency of a label",
+        f"{len(right):,}", *(", ".join(f"{one:.3f}" for one in some) for some in (weights, growth[:-1])),
     )  # fmt: skip
-    return replace(start, weights=weights, bias=float(bias))
+    return replace(start, weights=weights, growth=growth, bias=float(found[0]))
 
 
-def _newton(values: np.ndarray, right: np.ndarray) -> tuple[float, np.ndarray]:
-    """Bias and coefficients of a logistic regression, from the point where all values have the same coefficient."""
+def _newton(values: np.ndarray, right: np.ndarray, members: int) -> np.ndarray:
+    """Bias and coefficients of a logistic regression, from the point where all members have the same coefficient."""
     rows = np.concatenate([np.ones((len(values), 1)), values], axis=1)
     ridge = np.full(rows.shape[1], RIDGE)
     ridge[0] = 1e-6
-    found = np.full(rows.shape[1], 1.0 / values.shape[1])
-    found[0] = 0.0
+    found = np.zeros(rows.shape[1])
+    found[1 : members + 1] = 1.0 / members
 
     def loss(at: np.ndarray) -> float:
         margins = rows @ at
@@ -170,7 +172,7 @@ def _newton(values: np.ndarray, right: np.ndarray) -> tuple[float, np.ndarray]:
         found, done, now = found - size * step, now - then < 1e-9 * now, then
         if done:
             break
-    return float(found[0]), found[1:]
+    return found
 
 
 def needs_data(rule: str, weights: object, calibrations: Sequence[Calibration | None]) -> str | None:

@@ -101,6 +101,11 @@ def saved_path(member: Any) -> str | None:
     return member.get(PATH) if isinstance(member, Mapping) else None
 
 
+def saved_input(path: str) -> str:
+    """What a saved model reads, by its manifest."""
+    return str(store.Folder(model_folder(path), "model", verify=False).manifest.get("input"))
+
+
 def member_fingerprint(path: str) -> str:
     """A hash of everything in a model folder that predictions depend on: another one is another model."""
     folder = store.Folder(model_folder(path), "model", verify=False)
