@@ -30,7 +30,8 @@ def model_of(given: dict, fine_tuned: bool):
         return lw.HybridLinear(**common)
     training = {"batch_size": given["batch"], "optimiser": {"rate": given["rate"]}, "schedule": {"warmup": 0.1}}
     fine_tuning = {
-        "leaf_size": given["leaf_size"], "branching": given["branching"], "keep_tree": True, "beam": given["beam"],
+        "leaf_size": given["leaf_size"], "branching": given["branching"], "top_nodes": given["branching"],
+        "keep_tree": True, "beam": given["beam"],
         "first_head": given["first_head"], "level_steps": given["steps"], "training": training,
     }  # fmt: skip
     return lw.XRTransformer(**common, fine_tuning=fine_tuning)

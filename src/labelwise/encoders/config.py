@@ -36,8 +36,8 @@ class EncoderConfig(Config):
     frozen: bool = False
     """Train only the head; each text is then encoded only once."""
     precision: Literal["float32", "int8"] = "float32"
-    """Linear layers when texts are encoded: int8 takes about half the time on an x86 CPU, for nearly the same vectors.
-    Weights are trained and saved in float32."""
+    """Linear layers when texts are encoded: int8 takes about two thirds of the CPU time on x86, for nearly the same
+    vectors. Weights are trained and saved in float32."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: about a third slower, much less memory."""
 

@@ -1,4 +1,4 @@
-"""A transformer with 8-bit linear layers, for encoding on CPUs: nearly the same vectors in about half the time.
+"""A transformer with 8-bit linear layers, for encoding on CPUs: nearly the same vectors in less time.
 
 Weights have 7 bits and a scale per output; activations have 8 bits, with an offset and a scale per token that are
 computed from the token itself. torch's dynamic quantisation has one scale per batch: a token with large values makes
