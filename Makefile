@@ -40,6 +40,7 @@ bench: $(VENV)/full.installed
 	$(BIN)/python benchmarks/mach_decoding.py
 	$(BIN)/python benchmarks/mach_scale.py
 	$(BIN)/python benchmarks/mach_shards.py
+	$(BIN)/python benchmarks/hybrid_scale.py
 	$(if $(DATA),$(BIN)/python benchmarks/mach.py --data $(DATA)/eurlex57k --repartition)
 	$(if $(DATA),$(BIN)/python benchmarks/mach.py --data $(DATA)/yso-en --buckets 500 2000)
 	$(if $(PEERS),$(BIN)/python benchmarks/metrics_peers.py --peers $(firstword $(PEERS)))
@@ -52,6 +53,8 @@ bench: $(VENV)/full.installed
 	$(if $(DATA),$(BIN)/python benchmarks/linear_tree_end_to_end.py --data $(DATA)/yso-en --peers $(PEERS))
 	$(if $(DATA),$(BIN)/python benchmarks/linear_tree_growth.py --data $(DATA)/yso-en)
 	$(if $(DATA),$(BIN)/python benchmarks/linear_tree_defaults.py --data $(DATA)/eurlex57k $(DATA)/yso-en)
+	$(if $(DATA),$(BIN)/python benchmarks/label_texts.py --data $(DATA)/eurlex57k --limit 15000)
+	$(if $(DATA),$(BIN)/python benchmarks/label_texts.py --data $(DATA)/yso-en --limit 30000)
 	$(if $(DATA),$(BIN)/python benchmarks/trees.py --data $(DATA)/eurlex57k $(DATA)/yso-en --peers $(PEERS))
 	$(if $(DATA),$(BIN)/python benchmarks/learn.py --data $(DATA)/eurlex57k)
 	$(if $(DATA),$(BIN)/python benchmarks/learn.py --data $(DATA)/yso-en --trees 1)

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,7 @@ from peers.measuring import memory
 RESULTS = Path(__file__).parent / "results" / "hybrid_scale"
 METRICS = ("P@1", "P@3", "P@5")
 LIMIT = 16e9
+STEPS = ("draw", "cluster", "solve", "predict")
 
 
 def blocks(folder: Path, part: str):
@@ -40,43 +42,56 @@ def blocks(folder: Path, part: str):
     return Blocks(sparse.csr_array(sparse.load_npz(folder / f"{part}.npz")), np.load(folder / f"{part}.npy"))
 
 
-def train(folder: Path, precision: str, trees: int, threshold: float) -> dict[str, float]:
-    """Train and save; the estimate before each stage, and the peak of the stage beside the data."""
+class StageEnded(Exception):
+    """Clustering is done, and its tree is kept."""
+
+
+def train(folder: Path, given, stage: str) -> dict[str, float]:
+    """One of the stages `cluster` and `solve` of training, the other one is skipped; the latter saves the model.
+
+    Finished work is kept in the folder, so that `solve` begins with the tree, and an interrupted one resumes.
+    """
     import labelwise as lw
+    from labelwise.fit_context import FitContext
     from labelwise.linear import trees as linear_trees
     from labelwise.methods import linear_tree
 
-    stages: list[dict[str, float]] = []
-
-    def end_stage() -> None:
-        if stages:
-            stages[-1]["peak"] = memory("VmHWM")
-            stages[-1]["seconds"] = time.perf_counter() - stages[-1].pop("begin")
-
-    def begin_stage(need, *given, **named) -> None:
-        end_stage()
-        check(need, *given, **named)
-        Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
-        stages.append({"estimate": need.total, "before": memory("VmRSS"), "begin": time.perf_counter()})
-
     features, labels = blocks(folder, "train"), sparse.csr_array(sparse.load_npz(folder / "train_labels.npz"))
-    model = lw.LinearTree(trees=trees, precision=precision, solver={"threshold": threshold})
+    solver = {"threshold": given.threshold, "max_passes": given.passes}
+    model = lw.LinearTree(trees=given.trees, precision=given.precision, solver=solver)
     few = np.arange(2000)
     model.fit(features[few], labels[few])  # compiles
-    check = linear_tree.check_memory
-    linear_tree.check_memory = linear_trees.check_memory = begin_stage
-    begin, cpu = time.perf_counter(), time.process_time()
-    model.fit(features, labels)
-    figures = {"train": time.perf_counter() - begin, "train cpu": time.process_time() - cpu}
-    end_stage()
-    linear_tree.check_memory = linear_trees.check_memory = check
-    for name, stage in zip(("cluster", "solve"), stages, strict=True):
-        figures |= {f"{name} {key}": value for key, value in stage.items()}
-    figures["train peak"] = max(stage["peak"] for stage in stages)
+    figures: dict[str, float] = {}
+    check, began = linear_tree.check_memory, []
+
+    def begin(need, *named, **options) -> None:
+        """In place of the check of memory that begins a stage."""
+        check(need, *named, **options)
+        Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+        figures.update({f"{stage} estimate": need.total, f"{stage} before": memory("VmRSS")})
+        began[:] = time.perf_counter(), time.process_time()
+
+    def end(*_, **__) -> None:
+        figures[f"{stage} seconds"], figures[f"{stage} cpu"] = (
+            time.perf_counter() - began[0], time.process_time() - began[1],
+        )  # fmt: skip
+        figures[f"{stage} peak"] = memory("VmHWM")
+        if stage == "cluster":
+            raise StageEnded
+
+    if stage == "cluster":
+        linear_tree.check_memory, linear_trees.check_memory = begin, end
+        linear_tree.LabelTree.balanced = partial(linear_tree.LabelTree.balanced, max_iterations=given.iterations)
+    else:
+        linear_trees.check_memory = begin
+    try:
+        model.fit(features, labels, context=FitContext(checkpoints=folder / "unfinished"))
+    except StageEnded:
+        return figures
+    end()
     figures["depth"] = model.trees_[0][0].depth
     figures["weights"] = sum(level.n_weights for _, levels in model.trees_ for level in levels)
-    figures["nodes"] = sum(level.n_children for _, levels in model.trees_ for level in levels)
-    model.save(folder / "model")
+    model.save(folder / "model", force=True)
     figures["bytes"] = sum(file.stat().st_size for file in (folder / "model").rglob("*") if file.is_file())
     return figures
 
@@ -132,8 +147,9 @@ def page(runs: list[dict[str, float]], given) -> str:
         "",
         f"{driving.machine()}. Data drawn in the shape of Amazon-670K with a planted structure, vectors in "
         f"{given.vectors}; `linear_tree` with {given.trees} tree{'s' * (given.trees > 1)}, weights in "
-        f"{given.precision}, threshold {given.threshold:g}, otherwise the defaults. Created by "
-        "`python benchmarks/hybrid_scale.py`.",
+        f"{given.precision}, threshold {given.threshold:g}, at most {given.passes} passes of the solver and "
+        f"{given.iterations} iterations per split of labels, otherwise the defaults. Created by `python "
+        "benchmarks/hybrid_scale.py`.",
         "",
         f"| labels | {' | '.join(format(run['labels'], ',') for run in runs)} |",
         f"|---|{'---|' * len(runs)}",
@@ -157,16 +173,23 @@ def _stage(run: dict[str, float], name: str) -> str:
 
 
 def measure(given, labels: int, folder: Path) -> dict[str, float]:
-    """Draw data, train and predict, each in a separate process."""
+    """Draw data, train and predict, each in a separate process; steps that are done already are not repeated."""
+    folder.mkdir(exist_ok=True)
     found: dict = {"labels": labels, "load of machine": f"{driving.busy_cores():.2f} cores busy"}
-    for step in ("draw", "train", "predict"):
-        command = [sys.executable, __file__, "--step", step, "--folder", str(folder), "--labels", str(labels)]
-        command += ["--precision", given.precision, "--trees", str(given.trees), "--vectors", given.vectors]
-        command += ["--documents", str(given.documents), "--threshold", str(given.threshold)]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        found |= json.loads(done.stdout.splitlines()[-1])
+    for step in STEPS:
+        done = folder / f"{step}.json"
+        if not done.exists():
+            command = [sys.executable, __file__, "--step", step, "--folder", str(folder), "--labels", str(labels)]
+            command += ["--precision", given.precision, "--trees", str(given.trees), "--vectors", given.vectors]
+            command += ["--documents", str(given.documents), "--threshold", str(given.threshold)]
+            command += ["--passes", str(given.passes), "--iterations", str(given.iterations)]
+            ended = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+            done.write_text(ended.stdout.splitlines()[-1])
+        found |= json.loads(done.read_text())
         print(step, found, flush=True)
-    return found
+    totals = {"train": "seconds", "train cpu": "cpu"}
+    found |= {name: found[f"cluster {key}"] + found[f"solve {key}"] for name, key in totals.items()}
+    return found | {"train peak": max(found["cluster peak"], found["solve peak"])}
 
 
 def main() -> None:
@@ -179,21 +202,24 @@ def main() -> None:
     options.add_argument("--threshold", type=float, default=0.1, help="weights below this are dropped")
     options.add_argument("--vectors", default="float32", choices=("float32", "float16"))
     options.add_argument("--results", type=Path, default=RESULTS, help="path of the results, without extension")
-    options.add_argument("--step", choices=("draw", "train", "predict"), help=argparse.SUPPRESS)
-    options.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options.add_argument("--passes", type=int, default=100, help="maximum passes of the solver")
+    options.add_argument("--iterations", type=int, default=20, help="maximum iterations per split of labels")
+    options.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
+    options.add_argument("--folder", type=Path, help="keep data and models here, to resume after an interruption")
     given = options.parse_args()
     if given.step is not None:
         steps = {
             "draw": lambda: draw(given.labels[0], given.folder, given.vectors, given.documents),
-            "train": lambda: train(given.folder, given.precision, given.trees, given.threshold),
+            "cluster": lambda: train(given.folder, given, "cluster"),
+            "solve": lambda: train(given.folder, given, "solve"),
             "predict": lambda: predict(given.folder),
         }
         print(json.dumps(steps[given.step]()))
         return
     runs = []
     for labels in given.labels:
-        with tempfile.TemporaryDirectory() as folder:
-            runs.append(measure(given, labels, Path(folder)))
+        with tempfile.TemporaryDirectory() as scratch:
+            runs.append(measure(given, labels, Path(given.folder or scratch) / str(labels)))
         given.results.with_suffix(".json").write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
         given.results.with_suffix(".md").write_text(page(runs, given), encoding="utf-8")
     print(given.results.with_suffix(".md").read_text(encoding="utf-8"))

@@ -133,6 +133,8 @@ def test_what_cannot_be_combined_says_so(models, folders, parts):
         lw.Ensemble(members=[{"method": "popularity"}]).fit()
     with pytest.raises(DataError, match=r"300 of 300 documents .* were in the training data: learn the combination"):
         lw.Ensemble(members=list(models), weights="learn").fit(parts[0])
+    with pytest.raises(DataError, match="were in the training data: learn the combination"):
+        lw.Ensemble(members=[models[0], {"method": "popularity"}], weights="learn").fit(parts[0])
 
 
 def test_weights_are_learned_on_held_out_documents(models, parts, folders):

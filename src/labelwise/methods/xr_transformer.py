@@ -80,6 +80,11 @@ class XRTransformer(EncodedTree):
                     "fine_tuning.keep_tree: the preliminary tree is a single balanced one; set trees to 1, tree to "
                     "balanced, or keep_tree to false"
                 )
+            if self.fine_tuning.keep_tree and self.label_text_weight > 0:
+                raise ValueError(
+                    "label_text_weight is for clustering labels again, which fine_tuning.keep_tree leaves out; set one "
+                    "of them"
+                )
             return self
 
     histories_: list[History]
