@@ -55,11 +55,11 @@ TREE_KIND, TREE_FILE = "preliminary tree", "tree.safetensors"
 
 
 class XRTransformer(EncodedTree):
-    """An encoder fine-tuned through a label tree, and linear trees over TF-IDF and its vectors: the most accurate."""
+    """An encoder fine-tuned through a label tree, and linear trees over TF-IDF and its vectors: for a GPU."""
 
     name = "xr_transformer"
     needs = ("torch", "transformers", "accelerate")
-    good_for = "the best accuracy, on texts of any length and up to millions of labels"
+    good_for = "many documents and a GPU, up to millions of labels"
     speed = "minutes to hours on a GPU; hours on a CPU with a small encoder"
     validates = True
 
