@@ -1,7 +1,9 @@
 """Ensembles as a person uses them: members of different labels and inputs, folders, explanations, learned weights."""
 
+import copy
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -227,6 +229,9 @@ def test_explanations_say_whose_word_counted(ensemble, models, parts):
     words = top_words(ensemble, document, ensemble.predict(document, k=2), 2)
     assert len(words[0]) == 2
     assert all(word in parts[2].texts[0] for row in words[0] for word in row)
+    against = copy.copy(ensemble)
+    against.combination_ = replace(ensemble.combination_, weights=np.array([0.0, -1.0]))
+    assert top_words(against, document, ensemble.predict(document, k=2), 2) == [[[], []]]
 
 
 def test_members_are_trained_and_resumed(parts, tmp_path, caplog):
