@@ -231,6 +231,10 @@ def test_texts_through_the_tfidf_of_a_labelwise_model(tmp_path):
         json.dumps({"n_features": width, "classifier_loss_type": "Hinge"})
     )
     labelwise("import", tmp_path / "source", "-o", tmp_path / "ours", "--tfidf", tmp_path / "texts")
+    assert lw.load(tmp_path / "ours").config.feature_norm is None
+    lw.LinearTree(trees=1, tfidf={"norm": None}).fit(texts, [["a"], ["b"]] * 6).save(tmp_path / "no norm")
+    shown = labelwise("import", tmp_path / "source", "-o", tmp_path / "other", "--tfidf", tmp_path / "no norm", code=2)
+    assert "l2 norm" in shown.err
     row = trained.tfidf_.transform(["the green sun"]).toarray()[0]
     expected = omikuji_scores([tree], row, 10, "Hinge")
     top = lw.load(tmp_path / "ours").predict(["the green sun"], k=1)

@@ -51,6 +51,12 @@ def ensemble(folders):
     return lw.Ensemble(members=[folders / "a", str(folders / "b")]).fit()
 
 
+def test_the_number_of_candidates_may_change_after_fitting(folders, parts, tmp_path):
+    changed = lw.Ensemble(members=[folders / "a", folders / "b"]).fit().set_params(candidates=3)
+    changed.save(tmp_path / "changed")
+    same_predictions(lw.load(tmp_path / "changed").predict(parts[2], k=3), changed.predict(parts[2], k=3))
+
+
 def test_labels_are_matched_by_name(ensemble, models, parts):
     test = parts[2]
     assert ensemble.label_names_ == models[0].label_names_

@@ -72,6 +72,8 @@ def test_feature_norm_scales_documents_when_training_and_when_predicting():
     blocks = model.predict(Blocks(scaled[:, :20].astype(np.float32), scaled[:, 20:].toarray().astype(np.float32)))
     for other in (dense, blocks):
         np.testing.assert_allclose(other.scores, found.scores, rtol=1e-3, atol=1e-4)
+    with pytest.raises(ConfigError, match=r"tfidf\.norm"):
+        model.fit(["a text", "another"], [["a"], ["b"]])
 
 
 def test_mistakes_with_files_are_told_before_anything_is_done(tmp_path, monkeypatch):

@@ -91,6 +91,12 @@ def _parameters(model: ForeignModel, linear: LinearTrees, tfidf: Tfidf | None) -
     parameters["solver"] = {**parameters.get("solver", {}), "threshold": smallest_weight(linear)}
     if tfidf is not None:
         parameters["tfidf"] = tfidf.config
+        norm = parameters.pop("feature_norm", None)  # of TF-IDF, which has its own
+        if norm not in (None, tfidf.config.norm):
+            raise ConfigError(
+                f"the model was trained on rows of {norm} norm, but the TF-IDF has the norm {tfidf.config.norm}; "
+                "import it without a TF-IDF, and give it features"
+            )
     if _is_flat(linear):
         return {key: value for key, value in parameters.items() if key not in ("beam", "tree", "labels_per_tree")}
     trees = [tree for tree, _ in linear.trees]

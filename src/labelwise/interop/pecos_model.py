@@ -27,8 +27,9 @@ from labelwise.strings import Strings
 
 PARAMETERS, RANKER, ENSEMBLE, CONCATENATED = "param.json", "ranker", "xlinear_ensemble", "concat_model"
 ITEMS = "output_items.json"
-OURS = {**{name.replace("_", "-"): name for name in POST_PROCESSORS if name != "none"}, "noop": "none"}
-"""PECOS's post-processors to ours."""
+OWN = [name for name in POST_PROCESSORS if "smooth" in name]
+OURS = {**{name.replace("_", "-"): name for name in POST_PROCESSORS if name not in ("none", *OWN)}, "noop": "none"}
+"""PECOS's post-processors to ours; it does not have those in `OWN`."""
 FEATURES_NOTE = "the vectorizer is not imported: give the model the features that PECOS's vectorizer computes"
 CONCATENATED_NOTE = (
     "this is the ranker of an XR-Transformer: give it the TF-IDF features followed by the encoder's vectors of unit "

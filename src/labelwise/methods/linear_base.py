@@ -200,6 +200,11 @@ class LinearMethod(TextFeatures, Method):
 
         Features are those given, or those of TF-IDF, which is fitted here, with dense ones next to them if wanted.
         """
+        if kind == "texts" and self.config.feature_norm is not None:
+            raise ConfigError(
+                f"feature_norm is for features that the data has, and {data.name} is read as texts; the norm of TF-IDF "
+                "is tfidf.norm"
+            )
         self.vector_scale_ = self.config.vector_scale if kind == "texts" else None
         if kind != "texts":
             self.tfidf_ = None

@@ -19,7 +19,7 @@ from torch import nn
 from labelwise.codes.tree import LabelTree
 from labelwise.data.blocks import Blocks
 from labelwise.encoders.base import Vectors
-from labelwise.encoders.corpus import encode_corpus, encode_some_texts
+from labelwise.encoders.corpus import encode_some_texts
 from labelwise.encoders.vector_cache import cache_folder
 from labelwise.features.vector_scaling import VectorScaling
 from labelwise.finished import find_finished, fingerprint, keep_finished
@@ -215,15 +215,15 @@ class EncoderTreeTraining(TreeTraining):
                 return np.array(arrays["weight"]), np.array(arrays["bias"])
         seed, targets = self.training.seed + depth, data.targets
         vectors = self._vectors.get("train")
-        if vectors is None and depth == 0:  # nothing is encoded before the first level
-            texts, folder_of_encoder = documents.texts, cache_folder(len(documents.inputs))
+        parents = data.parents
+        if vectors is None:  # nothing is encoded before the first level, or an earlier attempt has kept the ranking
+            as_published = depth == 0 and not level.encoder.config.starts_random
+            kept_in = cache_folder(len(documents.inputs)) if as_published else self._vector_folder
             rows, vectors = encode_some_texts(
-                level.encoder, texts, folder=folder_of_encoder, budget=budget, seed=seed, inputs=documents.inputs
+                level.encoder, documents.texts, folder=kept_in, budget=budget, seed=seed, inputs=documents.inputs
             )
-            targets = targets[rows]
-        elif vectors is None:  # an earlier attempt has kept the ranking
-            vectors = encode_corpus(level.encoder, documents.texts, folder=self._vector_folder)
-        head = linear_head(vectors, targets, data.parents, self.recipe.bootstrap_solver, weighted, seed, budget)
+            targets, parents = targets[rows], None if parents is None else parents.of(rows)
+        head = linear_head(vectors, targets, parents, self.recipe.bootstrap_solver, weighted, seed, budget)
         if folder is not None:
             path = folder / f"{self.name}level{depth}-head"
             keep_finished(path, HEAD_KIND, own, HEAD_FILE, dict(zip(("weight", "bias"), head, strict=True)))
