@@ -435,7 +435,7 @@ class TextEncoder(_TextEncoder):
     ) -> None: ...
 
 class XRTransformer(_XRTransformer):
-    """An encoder fine-tuned through a label tree, and linear trees over TF-IDF and its vectors: the most accurate.
+    """An encoder fine-tuned through a label tree, and linear trees over TF-IDF and its vectors: for a GPU.
 
     Parameters
     ----------

@@ -167,6 +167,39 @@ def test_vectors_that_nobody_used_for_a_month_are_removed(encoder, tmp_path):
     np.testing.assert_array_equal(encode_corpus(encoder, TEXTS, folder=tmp_path), before)
 
 
+def test_files_of_others_are_never_removed(tmp_path):
+    named, kept = tmp_path / ("n" * 32), tmp_path / ("a" * 32)
+    for path in (named, kept):
+        path.mkdir()
+        (path / "thesis.txt").write_text("mine")
+        (path / "weights.safetensors").write_text("mine")
+    (kept / f"{'0' * 32}.safetensors").write_text("vectors")
+    for path in (named, kept):
+        os.utime(path, (time.time() - OUTDATED - 60,) * 2)
+    VectorCache(tmp_path, "f" * 64, 4)
+    assert sorted(path.name for path in named.iterdir()) == ["thesis.txt", "weights.safetensors"]
+    assert sorted(path.name for path in kept.iterdir()) == ["thesis.txt", "weights.safetensors"]
+
+
+def test_many_files_need_few_file_descriptors(tmp_path):
+    resource = pytest.importorskip("resource")
+    hashes, vectors = np.arange(60, dtype=np.uint64), np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+    cache = VectorCache(tmp_path, "f" * 64, 4)
+    for row in range(60):
+        cache.keep(hashes[row : row + 1], vectors[row : row + 1])
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = [os.open(tmp_path, os.O_RDONLY) for _ in range(20)]  # descriptors have the lowest free numbers
+    for one in free:
+        os.close(one)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[-1] + 1, hard))
+    try:
+        found = np.empty_like(vectors)
+        assert len(VectorCache(tmp_path, "f" * 64, 4).fill(hashes, found)) == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    np.testing.assert_array_equal(found, vectors)
+
+
 def test_the_variable_names_the_folder_or_switches_it_off(monkeypatch, tmp_path):
     monkeypatch.setenv("LABELWISE_VECTORS", str(tmp_path))
     assert cache_folder() == tmp_path

@@ -101,6 +101,7 @@ LEAF = {"weights": {"Dense": {"v": 1, "dim": [31, 1], "data": [0.5] * 31}}, "lab
         ({"Leaf": LEAF | {"labels": [0, 1]}}, "a number per feature and child"),
         ({"Leaf": LEAF | {"labels": ["a"]}}, "whole numbers"),
         ({"Leaf": LEAF | {"labels": [1 << 40]}}, "labels"),
+        ({"Leaf": LEAF | {"labels": [1 << 27]}}, "1 of 134,217,729 labels"),
         ({"Leaf": LEAF | {"weights": {"Odd": {}}}}, "neither sparse nor dense"),
         ({"Twig": LEAF}, "neither a branch nor a leaf"),
         ({"Branch": {"weights": LEAF["weights"], "children": []}}, "neither a branch nor a leaf"),
@@ -122,6 +123,7 @@ def test_trees_of_omikuji(omikuji, tree, message):
         {"outer_inds": [5, 31]},
         {"inner_inds": [0, 2]},
         {"outer_dim": 30},
+        {"outer_dim": [31, 31]},
         {"data": [0.25]},
     ],
 )

@@ -1,7 +1,9 @@
 """Ensembles as a person uses them: members of different labels and inputs, folders, explanations, learned weights."""
 
+import copy
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -133,6 +135,8 @@ def test_what_cannot_be_combined_says_so(models, folders, parts):
         lw.Ensemble(members=[{"method": "popularity"}]).fit()
     with pytest.raises(DataError, match=r"300 of 300 documents .* were in the training data: learn the combination"):
         lw.Ensemble(members=list(models), weights="learn").fit(parts[0])
+    with pytest.raises(DataError, match="were in the training data: learn the combination"):
+        lw.Ensemble(members=[models[0], {"method": "popularity"}], weights="learn").fit(parts[0])
 
 
 def test_weights_are_learned_on_held_out_documents(models, parts, folders):
@@ -225,6 +229,9 @@ def test_explanations_say_whose_word_counted(ensemble, models, parts):
     words = top_words(ensemble, document, ensemble.predict(document, k=2), 2)
     assert len(words[0]) == 2
     assert all(word in parts[2].texts[0] for row in words[0] for word in row)
+    against = copy.copy(ensemble)
+    against.combination_ = replace(ensemble.combination_, weights=np.array([0.0, -1.0]))
+    assert top_words(against, document, ensemble.predict(document, k=2), 2) == [[[], []]]
 
 
 def test_members_are_trained_and_resumed(parts, tmp_path, caplog):

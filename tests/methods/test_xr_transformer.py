@@ -116,6 +116,16 @@ def _watch(monkeypatch, path, stop_after=None):
     return calls
 
 
+def test_a_ranking_of_another_vector_scale_is_not_used_again(data, tmp_path, monkeypatch):
+    context = FitContext(checkpoints=tmp_path)
+    made().fit(data, context=context)
+    calls = _watch(monkeypatch, "labelwise.training.encoder_tree.matched_nodes")
+    made().fit(data, context=context)
+    assert len(calls) == 0
+    made(vector_scale=0.25).fit(data, context=context)
+    assert len(calls) == 2
+
+
 # --- what is trained ---
 
 
@@ -154,6 +164,8 @@ def test_the_preliminary_tree_may_be_kept(data):
     assert kept.sizes == (2, 8, 30)
     again = made({"level_steps": [1, 1, 1]}, leaf_size=30).fit(data).trees_[0][0]
     assert again.sizes == (30,)
+    with pytest.raises(ConfigError, match="label_text_weight is for clustering"):
+        made({"keep_tree": True}, label_text_weight=0.5)
     with pytest.raises(ConfigError, match="keep_tree"):
         made(fine, trees=2)
 

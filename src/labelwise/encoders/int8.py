@@ -18,6 +18,8 @@ LEVELS = 255
 """Steps of an activation between the smallest and the largest value of its token."""
 MAX_WEIGHT = 64
 """Largest 8-bit weight. Two products of this with 255 fit into 16 bits."""
+SMALLEST = 1e-30
+"""Smallest scale: its inverse times any activation is finite."""
 X86 = ("AVX2", "AVX512")
 
 
@@ -39,7 +41,7 @@ class Int8Linear(nn.Module):
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         weight = linear.weight.detach().float()
-        scales = (weight.abs().amax(1) / MAX_WEIGHT).clamp_min_(torch.finfo(torch.float32).tiny)
+        scales = (weight.abs().amax(1) / MAX_WEIGHT).clamp_min_(SMALLEST)
         rounded = torch.round(weight / scales.unsqueeze(1))
         self.features = linear.out_features
         self.scales = scales
@@ -52,7 +54,7 @@ class Int8Linear(nn.Module):
         """The layer's outputs for inputs [..., features]."""
         rows = inputs.reshape(-1, inputs.shape[-1])
         low = rows.amin(1, keepdim=True)
-        scale = rows.amax(1, keepdim=True).sub_(low).div_(LEVELS).clamp_min_(torch.finfo(torch.float32).tiny)
+        scale = rows.amax(1, keepdim=True).sub_(low).div_(LEVELS).clamp_min_(SMALLEST)
         inverse = scale.reciprocal()
         rounded = torch.addcmul((low * inverse).neg_().add_(0.5), rows, inverse).to(torch.uint8)
         products = torch.ops.onednn.qlinear_pointwise(

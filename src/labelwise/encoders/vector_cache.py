@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
+import re
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -32,6 +32,8 @@ OUTDATED = 30 * 24 * 3600
 HASHES, VECTORS, CHECKSUM = "hashes", "vectors", "checksum"
 TYPES = ["uint64", "float32", "uint8"]
 """Of hashes, vectors and checksum."""
+NAME = re.compile("[0-9a-f]{32}")
+"""Names of the folders of encoders, and of files before their suffix."""
 
 
 def cache_folder(count: int = MIN_TEXTS) -> Path | None:
@@ -64,7 +66,9 @@ class VectorCache:
         _remove_outdated(folder, self.folder)
         with suppress(OSError):
             os.utime(self.folder)
-        self._blocks = [block for path in sorted(self.folder.glob("*.safetensors")) if (block := self._opened(path))]
+        # only hashes are held: every mapped file would keep a file descriptor, and there may be thousands
+        files = (self._opened(path) for path in sorted(self.folder.glob("*.safetensors")))
+        self._known = [(block.path, np.array(block.hashes)) for block in files if block is not None]
 
     def fill(self, hashes: np.ndarray, vectors: np.ndarray) -> np.ndarray:
         """Write the vectors that are known into the rows of their texts; returns the rows that are not known.
@@ -74,12 +78,13 @@ class VectorCache:
         order = np.argsort(hashes)
         ordered = hashes[order]
         missing = np.ones(len(hashes), bool)
-        for block in self._blocks:
-            at = np.minimum(np.searchsorted(ordered, block.hashes), max(len(hashes) - 1, 0))
-            here = np.flatnonzero(ordered[at] == block.hashes) if len(hashes) else at
+        for path, known in self._known:
+            at = np.minimum(np.searchsorted(ordered, known), max(len(hashes) - 1, 0))
+            here = np.flatnonzero(ordered[at] == known) if len(hashes) else at
             rows = order[at[here]]
             new = missing[rows]
-            if new.any() and self._is_whole(block):
+            block = self._opened(path) if new.any() else None
+            if block is not None and np.array_equal(block.hashes, known) and self._is_whole(block):
                 vectors[rows[new]] = block.vectors[here[new]]
                 missing[rows] = False
         return np.flatnonzero(missing)
@@ -129,8 +134,18 @@ class VectorCache:
 
 
 def _remove_outdated(folder: Path, own: Path) -> None:
-    """Remove the vectors of encoders that have not been used for a month."""
+    """Remove the vectors of encoders that have not been used for a month, and nothing else that is in the folder."""
     with suppress(OSError):
         for other in folder.iterdir():
-            if other != own and len(other.name) == 32 and other.stat().st_mtime < time.time() - OUTDATED:
-                shutil.rmtree(other, ignore_errors=True)
+            if other == own or not NAME.fullmatch(other.name) or other.is_symlink():
+                continue
+            if other.stat().st_mtime < time.time() - OUTDATED:
+                _remove_vectors(other)
+
+
+def _remove_vectors(folder: Path) -> None:
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if path.suffix == ".safetensors" and NAME.fullmatch(path.stem):
+                path.unlink()
+        folder.rmdir()  # refused by the system if there is anything else in it

@@ -1,1 +1,1 @@
-"""Imports files of other tools: configs today, saved models later."""
+"""Imports files of other tools: configs and saved models."""

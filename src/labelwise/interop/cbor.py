@@ -1,7 +1,8 @@
 """A reader of CBOR (RFC 8949) for files from untrusted sources: JSON's types only, and arrays of numbers as NumPy's.
 
 Tags, byte strings and items of indefinite length are refused. Lengths are compared with the bytes that are left before
-anything is allocated, and nesting is limited, so that a file cannot take more than eight times its size in memory.
+anything is allocated, and nesting is limited. A number takes at most 16 bytes of memory per byte of the file, an empty
+array or map, which omikuji hardly writes, about 60.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ from labelwise.strings import Strings
 
 MAX_FEATURES = 1 << 26
 """A few arrays of this length are built, whether the file holds so many weights or not."""
-MAX_LABELS = 1 << 28
+MAX_LABELS, MAX_MISSING = 1 << 28, 1 << 22
+"""Labels in all, and labels that are in no leaf of a tree: each takes memory, whether the file holds weights or not."""
 NO_PARENT = -1
 ALWAYS, NEVER = 1e4, -1e8
 """Biases: a node of one child that passes its score on unchanged, and a label that is not in a tree."""
@@ -144,6 +145,8 @@ def check_model(model: ForeignModel, where: str) -> None:
             above = nodes
         if len(tree.labels) != above or not in_range(tree.labels, model.n_labels):
             raise DataError(f"{what}: the labels of its leaves are damaged")
+        if model.n_labels > above + MAX_MISSING:
+            raise DataError(f"{what}: it has {above:,} of {model.n_labels:,} labels; the file is damaged")
         if len(np.unique(tree.labels)) != above:
             raise DataError(f"{what}: a label occurs in more than one leaf, which is not supported")
         if not _kept_nodes(tree)[-1].any():

@@ -127,7 +127,8 @@ class _TreeReader:
         features, children, offsets = (self._integers(given.get(key)) for key in ("outer_inds", "inner_inds", "indptr"))
         values = self._numbers(given.get("data"))
         sound = (
-            (given.get("outer_dim"), given.get("inner_dim")) == shape
+            all(type(given.get(key)) is int for key in ("outer_dim", "inner_dim"))
+            and (given["outer_dim"], given["inner_dim"]) == shape
             and len(offsets) == len(features) + 1
             and len(children) == len(values)
             and are_offsets(offsets, len(children))

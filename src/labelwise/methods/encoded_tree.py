@@ -244,7 +244,7 @@ def _with_vector_as_one_term(path: LabelPath, n_words: int) -> LabelPath:
     if not dense.any():
         return path
     norm = float(np.linalg.norm(path.values[dense]))
-    weight = float(path.values[dense] @ path.weights[dense]) / norm
+    weight = float(path.values[dense] @ path.weights[dense]) / (norm or 1.0)  # the mean has the norm 0
     words = ~dense
     return replace(
         path,

@@ -245,7 +245,7 @@ class Ensemble(Method):
         learns = self.config.combine == "logistic" or self.config.weights == "learn"
         train, held_out = held_out_part(data, valid, learns or self._lacks_calibration(members))
         members = trained_members(members, train, valid, context)
-        self._combine(members, data.label_names, held_out, context, chosen=True)
+        self._combine(members, data.label_names, held_out, context, chosen=valid is not None)
 
     def _lacks_calibration(self, members: Sequence[Method]) -> bool:
         return self.config.combine == "probability_average" and any(one.calibration_ is None for one in members)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labelwise.codes.average import MISSING, side_by_side
+from labelwise.codes.average import MISSING, Candidates, side_by_side
 from labelwise.errors import DataError
 from labelwise.methods.ensemble_members import documents_for
 from labelwise.methods.explanation import Explanation, Term, feature_names, label_ids
@@ -204,8 +204,9 @@ def _contributions(
     features, weighted = np.full(found.shape, -1, np.int64), np.zeros(found.shape)
     moved = np.where(found < 0, -1, found.astype(np.int64) + (number << MEMBER_BITS))
     np.put_along_axis(features, order[..., None], moved, 1)
-    np.put_along_axis(weighted, order[..., None], amounts * abs(float(model.combination_.weights[number])), 1)
-    return features, weighted
+    np.put_along_axis(weighted, order[..., None], amounts, 1)
+    weights = model.combination_.weights_of(Candidates(labels, weighted, features))[..., number]
+    return features, weighted * np.broadcast_to(weights, labels.shape)[..., None]
 
 
 def names_in_members(model: Ensemble, features: np.ndarray) -> list[str]:

@@ -55,11 +55,11 @@ TREE_KIND, TREE_FILE = "preliminary tree", "tree.safetensors"
 
 
 class XRTransformer(EncodedTree):
-    """An encoder fine-tuned through a label tree, and linear trees over TF-IDF and its vectors: the most accurate."""
+    """An encoder fine-tuned through a label tree, and linear trees over TF-IDF and its vectors: for a GPU."""
 
     name = "xr_transformer"
     needs = ("torch", "transformers", "accelerate")
-    good_for = "the best accuracy, on texts of any length and up to millions of labels"
+    good_for = "many documents and a GPU, up to millions of labels"
     speed = "minutes to hours on a GPU; hours on a CPU with a small encoder"
     validates = True
 
@@ -79,6 +79,11 @@ class XRTransformer(EncodedTree):
                 raise ValueError(
                     "fine_tuning.keep_tree: the preliminary tree is a single balanced one; set trees to 1, tree to "
                     "balanced, or keep_tree to false"
+                )
+            if self.fine_tuning.keep_tree and self.label_text_weight > 0:
+                raise ValueError(
+                    "label_text_weight is for clustering labels again, which fine_tuning.keep_tree leaves out; set one "
+                    "of them"
                 )
             return self
 

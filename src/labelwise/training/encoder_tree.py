@@ -116,7 +116,8 @@ class EncoderTreeTraining(TreeTraining):
             return rows_of[name], rankings[name]
 
         ranked = []
-        settings = [min(self.beam, tree.sizes[depth - 1]), self.recipe.matcher]
+        # a matcher depends on more than the level: words, norm of the vectors, precision of the encoder
+        settings = [self.identity, min(self.beam, tree.sizes[depth - 1]), self.recipe.matcher]
         for part in documents:
             if part.name == "valid" and part.name not in rankings and budget.expired():
                 continue  # there will be no time to validate
