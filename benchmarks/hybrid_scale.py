@@ -143,7 +143,7 @@ def page(runs: list[dict[str, float]], given) -> str:
         *((metric, lambda r, metric=metric: f"{100 * r[metric]:.1f}") for metric in METRICS),
     ]
     lines = [
-        "# TF-IDF next to 384-wide vectors, up to 670,091 labels",
+        f"# TF-IDF next to 384-wide vectors, {runs[-1]['labels']:,} labels",
         "",
         f"{driving.machine()}. Data drawn in the shape of Amazon-670K with a planted structure, vectors in "
         f"{given.vectors}; `linear_tree` with {given.trees} tree{'s' * (given.trees > 1)}, weights in "
