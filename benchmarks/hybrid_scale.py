@@ -174,7 +174,7 @@ def _stage(run: dict[str, float], name: str) -> str:
 
 def measure(given, labels: int, folder: Path) -> dict[str, float]:
     """Draw data, train and predict, each in a separate process; steps that are done already are not repeated."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     found: dict = {"labels": labels, "load of machine": f"{driving.busy_cores():.2f} cores busy"}
     for step in STEPS:
         done = folder / f"{step}.json"
