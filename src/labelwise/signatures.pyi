@@ -9,6 +9,7 @@ from labelwise.encoders.word_config import RecurrentConfig
 from labelwise.encoders.word_config import WordsConfig
 from labelwise.features.tfidf_config import TfidfConfig
 from labelwise.heads.config import HeadConfig
+from labelwise.heads.digit_config import DigitHeadConfig
 from labelwise.linear.level_trainer import SolverConfig
 from labelwise.methods.attention_xml import AttentionXML as _AttentionXML
 from labelwise.methods.bigru import BiGRU as _BiGRU
@@ -19,6 +20,7 @@ from labelwise.methods.linear_tree import LinearTree as _LinearTree
 from labelwise.methods.mach import CandidatesConfig
 from labelwise.methods.mach import Mach as _Mach
 from labelwise.methods.mach import MachTraining
+from labelwise.methods.mhe_text import MheText as _MheText
 from labelwise.methods.popularity import Popularity as _Popularity
 from labelwise.methods.text_encoder import TextEncoder as _TextEncoder
 from labelwise.methods.word_networks import WordTraining
@@ -396,6 +398,59 @@ class Mach(_Mach):
         repetitions_folder: str | None = None,
         missing: Literal['train', 'leave'] = 'train',
         tfidf: Mapping[str, Any] | TfidfConfig = ...,
+    ) -> None: ...
+
+class MheText(_MheText):
+    """A fine-tuned text encoder that scores labels in groups: multi-head encoding, for many labels.
+
+    Parameters
+    ----------
+    encoder
+        The pretrained encoder and its tokenization. Keys: model, architecture, vocabulary, max_length, long_texts, windows, pooling, layers, frozen, precision, gradient_checkpointing.
+    num_group
+        Groups of labels, fewer if the last ones would be empty; 0: one output per label, without groups. A good number is some times the square root of the number of labels (`labelwise plan --digits`).
+    groups
+        Groups per document whose labels are scored in training: all true ones, then those ranked highest.
+    beam
+        Groups whose labels are scored in prediction; null: as many as in training.
+    bottleneck
+        Width of the label embeddings.
+    order
+        Which labels form a group: neighbours by index, as published; labels dealt out by frequency; neighbours in a balanced tree of the labels' TF-IDF features, which is better where training is short; or at random.
+    loss
+        Binary cross-entropy of each score, or softmax, for documents with one label.
+    reduction
+        Sum of the binary cross-entropies of a document, or the mean over groups and over labels, as published.
+    dropout
+        Dropout rate of the document's vector.
+    head
+        Any other head; instead of all settings of groups, loss and dropout. Keys: kind, loss, reduction, radices, heads, order, bottleneck, groups, beam, negatives, sampled_groups, sampled_fraction, log_q, bias, dropout, block.
+    training
+        Settings of training. Keys: epochs, steps, batch_size, tokens_per_batch, accumulate, clip, optimiser, schedule, precision, validate_every, metric, early_stopping, restore_best, averaging, time_budget, checkpoint_every, log_every, load_ahead, tensorboard, seed.
+    head_epochs
+        Epochs in which only the head is trained, on the vectors of the pretrained encoder, before both are trained together. null is 10, and 0 if the encoder is frozen or starts from random weights.
+    valid_fraction
+        Fraction of the training documents held out to choose the best weights when the data has no valid part; at most 2,000 documents.
+    monitor
+        Detects collapse during training. Keys: enabled, probe, attention, stop_on, patience.
+    """
+    def __init__(
+        self,
+        *,
+        encoder: Mapping[str, Any] | EncoderConfig = ...,
+        num_group: int = 0,
+        groups: int = 10,
+        beam: int | None = None,
+        bottleneck: int = 400,
+        order: Literal['index', 'frequency', 'clustered', 'random'] = 'index',
+        loss: Literal['bce', 'softmax'] = 'bce',
+        reduction: Literal['sum', 'mean'] = 'sum',
+        dropout: float = 0.5,
+        head: Mapping[str, Any] | DigitHeadConfig | None = ...,
+        training: Mapping[str, Any] | TrainingConfig = ...,
+        head_epochs: int | None = None,
+        valid_fraction: float = 0.05,
+        monitor: Mapping[str, Any] | MonitorConfig = ...,
     ) -> None: ...
 
 class Popularity(_Popularity):
