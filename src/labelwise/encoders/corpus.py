@@ -58,8 +58,8 @@ def encode_corpus(
 
     Equal texts are encoded once. With a folder, texts that this encoder has encoded before are taken from it, and
     finished blocks are kept in it: `vector_cache.cache_folder(len(texts))` for an encoder as it was published, a folder
-    of the run's checkpoints for one that was trained, or what `open_cache` returned. Texts that are found among others than those they were encoded
-    with may differ in the last bits, as in batches of another shape.
+    of the run's checkpoints for one that was trained, or what `open_cache` returned. Texts that are found among others
+    than those they were encoded with may differ in the last bits, as in batches of another shape.
     """
     return encode_some_texts(encoder, texts, folder=folder, what=what)[1]
 

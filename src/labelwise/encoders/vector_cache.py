@@ -3,8 +3,8 @@
 A cache folder has one folder per encoder, named by a fingerprint of everything that decides its vectors, with
 safetensors files of some hundred texts each: the hash of every text and its vector. Files are written atomically, are
 named by the texts in them and never change, so any number of processes can use a cache at the same time without locks.
-A damaged file is ignored, and replaced once its texts are encoded again. The user's cache has a maximum size: files that
-have not been used for the longest time are removed.
+A damaged file is ignored, and replaced once its texts are encoded again. The user's cache has a maximum size: the files
+that were used least recently are removed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ VARIABLE, OFF = "LABELWISE_VECTORS", "off"
 LIMIT_VARIABLE, DEFAULT_LIMIT = "LABELWISE_VECTORS_GB", 20.0
 """The maximum size of the user's cache, in GB."""
 KEPT = 0.9
-"""Fraction of the maximum size to which a cache that exceeds it is reduced, so that it is not searched at every file."""
+"""Fraction of the maximum size to which a cache that exceeds it is reduced, so that not every new file removes one."""
 MIN_TEXTS = 256
 """Fewer texts than this are not worth a look into the cache: reading the weights for the fingerprint takes longer."""
 OUTDATED = 30 * 24 * 3600
