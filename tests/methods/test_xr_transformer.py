@@ -173,7 +173,9 @@ def test_the_preliminary_tree_may_be_kept(data):
 
 def test_tfidf_is_fitted_once_for_fine_tuning_and_ranking(data, monkeypatch):
     fitted, plain = [], Tfidf.fit_transform
-    monkeypatch.setattr(Tfidf, "fit_transform", lambda tfidf, texts: (fitted.append(len(texts)), plain(tfidf, texts))[1])
+    monkeypatch.setattr(
+        Tfidf, "fit_transform", lambda tfidf, texts: (fitted.append(len(texts)), plain(tfidf, texts))[1]
+    )
     one_step = {"level_steps": [1, 1, 1]}
     model = made(one_step).fit(data)
     assert fitted == [90]
