@@ -33,6 +33,7 @@ _MODULES = {
     "read_splits": "labelwise.data.read",
     "set_device": "labelwise.device_setting",
     "set_threads": "labelwise.parallel",
+    "verify": "labelwise.metrics.verification",
     "write": "labelwise.data.write",
     "write_splits": "labelwise.data.write",
 }
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from labelwise.device_setting import set_device as set_device
     from labelwise.methods.base import load as load
     from labelwise.metrics.evaluate import evaluate as evaluate
+    from labelwise.metrics.verification import verify as verify
     from labelwise.parallel import set_threads as set_threads
     from labelwise.signatures import AttentionXML as AttentionXML
     from labelwise.signatures import BiGRU as BiGRU
