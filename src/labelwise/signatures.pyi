@@ -174,6 +174,8 @@ class HybridLinear(_HybridLinear):
         Labels that each of several trees contributes to the average, at least; more if more are predicted.
     post_processor
         How a node's margin becomes a score that is combined with its parent's, or a list with one for each level.
+    ties
+        Order of labels with equal scores: by index in the label space, or by position in the tree, the first of several, as PECOS orders them.
     precision
         Precision of the stored weights.
     memory
@@ -209,6 +211,7 @@ class HybridLinear(_HybridLinear):
         beam: int | tuple[int, ...] = 10,
         labels_per_tree: int = 20,
         post_processor: Union[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'], tuple[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'], ...]] = 'l3_hinge',
+        ties: Literal['label', 'tree'] = 'label',
         precision: Literal['float32', 'float16', 'int8'] = 'float32',
         memory: Union[Literal['check', 'ignore'], float] = 'check',
         time_budget: float | None = None,
@@ -307,6 +310,8 @@ class LinearTree(_LinearTree):
         Labels that each of several trees contributes to the average, at least; more if more are predicted.
     post_processor
         How a node's margin becomes a score that is combined with its parent's, or a list with one for each level.
+    ties
+        Order of labels with equal scores: by index in the label space, or by position in the tree, the first of several, as PECOS orders them.
     precision
         Precision of the stored weights.
     memory
@@ -338,6 +343,7 @@ class LinearTree(_LinearTree):
         beam: int | tuple[int, ...] = 10,
         labels_per_tree: int = 20,
         post_processor: Union[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'], tuple[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'], ...]] = 'l3_hinge',
+        ties: Literal['label', 'tree'] = 'label',
         precision: Literal['float32', 'float16', 'int8'] = 'float32',
         memory: Union[Literal['check', 'ignore'], float] = 'check',
         time_budget: float | None = None,
@@ -532,6 +538,8 @@ class XRTransformer(_XRTransformer):
         Labels that each of several trees contributes to the average, at least; more if more are predicted.
     post_processor
         How a node's margin becomes a score that is combined with its parent's, or a list with one for each level.
+    ties
+        Order of labels with equal scores: by index in the label space, or by position in the tree, the first of several, as PECOS orders them.
     precision
         Precision of the stored weights.
     memory
@@ -569,6 +577,7 @@ class XRTransformer(_XRTransformer):
         beam: int | tuple[int, ...] = 10,
         labels_per_tree: int = 20,
         post_processor: Union[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'], tuple[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'], ...]] = 'l3_hinge',
+        ties: Literal['label', 'tree'] = 'label',
         precision: Literal['float32', 'float16', 'int8'] = 'float32',
         memory: Union[Literal['check', 'ignore'], float] = 'check',
         time_budget: float | None = None,
