@@ -78,8 +78,8 @@ def page(figures: dict[str, Any]) -> str:
     """One table per data set."""
     lines = [
         "# Methods in one table", "",
-        "Made by `benchmarks/methods.py`, whose header explains how: configs of the repository, trained on 2 cores of a",
-        "shared machine. CPU s and peak MB are those of the whole run, MB is the model folder with the encoder inside.",
+        "Made by `benchmarks/methods.py`, whose header explains how: configs of the repository, trained on 2 cores of",
+        "a shared machine. CPU s and peak MB are those of the whole run, MB is the model folder with the encoder inside.",
         "Calibrated on held-out documents, micro-F1 at the calibrated threshold.",
     ]  # fmt: skip
     for title, rows in figures.items():
