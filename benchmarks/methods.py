@@ -79,7 +79,7 @@ def page(figures: dict[str, Any]) -> str:
     lines = [
         "# Methods in one table", "",
         "Made by `benchmarks/methods.py`, whose header explains how: configs of the repository, trained on 2 cores of",
-        "a shared machine. CPU s and peak MB are those of the whole run, MB is the model folder with the encoder inside.",
+        "a shared machine. CPU s and peak MB are those of the whole run, MB is the model folder with the encoder.",
         "Calibrated on held-out documents, micro-F1 at the calibrated threshold.",
     ]  # fmt: skip
     for title, rows in figures.items():
