@@ -146,7 +146,9 @@ class _Machine:
     def push_container(self, value: Any) -> None:
         self.containers += 1
         if self.containers > self.most_objects:
-            raise self.refuse("the pickle has hardly anything but containers, which need much more memory than the file")
+            raise self.refuse(
+                "the pickle has hardly anything but containers, which need much more memory than the file"
+            )
         self.push(value)
 
     def to_mark(self) -> list[Any]:
