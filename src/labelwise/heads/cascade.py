@@ -35,7 +35,7 @@ USUAL_BOTTLENECK = 256
 WEIGHTS_AT_ONCE = 1 << 25
 """Weights of embeddings that a beam search copies at a time: 128 MB."""
 LEAST = 1e-12
-"""Priors are at least this far from 0 and 1, so that initial biases are finite."""
+"""Priors are at least this, so that initial biases are finite."""
 USUAL_GROUPS = {"softmax": 1, "bce": 10}
 """Nodes per document and level in training, when the config has no number of them."""
 
