@@ -20,7 +20,8 @@ _MODULES = {
     "LinearFlat": "labelwise.methods.linear_flat",
     "LinearTree": "labelwise.methods.linear_tree",
     "Mach": "labelwise.methods.mach",
-    "MHEImage": "labelwise.methods.mhe_image",
+    "MheImage": "labelwise.methods.mhe_image",
+    "MheText": "labelwise.methods.mhe_text",
     "Popularity": "labelwise.methods.popularity",
     "Strings": "labelwise.strings",
     "TextEncoder": "labelwise.methods.text_encoder",
@@ -62,7 +63,8 @@ if TYPE_CHECKING:
     from labelwise.signatures import LinearFlat as LinearFlat
     from labelwise.signatures import LinearTree as LinearTree
     from labelwise.signatures import Mach as Mach
-    from labelwise.signatures import MHEImage as MHEImage
+    from labelwise.signatures import MheImage as MheImage
+    from labelwise.signatures import MheText as MheText
     from labelwise.signatures import Popularity as Popularity
     from labelwise.signatures import TextEncoder as TextEncoder
     from labelwise.signatures import XRTransformer as XRTransformer

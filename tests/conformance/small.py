@@ -8,7 +8,7 @@ from labelwise.heads.digit_config import DigitHeadConfig
 from labelwise.methods.mach import MachTraining
 from labelwise.methods.word_networks import WordTraining
 from labelwise.networks.fine_tuning_settings import FineTuningConfig
-from labelwise.networks.settings import OptimiserConfig, ScheduleConfig, TrainingConfig
+from labelwise.networks.settings import AveragingConfig, OptimiserConfig, ScheduleConfig, TrainingConfig
 
 WORDS, RECURRENT = WordsConfig(width=16), RecurrentConfig(width=32, dropout=0.2)
 SMALL: dict[str, dict] = {
@@ -44,7 +44,26 @@ SMALL: dict[str, dict] = {
         "backbone": BackboneConfig(name="tiny", channels=8, pool="flatten"),
         "head": DigitHeadConfig(loss="bce"),
         "training": TrainingConfig(
-            epochs=12, batch_size=32, optimiser=OptimiserConfig(name="adam", rate=0.003), schedule=ScheduleConfig(warmup=0.1)
+            epochs=6,
+            batch_size=32,
+            optimiser=OptimiserConfig(name="adam", rate=0.005),
+            schedule=ScheduleConfig(warmup=0.1),
+        ),
+    },
+    "mhe_text": {
+        "encoder": EncoderConfig(model="tiny", max_length=32, pooling="mean", layers=2),
+        "num_group": 4,
+        "groups": 2,
+        "beam": 3,
+        "bottleneck": 24,
+        "dropout": 0.1,
+        "training": TrainingConfig(
+            epochs=5,
+            batch_size=16,
+            optimiser=OptimiserConfig(rate=0.01, head_factor=2),
+            schedule=ScheduleConfig(warmup=0.1),
+            averaging=AveragingConfig(kind="swa", start=0.5, every=10),
+            metric="P@5",
         ),
     },
     "text_encoder": {

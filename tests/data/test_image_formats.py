@@ -60,7 +60,10 @@ def cifar_files(kind):
             files = {"train.bin": records(train, labels), "test.bin": records(test, test_labels)}
             files["fine_label_names.txt"] = "\n".join(NAMES).encode()
         else:
-            files = {"data_batch_1.bin": records(train[:4], labels[:4]), "data_batch_2.bin": records(train[4:], labels[4:])}
+            files = {
+                "data_batch_1.bin": records(train[:4], labels[:4]),
+                "data_batch_2.bin": records(train[4:], labels[4:]),
+            }
             files |= {"test_batch.bin": records(test, test_labels), "batches.meta.txt": "\n".join(NAMES).encode()}
     return files, (train, labels), (test, test_labels)
 

@@ -17,7 +17,6 @@ from labelwise.encoders.arrays import as_array, as_tensor
 from labelwise.errors import ModelFormatError
 from labelwise.store import get_tensor
 
-
 COUNTER = "num_batches_tracked"
 """A buffer of batch normalisation that neither training nor prediction reads."""
 

@@ -1,7 +1,7 @@
 """Image networks of the package transformers (ResNet, ViT, ConvNeXt ...) as backbones of `ImageEncoder`.
 
-Their settings are saved with the weights, so that a model folder needs no other files. Files may come from strangers: only
-families of plain image networks are built, counts are bounded, and no code of a model is run.
+Their settings are saved with the weights, so that a model folder needs no other files. Files may come from strangers:
+only families of plain image networks are built, counts are bounded, and no code of a model is run.
 """
 
 from __future__ import annotations
@@ -50,10 +50,8 @@ class ImageModel(nn.Module):
         """Vectors [documents, width]."""
         hidden = self.model(pixel_values=images).last_hidden_state
         if hidden.ndim == 4:
-            vectors = hidden.mean((2, 3))
-        else:
-            vectors = hidden[:, 0] if self.has_class_token else hidden.mean(1)
-        return self.dropout(vectors)
+            return self.dropout(hidden.mean((2, 3)))
+        return self.dropout(hidden[:, 0] if self.has_class_token else hidden.mean(1))
 
 
 def new_image_model(config: BackboneConfig, channels: int, size: int) -> ImageModel:

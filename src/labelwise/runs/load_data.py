@@ -19,7 +19,17 @@ from labelwise.data.dataset import HASH, Dataset, EmptyPartError
 from labelwise.data.highlights import doubt_about_labels
 from labelwise.data.options import ReadOptions
 from labelwise.data.out_of_core import split_mapped, take_mapped
-from labelwise.data.read import AUTO, FORMATS, detect, expand_paths, find_parts, format_named, has_parts, read, read_splits
+from labelwise.data.read import (
+    AUTO,
+    FORMATS,
+    detect,
+    expand_paths,
+    find_parts,
+    format_named,
+    has_parts,
+    read,
+    read_splits,
+)
 from labelwise.data.splits import ALIASES
 from labelwise.errors import ConfigError, DataError
 from labelwise.runs.config import DataSection

@@ -1,7 +1,7 @@
 """`cifar`: the files of CIFAR-10 and CIFAR-100, binary or Python's, in a folder or in their tar archive. Only read.
 
-Images become arrays [documents, 32, 32, 3]. Of CIFAR-100 the fine labels are read. Python's files are pickles, which are
-interpreted without running anything (`restricted_pickle`).
+Images become arrays [documents, 32, 32, 3]. Of CIFAR-100 the fine labels are read. Python's files are pickles, which
+are interpreted without running anything (`restricted_pickle`).
 """
 
 from __future__ import annotations
@@ -174,8 +174,8 @@ def _binary(where: str, content: bytes) -> tuple[np.ndarray, np.ndarray]:
     size = next((size for size in sizes if len(content) % size == 0), None)
     if size is None or not content:
         raise DataError(
-            f"{len(content):,} bytes are no whole number of records of {PIXELS + 1:,} or {PIXELS + 2:,} bytes; the file "
-            "is truncated or not of CIFAR",
+            f"{len(content):,} bytes are no whole number of records of {PIXELS + 1:,} or {PIXELS + 2:,} bytes; the "
+            "file is truncated or not of CIFAR",
             where,
         )
     records = np.frombuffer(content, np.uint8).reshape(-1, size)
