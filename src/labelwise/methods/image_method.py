@@ -67,6 +67,7 @@ class ImageMethod(Method):
     validates = True
     encodes = True
     shows_pixels = True
+    trains_on_ranks = True
 
     config: Any
     network_: EncoderHead
