@@ -17,6 +17,7 @@ from typing import Self
 
 import numpy as np
 import torch
+from scipy.special import logit
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -24,17 +25,17 @@ from labelwise.codes.digits import DigitCode
 from labelwise.heads.base import INITIAL_STD, LabelHead, Targets
 from labelwise.heads.blocked_softmax import Mass, blocked_softmax
 from labelwise.heads.candidates import CandidateHead
-from labelwise.heads.config import LossConfig
 from labelwise.heads.digit_config import DigitHeadConfig
 from labelwise.heads.flat import FlatHead, exact_topk
-from labelwise.heads.losses import best_constants, label_priors, make_loss
+from labelwise.heads.losses import label_priors
 from labelwise.topk import NO_LABEL
 
 USUAL_BOTTLENECK = 256
 """Width of embeddings when the config has none."""
 WEIGHTS_AT_ONCE = 1 << 25
 """Weights of embeddings that a beam search copies at a time: 128 MB."""
-BINARY = make_loss(LossConfig())
+LEAST = 1e-12
+"""Priors are at least this far from 0 and 1, so that initial biases are finite."""
 USUAL_GROUPS = {"softmax": 1, "bce": 10}
 """Nodes per document and level in training, when the config has no number of them."""
 
@@ -94,7 +95,9 @@ class CascadeHead(LabelHead):
             if self.config.bias == "prior":
                 above = nodes[digit - 1].repeat(self.code.radices[digit])[: len(nodes[digit])]
                 priors = self._by_label(nodes[digit] / above, digit)
-                constants = np.log(priors) if self.config.loss == "softmax" else best_constants(BINARY, priors)
+                constants = (
+                    np.log(priors) if self.config.loss == "softmax" else logit(np.clip(priors, LEAST, 1 - LEAST))
+                )
                 level.bias.copy_(torch.from_numpy(constants))
         return self
 

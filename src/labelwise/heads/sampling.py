@@ -98,7 +98,7 @@ class SamplingHead(LabelHead):
 
     def labels_of(self, groups: Tensor) -> tuple[Tensor, Tensor]:
         """The labels of groups, ascending, and for each the index of its group."""
-        size = self.code.places[0]
+        size = min(self.code.places[0], self.n_labels)  # larger only if there is one group
         codes = (groups[:, None] * size + torch.arange(size, device=groups.device)).ravel()
         columns = torch.arange(len(groups), device=groups.device).repeat_interleave(size)
         inside = codes < self.n_labels
