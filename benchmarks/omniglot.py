@@ -47,7 +47,12 @@ def heads(classes: int) -> dict[str, dict]:
         "one_hot": {"kind": "one_hot"},
         "product": {"kind": "product", **digits},
         "cascade": {"kind": "cascade", **digits, "groups": 4},
-        "sampling": {"kind": "sampling", **digits, "sampled_groups": 10 if classes == ALL else 2},
+        "sampling": {
+            "kind": "sampling",
+            **digits,
+            "negatives": "document",
+            "sampled_groups": 10 if classes == ALL else 2,
+        },
     }
 
 
@@ -141,7 +146,7 @@ def page(results: dict[str, list[dict]], options: argparse.Namespace) -> str:
         f"{options.classes:,} characters, {results['one_hot'][0]['documents']:,} training images of {SIZE} x {SIZE} "
         f"pixels, 3 test images per character; ResNet-10 with 16 channels, batches of {options.batch}, SGD 0.1 with "
         f"momentum 0.9, cosine; {options.epochs} epochs, seeds {options.seeds}. Digits 40 x 41; sampling: 10 of 40 "
-        f"groups per step; cascade: 4 groups per image. {platform.processor() or 'x86-64'}, "
+        f"groups per image; cascade: 4 groups per image. {platform.processor() or 'x86-64'}, "
         f"{len(os.sched_getaffinity(0))} cores, {datetime.date.today()}. Made by `benchmarks/omniglot.py`.",
         "",
         "| head | top-1 | top-5 | parameters of the head | of all | ms per step (CPU) | wall s | memory, MB | "
