@@ -46,6 +46,7 @@ HOLDS: dict[str, frozenset[str]] = {
     "cifar": frozenset({"arrays", "label_names"}),
     "idx": frozenset({"arrays"}),
     "image_folder": frozenset({"paths", "label_names"}),
+    "recordio": frozenset({"paths", "ids", "label_names"}),
 }
 """What each format can store, besides the labels themselves."""
 CAN_BE_EMPTY = ("native", "csv", "pecos", "xc")
