@@ -20,6 +20,7 @@ _MODULES = {
     "LinearFlat": "labelwise.methods.linear_flat",
     "LinearTree": "labelwise.methods.linear_tree",
     "Mach": "labelwise.methods.mach",
+    "MheImage": "labelwise.methods.mhe_image",
     "MheText": "labelwise.methods.mhe_text",
     "Popularity": "labelwise.methods.popularity",
     "Strings": "labelwise.strings",
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from labelwise.signatures import LinearFlat as LinearFlat
     from labelwise.signatures import LinearTree as LinearTree
     from labelwise.signatures import Mach as Mach
+    from labelwise.signatures import MheImage as MheImage
     from labelwise.signatures import MheText as MheText
     from labelwise.signatures import Popularity as Popularity
     from labelwise.signatures import TextEncoder as TextEncoder

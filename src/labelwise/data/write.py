@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 PARTS = ("texts", "features", "paths", "arrays", "ids", "relevances", "label_names", "label_texts")
 HOLDS: dict[str, frozenset[str]] = {
-    "native": frozenset({"texts", "features", "paths", "ids", "relevances", "label_names"}),
+    "native": frozenset({"texts", "features", "paths", "arrays", "ids", "relevances", "label_names"}),
     "jsonl": frozenset({"texts", "features", "paths", "ids", "relevances", "label_names"}),
     "csv": frozenset({"texts", "paths", "ids", "label_names"}),
     "tsv": frozenset({"texts", "ids", "label_names"}),
@@ -43,6 +43,9 @@ HOLDS: dict[str, frozenset[str]] = {
     "xc": frozenset({"features"}),
     "tfrecord": frozenset({"features", "relevances"}),
     "vowpal": frozenset({"features", "label_names"}),
+    "cifar": frozenset({"arrays", "label_names"}),
+    "idx": frozenset({"arrays"}),
+    "image_folder": frozenset({"paths", "label_names"}),
     "recordio": frozenset({"paths", "ids", "label_names"}),
 }
 """What each format can store, besides the labels themselves."""
@@ -208,7 +211,7 @@ def _refuse_loss(dataset: Dataset, format_name: str, hint: str = "") -> None:
         lost.append("relevances")
     if "label_names" not in holds and dataset.label_names != Strings.numbers(dataset.n_labels):
         lost.append("label_names")
-    held = [part for part in ("texts", "features", "paths") if part in holds]
+    held = [part for part in ("texts", "features", "paths", "arrays") if part in holds]
     if len(dataset) and all(getattr(dataset, part) is None for part in held):
         raise DataError(f"{dataset.name} has no {' or '.join(held)}, which the format {format_name} requires{hint}")
     if lost:

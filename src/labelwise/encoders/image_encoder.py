@@ -17,6 +17,9 @@ from labelwise.encoders.arrays import as_array, as_tensor
 from labelwise.errors import ModelFormatError
 from labelwise.store import get_tensor
 
+COUNTER = "num_batches_tracked"
+"""A buffer of batch normalisation that neither training nor prediction reads."""
+
 
 class ImageEncoder(nn.Module):
     """uint8 images [documents, channels, height, width] to vectors.
@@ -24,7 +27,7 @@ class ImageEncoder(nn.Module):
     Parameters
     ----------
     backbone
-        From normalised images to vectors; has the attribute `width`.
+        From normalised images to vectors; has the attribute `width`, and `channels_last` if that layout is faster.
     mean, std
         Per channel, for pixels from 0 to 1.
     """
@@ -50,7 +53,8 @@ class ImageEncoder(nn.Module):
 
     def normalised(self, pixels: Tensor) -> Tensor:
         """Floats of mean 0 and standard deviation 1, channel by channel of each pixel, as convolutions read them."""
-        images = pixels.to(memory_format=torch.channels_last).float()
+        last = getattr(self.backbone, "channels_last", False)
+        images = pixels.to(memory_format=torch.channels_last if last else torch.contiguous_format).float()
         mean, std = self.mean[:, None, None], self.std[:, None, None]
         return (images - 255 * mean) / (255 * std)
 
@@ -61,13 +65,19 @@ class ImageEncoder(nn.Module):
     # --- files ---
 
     def state(self) -> dict[str, np.ndarray]:
-        """All weights, and running means and variances."""
-        return {name: np.ascontiguousarray(as_array(value)) for name, value in self.state_dict().items()}
+        """All weights, running means and variances, and the settings of a network that has its own."""
+        weights = {name: value for name, value in self.state_dict().items() if not name.endswith(COUNTER)}
+        state = {name: np.ascontiguousarray(as_array(value)) for name, value in weights.items()}
+        settings = getattr(self.backbone, "settings", None)
+        return state if settings is None else {**state, "settings": settings}
 
     def restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> Self:
         """Restore what `state` returned, without copying; the encoder may have been built on the meta device."""
         restored = {}
         for name, expected in self.state_dict().items():
+            if name.endswith(COUNTER):
+                restored[name] = torch.zeros((), dtype=expected.dtype)
+                continue
             array = get_tensor(tensors, name, path)
             wanted = np.dtype(str(expected.dtype).removeprefix("torch."))
             if array.shape != tuple(expected.shape) or array.dtype != wanted:
