@@ -1,0 +1,96 @@
+"""IResNet: the residual network of face recognition (Han et al. 2017, Deng et al. 2019), from faces to vectors.
+
+Against a ResNet: no max-pooling and a first layer of stride 1, so that a face of 112 pixels keeps 7 x 7 positions at the
+end; blocks BN-conv-BN-PReLU-conv-BN; and all positions enter one linear layer, since faces are aligned and a position
+means a part of the face. The last normalisation has no scale of its own (it stays 1): heads with margins normalise
+vectors anyway. The linear layer is as wide as the image size makes it, so one network reads one size: images are
+resized to it.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from labelwise.encoders.face_config import BLOCKS, FaceNetworkConfig
+from labelwise.encoders.mobile_face import MobileFaceNet, after_halvings, norm_without_scale
+
+STAGE_CHANNELS = (64, 64, 128, 256, 512)
+"""Channels of the first layer and of the four stages."""
+EPS = 1e-5
+
+
+class IResNet(nn.Module):
+    """An IResNet for images of one size.
+
+    Parameters
+    ----------
+    config
+        Depth, width and dimension of the vectors.
+    channels, size
+        Channels, and width and height, of the images.
+    """
+
+    def __init__(self, config: FaceNetworkConfig, channels: int, size: int) -> None:
+        super().__init__()
+        self.width = config.dimension
+        widths = [config.channels(published) for published in STAGE_CHANNELS]
+        self.first = nn.Sequential(
+            nn.Conv2d(channels, widths[0], 3, padding=1, bias=False),
+            nn.BatchNorm2d(widths[0], EPS),
+            nn.PReLU(widths[0]),
+        )
+        stages = []
+        for count, (before, after) in zip(BLOCKS[config.network], pairwise(widths), strict=True):
+            others = (_Block(after, after, 1) for _ in range(count - 1))
+            stages.append(nn.Sequential(_Block(before, after, 2), *others))
+        self.stages = nn.Sequential(*stages)
+        side = after_halvings(size, 4)
+        self.norm = nn.BatchNorm2d(widths[-1], EPS)
+        self.dropout = nn.Dropout(config.dropout)
+        self.linear = nn.Linear(widths[-1] * side**2, config.dimension)
+        self.vector_norm = norm_without_scale(config.dimension)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Vectors of normalised images [documents, channels, size, size]."""
+        maps = self.dropout(self.norm(self.stages(self.first(images))))
+        with torch.autocast(images.device.type, enabled=False):  # a sum over 25,088 numbers
+            return self.vector_norm(self.linear(maps.float().flatten(1)))
+
+
+class _Block(nn.Module):
+    """BN-conv-BN-PReLU-conv-BN next to a shortcut; the second convolution has the stride."""
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.BatchNorm2d(before, EPS),
+            nn.Conv2d(before, after, 3, padding=1, bias=False),
+            nn.BatchNorm2d(after, EPS),
+            nn.PReLU(after),
+            nn.Conv2d(after, after, 3, stride, padding=1, bias=False),
+            nn.BatchNorm2d(after, EPS),
+        )
+        self.shortcut = (
+            nn.Identity()
+            if stride == 1
+            else nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after, EPS))
+        )
+
+    def forward(self, maps: Tensor) -> Tensor:
+        return self.layers(maps) + self.shortcut(maps)
+
+
+def make_face_network(config: FaceNetworkConfig, channels: int, size: int, seed: int = 0) -> IResNet | MobileFaceNet:
+    """A network with initial weights; any state of torch's random numbers is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = (
+            MobileFaceNet(config, channels, size) if config.network == "mobile" else IResNet(config, channels, size)
+        )
+        for part in network.modules():
+            if isinstance(part, nn.Conv2d) and part.weight.device.type != "meta":
+                nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
+    return network
