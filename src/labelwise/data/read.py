@@ -34,6 +34,7 @@ FORMATS: dict[str, str] = {
     "lines": "labelwise.data.formats.line_files",
     "fulltext": "labelwise.data.formats.fulltext",
     "tfrecord": "labelwise.data.formats.tfrecord",
+    "recordio": "labelwise.data.formats.recordio",
     "jsonl": "labelwise.data.formats.jsonl",
     "fasttext": "labelwise.data.formats.fasttext",
     "xc": "labelwise.data.formats.xc",

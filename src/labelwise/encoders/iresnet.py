@@ -1,10 +1,10 @@
 """IResNet: the residual network of face recognition (Han et al. 2017, Deng et al. 2019), from faces to vectors.
 
-Against a ResNet: no max-pooling and a first layer of stride 1, so that a face of 112 pixels keeps 7 x 7 positions at the
-end; blocks BN-conv-BN-PReLU-conv-BN; and all positions enter one linear layer, since faces are aligned and a position
-means a part of the face. The last normalisation has no scale of its own (it stays 1): heads with margins normalise
-vectors anyway. The linear layer is as wide as the image size makes it, so one network reads one size: images are
-resized to it.
+Against a ResNet: no max-pooling and a first layer of stride 1, so that a face of 112 pixels keeps 7 x 7 positions to
+the end; blocks BN-conv-BN-PReLU-conv-BN; and all positions enter one linear layer, since faces are aligned and a
+position means a part of the face. The last normalisation has no scale of its own (it stays 1): heads with margins
+normalise vectors anyway. The linear layer is as wide as the image size makes it, so one network reads one size: images
+are resized to it.
 """
 
 from __future__ import annotations

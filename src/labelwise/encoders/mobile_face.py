@@ -1,7 +1,7 @@
 """MobileFaceNet (Chen et al. 2018): a network of a million parameters for faces.
 
-Inverted residual blocks with depthwise convolutions; at the end one depthwise convolution over the whole map weighs each
-position of a face on its own, where other networks average over positions.
+Inverted residual blocks with depthwise convolutions; at the end one depthwise convolution over the whole map weighs
+each position of a face on its own, where other networks average over positions.
 """
 
 from __future__ import annotations
