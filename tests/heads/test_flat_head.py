@@ -6,8 +6,9 @@ import torch
 from scipy import sparse
 from torch.nn import functional
 
+from labelwise.heads.base import Targets
 from labelwise.heads.config import HeadConfig, LossConfig
-from labelwise.heads.flat import FlatHead, Targets, exact_topk
+from labelwise.heads.flat import FlatHead, exact_topk
 
 DOCUMENTS, WIDTH, LABELS = 9, 6, 29
 
@@ -161,3 +162,38 @@ def test_a_head_that_has_diverged_leaves_its_places_empty(labels):
     assert (ids[1] == -1).all()
     assert torch.isneginf(scores[1]).all()
     assert (ids[[0, 2]] >= 0).all()
+
+
+@pytest.mark.parametrize("block", [4, 29])
+@pytest.mark.parametrize("kept", [0, 1 << 24])
+def test_softmax_and_its_gradients_are_those_of_torch(labels, block, kept, monkeypatch):
+    monkeypatch.setattr("labelwise.heads.blocked_softmax.KEPT_SCORES", kept)
+    head = make_head(labels, loss=LossConfig(name="softmax"), block=block)
+    vectors = torch.randn(DOCUMENTS, WIDTH, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    loss = head.loss(vectors, Targets.of_rows(labels, np.arange(DOCUMENTS)))
+    (2.5 * loss).backward()
+    mine = [vectors.grad, head.weight.grad, head.bias.grad]
+
+    plain = [part.detach().clone().requires_grad_() for part in (vectors, head.weight, head.bias)]
+    dense = torch.tensor(labels.toarray())
+    shared = dense / dense.sum(1, keepdim=True).clamp_min(1)
+    expected = -(shared * functional.log_softmax(plain[0] @ plain[1].T + plain[2], 1)).sum(1).mean()
+    (2.5 * expected).backward()
+    torch.testing.assert_close(loss, expected)
+    for found, part in zip(mine, plain, strict=True):
+        torch.testing.assert_close(found, part.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_softmax_scores_are_log_probabilities(labels):
+    head = make_head(labels, loss=LossConfig(name="softmax"), block=4)
+    vectors = torch.randn(DOCUMENTS, WIDTH)
+    ids, scores = head.best(vectors, 5)
+    expected = functional.log_softmax(vectors @ head.weight.T + head.bias, 1).topk(5)
+    torch.testing.assert_close(scores, expected.values)
+    torch.testing.assert_close(ids, expected.indices)
+    torch.testing.assert_close(head.probabilities(scores), expected.values.exp())
+    with torch.no_grad():
+        head.weight.zero_()
+    floor = head.constant_loss(labels, np.arange(DOCUMENTS))
+    constant = float(head.loss(vectors, Targets.of_rows(labels, np.arange(DOCUMENTS))).detach())
+    assert floor == pytest.approx(constant, rel=1e-5)  # the initial biases are the best constants

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from labelwise.encoders.row_gradients import add_row_gradient
+from labelwise.heads.base import INITIAL_STD
 from labelwise.heads.config import LossConfig
-from labelwise.heads.flat import INITIAL_STD, exact_topk
+from labelwise.heads.flat import exact_topk
 from labelwise.heads.losses import ScoreLoss, make_loss
 
 SCORES_AT_ONCE = 1 << 22

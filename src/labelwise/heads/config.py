@@ -12,9 +12,10 @@ from labelwise.config import Config
 class LossConfig(Config):
     """The loss of one score per label."""
 
-    name: Literal["bce", "hinge", "squared_hinge", "focal", "asymmetric"] = "bce"
-    """Binary cross-entropy, hinge, squared hinge, focal loss (Lin et al. 2017) or asymmetric loss (Ridnik et al.
-    2021)."""
+    name: Literal["bce", "hinge", "squared_hinge", "focal", "asymmetric", "softmax"] = "bce"
+    """Binary cross-entropy, hinge, squared hinge, focal loss (Lin et al. 2017), asymmetric loss (Ridnik et al. 2021),
+    or cross-entropy of the softmax over all labels, for documents with one label each; several divide the target
+    equally."""
     reduction: Literal["sum", "mean"] = "sum"
     """Sum or mean over labels; always the mean over documents. With the mean, gradients shrink with the number of
     labels, until an optimiser's eps or L2 term dominates them."""
@@ -38,6 +39,8 @@ class LossConfig(Config):
         for field, name in owners.items():
             if name != self.name and getattr(self, field) != type(self).model_fields[field].default:
                 raise ValueError(f"{field} is a setting of the {name} loss, this is {self.name}")
+        if self.name == "softmax" and self.reduction == "mean":
+            raise ValueError("reduction: the softmax loss has no term per label to take the mean of; leave it at sum")
         return self
 
 

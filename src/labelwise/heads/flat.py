@@ -8,66 +8,48 @@ block are merged with the best k so far.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from labelwise.heads.base import INITIAL_STD, LabelHead, Targets
+from labelwise.heads.blocked_softmax import Mass, blocked_softmax
 from labelwise.heads.config import HeadConfig
-from labelwise.heads.losses import ScoreLoss, best_constants, label_priors, make_loss
+from labelwise.heads.losses import ScoreLoss, best_constants, constant_loss, label_priors, make_loss
 from labelwise.topk import NO_LABEL
 
-INITIAL_STD = 0.02
-"""Standard deviation of the initial weights."""
 SCORES_AT_ONCE = 1 << 20
 """Scores computed at a time in prediction: few enough for a processor's cache."""
 
 
-@dataclass(frozen=True)
-class Targets:
-    """The labels of a batch of documents as pairs, sorted by label."""
-
-    documents: Tensor
-    labels: Tensor
-    weights: Tensor | None = None
-    """Weight of each pair in the loss; None: 1."""
-
-    @classmethod
-    def of_rows(cls, labels: Any, rows: np.ndarray) -> Targets:
-        """The labels of some rows of a CSR matrix."""
-        picked = labels[rows]
-        documents = np.repeat(np.arange(len(rows)), np.diff(picked.indptr))
-        order = np.argsort(picked.indices, kind="stable")
-        return cls(torch.from_numpy(documents[order]), torch.from_numpy(picked.indices[order].astype(np.int64)))
-
-    def to(self, device: torch.device) -> Targets:
-        """Copy to a device."""
-        weights = None if self.weights is None else self.weights.to(device)
-        return Targets(self.documents.to(device), self.labels.to(device), weights)
-
-
-class FlatHead(nn.Module):
+class FlatHead(LabelHead):
     """Scores of all labels from a document's vector, in blocks of labels."""
 
     def __init__(self, width: int, n_labels: int, config: HeadConfig) -> None:
         super().__init__()
         self.config = config
-        self.loss_function = make_loss(config.loss)
+        self.loss_function: ScoreLoss | None = None if config.loss.name == "softmax" else make_loss(config.loss)
         self.dropout = nn.Dropout(config.dropout)
         self.weight = nn.Parameter(torch.empty(n_labels, width))
         self.bias = nn.Parameter(torch.zeros(n_labels))
 
     @torch.no_grad()
-    def initialise(self, counts: np.ndarray, n_documents: int, seed: int) -> FlatHead:
+    def initialise(self, counts: np.ndarray, n_documents: int, seed: int) -> Self:
         """Draw the initial weights, and set biases from the label frequencies."""
         self.weight.normal_(0, INITIAL_STD, generator=torch.Generator().manual_seed(seed))
         if self.config.bias == "prior":
-            constants = best_constants(self.loss_function, label_priors(counts, n_documents))
-            self.bias.copy_(torch.from_numpy(constants))
+            self.bias.copy_(torch.from_numpy(self._best_constants(counts, n_documents)))
         return self
+
+    def _best_constants(self, counts: np.ndarray, n_documents: int) -> np.ndarray:
+        """The constant score of each label with the lowest loss."""
+        priors = label_priors(counts, n_documents)
+        if self.loss_function is None:
+            return np.log(priors / priors.sum())
+        return best_constants(self.loss_function, priors)
 
     @property
     def n_labels(self) -> int:
@@ -76,14 +58,16 @@ class FlatHead(nn.Module):
 
     def loss(self, vectors: Tensor, targets: Targets) -> Tensor:
         """The mean loss of the documents."""
+        vectors = self.dropout(vectors)
+        if self.loss_function is None:
+            mass = Mass(targets.documents, targets.labels, targets.masses(len(vectors)))
+            return blocked_softmax(vectors, self.weight, self.bias, mass, self.config.block)
         scale = 1.0 / max(len(vectors), 1)
         if self.config.loss.reduction == "mean":
             scale /= self.n_labels
         # without grad mode, parameters would still require gradients, which are two thirds of the work
         weight, bias = (part if torch.is_grad_enabled() else part.detach() for part in (self.weight, self.bias))
-        loss: Any = _BlockedLoss.apply(
-            self.dropout(vectors), weight, bias, targets, self.loss_function, scale, self.config.block
-        )
+        loss: Any = _BlockedLoss.apply(vectors, weight, bias, targets, self.loss_function, scale, self.config.block)
         return loss
 
     @torch.no_grad()
@@ -93,30 +77,80 @@ class FlatHead(nn.Module):
         NaN scores are never among the best: a head that has diverged returns empty ids. Scores are computed in the
         precision of the weights, also inside autocast: in bfloat16 many of them would be tied.
         """
-        rows = max(1, SCORES_AT_ONCE // self.config.block)
-        with torch.autocast(vectors.device.type, enabled=False):
-            vectors = vectors.to(self.weight.dtype)
-            parts = [self._best_of_few(vectors[begin : begin + rows], k) for begin in range(0, len(vectors), rows)]
-        if not parts:
-            return torch.empty(0, k, dtype=torch.long, device=vectors.device), vectors.new_empty(0, k)
-        return torch.cat([ids for ids, _ in parts]), torch.cat([best for _, best in parts])
+        if self.loss_function is not None:
+            return best_of_blocks(vectors, self.weight, self.bias, k, self.config.block)
+        return best_log_probabilities(vectors, self.weight, self.bias, k, self.config.block)
 
-    def _best_of_few(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        best = vectors.new_full((len(vectors), k), -torch.inf)
-        ids = torch.full((len(vectors), k), NO_LABEL, device=vectors.device)
-        for begin in range(0, self.n_labels, self.config.block):
-            end = min(begin + self.config.block, self.n_labels)
-            scores = torch.addmm(self.bias[begin:end], vectors, self.weight[begin:end].T)
-            # most blocks have no better label for most documents; ties keep the label of the earlier block
-            better = torch.nonzero(scores.amax(1) > best[:, -1]).squeeze(1)
-            if len(better) == 0:
-                continue
-            block_best, columns = exact_topk(scores[better], min(k, end - begin))
-            merged = torch.cat([best[better], block_best], 1)
-            order = torch.sort(merged, dim=1, descending=True, stable=True).indices[:, :k]
-            best[better] = merged.gather(1, order)
-            ids[better] = torch.cat([ids[better], columns + begin], 1).gather(1, order)
-        return ids, best
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """Log-odds as probabilities; margins of other losses are only mapped into [0, 1]."""
+        return torch.exp(scores) if self.loss_function is None else torch.sigmoid(scores)
+
+    def constant_loss(self, labels: Any, rows: np.ndarray) -> float:
+        """The lowest mean loss of `rows` with scores that are equal for all documents of `labels`."""
+        counts = np.bincount(labels.indices, minlength=self.n_labels)
+        constants, own = self._best_constants(counts, labels.shape[0]), labels[rows]
+        if self.loss_function is None:
+            masses = np.repeat(1.0 / np.maximum(np.diff(own.indptr), 1), np.diff(own.indptr))
+            return float(-(constants[own.indices] * masses).sum()) / max(len(rows), 1)
+        floor = constant_loss(self.loss_function, constants, own.indices, len(rows))
+        return floor / self.n_labels if self.config.loss.reduction == "mean" else floor
+
+
+@torch.no_grad()
+def best_of_blocks(vectors: Tensor, weight: Tensor, bias: Tensor | None, k: int, block: int) -> tuple[Tensor, Tensor]:
+    """Ids and scores of the k best rows of `weight` for each vector, best first, ties in order of ids.
+
+    Scores are computed block by block, in the precision of the weights.
+    """
+    rows = max(1, SCORES_AT_ONCE // block)
+    with torch.autocast(vectors.device.type, enabled=False):
+        vectors = vectors.to(weight.dtype)
+        parts = [
+            _best_of_few(vectors[begin : begin + rows], weight, bias, k, block)
+            for begin in range(0, len(vectors), rows)
+        ]
+    if not parts:
+        return torch.empty(0, k, dtype=torch.long, device=vectors.device), vectors.new_empty(0, k)
+    return torch.cat([ids for ids, _ in parts]), torch.cat([best for _, best in parts])
+
+
+@torch.no_grad()
+def best_log_probabilities(
+    vectors: Tensor, weight: Tensor, bias: Tensor | None, k: int, block: int
+) -> tuple[Tensor, Tensor]:
+    """As `best_of_blocks`, with the logarithm of the softmax over all rows as scores."""
+    ids, best = best_of_blocks(vectors, weight, bias, k, block)
+    with torch.autocast(vectors.device.type, enabled=False):
+        vectors = vectors.to(weight.dtype)
+        normaliser = vectors.new_full((len(vectors),), -torch.inf)
+        rows = max(1, SCORES_AT_ONCE // block)
+        for documents in (slice(begin, begin + rows) for begin in range(0, len(vectors), rows)):
+            for begin in range(0, len(weight), block):
+                scores = _scores(vectors[documents], weight, bias, begin, begin + block)
+                normaliser[documents] = torch.logaddexp(normaliser[documents], torch.logsumexp(scores, 1))
+    return ids, best - normaliser[:, None]
+
+
+def _scores(vectors: Tensor, weight: Tensor, bias: Tensor | None, begin: int, end: int) -> Tensor:
+    part = weight[begin:end].T
+    return vectors @ part if bias is None else torch.addmm(bias[begin:end], vectors, part)
+
+
+def _best_of_few(vectors: Tensor, weight: Tensor, bias: Tensor | None, k: int, block: int) -> tuple[Tensor, Tensor]:
+    best = vectors.new_full((len(vectors), k), -torch.inf)
+    ids = torch.full((len(vectors), k), NO_LABEL, device=vectors.device)
+    for begin in range(0, len(weight), block):
+        scores = _scores(vectors, weight, bias, begin, begin + block)
+        # most blocks have no better label for most documents; ties keep the label of the earlier block
+        better = torch.nonzero(scores.amax(1) > best[:, -1]).squeeze(1)
+        if len(better) == 0:
+            continue
+        block_best, columns = exact_topk(scores[better], min(k, scores.shape[1]))
+        merged = torch.cat([best[better], block_best], 1)
+        order = torch.sort(merged, dim=1, descending=True, stable=True).indices[:, :k]
+        best[better] = merged.gather(1, order)
+        ids[better] = torch.cat([ids[better], columns + begin], 1).gather(1, order)
+    return ids, best
 
 
 def exact_topk(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from labelwise.errors import ConfigError
 from labelwise.heads.config import LossConfig
 
 ScoreFunction = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -29,7 +30,12 @@ class ScoreLoss:
 
 
 def make_loss(config: LossConfig) -> ScoreLoss:
-    """The loss of a config."""
+    """The loss of a config; softmax is no loss of single scores."""
+    if config.name == "softmax":
+        raise ConfigError(
+            "loss.name: softmax is a loss of all labels together; score losses are bce, hinge, "
+            "squared_hinge, focal and asymmetric"
+        )
     if config.name == "bce":
         return ScoreLoss(_bce_positive, _bce_negative)
     if config.name == "hinge":

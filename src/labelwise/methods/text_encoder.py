@@ -26,7 +26,7 @@ from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.encoders.config import EncoderConfig
 from labelwise.encoders.encoder_files import encoder_source
-from labelwise.errors import ModelFormatError, check_installed, import_required
+from labelwise.errors import check_installed, import_required
 from labelwise.fit_context import FitContext
 from labelwise.heads.config import HeadConfig
 from labelwise.methods.affordable import affordable
@@ -40,7 +40,6 @@ from labelwise.networks.settings import (
     without_validation,
 )
 from labelwise.result_fields import PART, deciding_json
-from labelwise.store import get_tensor
 from labelwise.strings import Strings
 from labelwise.time_budget import TimeBudget
 from labelwise.topk import TopK
@@ -225,8 +224,8 @@ class TextEncoder(Method):
         identity = fitting.train.identity() + held_out + settings
         title = "training the head" if fitting.encoder is None else "training"
         return train_loop(
-            fitting, training, context=context, head=head, callbacks=callbacks, stage=stage, title=title,
-            identity=identity,
+            fitting, training, context=context, head=head, rows=fitting.row_tables, callbacks=callbacks, stage=stage,
+            title=title, identity=identity,
         )  # fmt: skip
 
     def _tokens(self, data: Dataset | Documents) -> Tokens:
@@ -288,36 +287,24 @@ class TextEncoder(Method):
     def _state(self) -> dict[str, np.ndarray]:
         if self._stored is not None:
             return self._stored
-        from labelwise.encoders.arrays import as_array
-
         state = {f"encoder.{key}": value for key, value in self.network_.encoder.state().items()}
-        head = self.network_.head
-        return {**state, "head.weight": as_array(head.weight), "head.bias": as_array(head.bias)}
+        head = {f"head.{key}": value for key, value in self.network_.head.state().items()}
+        return {**state, **head}
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
         import_required(self.name, "nn", "torch", "transformers")
         import torch
-        from torch import nn
 
         from labelwise.device import computing_device
-        from labelwise.encoders.arrays import as_tensor
         from labelwise.encoders.tokens import state_of
         from labelwise.encoders.transformer import TransformerEncoder
         from labelwise.heads.flat import FlatHead
         from labelwise.networks.encoder_head import EncoderHead
 
         encoder = TransformerEncoder.restored(state_of("encoder.", tensors), self.config.encoder, path)
-        weight, bias = get_tensor(tensors, "head.weight", path), get_tensor(tensors, "head.bias", path)
-        count = len(self.label_names_)
-        if (
-            weight.shape != (count, encoder.width)
-            or bias.shape != (count,)
-            or {weight.dtype, bias.dtype} != {np.dtype(np.float32)}
-        ):
-            raise ModelFormatError(f"{path}: the head does not fit {count:,} labels and vectors of {encoder.width}")
         with torch.device("meta"):
-            head = FlatHead(encoder.width, count, self.config.head)
-        head.weight, head.bias = (nn.Parameter(as_tensor(part), requires_grad=False) for part in (weight, bias))
+            head = FlatHead(encoder.width, len(self.label_names_), self.config.head)
+        head.restore(state_of("head.", tensors), path)
         self.network_ = EncoderHead(encoder, head).requires_grad_(False).to(computing_device()).eval()
         self.history_ = None
         self._stored = dict(tensors)

@@ -1,4 +1,4 @@
-"""An encoder with one linear output per label, and its predictions."""
+"""An encoder with any head, and its predictions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from labelwise.encoders.base import Encoder, Inputs
 from labelwise.encoders.embed import vectors_in_batches
-from labelwise.heads.flat import FlatHead
+from labelwise.heads.base import LabelHead
 from labelwise.topk import NO_LABEL, TopK, sorted_by_score
 
 
 class EncoderHead(nn.Module):
     """An encoder and a head; `forward` returns the documents' vectors."""
 
-    def __init__(self, encoder: Encoder, head: FlatHead) -> None:
+    def __init__(self, encoder: Encoder, head: LabelHead) -> None:
         super().__init__()
         self.encoder: Any = encoder
         self.head = head
@@ -32,12 +32,12 @@ class EncoderHead(nn.Module):
         return best_labels(self.head, vectors_in_batches(self.encoder, inputs, what), len(inputs), k)
 
 
-def best_labels(head: FlatHead, batches: Iterable[tuple[np.ndarray, Tensor]], count: int, k: int) -> TopK:
+def best_labels(head: LabelHead, batches: Iterable[tuple[np.ndarray, Tensor]], count: int, k: int) -> TopK:
     """The k best labels of documents whose vectors come in batches, in any order."""
     ids = np.empty((count, k), np.int32)
     scores = np.empty((count, k), np.float32)
     for documents, vectors in batches:
         labels, best = head.best(vectors, k)
-        scores[documents] = torch.where(labels == NO_LABEL, best, torch.sigmoid(best)).cpu().numpy()
+        scores[documents] = torch.where(labels == NO_LABEL, best, head.probabilities(best)).cpu().numpy()
         ids[documents] = labels.cpu().numpy()
     return sorted_by_score(ids, scores)

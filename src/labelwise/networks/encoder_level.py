@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from labelwise.codes.candidates import children_of
+from labelwise.heads.base import Targets
 from labelwise.heads.candidates import CandidateHead
 from labelwise.heads.config import HeadConfig, LossConfig
-from labelwise.heads.flat import FlatHead, Targets, exact_topk
+from labelwise.heads.flat import FlatHead, exact_topk
 from labelwise.networks.levels import Level, Parents
 from labelwise.topk import NO_LABEL
 

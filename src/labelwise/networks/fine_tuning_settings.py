@@ -81,6 +81,8 @@ class FineTuningConfig(Config):
             raise ValueError("training.time_budget: set the method's time_budget, which limits all of fit")
         if self.training.validate_every is None and self.valid_fraction:
             raise ValueError("valid_fraction holds out documents to validate with; set training.validate_every as well")
+        if self.loss.name == "softmax":
+            raise ValueError("loss.name: softmax is a loss of all labels together; levels of a tree score a few nodes")
         return self
 
     def trainings(self, sizes: Sequence[int]) -> tuple[TrainingConfig, ...]:

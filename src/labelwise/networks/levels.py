@@ -18,7 +18,8 @@ from labelwise.codes.candidates import children_of
 from labelwise.encoders.base import Inputs, tensors_of
 from labelwise.encoders.batches import batches_by_length
 from labelwise.encoders.recurrent import RecurrentEncoder
-from labelwise.heads.flat import FlatHead, Targets, exact_topk
+from labelwise.heads.base import Targets
+from labelwise.heads.flat import FlatHead, exact_topk
 from labelwise.heads.label_attention import AttentionInputs, LabelAttention
 from labelwise.heads.losses import label_priors
 from labelwise.progress import progress

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from torch import Tensor, nn
 from labelwise.encoders.attention import attention_entropy, attention_of_first
 from labelwise.encoders.batches import batches_by_length
 from labelwise.encoders.embed import TOKENS_AT_ONCE
-from labelwise.heads.losses import best_constants, constant_loss, label_priors
 from labelwise.networks.settings import MonitorConfig, OptimiserConfig
 from labelwise.training.callbacks import Callback
 from labelwise.training.encoder_fitting import EncoderBatch, EncoderFitting
@@ -45,15 +45,12 @@ class CollapseMonitor(Callback):
         self.steps = StepSampler(fitting.module, fitting.config.optimiser)
         rows = np.random.default_rng(fitting.config.seed).permutation(len(fitting.train))[: config.probe]
         self.rows = rows[np.argsort(fitting.lengths[rows], kind="stable")]
-        self.floor = self._floor()
-        self.readings = [self._read_probe()]  # later readings are compared with the start
-
-    def _floor(self) -> float:
-        head, labels = self.fitting.head, self.fitting.train.labels
-        counts = np.bincount(labels.indices, minlength=head.n_labels)
-        constants = best_constants(head.loss_function, label_priors(counts, len(self.fitting.train)))
-        floor = constant_loss(head.loss_function, constants, labels[self.rows].indices, len(self.rows))
-        return floor / head.n_labels if head.config.loss.reduction == "mean" else floor
+        self.floor = fitting.head.constant_loss(fitting.train.labels, self.rows)
+        first = self._read_probe()
+        if math.isnan(self.floor):  # a head whose loss has no simple floor
+            self.floor = first.loss
+            first = replace(first, floor=first.loss)
+        self.readings = [first]  # later readings are compared with the start
 
     # --- the hooks of the loop ---
 
@@ -123,7 +120,7 @@ class CollapseMonitor(Callback):
         return Reading(*seen, **self.steps.summary())
 
     def _load(self, rows: np.ndarray) -> EncoderBatch:
-        device, batch = self.fitting.head.weight.device, self.fitting.load_rows(rows)
+        device, batch = self.fitting.head.device, self.fitting.load_rows(rows)
         inputs = tuple(part.to(device) for part in batch.inputs)
         return EncoderBatch(batch.documents.to(device), batch.labels.to(device), inputs)
 

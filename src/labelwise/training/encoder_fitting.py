@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from labelwise.encoders.base import Inputs, tensors_of
 from labelwise.encoders.embed import vectors_in_batches
 from labelwise.finished import fingerprint
-from labelwise.heads.flat import FlatHead, Targets
+from labelwise.heads.base import LabelHead, Targets
 from labelwise.networks.encoder_head import EncoderHead
 from labelwise.networks.settings import TrainingConfig
 from labelwise.topk import TopK
@@ -62,13 +62,19 @@ class EncoderFitting:
     """Fitting of an encoder with a head, or of a head alone on vectors."""
 
     def __init__(
-        self, module: EncoderHead | FlatHead, train: EncoderData, valid: EncoderData | None, config: TrainingConfig
+        self, module: EncoderHead | LabelHead, train: EncoderData, valid: EncoderData | None, config: TrainingConfig
     ) -> None:
         self.module: nn.Module = module
         self.encoder = module.encoder if isinstance(module, EncoderHead) else None
         self.head = module.head if isinstance(module, EncoderHead) else module
         self.train, self.valid, self.config = train, valid, config
         self.lengths = train.inputs.lengths
+
+    @property
+    def row_tables(self) -> tuple[str, ...]:
+        """Names of the module's parameters with row-sparse gradients, for the training loop."""
+        prefix = "" if self.encoder is None else "head."
+        return tuple(prefix + name for name in self.head.row_tables)
 
     def batches(self, epoch: int) -> Sequence[np.ndarray]:
         """Batches of documents of similar length."""
@@ -115,4 +121,4 @@ class EncoderFitting:
             return
         for begin in range(0, len(part), FROZEN_AT_ONCE):
             batch = part.inputs.batch(np.arange(begin, min(begin + FROZEN_AT_ONCE, len(part))))
-            yield batch.rows, tensors_of(batch, self.head.weight.device)[0]
+            yield batch.rows, tensors_of(batch, self.head.device)[0]

@@ -37,7 +37,7 @@ class Reading:
     loss: float
     """Loss on the probe."""
     floor: float
-    """Lowest loss of scores that are equal for all documents."""
+    """Lowest loss of scores that are equal for all documents; where that is unknown, the loss before the first step."""
     cosine: float
     """Mean cosine between the vectors of two documents."""
     effective_rank: float

@@ -1,0 +1,185 @@
+"""Softmax cross-entropy over blocks of labels: documents x labels never exist, whatever the number of labels.
+
+Two passes over the blocks: the first computes the normaliser (log-sum-exp) and the scores of the targets, the second
+computes scores again and from them all gradients, as the losses of the flat head do. Scores of the first pass are kept
+while they are few.
+
+The labels may be some rows of the weights, as in sampled softmax: then gradients of weights and biases have only these
+rows. Each row belongs to a group of labels, and a document may have an offset per group: -log q of a sampled group,
+-inf for a group that does not take part.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from labelwise.encoders.row_gradients import add_row_gradient
+
+KEPT_SCORES = 1 << 24
+"""Scores of a batch that are kept from the first to the second pass: 64 MB."""
+
+
+@dataclass(frozen=True)
+class Mass:
+    """Target masses of documents: pairs sorted by column."""
+
+    documents: Tensor
+    columns: Tensor
+    """Labels, or indices into `Sample.rows`."""
+    values: Tensor
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The labels that take part in a softmax."""
+
+    rows: Tensor
+    """Labels, ascending and distinct."""
+    groups: Tensor | None = None
+    """The column of `offsets` of each row."""
+    offsets: Tensor | None = None
+    """Added to the scores of each group [documents, groups]; each document needs one above -inf."""
+
+
+def blocked_softmax(
+    vectors: Tensor, weight: Tensor, bias: Tensor | None, mass: Mass, block: int, sample: Sample | None = None
+) -> Tensor:
+    """Cross-entropy of softmax(vectors @ weight.T + bias) with the target masses, the mean over documents.
+
+    With a sample, gradients of weight and bias are row-sparse.
+    """
+    # without grad mode, parameters would still require gradients, which are two thirds of the work
+    if not torch.is_grad_enabled():
+        weight, bias = weight.detach(), None if bias is None else bias.detach()
+    loss: Any = _BlockedSoftmax.apply(vectors, weight, bias, mass, block, sample)
+    return loss
+
+
+class _Blocks:
+    """Scores of one block of labels after the other."""
+
+    def __init__(
+        self, inputs: Tensor, weight: Tensor, bias: Tensor | None, sample: Sample | None, block: int, wide: torch.dtype
+    ) -> None:
+        self.inputs, self.weight, self.bias, self.sample, self.wide = inputs, weight, bias, sample, wide
+        count = len(weight) if sample is None else len(sample.rows)
+        self.edges = [(begin, min(begin + block, count)) for begin in range(0, count, block)]
+        self.keep = len(inputs) * count <= KEPT_SCORES
+        self.kept: dict[int, Tensor] = {}
+
+    def part(self, begin: int, end: int) -> Tensor:
+        """The weights of a block."""
+        rows = self.weight[begin:end] if self.sample is None else self.weight[self.sample.rows[begin:end]]
+        return rows.to(self.inputs.dtype)
+
+    def scores(self, begin: int, end: int) -> Tensor:
+        """Scores [documents, labels of the block], offsets included."""
+        if begin in self.kept:
+            return self.kept.pop(begin)
+        scores = (self.inputs @ self.part(begin, end).T).to(self.wide)
+        sample = self.sample
+        if self.bias is not None:
+            scores += self.bias[begin:end] if sample is None else self.bias[sample.rows[begin:end]]
+        if sample is not None and sample.offsets is not None and sample.groups is not None:
+            scores += sample.offsets.to(self.wide)[:, sample.groups[begin:end]]
+        if self.keep:
+            self.kept[begin] = scores
+        return scores
+
+
+class _BlockedSoftmax(torch.autograd.Function):
+    """The loss, with all gradients computed in the forward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        vectors: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        mass: Mass,
+        block: int,
+        sample: Sample | None,
+    ) -> Tensor:
+        device = vectors.device.type
+        low_precision = torch.is_autocast_enabled(device)
+        dtype = torch.get_autocast_dtype(device) if low_precision else weight.dtype
+        wide = torch.float32 if low_precision else weight.dtype
+        learning = any(ctx.needs_input_grad[:3])
+        scale = 1.0 / max(len(vectors), 1)
+        with torch.autocast(device, enabled=False):
+            inputs = vectors.to(dtype)
+            blocks = _Blocks(inputs, weight, bias, sample, block, wide)
+            blocks.keep = blocks.keep and learning
+            values = mass.values.to(wide)
+            totals = torch.zeros(len(vectors), dtype=wide, device=vectors.device)
+            totals.index_add_(0, mass.documents, values)
+            cuts = _cuts(mass.columns, blocks.edges)
+            normaliser = torch.full_like(totals, -torch.inf)
+            of_targets = torch.zeros((), dtype=torch.float64, device=vectors.device)
+            for (begin, end), (first, last) in zip(blocks.edges, cuts, strict=True):
+                scores = blocks.scores(begin, end)
+                normaliser = torch.logaddexp(normaliser, torch.logsumexp(scores, 1))
+                some = slice(first, last)
+                own = scores[mass.documents[some], mass.columns[some] - begin]
+                of_targets += (own.double() * values[some].double()).sum()
+            total = (normaliser.double() * totals.double()).sum() - of_targets
+            if learning:
+                ctx.gradients = _gradients(blocks, mass, values, cuts, normaliser, totals, scale)
+                ctx.tables, ctx.rows, ctx.dtype = (weight, bias), None if sample is None else sample.rows, vectors.dtype
+        return (total * scale).to(wide)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:  # type: ignore[bad-override]
+        (outer,) = grad_outputs
+        gradients, ctx.gradients = ctx.gradients, None  # moved, not copied
+        if float(outer) != 1.0:
+            gradients = tuple(part.mul_(outer) for part in gradients)
+        of_vectors, *of_tables = gradients
+        result: list[Tensor | None] = [of_vectors.to(ctx.dtype) if ctx.needs_input_grad[0] else None]
+        for table, values, wanted in zip(ctx.tables, of_tables, ctx.needs_input_grad[1:3], strict=True):
+            if wanted and ctx.rows is not None:
+                add_row_gradient(table, ctx.rows, values)
+            result.append(values if wanted and ctx.rows is None else None)
+        return *result, None, None, None
+
+
+def _gradients(
+    blocks: _Blocks,
+    mass: Mass,
+    values: Tensor,
+    cuts: list[tuple[int, int]],
+    normaliser: Tensor,
+    totals: Tensor,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of vectors, weights and biases, of the sampled rows if there is a sample."""
+    inputs, wide = blocks.inputs, blocks.wide
+    count = blocks.edges[-1][1] if blocks.edges else 0
+    of_vectors = torch.zeros_like(inputs, dtype=wide)
+    of_weight = torch.empty(count, inputs.shape[1], dtype=blocks.weight.dtype, device=inputs.device)
+    of_bias = torch.empty(count, dtype=blocks.weight.dtype, device=inputs.device)
+    scaled_totals = (totals * scale)[:, None]
+    for (begin, end), (first, last) in zip(blocks.edges, cuts, strict=True):
+        gradients = blocks.scores(begin, end).sub_(normaliser[:, None]).exp_().mul_(scaled_totals)
+        some = slice(first, last)
+        at = mass.documents[some], mass.columns[some] - begin
+        gradients.index_put_(at, -scale * values[some], accumulate=True)
+        of_bias[begin:end] = gradients.sum(0)
+        gradients = gradients.to(inputs.dtype)
+        of_vectors += gradients @ blocks.part(begin, end)
+        of_weight[begin:end] = gradients.T @ inputs
+    return of_vectors, of_weight, of_bias
+
+
+def _cuts(columns: Tensor, edges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Begin and end of each block's targets."""
+    begins = torch.tensor([begin for begin, _ in edges] + [edges[-1][1] if edges else 0], device=columns.device)
+    cuts = torch.searchsorted(columns, begins).tolist()
+    return list(itertools.pairwise(cuts))
