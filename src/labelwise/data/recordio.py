@@ -172,16 +172,10 @@ def read_index(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
     """Keys and offsets of an `.idx` file, sorted by key."""
     with _opened(path) as file:
         text = file.read()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            numbers = np.fromstring(text, np.int64, sep=" ")  # any white space
-    except (ValueError, DeprecationWarning):
-        numbers = np.empty(1, np.int64)
-    lines = text.count(b"\n") + (not text.endswith(b"\n") and len(text) > 0)
-    if len(numbers) % 2 or len(numbers) != 2 * lines:
+    numbers = whole_numbers(text, 2)
+    if numbers is None:
         raise DataError("an index has two whole numbers per line, the key of a record and its offset", path)
-    keys, offsets = numbers[::2], numbers[1::2]
+    keys, offsets = numbers.T
     order = np.argsort(keys, kind="stable")
     keys, offsets = keys[order], offsets[order]
     if len(keys) == 0:
@@ -193,6 +187,22 @@ def read_index(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
     if offsets.min() < 0:
         raise DataError(f"an offset is below 0: {offsets.min()}", path)
     return keys, offsets
+
+
+def whole_numbers(text: bytes, count: int) -> np.ndarray | None:
+    """A text with `count` whole numbers per line [lines, count]; None if it is something else.
+
+    By NumPy's own parser: such texts have millions of lines.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            numbers = np.fromstring(text, np.int64, sep=" ")  # any white space
+    except (ValueError, DeprecationWarning):
+        return None
+    text = text.rstrip()
+    lines = text.count(b"\n") + bool(text)
+    return numbers.reshape(-1, count) if len(numbers) == count * lines else None
 
 
 def image_records(path: str | Path) -> RecordIndex:

@@ -7,11 +7,15 @@ while they are few.
 The labels may be some rows of the weights, as in sampled softmax: then gradients of weights and biases have only these
 rows. Each row belongs to a group of labels, and a document may have an offset per group: -log q of a sampled group,
 -inf for a group that does not take part.
+
+Scores may be cosines times a scale, with a margin: then weights are normalised block by block, and scores of targets
+are changed by a function of the cosine.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,8 +51,23 @@ class Sample:
     """Added to the scores of each group [documents, groups]; each document needs one above -inf."""
 
 
+@dataclass(frozen=True)
+class Cosines:
+    """Scores are scale x cosine; vectors must have norm 1, weights are normalised here."""
+
+    scale: float
+    margin: Callable[[Tensor], tuple[Tensor, Tensor]]
+    """From cosines of targets to those that count instead, and the derivatives."""
+
+
 def blocked_softmax(
-    vectors: Tensor, weight: Tensor, bias: Tensor | None, mass: Mass, block: int, sample: Sample | None = None
+    vectors: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    mass: Mass,
+    block: int,
+    sample: Sample | None = None,
+    cosines: Cosines | None = None,
 ) -> Tensor:
     """Cross-entropy of softmax(vectors @ weight.T + bias) with the target masses, the mean over documents.
 
@@ -57,40 +76,93 @@ def blocked_softmax(
     # without grad mode, parameters would still require gradients, which are two thirds of the work
     if not torch.is_grad_enabled():
         weight, bias = weight.detach(), None if bias is None else bias.detach()
-    loss: Any = _BlockedSoftmax.apply(vectors, weight, bias, mass, block, sample)
+    loss: Any = _BlockedSoftmax.apply(vectors, weight, bias, mass, block, sample, cosines)
     return loss
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A range of labels, and the range of their targets."""
+
+    begin: int
+    end: int
+    first: int
+    last: int
+
+    @property
+    def targets(self) -> slice:
+        return slice(self.first, self.last)
 
 
 class _Blocks:
     """Scores of one block of labels after the other."""
 
     def __init__(
-        self, inputs: Tensor, weight: Tensor, bias: Tensor | None, sample: Sample | None, block: int, wide: torch.dtype
+        self,
+        inputs: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        sample: Sample | None,
+        mass: Mass,
+        block: int,
+        wide: torch.dtype,
+        cosines: Cosines | None,
     ) -> None:
-        self.inputs, self.weight, self.bias, self.sample, self.wide = inputs, weight, bias, sample, wide
+        self.inputs, self.weight, self.bias, self.sample, self.mass = inputs, weight, bias, sample, mass
+        self.wide, self.cosines = wide, cosines
         count = len(weight) if sample is None else len(sample.rows)
-        self.edges = [(begin, min(begin + block, count)) for begin in range(0, count, block)]
+        edges = [(begin, min(begin + block, count)) for begin in range(0, count, block)]
+        self.blocks = [_Block(*edge, *cut) for edge, cut in zip(edges, _cuts(mass.columns, edges), strict=True)]
         self.keep = len(inputs) * count <= KEPT_SCORES
         self.kept: dict[int, Tensor] = {}
+        self.derivatives: dict[int, Tensor] = {}
 
-    def part(self, begin: int, end: int) -> Tensor:
+    def rows(self, block: _Block) -> Tensor:
         """The weights of a block."""
-        rows = self.weight[begin:end] if self.sample is None else self.weight[self.sample.rows[begin:end]]
+        inside = slice(block.begin, block.end)
+        return self.weight[inside] if self.sample is None else self.weight[self.sample.rows[inside]]
+
+    def part(self, block: _Block) -> Tensor:
+        """The factors of the inputs in a block's scores."""
+        rows = self.rows(block)
+        if self.cosines is not None:
+            rows = rows * (self.cosines.scale / _norms(rows))
         return rows.to(self.inputs.dtype)
 
-    def scores(self, begin: int, end: int) -> Tensor:
-        """Scores [documents, labels of the block], offsets included."""
-        if begin in self.kept:
-            return self.kept.pop(begin)
-        scores = (self.inputs @ self.part(begin, end).T).to(self.wide)
-        sample = self.sample
+    def targets(self, block: _Block) -> tuple[Tensor, Tensor]:
+        """Documents and columns of the targets in a block."""
+        return self.mass.documents[block.targets], self.mass.columns[block.targets] - block.begin
+
+    def scores(self, block: _Block) -> Tensor:
+        """Scores [documents, labels of the block], margins and offsets included."""
+        if block.begin in self.kept:
+            return self.kept.pop(block.begin)
+        scores = (self.inputs @ self.part(block).T).to(self.wide)
+        sample, inside = self.sample, slice(block.begin, block.end)
+        if self.cosines is not None:
+            at, scale = self.targets(block), self.cosines.scale
+            changed, self.derivatives[block.begin] = self.cosines.margin(scores[at] / scale)
+            scores[at] = scale * changed
         if self.bias is not None:
-            scores += self.bias[begin:end] if sample is None else self.bias[sample.rows[begin:end]]
+            scores += self.bias[inside] if sample is None else self.bias[sample.rows[inside]]
         if sample is not None and sample.offsets is not None and sample.groups is not None:
-            scores += sample.offsets.to(self.wide)[:, sample.groups[begin:end]]
+            scores += sample.offsets.to(self.wide)[:, sample.groups[inside]]
         if self.keep:
-            self.kept[begin] = scores
+            self.kept[block.begin] = scores
         return scores
+
+    def gradient_of_rows(self, block: _Block, of_part: Tensor) -> Tensor:
+        """The gradient of a block's weights from that of the factors."""
+        if self.cosines is None:
+            return of_part
+        rows = self.rows(block)
+        norms = _norms(rows)
+        unit = rows / norms
+        return (of_part - unit * (unit * of_part).sum(1, keepdim=True)) * (self.cosines.scale / norms)
+
+
+def _norms(rows: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_min(1e-12)
 
 
 class _BlockedSoftmax(torch.autograd.Function):
@@ -105,6 +177,7 @@ class _BlockedSoftmax(torch.autograd.Function):
         mass: Mass,
         block: int,
         sample: Sample | None,
+        cosines: Cosines | None,
     ) -> Tensor:
         device = vectors.device.type
         low_precision = torch.is_autocast_enabled(device)
@@ -114,23 +187,21 @@ class _BlockedSoftmax(torch.autograd.Function):
         scale = 1.0 / max(len(vectors), 1)
         with torch.autocast(device, enabled=False):
             inputs = vectors.to(dtype)
-            blocks = _Blocks(inputs, weight, bias, sample, block, wide)
+            blocks = _Blocks(inputs, weight, bias, sample, mass, block, wide, cosines)
             blocks.keep = blocks.keep and learning
             values = mass.values.to(wide)
             totals = torch.zeros(len(vectors), dtype=wide, device=vectors.device)
             totals.index_add_(0, mass.documents, values)
-            cuts = _cuts(mass.columns, blocks.edges)
             normaliser = torch.full_like(totals, -torch.inf)
             of_targets = torch.zeros((), dtype=torch.float64, device=vectors.device)
-            for (begin, end), (first, last) in zip(blocks.edges, cuts, strict=True):
-                scores = blocks.scores(begin, end)
+            for one in blocks.blocks:
+                scores = blocks.scores(one)
                 normaliser = torch.logaddexp(normaliser, torch.logsumexp(scores, 1))
-                some = slice(first, last)
-                own = scores[mass.documents[some], mass.columns[some] - begin]
-                of_targets += (own.double() * values[some].double()).sum()
+                own = scores[blocks.targets(one)]
+                of_targets += (own.double() * values[one.targets].double()).sum()
             total = (normaliser.double() * totals.double()).sum() - of_targets
             if learning:
-                ctx.gradients = _gradients(blocks, mass, values, cuts, normaliser, totals, scale)
+                ctx.gradients = _gradients(blocks, values, normaliser, totals, scale)
                 ctx.tables, ctx.rows, ctx.dtype = (weight, bias), None if sample is None else sample.rows, vectors.dtype
         return (total * scale).to(wide)
 
@@ -147,34 +218,29 @@ class _BlockedSoftmax(torch.autograd.Function):
             if wanted and ctx.rows is not None:
                 add_row_gradient(table, ctx.rows, values)
             result.append(values if wanted and ctx.rows is None else None)
-        return *result, None, None, None
+        return *result, None, None, None, None
 
 
 def _gradients(
-    blocks: _Blocks,
-    mass: Mass,
-    values: Tensor,
-    cuts: list[tuple[int, int]],
-    normaliser: Tensor,
-    totals: Tensor,
-    scale: float,
+    blocks: _Blocks, values: Tensor, normaliser: Tensor, totals: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of vectors, weights and biases, of the sampled rows if there is a sample."""
     inputs, wide = blocks.inputs, blocks.wide
-    count = blocks.edges[-1][1] if blocks.edges else 0
+    count = blocks.blocks[-1].end if blocks.blocks else 0
     of_vectors = torch.zeros_like(inputs, dtype=wide)
     of_weight = torch.empty(count, inputs.shape[1], dtype=blocks.weight.dtype, device=inputs.device)
     of_bias = torch.empty(count, dtype=blocks.weight.dtype, device=inputs.device)
     scaled_totals = (totals * scale)[:, None]
-    for (begin, end), (first, last) in zip(blocks.edges, cuts, strict=True):
-        gradients = blocks.scores(begin, end).sub_(normaliser[:, None]).exp_().mul_(scaled_totals)
-        some = slice(first, last)
-        at = mass.documents[some], mass.columns[some] - begin
-        gradients.index_put_(at, -scale * values[some], accumulate=True)
-        of_bias[begin:end] = gradients.sum(0)
+    for block in blocks.blocks:
+        inside, at = slice(block.begin, block.end), blocks.targets(block)
+        gradients = blocks.scores(block).sub_(normaliser[:, None]).exp_().mul_(scaled_totals)
+        gradients.index_put_(at, -scale * values[block.targets], accumulate=True)
+        of_bias[inside] = gradients.sum(0)
+        if blocks.cosines is not None:
+            gradients[at] *= blocks.derivatives[block.begin]
         gradients = gradients.to(inputs.dtype)
-        of_vectors += gradients @ blocks.part(begin, end)
-        of_weight[begin:end] = gradients.T @ inputs
+        of_vectors += gradients @ blocks.part(block)
+        of_weight[inside] = blocks.gradient_of_rows(block, gradients.T @ inputs)
     return of_vectors, of_weight, of_bias
 
 

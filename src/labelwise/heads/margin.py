@@ -1,0 +1,100 @@
+"""Heads with margins for faces: ArcFace and CosFace, over all classes, sampled classes or sampled groups of classes.
+
+A class is a vector; its score is the cosine with the image's vector times a scale. In training the cosine of the right
+class is made smaller by a margin, so that classes end up further apart than a softmax needs. With sampling, a step
+computes scores and gradients of a part of the classes only, and gradients have only their rows. Everything is computed
+in float32, blocks of classes at a time. Predictions are cosines, without a margin.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from labelwise.heads.base import LabelHead, Targets
+from labelwise.heads.blocked_softmax import Cosines, Mass, Sample, blocked_softmax
+from labelwise.heads.flat import best_of_blocks
+from labelwise.heads.margin_config import MarginConfig
+
+INITIAL_STD = 0.01
+"""Standard deviation of initial weights; only their directions matter."""
+SMALLEST_SINE = 1e-3
+"""The derivative of ArcFace's margin divides by the sine of the angle."""
+
+
+def arcface(cosines: Tensor, margin: float) -> tuple[Tensor, Tensor]:
+    """cos(angle + margin) and its derivative; beyond an angle of pi - margin a line that continues to fall."""
+    cosines = cosines.clamp(-1.0, 1.0)
+    sines = torch.sqrt((1.0 - cosines.square()).clamp_min(SMALLEST_SINE**2))
+    values = cosines * math.cos(margin) - sines * math.sin(margin)
+    derivatives = math.cos(margin) + cosines / sines * math.sin(margin)
+    inside = cosines > math.cos(math.pi - margin)
+    line = cosines - margin * math.sin(math.pi - margin)
+    return torch.where(inside, values, line), torch.where(inside, derivatives, torch.ones_like(line))
+
+
+def cosface(cosines: Tensor, margin: float) -> tuple[Tensor, Tensor]:
+    """The cosine minus the margin, and its derivative."""
+    return cosines.clamp(-1.0, 1.0) - margin, torch.ones_like(cosines)
+
+
+class MarginHead(LabelHead):
+    """One vector per class.
+
+    Parameters
+    ----------
+    width
+        Dimension of the images' vectors.
+    n_labels
+        Number of classes.
+    config
+        Margin and sampling.
+    sampler
+        Draws the classes of a step; None for all.
+    """
+
+    def __init__(self, width: int, n_labels: int, config: MarginConfig, sampler: GroupSampler | None) -> None:
+        super().__init__()
+        self.config, self.sampler = config, sampler
+        self.row_tables = () if sampler is None else ("weight",)
+        self.weight = nn.Parameter(torch.empty(n_labels, width))
+
+    @property
+    def n_labels(self) -> int:
+        """Number of classes."""
+        return len(self.weight)
+
+    @torch.no_grad()
+    def initialise(self, counts: np.ndarray, n_documents: int, seed: int) -> Self:
+        """Draw the initial weights."""
+        self.weight.normal_(0, INITIAL_STD, generator=torch.Generator().manual_seed(seed))
+        return self
+
+    def loss(self, vectors: Tensor, targets: Targets) -> Tensor:
+        """The mean loss of the images: against sampled classes in training, against all in evaluation."""
+        sample = None if self.sampler is None or not self.training else self.sampler.sample(targets, len(vectors))
+        with torch.autocast(vectors.device.type, enabled=False):
+            unit = functional.normalize(vectors.to(self.weight.dtype))
+            masses = targets.masses(len(vectors))
+            columns = targets.labels if sample is None else torch.searchsorted(sample.rows, targets.labels)
+            mass = Mass(targets.documents, columns, masses)
+            return blocked_softmax(unit, self.weight, None, mass, self.config.block, sample, self._cosines())
+
+    def _cosines(self) -> Cosines:
+        function, size = (arcface if self.config.kind == "arcface" else cosface), self.config.size
+        return Cosines(self.config.scale, lambda cosines: function(cosines, size))
+
+    @torch.no_grad()
+    def best(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Ids and cosines of the k nearest classes."""
+        unit = functional.normalize(vectors.to(self.weight.dtype))
+        return best_of_blocks(unit, self.weight, None, k, self.config.block, unit_rows=True)
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """Cosines, mapped from [-1, 1] to [0, 1]: comparable between images, and low for people without a class."""
+        return ((1.0 + scores) / 2.0).clamp(0.0, 1.0)
