@@ -4,11 +4,14 @@ Candidates are label ids [documents, candidates], -1 where a document has fewer.
 candidates of the batch as one matrix product and picked from it: the products that nobody asked for cost less than
 copying a row of weights per document and candidate. The backward pass is part of the forward pass, as in the flat head,
 and gradients of weights and biases have only the rows of the candidates. A true label that is no candidate is ignored:
-who builds the candidates decides whether they have all of them.
+who builds the candidates decides whether they have all of them. The softmax loss is over the candidates of a document,
+or over segments of them, such as the children of one node.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +25,8 @@ from labelwise.heads.config import LossConfig
 from labelwise.heads.flat import exact_topk
 from labelwise.heads.losses import ScoreLoss, make_loss
 
+CandidateLosses = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Values and gradients from scores, candidates and targets."""
 SCORES_AT_ONCE = 1 << 22
 """Documents x distinct candidates whose scores are computed at a time."""
 
@@ -46,7 +51,7 @@ class CandidateHead(nn.Module):
     def __init__(self, width: int, n_labels: int, loss: LossConfig, dropout: float = 0.0) -> None:
         super().__init__()
         self.reduction = loss.reduction
-        self.loss_function = make_loss(loss)
+        self.loss_function = None if loss.name == "softmax" else make_loss(loss)
         self.dropout = nn.Dropout(dropout)
         self.weight = nn.Parameter(torch.empty(n_labels, width))
         self.bias = nn.Parameter(torch.zeros(n_labels))
@@ -70,18 +75,24 @@ class CandidateHead(nn.Module):
         self.bias.copy_(torch.from_numpy(bias))
         return self
 
-    def loss(self, vectors: Tensor, candidates: Tensor, targets: Tensor) -> Tensor:
+    def loss(self, vectors: Tensor, candidates: Tensor, targets: Tensor, segment: int | None = None) -> Tensor:
         """The mean loss of the documents.
 
         `targets` [documents, candidates] is 0 for candidates that a document does not have, and the weight of the
-        loss, usually 1, for those it has.
+        loss, usually 1, for those it has. With softmax these are the masses of a target distribution, and each
+        `segment` candidates have a softmax of their own; None: all candidates of a document.
         """
         count = len(vectors) if self.reduction == "sum" else int((candidates >= 0).sum())
         weight, bias = (part if torch.is_grad_enabled() else part.detach() for part in (self.weight, self.bias))
         loss: Any = _CandidateLoss.apply(
-            self.dropout(vectors), weight, bias, candidates, targets, self.loss_function, 1.0 / max(count, 1)
+            self.dropout(vectors), weight, bias, candidates, targets, self._losses(segment), 1.0 / max(count, 1)
         )
         return loss
+
+    def _losses(self, segment: int | None) -> CandidateLosses:
+        if self.loss_function is None:
+            return partial(_softmax_losses, segment=segment)
+        return partial(_score_losses, loss=self.loss_function)
 
     @torch.no_grad()
     def scores(self, vectors: Tensor, candidates: Tensor) -> Tensor:
@@ -132,7 +143,7 @@ class _CandidateLoss(torch.autograd.Function):
         bias: Tensor,
         candidates: Tensor,
         targets: Tensor,
-        loss: ScoreLoss,
+        losses: CandidateLosses,
         scale: float,
     ) -> Tensor:
         learning = any(ctx.needs_input_grad[:3])
@@ -142,7 +153,7 @@ class _CandidateLoss(torch.autograd.Function):
             vector_gradients, row_gradients = torch.empty_like(batch.vectors), torch.zeros_like(batch.weight)
             bias_gradients = torch.zeros_like(batch.bias)
             for documents in batch.blocks():
-                values, gradients = _losses(batch.scores(documents), candidates[documents], targets[documents], loss)
+                values, gradients = losses(batch.scores(documents), candidates[documents], targets[documents])
                 total += values.sum()
                 if learning:
                     columns = batch.columns[documents]
@@ -169,9 +180,20 @@ class _CandidateLoss(torch.autograd.Function):
         return (vectors.to(ctx.dtype) if ctx.needs_input_grad[0] else None), *[None] * 6
 
 
-def _losses(scores: Tensor, candidates: Tensor, targets: Tensor, loss: ScoreLoss) -> tuple[Tensor, Tensor]:
+def _score_losses(scores: Tensor, candidates: Tensor, targets: Tensor, loss: ScoreLoss) -> tuple[Tensor, Tensor]:
     """Values and gradients of the scores; 0 where there is no candidate."""
     (positive, of_positive), (negative, of_negative) = loss.positive(scores), loss.negative(scores)
     has, missing = targets > 0, candidates < 0
     values = torch.where(has, positive * targets, negative).masked_fill_(missing, 0)
     return values, torch.where(has, of_positive * targets, of_negative).masked_fill_(missing, 0)
+
+
+def _softmax_losses(scores: Tensor, candidates: Tensor, targets: Tensor, segment: int | None) -> tuple[Tensor, Tensor]:
+    """Values and gradients of softmax cross-entropy in each segment; 0 where there is no candidate."""
+    shape = (len(scores), -1, segment or scores.shape[1])
+    missing = (candidates < 0).view(shape)
+    logs = torch.log_softmax(scores.view(shape).masked_fill(missing, torch.finfo(scores.dtype).min), -1)
+    masses = targets.to(scores.dtype).view(shape)
+    values = (-logs * masses).masked_fill_(missing, 0)
+    gradients = (logs.exp() * masses.sum(-1, keepdim=True) - masses).masked_fill_(missing, 0)
+    return values.view_as(scores), gradients.view_as(scores)

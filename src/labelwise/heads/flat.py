@@ -18,7 +18,15 @@ from torch.autograd.function import once_differentiable
 from labelwise.heads.base import INITIAL_STD, LabelHead, Targets
 from labelwise.heads.blocked_softmax import Mass, blocked_softmax
 from labelwise.heads.config import HeadConfig
-from labelwise.heads.losses import ScoreLoss, best_constants, constant_loss, label_priors, make_loss
+from labelwise.heads.losses import (
+    ScoreLoss,
+    best_constants,
+    constant_loss,
+    label_priors,
+    make_loss,
+    softmax_constant_loss,
+    softmax_constants,
+)
 from labelwise.topk import NO_LABEL
 
 SCORES_AT_ONCE = 1 << 20
@@ -46,10 +54,9 @@ class FlatHead(LabelHead):
 
     def _best_constants(self, counts: np.ndarray, n_documents: int) -> np.ndarray:
         """The constant score of each label with the lowest loss."""
-        priors = label_priors(counts, n_documents)
         if self.loss_function is None:
-            return np.log(priors / priors.sum())
-        return best_constants(self.loss_function, priors)
+            return softmax_constants(counts, n_documents)
+        return best_constants(self.loss_function, label_priors(counts, n_documents))
 
     @property
     def n_labels(self) -> int:
@@ -77,9 +84,8 @@ class FlatHead(LabelHead):
         NaN scores are never among the best: a head that has diverged returns empty ids. Scores are computed in the
         precision of the weights, also inside autocast: in bfloat16 many of them would be tied.
         """
-        if self.loss_function is not None:
-            return best_of_blocks(vectors, self.weight, self.bias, k, self.config.block)
-        return best_log_probabilities(vectors, self.weight, self.bias, k, self.config.block)
+        normalise = self.loss_function is None
+        return best_of_blocks(vectors, self.weight, self.bias, k, self.config.block, normalise)
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """Log-odds as probabilities; margins of other losses are only mapped into [0, 1]."""
@@ -90,23 +96,25 @@ class FlatHead(LabelHead):
         counts = np.bincount(labels.indices, minlength=self.n_labels)
         constants, own = self._best_constants(counts, labels.shape[0]), labels[rows]
         if self.loss_function is None:
-            masses = np.repeat(1.0 / np.maximum(np.diff(own.indptr), 1), np.diff(own.indptr))
-            return float(-(constants[own.indices] * masses).sum()) / max(len(rows), 1)
+            return softmax_constant_loss(constants, own)
         floor = constant_loss(self.loss_function, constants, own.indices, len(rows))
         return floor / self.n_labels if self.config.loss.reduction == "mean" else floor
 
 
 @torch.no_grad()
-def best_of_blocks(vectors: Tensor, weight: Tensor, bias: Tensor | None, k: int, block: int) -> tuple[Tensor, Tensor]:
+def best_of_blocks(
+    vectors: Tensor, weight: Tensor, bias: Tensor | None, k: int, block: int, normalise: bool = False
+) -> tuple[Tensor, Tensor]:
     """Ids and scores of the k best rows of `weight` for each vector, best first, ties in order of ids.
 
-    Scores are computed block by block, in the precision of the weights.
+    Scores are computed block by block, in the precision of the weights; `normalise` makes them the logarithms of the
+    softmax over all rows.
     """
     rows = max(1, SCORES_AT_ONCE // block)
     with torch.autocast(vectors.device.type, enabled=False):
         vectors = vectors.to(weight.dtype)
         parts = [
-            _best_of_few(vectors[begin : begin + rows], weight, bias, k, block)
+            _best_of_few(vectors[begin : begin + rows], weight, bias, k, block, normalise)
             for begin in range(0, len(vectors), rows)
         ]
     if not parts:
@@ -114,33 +122,17 @@ def best_of_blocks(vectors: Tensor, weight: Tensor, bias: Tensor | None, k: int,
     return torch.cat([ids for ids, _ in parts]), torch.cat([best for _, best in parts])
 
 
-@torch.no_grad()
-def best_log_probabilities(
-    vectors: Tensor, weight: Tensor, bias: Tensor | None, k: int, block: int
+def _best_of_few(
+    vectors: Tensor, weight: Tensor, bias: Tensor | None, k: int, block: int, normalise: bool
 ) -> tuple[Tensor, Tensor]:
-    """As `best_of_blocks`, with the logarithm of the softmax over all rows as scores."""
-    ids, best = best_of_blocks(vectors, weight, bias, k, block)
-    with torch.autocast(vectors.device.type, enabled=False):
-        vectors = vectors.to(weight.dtype)
-        normaliser = vectors.new_full((len(vectors),), -torch.inf)
-        rows = max(1, SCORES_AT_ONCE // block)
-        for documents in (slice(begin, begin + rows) for begin in range(0, len(vectors), rows)):
-            for begin in range(0, len(weight), block):
-                scores = _scores(vectors[documents], weight, bias, begin, begin + block)
-                normaliser[documents] = torch.logaddexp(normaliser[documents], torch.logsumexp(scores, 1))
-    return ids, best - normaliser[:, None]
-
-
-def _scores(vectors: Tensor, weight: Tensor, bias: Tensor | None, begin: int, end: int) -> Tensor:
-    part = weight[begin:end].T
-    return vectors @ part if bias is None else torch.addmm(bias[begin:end], vectors, part)
-
-
-def _best_of_few(vectors: Tensor, weight: Tensor, bias: Tensor | None, k: int, block: int) -> tuple[Tensor, Tensor]:
     best = vectors.new_full((len(vectors), k), -torch.inf)
     ids = torch.full((len(vectors), k), NO_LABEL, device=vectors.device)
+    normaliser = vectors.new_full((len(vectors),), -torch.inf)
     for begin in range(0, len(weight), block):
-        scores = _scores(vectors, weight, bias, begin, begin + block)
+        part = weight[begin : begin + block].T
+        scores = vectors @ part if bias is None else torch.addmm(bias[begin : begin + block], vectors, part)
+        if normalise:
+            normaliser = torch.logaddexp(normaliser, torch.logsumexp(scores, 1))
         # most blocks have no better label for most documents; ties keep the label of the earlier block
         better = torch.nonzero(scores.amax(1) > best[:, -1]).squeeze(1)
         if len(better) == 0:
@@ -150,7 +142,7 @@ def _best_of_few(vectors: Tensor, weight: Tensor, bias: Tensor | None, k: int, b
         order = torch.sort(merged, dim=1, descending=True, stable=True).indices[:, :k]
         best[better] = merged.gather(1, order)
         ids[better] = torch.cat([ids[better], columns + begin], 1).gather(1, order)
-    return ids, best
+    return ids, best - normaliser[:, None] if normalise else best
 
 
 def exact_topk(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:

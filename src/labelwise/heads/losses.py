@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -141,3 +142,16 @@ def constant_loss(loss: ScoreLoss, constants: np.ndarray, labels: np.ndarray, n_
     counts = torch.from_numpy(np.bincount(labels, minlength=len(constants)).astype(np.float64))
     total = (counts * present + (n_documents - counts) * absent).sum()
     return float(total) / max(n_documents, 1)
+
+
+def softmax_constants(counts: np.ndarray, n_documents: int) -> np.ndarray:
+    """For each label its constant score with the lowest softmax loss: the logarithm of its fraction of all labels."""
+    priors = label_priors(counts, n_documents)
+    return np.log(priors / priors.sum())
+
+
+def softmax_constant_loss(constants: np.ndarray, labels: Any) -> float:
+    """The softmax loss of documents (CSR) that all get the same log-probabilities."""
+    counts = np.diff(labels.indptr)
+    masses = np.repeat(1.0 / np.maximum(counts, 1), counts)
+    return float(-(constants[labels.indices] * masses).sum()) / max(labels.shape[0], 1)

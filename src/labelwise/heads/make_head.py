@@ -12,8 +12,11 @@ import torch
 from labelwise.codes.digits import DigitCode, balanced_radices, make_code
 from labelwise.errors import ConfigError, ModelFormatError
 from labelwise.heads.base import LabelHead
+from labelwise.heads.cascade import CascadeHead
 from labelwise.heads.digit_config import DigitHeadConfig
 from labelwise.heads.flat import FlatHead
+from labelwise.heads.product import ProductHead
+from labelwise.heads.sampling import SamplingHead
 
 ORDER = "label_at"
 """Name of the array with the order of the labels in a model file."""
@@ -95,4 +98,5 @@ def _is_permutation(order: np.ndarray, n_labels: int) -> bool:
 def _built(width: int, n_labels: int, config: DigitHeadConfig, code: DigitCode | None) -> LabelHead:
     if code is None:
         return FlatHead(width, n_labels, config.flat())
-    raise ConfigError(f"kind: {config.kind} is not available yet")
+    kinds = {"product": ProductHead, "cascade": CascadeHead, "sampling": SamplingHead}
+    return kinds[config.kind](width, code, config)

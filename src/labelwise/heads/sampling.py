@@ -1,0 +1,122 @@
+"""Sampling head of multi-head encoding (MHS): an output per label, trained against the labels of some groups.
+
+Multi-Head Encoding for Extreme Label Classification, Liang et al., TPAMI 2025. The first digit of a label is its group;
+a step computes scores, loss and gradients for the labels of a few groups only, and gradients have only their rows. It
+is a block-sampled softmax; with all groups it is the full one. Prediction and validation score all labels, in blocks:
+parameters and the cost of prediction are those of one output per label.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from labelwise.codes.digits import DigitCode
+from labelwise.heads.base import INITIAL_STD, LabelHead, Targets
+from labelwise.heads.blocked_softmax import Mass, Sample, blocked_softmax
+from labelwise.heads.digit_config import DigitHeadConfig
+from labelwise.heads.flat import best_of_blocks
+from labelwise.heads.group_sampling import draw_groups
+from labelwise.heads.losses import softmax_constant_loss, softmax_constants
+
+USUAL_GROUPS = 10
+"""Groups of a step when the config has no number of them."""
+
+
+class SamplingHead(LabelHead):
+    """An output per label and a group of labels per value of the first digit.
+
+    Parameters
+    ----------
+    width
+        Dimension of a vector.
+    code
+        The digits of the labels; groups are the values of the first one.
+    config
+        Settings.
+    """
+
+    row_tables = ("weight", "bias")
+
+    def __init__(self, width: int, code: DigitCode, config: DigitHeadConfig) -> None:
+        super().__init__()
+        self.code, self.config = code, config
+        self.n_groups = code.n_nodes(0)
+        self.dropout = nn.Dropout(config.dropout)
+        self.weight = nn.Parameter(torch.empty(code.n_labels, width))
+        self.bias = nn.Parameter(torch.zeros(code.n_labels))
+        self.group_of: Tensor
+        self.register_buffer("group_of", torch.from_numpy(code.node_of(0)), persistent=False)
+        order = None if code.label_at is None else torch.from_numpy(code.label_at.astype(np.int64))
+        self.label_at: Tensor | None
+        self.register_buffer("label_at", order, persistent=False)
+
+    @property
+    def n_labels(self) -> int:
+        """Number of labels."""
+        return self.code.n_labels
+
+    @property
+    def sampled_groups(self) -> int:
+        """Groups of a step, with those of the labels."""
+        if self.config.sampled_fraction is not None:
+            return max(1, round(self.config.sampled_fraction * self.n_groups))
+        return min(self.config.sampled_groups or USUAL_GROUPS, self.n_groups)
+
+    @torch.no_grad()
+    def initialise(self, counts: np.ndarray, n_documents: int, seed: int) -> Self:
+        """Draw the initial weights, and set biases from the label frequencies."""
+        self.weight.normal_(0, INITIAL_STD, generator=torch.Generator().manual_seed(seed))
+        if self.config.bias == "prior":
+            self.bias.copy_(torch.from_numpy(softmax_constants(counts, n_documents)))
+        return self
+
+    def loss(self, vectors: Tensor, targets: Targets) -> Tensor:
+        """The mean loss of the documents: of sampled groups in training, of all labels in evaluation."""
+        vectors, masses = self.dropout(vectors), targets.masses(len(vectors))
+        if not self.training:
+            mass = Mass(targets.documents, targets.labels, masses)
+            return blocked_softmax(vectors, self.weight, self.bias, mass, self.config.block)
+        sample = self.sample(targets, len(vectors))
+        if len(sample.rows) == 0:
+            return vectors.sum() * 0.0
+        mass = Mass(targets.documents, torch.searchsorted(sample.rows, targets.labels), masses)
+        return blocked_softmax(vectors, self.weight, self.bias, mass, self.config.block, sample)
+
+    def sample(self, targets: Targets, n_documents: int) -> Sample:
+        """The labels that a step is trained against, from torch's global random state."""
+        config = self.config
+        groups, offsets = draw_groups(
+            targets.documents, self.group_of[targets.labels], n_documents, self.n_groups, config.negatives,
+            self.sampled_groups, config.log_q,
+        )  # fmt: skip
+        rows, columns = self.labels_of(groups)
+        return Sample(rows, columns, offsets)
+
+    def labels_of(self, groups: Tensor) -> tuple[Tensor, Tensor]:
+        """The labels of groups, ascending, and for each the index of its group."""
+        size = self.code.places[0]
+        codes = (groups[:, None] * size + torch.arange(size, device=groups.device)).ravel()
+        columns = torch.arange(len(groups), device=groups.device).repeat_interleave(size)
+        inside = codes < self.n_labels
+        codes, columns = codes[inside], columns[inside]
+        if self.label_at is None:
+            return codes, columns
+        labels, order = self.label_at[codes].sort()
+        return labels, columns[order]
+
+    def best(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Ids and log-probabilities of the k best labels, of all labels block by block."""
+        return best_of_blocks(vectors, self.weight, self.bias, k, self.config.block, normalise=True)
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """The exponential of log-probabilities."""
+        return torch.exp(scores)
+
+    def constant_loss(self, labels: Any, rows: np.ndarray) -> float:
+        """The lowest mean loss over all labels of `rows` with scores that are equal for all documents."""
+        constants = softmax_constants(np.bincount(labels.indices, minlength=self.n_labels), labels.shape[0])
+        return softmax_constant_loss(constants, labels[rows])
