@@ -56,10 +56,14 @@ class MissingDependencyError(LabelwiseError, ImportError):
         super().__init__(f"{purpose} needs the package '{package}': pip install {wanted}{first}")
 
 
+MODULES = {"pillow": "PIL"}
+"""Packages whose module has another name."""
+
+
 def check_installed(purpose: str, extra: str, *packages: str) -> None:
     """Raise a MissingDependencyError unless all packages of an extra are installed; none of them is imported."""
     for package in packages:
-        if find_spec(package) is None:
+        if find_spec(MODULES.get(package, package)) is None:
             raise MissingDependencyError(package, extra, purpose)
 
 
@@ -67,9 +71,10 @@ def import_required(purpose: str, extra: str, *packages: str) -> None:
     """Import packages of an extra, or raise a MissingDependencyError."""
     for package in packages:
         try:
-            import_module(package)
+            import_module(MODULES.get(package, package))
         except ImportError as error:
-            raise MissingDependencyError(str(error.name or package), extra, purpose) from None
+            missing = str(error.name or package)
+            raise MissingDependencyError(package if missing in MODULES.values() else missing, extra, purpose) from None
 
 
 def did_you_mean(given: str, accepted: Iterable[str]) -> str:

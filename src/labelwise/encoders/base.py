@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -29,7 +29,7 @@ class InputBatch(Protocol):
 
 
 class Inputs(Protocol):
-    """Documents as an encoder reads them: `Tokens`, `WordTokens`, `Vectors`."""
+    """Documents as an encoder reads them: `Tokens`, `WordTokens`, `ImageInputs`, `Vectors`."""
 
     def __len__(self) -> int: ...
 
@@ -45,6 +45,22 @@ class Inputs(Protocol):
     def identity(self) -> tuple[np.ndarray, ...]:
         """The arrays that identify these documents, for fingerprints."""
         ...
+
+
+@runtime_checkable
+class AugmentedInputs(Protocol):
+    """Documents that are changed at random in training, such as images."""
+
+    def training_batch(self, documents: np.ndarray, epoch: int) -> InputBatch:
+        """A batch of the given documents, with changes that depend on the seed, the epoch and each document alone."""
+        ...
+
+
+def training_batch(inputs: Inputs, documents: np.ndarray, epoch: int) -> InputBatch:
+    """A batch to train on: with the random changes of the epoch, if there are any."""
+    if isinstance(inputs, AugmentedInputs):
+        return inputs.training_batch(documents, epoch)
+    return inputs.batch(documents)
 
 
 class Encoder(Protocol):
@@ -138,6 +154,11 @@ class SomeInputs:
     def batch(self, documents: np.ndarray) -> SomeBatch:
         """A batch of the given documents."""
         batch = self.inputs.batch(self.rows[documents])
+        return SomeBatch(np.searchsorted(self.rows, batch.rows), batch.arrays)
+
+    def training_batch(self, documents: np.ndarray, epoch: int) -> SomeBatch:
+        """A batch of the given documents, with the random changes of an epoch."""
+        batch = training_batch(self.inputs, self.rows[documents], epoch)
         return SomeBatch(np.searchsorted(self.rows, batch.rows), batch.arrays)
 
     def identity(self) -> tuple[np.ndarray, ...]:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from labelwise.encoders.base import Inputs, tensors_of
+from labelwise.encoders.base import InputBatch, Inputs, tensors_of, training_batch
 from labelwise.encoders.embed import vectors_in_batches
 from labelwise.finished import fingerprint
 from labelwise.heads.base import LabelHead, Targets
@@ -81,12 +81,14 @@ class EncoderFitting:
         return training_batches(self.lengths, self.config, epoch)
 
     def load(self, item: np.ndarray, epoch: int) -> EncoderBatch:
-        """Load a batch."""
-        return self.load_rows(item)
+        """Load a batch, with the random changes of the epoch where documents have any."""
+        return self._tensors(training_batch(self.train.inputs, item, epoch))
 
     def load_rows(self, rows: np.ndarray) -> EncoderBatch:
-        """The tensors of some training documents."""
-        batch = self.train.inputs.batch(rows)
+        """The tensors of some training documents, as they are predicted."""
+        return self._tensors(self.train.inputs.batch(rows))
+
+    def _tensors(self, batch: InputBatch) -> EncoderBatch:
         targets = Targets.of_rows(self.train.labels, batch.rows)
         return EncoderBatch(targets.documents, targets.labels, tensors_of(batch))
 

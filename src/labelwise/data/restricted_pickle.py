@@ -1,0 +1,344 @@
+"""Reads pickled plain data (CIFAR archives, `.bin` sets of faces) without running anything.
+
+A pickle is a program; here it is interpreted by a machine that knows containers, strings, numbers and NumPy arrays of
+numbers, and no other object. Names of modules are compared with a list and never imported. Memory is bounded by
+the size of the file: arrays are views of its bytes, and what is decoded is counted. All protocols from 0 to 5 are read; strings
+of Python 2 become bytes.
+"""
+
+from __future__ import annotations
+
+import codecs
+import struct
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labelwise.errors import DataError
+
+MAX_LINE = 1 << 20
+DECODED_PER_BYTE = 4
+"""Bytes that conversions of strings may create, per byte of the file."""
+NUMBER_KINDS = "biuf"
+_MARK = object()
+
+
+class _Symbol:
+    """A name that a pickle refers to; it stands for itself and is never imported."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class _UnfinishedArray:
+    """What `_reconstruct` returns, before its state is set."""
+
+
+class _UnfinishedType:
+    """What `dtype(...)` returns; its byte order follows."""
+
+    def __init__(self, code: str) -> None:
+        self.code, self.order = code, "="
+
+    def finished(self) -> np.dtype:
+        dtype = np.dtype(self.code)
+        return dtype.newbyteorder(">") if self.order == ">" else dtype
+
+
+_RECONSTRUCT, _SCALAR, _FROM_BUFFER = "_reconstruct", "scalar", "_frombuffer"
+_ALLOWED = {
+    **{(f"numpy.{core}.multiarray", name): name for core in ("core", "_core") for name in (_RECONSTRUCT, _SCALAR)},
+    **{(f"numpy.{core}.numeric", _FROM_BUFFER): _FROM_BUFFER for core in ("core", "_core")},
+    ("numpy", "ndarray"): "ndarray",
+    ("numpy", "dtype"): "dtype",
+    ("_codecs", "encode"): "encode",
+    ("__builtin__", "bytes"): "bytes",  # how protocols 0 to 2 write empty ones
+}
+
+
+def read_pickle(content: bytes | memoryview, path: str | Path) -> Any:
+    """The value of a pickle: dict, list, tuple, str, bytes, int, float, bool, None and arrays of numbers.
+
+    Raises a `DataError` that names `path` for anything else, and for damaged files.
+    """
+    machine = _Machine(memoryview(content), path)
+    try:
+        return machine.run()
+    except DataError:
+        raise
+    except (ValueError, IndexError, KeyError, TypeError, OverflowError, RecursionError, struct.error) as error:
+        raise DataError(f"the pickle is damaged at byte {machine.at:,} ({error})", path) from None
+
+
+class _Machine:
+    """The stack machine of pickles, for plain data only."""
+
+    def __init__(self, content: memoryview, path: str | Path) -> None:
+        self.content, self.path, self.at = content, path, 0
+        self.stack: list[Any] = []
+        self.memo: dict[int, Any] = {}
+        self.decoded = 0
+
+    def run(self) -> Any:
+        """Interpret operations until the one that ends the pickle."""
+        while True:
+            if self.at >= len(self.content):
+                raise self.refuse("ends too early; copy or download it again")
+            code = self.content[self.at : self.at + 1].tobytes()
+            self.at += 1
+            if code == b".":
+                return _checked(self.stack.pop())
+            operation = _OPERATIONS.get(code)
+            if operation is None:
+                raise self.refuse(
+                    f"the pickle has the operation {code!r} at byte {self.at - 1:,}, which plain data does not need; "
+                    "it is not run"
+                )
+            operation(self)
+
+    def refuse(self, reason: str) -> DataError:
+        return DataError(reason, self.path)
+
+    # --- the bytes ---
+
+    def take(self, count: int) -> memoryview:
+        """The next bytes, as a view."""
+        if count < 0 or count > len(self.content) - self.at:
+            raise self.refuse("a string reaches beyond the end of the file; copy or download it again")
+        self.at += count
+        return self.content[self.at - count : self.at]
+
+    def number(self, format: str) -> Any:
+        return struct.unpack(format, self.take(struct.calcsize(format)))[0]
+
+    def line(self) -> bytes:
+        """The bytes up to the next line feed."""
+        piece = self.content[self.at : self.at + MAX_LINE].tobytes()
+        end = piece.find(b"\n")
+        if end < 0:
+            raise self.refuse("a line has no end; copy or download the file again")
+        self.at += end + 1
+        return piece[:end]
+
+    def count_bytes(self, size: int) -> None:
+        """Refuse to create many times as many bytes as the file has."""
+        self.decoded += size
+        if self.decoded > DECODED_PER_BYTE * len(self.content) + MAX_LINE:
+            raise self.refuse("the pickle repeats its strings until they are much larger than the file")
+
+    # --- the stack ---
+
+    def push(self, value: Any) -> None:
+        self.stack.append(value)
+
+    def to_mark(self) -> list[Any]:
+        """Pop everything above the last mark, and the mark."""
+        for index in range(len(self.stack) - 1, -1, -1):
+            if self.stack[index] is _MARK:
+                items = self.stack[index + 1 :]
+                del self.stack[index:]
+                return items
+        raise self.refuse("the pickle is damaged: a mark is missing")
+
+    def top(self, kind: type) -> Any:
+        value = self.stack[-1]
+        if type(value) is not kind:
+            raise self.refuse(f"the pickle is damaged: a {kind.__name__} is expected, got {type(value).__name__}")
+        return value
+
+    def extend(self, items: list[Any]) -> None:
+        self.top(list).extend(items)
+
+    def set_items(self, items: list[Any]) -> None:
+        target = self.top(dict)
+        if len(items) % 2:
+            raise self.refuse("the pickle is damaged: a key has no value")
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            if not isinstance(key, Hashable) or isinstance(key, tuple):
+                raise self.refuse(f"keys of {type(key).__name__} are not read")
+            target[key] = value
+
+    def set_item(self) -> None:
+        value, key = self.stack.pop(), self.stack.pop()
+        self.set_items([key, value])
+
+    def new_tuple(self, count: int) -> None:
+        if count > len(self.stack):
+            raise self.refuse("the pickle is damaged: a tuple lacks its items")
+        items = tuple(self.stack[len(self.stack) - count :])
+        del self.stack[len(self.stack) - count :]
+        self.push(items)
+
+    def keep(self, index: int) -> None:
+        self.memo[index] = self.stack[-1]
+
+    # --- names and objects ---
+
+    def name(self, module: Any, attribute: Any) -> None:
+        key = (_text(module), _text(attribute))
+        if key not in _ALLOWED:
+            raise self.refuse(
+                f"the pickle refers to {key[0]}.{key[1]}; only plain data and NumPy arrays are read, nothing is run"
+            )
+        self.push(_Symbol(_ALLOWED[key]))
+
+    def reduce(self) -> None:
+        """The few calls that arrays and bytes are written as."""
+        arguments, symbol = self.stack.pop(), self.stack.pop()
+        if not isinstance(symbol, _Symbol) or not isinstance(arguments, tuple):
+            raise self.refuse("the pickle calls an object that is no array; nothing is run")
+        if symbol.name == _RECONSTRUCT:
+            self.push(_UnfinishedArray())
+        elif symbol.name == "dtype":
+            code = _text(arguments[0])
+            if len(code) > 8 or np.dtype(code).kind not in NUMBER_KINDS:
+                raise self.refuse(f"arrays of type {code[:20]!r} are not read, only numbers")
+            self.push(_UnfinishedType(code))
+        elif symbol.name == "encode":
+            text, encoding = arguments
+            if _text(encoding) != "latin1" or not isinstance(text, str):
+                raise self.refuse("the pickle converts a string in an unknown way")
+            self.count_bytes(len(text))
+            self.push(text.encode("latin1"))
+        elif symbol.name == "bytes" and not arguments:
+            self.push(b"")
+        elif symbol.name == _SCALAR:
+            self.push(self.array((), *arguments)[()].item())
+        elif symbol.name == _FROM_BUFFER:
+            content, dtype, shape, order = arguments
+            self.push(self.array(shape, dtype, content, _text(order) == "F"))
+        else:
+            raise self.refuse(f"the pickle calls {symbol.name}, which is not read")
+
+    def build(self) -> None:
+        """The state of an array or of its type."""
+        state, target = self.stack.pop(), self.stack[-1]
+        if isinstance(target, _UnfinishedType):
+            if not isinstance(state, tuple) or len(state) < 2:
+                raise self.refuse("the type of an array is damaged")
+            target.order = _text(state[1])
+        elif isinstance(target, _UnfinishedArray):
+            _, shape, dtype, fortran, content = state
+            finished = self.array(shape, dtype, content, bool(fortran))
+            self.stack[-1] = finished
+            for index in reversed(self.memo):  # it was kept a moment ago
+                if self.memo[index] is target:
+                    self.memo[index] = finished
+                    break
+        else:
+            raise self.refuse(f"the pickle sets the state of a {type(target).__name__}; nothing is run")
+
+    def array(self, shape: Any, dtype: Any, content: Any, fortran: bool = False) -> np.ndarray:
+        """An array over the bytes of the file."""
+        if not isinstance(dtype, _UnfinishedType) or not isinstance(content, bytes | memoryview):
+            raise self.refuse("an array is damaged: its type or its content is missing")
+        if not isinstance(shape, tuple) or len(shape) > 8 or not all(type(n) is int and n >= 0 for n in shape):
+            raise self.refuse("an array is damaged: its shape is no tuple of sizes")
+        values, size = np.frombuffer(content, dtype.finished()), 1
+        for length in shape:
+            size *= length
+        if size != len(values):
+            raise self.refuse(f"an array is damaged: {len(values):,} values for the shape {shape}")
+        return values.reshape(shape, order="F" if fortran else "C")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, bytes):
+        raise ValueError(f"a name is a {type(value).__name__}")
+    return value.decode("ascii")
+
+
+def _checked(value: Any) -> Any:
+    if isinstance(value, _Symbol | _UnfinishedArray | _UnfinishedType) or value is _MARK:
+        raise ValueError("it ends before its value is complete")
+    return value
+
+
+def _protocol_number(line: bytes) -> int | bool:
+    """Protocol 0 writes False and True as 00 and 01."""
+    return line == b"01" if line in (b"00", b"01") else int(line)
+
+
+def _quoted(line: bytes) -> bytes:
+    if len(line) < 2 or line[:1] not in b"'\"" or line[-1:] != line[:1]:
+        raise ValueError("a string without quotes")
+    return codecs.escape_decode(line[1:-1])[0]  # type: ignore[missing-attribute]
+
+
+def _binary(format: str) -> Callable[[_Machine], None]:
+    return lambda m: m.push(m.take(m.number(format)).tobytes())
+
+
+def _unicode(format: str) -> Callable[[_Machine], None]:
+    return lambda m: m.push(m.take(m.number(format)).tobytes().decode("utf-8", "surrogatepass"))
+
+
+def _long(format: str) -> Callable[[_Machine], None]:
+    def push(machine: _Machine) -> None:
+        size = machine.number(format)
+        if size > 16:
+            raise machine.refuse("a number of more than 16 bytes is not read")
+        machine.push(int.from_bytes(machine.take(size), "little", signed=True))
+
+    return push
+
+
+_OPERATIONS: dict[bytes, Callable[[_Machine], Any]] = {
+    b"\x80": lambda m: m.number("<B"),  # protocol
+    b"\x95": lambda m: m.number("<Q"),  # frame
+    b"(": lambda m: m.push(_MARK),
+    b"0": lambda m: m.stack.pop(),
+    b"1": lambda m: m.to_mark(),
+    b"2": lambda m: m.push(m.stack[-1]),
+    b"N": lambda m: m.push(None),
+    b"\x88": lambda m: m.push(True),
+    b"\x89": lambda m: m.push(False),
+    b"I": lambda m: m.push(_protocol_number(m.line())),
+    b"L": lambda m: m.push(int(m.line()[:40].rstrip(b"L"))),
+    b"F": lambda m: m.push(float(m.line())),
+    b"J": lambda m: m.push(m.number("<i")),
+    b"K": lambda m: m.push(m.number("<B")),
+    b"M": lambda m: m.push(m.number("<H")),
+    b"G": lambda m: m.push(m.number(">d")),
+    b"\x8a": _long("<B"),
+    b"\x8b": _long("<i"),
+    b"S": lambda m: m.push(_quoted(m.line())),
+    b"V": lambda m: m.push(m.line().decode("raw-unicode-escape")),
+    b"T": _binary("<i"),
+    b"U": _binary("<B"),
+    b"C": _binary("<B"),
+    b"B": _binary("<I"),
+    b"\x8e": _binary("<Q"),
+    b"\x96": _binary("<Q"),
+    b"X": _unicode("<I"),
+    b"\x8c": _unicode("<B"),
+    b"\x8d": _unicode("<Q"),
+    b"]": lambda m: m.push([]),
+    b"}": lambda m: m.push({}),
+    b")": lambda m: m.push(()),
+    b"l": lambda m: m.push(m.to_mark()),
+    b"t": lambda m: m.push(tuple(m.to_mark())),
+    b"d": lambda m: (items := m.to_mark(), m.push({}), m.set_items(items)),
+    b"\x85": lambda m: m.new_tuple(1),
+    b"\x86": lambda m: m.new_tuple(2),
+    b"\x87": lambda m: m.new_tuple(3),
+    b"a": lambda m: (item := m.stack.pop(), m.extend([item])),
+    b"e": lambda m: m.extend(m.to_mark()),
+    b"s": lambda m: m.set_item(),
+    b"u": lambda m: m.set_items(m.to_mark()),
+    b"p": lambda m: m.keep(int(m.line())),
+    b"q": lambda m: m.keep(m.number("<B")),
+    b"r": lambda m: m.keep(m.number("<I")),
+    b"\x94": lambda m: m.keep(len(m.memo)),
+    b"g": lambda m: m.push(m.memo[int(m.line())]),
+    b"h": lambda m: m.push(m.memo[m.number("<B")]),
+    b"j": lambda m: m.push(m.memo[m.number("<I")]),
+    b"c": lambda m: m.name(m.line(), m.line()),
+    b"\x93": lambda m: (attribute := m.stack.pop(), m.name(m.stack.pop(), attribute)),
+    b"R": lambda m: m.reduce(),
+    b"b": lambda m: m.build(),
+}

@@ -1,0 +1,238 @@
+"""Images as documents of an encoder: uint8 batches [documents, channels, height, width] from files or arrays.
+
+Files are decoded in `batch`, which the training loop calls on worker threads (`load_ahead`): decoders release the GIL.
+Decoded images stay in memory as far as the config allows. Augmentation is drawn from seed, epoch and document, so that
+a resumed run reads the same pixels.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from labelwise.data.image_files import ImageError, check_images, file_sizes, open_image, square
+from labelwise.encoders.augmentation import augmented, resized_crop_box, resized_crop_draws
+from labelwise.encoders.image_config import ImageConfig
+from labelwise.errors import DataError, import_required
+from labelwise.strings import Strings
+
+PIXELS_PER_UNIT = 256
+"""Pixels that count as one token where batches are cut by length."""
+MEASURED = 4096
+"""Images whose pixels are measured for mean and standard deviation."""
+
+
+@dataclass(frozen=True)
+class ImageBatch:
+    """Pixels of some images."""
+
+    rows: np.ndarray
+    pixels: np.ndarray
+    """uint8 [documents, channels, height, width]."""
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """The pixels."""
+        return (self.pixels,)
+
+
+class ImageInputs:
+    """Images of one size, from paths or from arrays.
+
+    Parameters
+    ----------
+    paths, arrays
+        One of both: files, or numbers [documents, height, width], with the channels as last or second axis; uint8, or
+        floats from 0 to 1.
+    config
+        How images are read.
+    seed
+        Of the augmentation.
+    keep
+        Whether decoded files may stay in memory, for images that are read again and again.
+    """
+
+    def __init__(
+        self,
+        config: ImageConfig,
+        *,
+        paths: Strings | None = None,
+        arrays: np.ndarray | None = None,
+        seed: int = 0,
+        keep: bool = False,
+    ) -> None:
+        import_required("reading images", "vision", "pillow")
+        if (paths is None) == (arrays is None):
+            raise DataError("images are given as paths or as arrays, not both")
+        self.config, self.seed, self.paths = config, seed, paths
+        self.pixels = None if arrays is None else as_pixels(arrays, config.channels)
+        self._count = len(paths) if paths is not None else len(arrays)  # type: ignore[arg-type]
+        self._kept: np.ndarray | None = None
+        self._decoded = np.zeros(self._count, bool)
+        self._keep = keep and self._count * config.channels * config.size**2 <= config.memory
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """The same for all images: their pixels, in units of 256."""
+        return np.full(self._count, max(1, self.config.size**2 // PIXELS_PER_UNIT), np.int64)
+
+    def identity(self) -> tuple[np.ndarray, ...]:
+        """Names and sizes of the files, or the arrays."""
+        if self.pixels is not None:
+            return (self.pixels,)
+        assert self.paths is not None
+        names = self.paths.compact()
+        return names.buffer, names.ends, file_sizes(names)
+
+    def batch(self, documents: np.ndarray) -> ImageBatch:
+        """The given images as they are predicted, in that order."""
+        return ImageBatch(documents, self._plain(documents))
+
+    def training_batch(self, documents: np.ndarray, epoch: int) -> ImageBatch:
+        """The given images with the random changes of an epoch."""
+        settings = self.config.augmentation
+        if settings.crop == "resized":
+            draws = resized_crop_draws(documents, epoch, self.seed)
+            pixels = self._each(documents, lambda image, index: self._part(image, draws[index]))
+        else:
+            pixels = self._plain(documents)
+        return ImageBatch(documents, augmented(pixels, documents, epoch, self.seed, settings))
+
+    # --- decoding ---
+
+    def _plain(self, documents: np.ndarray) -> np.ndarray:
+        """Images of the config's size, without random changes."""
+        config = self.config
+        size = config.size
+        if self.pixels is not None and self.pixels.shape[2:] == (size, size) and config.short_side == size:
+            return self.pixels[documents]
+        if not self._keep:
+            return self._each(documents, self._square)
+        kept = self._memory()
+        missing = documents[~self._decoded[documents]]
+        if len(missing):
+            kept[missing] = self._each(missing, self._square)
+            self._decoded[missing] = True
+        return kept[documents]
+
+    def _memory(self) -> np.ndarray:
+        config = self.config
+        with self._lock:
+            if self._kept is None:
+                self._kept = np.empty((self._count, config.channels, config.size, config.size), np.uint8)
+            return self._kept
+
+    def _each(self, documents: np.ndarray, change: Any) -> np.ndarray:
+        """Decode and change one image after the other; a batch is the work of one thread."""
+        config = self.config
+        pixels = np.empty((len(documents), config.channels, config.size, config.size), np.uint8)
+        for index, document in enumerate(documents.tolist()):
+            image = np.asarray(change(self._image(document), index))
+            pixels[index] = image if config.channels == 1 else image.transpose(2, 0, 1)
+        return pixels
+
+    def _image(self, document: int) -> Any:
+        config = self.config
+        if self.paths is not None:
+            shrink = config.short_side if config.augmentation.crop != "resized" else None
+            return open_image(self.paths[document], config.channels, config.max_pixels, shrink)
+        from PIL import Image
+
+        assert self.pixels is not None
+        pixels = self.pixels[document]
+        return Image.fromarray(np.ascontiguousarray(pixels[0] if config.channels == 1 else pixels.transpose(1, 2, 0)))
+
+    def _square(self, image: Any, index: int) -> Any:
+        config = self.config
+        return square(image, config.size, config.fit, config.short_side, _resampling(config.interpolation))
+
+    def _part(self, image: Any, draws: np.ndarray) -> Any:
+        """A random part of the image at full size."""
+        width, height = image.size
+        box = resized_crop_box(draws, width, height, self.config.augmentation)
+        size = self.config.size
+        return image.resize((size, size), _resampling(self.config.interpolation), box=box)
+
+
+def _resampling(name: str) -> Any:
+    from PIL import Image
+
+    return Image.Resampling[name.upper()]
+
+
+def as_pixels(arrays: np.ndarray, channels: int) -> np.ndarray:
+    """Arrays of images as uint8 [documents, channels, height, width]; a view where possible."""
+    if arrays.ndim == 3:
+        arrays = arrays[:, None]
+    elif arrays.ndim == 4 and arrays.shape[3] in (1, 3):
+        arrays = arrays.transpose(0, 3, 1, 2)
+    elif arrays.ndim != 4 or arrays.shape[1] not in (1, 3):
+        if len(arrays):
+            raise DataError(
+                "images as arrays need the shape [documents, height, width], [documents, height, width, channels] or "
+                f"[documents, channels, height, width] with 1 or 3 channels, got {list(arrays.shape)}"
+            )
+        return np.empty((0, channels, 1, 1), np.uint8)
+    if len(arrays) and 0 in arrays.shape:
+        raise DataError(f"images without pixels: the arrays have the shape {list(arrays.shape)}")
+    pixels = _as_bytes(arrays)
+    if pixels.shape[1] == channels:
+        return pixels
+    if channels == 3:
+        return np.repeat(pixels, 3, axis=1)
+    # the weights of ITU-R 601, as Pillow converts colour to grey
+    red, green, blue = (pixels[:, channel].astype(np.uint32) for channel in range(3))
+    return ((red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16).astype(np.uint8)[:, None]
+
+
+def _as_bytes(arrays: np.ndarray) -> np.ndarray:
+    if arrays.dtype == np.uint8:
+        return arrays
+    if arrays.dtype == np.bool_:
+        return arrays.astype(np.uint8) * np.uint8(255)
+    if not arrays.size:
+        return arrays.astype(np.uint8)
+    low, high = float(arrays.min()), float(arrays.max())
+    if arrays.dtype.kind == "f":
+        if low < 0 or high > 1:
+            raise DataError(f"pixels as floats must be from 0 to 1, these are from {low:.4g} to {high:.4g}")
+        return np.rint(arrays * 255).astype(np.uint8)
+    if low < 0 or high > 255:
+        raise DataError(f"pixels must be from 0 to 255, these are from {low:.0f} to {high:.0f}")
+    return arrays.astype(np.uint8)
+
+
+def image_inputs(data: Any, kind: str, config: ImageConfig, seed: int = 0, keep: bool = False) -> ImageInputs:
+    """The images of a `Dataset` or of `Documents`; `kind` is paths or arrays."""
+    value = getattr(data, kind)
+    if value is None:
+        value = Strings.of(()) if kind == "paths" else np.empty((0, 1, 1), np.uint8)
+    return ImageInputs(config, **{kind: value}, seed=seed, keep=keep)
+
+
+def bad_images(paths: Sequence[str] | Strings, max_pixels: int) -> dict[int, ImageError]:
+    """Indices of the files that cannot be decoded, with the reason."""
+    errors = check_images(list(paths), max_pixels)
+    return {index: error for index, error in enumerate(errors) if error is not None}
+
+
+def measure(inputs: ImageInputs) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation per channel of pixels from 0 to 1, of at most 4,096 evenly spaced images."""
+    chosen = np.unique(np.linspace(0, len(inputs) - 1, min(len(inputs), MEASURED)).astype(np.int64))
+    count, total, squares = 0, np.zeros(inputs.config.channels), np.zeros(inputs.config.channels)
+    for begin in range(0, len(chosen), 256):
+        pixels = inputs.batch(chosen[begin : begin + 256]).pixels.astype(np.float64) / 255
+        count += pixels[:, 0].size
+        total += pixels.sum((0, 2, 3))
+        squares += (pixels**2).sum((0, 2, 3))
+    mean = total / max(count, 1)
+    std = np.sqrt(np.maximum(squares / max(count, 1) - mean**2, 0))
+    return mean.astype(np.float32), np.where(std > 1e-3, std, 1.0).astype(np.float32)

@@ -1,0 +1,209 @@
+"""Base class of methods that read images: an encoder of images, a head, and the training loop.
+
+A subclass chooses backbone and head (`_backbone`, `_head`); reading, augmentation, training with resume, prediction,
+vectors and files are here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from labelwise.config import Config as BaseConfig
+from labelwise.data.dataset import Dataset
+from labelwise.encoders.image_config import ImageConfig
+from labelwise.errors import DataError, check_installed, import_required
+from labelwise.fit_context import FitContext
+from labelwise.methods.base import Method
+from labelwise.methods.inputs import Documents, split_for_early_stopping
+from labelwise.networks.settings import MonitorConfig, TrainingConfig, without_validation
+from labelwise.result_fields import PART, deciding_json
+from labelwise.topk import TopK
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from labelwise.encoders.image_encoder import ImageEncoder
+    from labelwise.encoders.images import ImageInputs
+    from labelwise.networks.encoder_head import EncoderHead
+    from labelwise.training.callbacks import History
+
+log = logging.getLogger("labelwise")
+
+MAX_VALID = 5000
+"""Maximum number of images held out from the training images: more would only cost time."""
+NAMES_SHOWN = 5
+"""Files that a message about bad images names."""
+
+
+class ImageMethodConfig(BaseConfig):
+    """Parameters of all methods that read images."""
+
+    image: ImageConfig = ImageConfig()
+    """How images are read and augmented."""
+    training: TrainingConfig = TrainingConfig()
+    """Settings of training."""
+    valid_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    """Fraction of the training images held out to choose the best weights when the data has no valid part; at most
+    5,000."""
+    monitor: MonitorConfig = MonitorConfig(attention=False)
+    """Detects collapse during training."""
+
+
+class ImageMethod(Method):
+    """An image encoder with a head."""
+
+    needs = ("torch", "accelerate", "pillow")
+    inputs = ("paths", "arrays")
+    same_on_any_threads = False
+    validates = True
+    encodes = True
+
+    config: Any
+    network_: EncoderHead
+    history_: History | None
+    _stored: dict[str, np.ndarray] | None
+
+    # --- hooks of a method of images ---
+
+    def _backbone(self) -> nn.Module:
+        """The network from normalised images to vectors, with its `width`; weights are drawn by torch's generator."""
+        raise NotImplementedError
+
+    def _head(self, width: int, n_labels: int) -> Any:
+        """A head with uninitialised weights."""
+        raise NotImplementedError
+
+    def _initialise_head(self, head: Any, train: Dataset) -> None:
+        """Draw the weights of the head; it may look at the training data."""
+        head.initialise(train.label_counts(), len(train), self.config.training.seed)
+
+    # --- fit ---
+
+    def check_needs(self) -> None:
+        """Raise if a package is missing."""
+        check_installed(self.name, "vision", *self.needs)
+
+    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
+        import_required(self.name, "vision", *self.needs)
+        from labelwise.device import computing_device, torch_threads
+        from labelwise.networks.encoder_head import EncoderHead
+        from labelwise.training.encoder_fitting import EncoderData
+        from labelwise.training.randomness import seed_random_state
+
+        config = self.config
+        seed = config.training.seed
+        data, valid = self._decodable(data, kind, "training"), self._decodable(valid, kind, "held-out")
+        train, held_out = split_for_early_stopping(data, valid, config.valid_fraction, MAX_VALID, seed)
+        training = config.training if held_out is not None else without_validation(config.training, self._recipe())
+        images = self._images(train, kind, keep=True)
+        parts = [EncoderData(images, train.labels)]
+        if held_out is not None:
+            parts.append(EncoderData(self._images(held_out, kind, keep=True), held_out.labels))
+        with torch_threads(), seed_random_state(seed):
+            encoder = self._encoder(images)
+            head = self._head(encoder.width, data.n_labels)
+            self._initialise_head(head, train)
+            self.network_ = EncoderHead(encoder, head).to(computing_device())  # type: ignore[arg-type]
+            self.history_ = self._train(parts, training, context)
+        self._stored = None
+
+    def _train(self, parts: list[Any], training: TrainingConfig, context: FitContext) -> History:
+        from labelwise.training.collapse import CollapseMonitor
+        from labelwise.training.encoder_fitting import EncoderFitting
+        from labelwise.training.loop import train as train_loop
+
+        config, valid = self.config, parts[1] if len(parts) > 1 else None
+        fitting = EncoderFitting(self.network_, parts[0], valid, training)
+        settings = deciding_json(config, PART, {"training": True, "valid_fraction": True})
+        identity = parts[0].identity() + ("" if valid is None else valid.identity()) + settings
+        rows = tuple(f"head.{name}" for name in getattr(self.network_.head, "row_tables", ()))
+        callbacks = [CollapseMonitor(fitting, config.monitor)] if config.monitor.enabled else []
+        return train_loop(
+            fitting, training, context=context, head=("head.",), rows=rows, callbacks=callbacks, title="training",
+            identity=identity,
+        )  # fmt: skip
+
+    def _recipe(self) -> TrainingConfig:
+        """The default settings of training."""
+        return type(self).Config.model_fields["training"].default
+
+    def _decodable(self, data: Dataset | None, kind: str, what: str) -> Any:
+        """The data without images that cannot be decoded, if the config says so; with their number in the log."""
+        from labelwise.encoders.images import bad_images
+
+        if data is None or kind != "paths" or self.config.image.bad_images == "error":
+            return data
+        bad = bad_images(data.paths or [], self.config.image.max_pixels)
+        if not bad:
+            return data
+        if len(bad) == len(data):
+            raise DataError(f"{data.name}: none of the {len(data):,} images can be decoded: {next(iter(bad.values()))}")
+        shown = "; ".join(str(error) for error in list(bad.values())[:NAMES_SHOWN])
+        log.warning(
+            "%s of %s %s images cannot be decoded and are left out: %s%s", f"{len(bad):,}", f"{len(data):,}", what,
+            shown, " ..." if len(bad) > NAMES_SHOWN else "",
+        )  # fmt: skip
+        return data.take(np.delete(np.arange(len(data)), list(bad)))
+
+    def _images(self, data: Dataset | Documents, kind: str, keep: bool = False) -> ImageInputs:
+        from labelwise.encoders.images import image_inputs
+
+        return image_inputs(data, kind, self.config.image, self.config.training.seed, keep)
+
+    def _encoder(self, images: ImageInputs) -> ImageEncoder:
+        """The encoder with initial weights, and with the normalisation of the config or of these images."""
+        from labelwise.encoders.image_encoder import ImageEncoder
+        from labelwise.encoders.images import measure
+
+        mean, std = self.config.image.mean, self.config.image.std
+        if mean is None:
+            mean, std = measure(images)
+        return ImageEncoder(self._backbone(), np.asarray(mean), np.asarray(std))
+
+    # --- predict ---
+
+    def _predict(self, data: Documents, k: int) -> TopK:
+        from labelwise.device import torch_threads
+
+        with torch_threads():
+            return self.network_.best(self._images(data, self.input_), k, "predicting")
+
+    def _encode(self, data: Documents) -> np.ndarray:
+        from labelwise.device import torch_threads
+        from labelwise.encoders.embed import encode_inputs
+
+        with torch_threads():
+            return encode_inputs(self.network_.encoder, self._images(data, self.input_), "encoding")
+
+    # --- files ---
+
+    def _state(self) -> dict[str, np.ndarray]:
+        if self._stored is not None:
+            return self._stored
+        parts: Any = (("encoder", self.network_.encoder), ("head", self.network_.head))
+        return {f"{name}.{key}": value for name, part in parts for key, value in part.state().items()}
+
+    def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
+        import_required(self.name, "vision", "torch", "pillow")
+        import torch
+
+        from labelwise.device import computing_device
+        from labelwise.encoders.image_encoder import ImageEncoder
+        from labelwise.encoders.tokens import state_of
+        from labelwise.networks.encoder_head import EncoderHead
+
+        with torch.device("meta"):
+            encoder = ImageEncoder(self._backbone(), *np.ones((2, self.config.image.channels), np.float32))
+            head = self._head(encoder.width, len(self.label_names_))
+        encoder.restore(state_of("encoder.", tensors), path)
+        head.restore(state_of("head.", tensors), path)
+        network: Any = EncoderHead(encoder, head)  # type: ignore[arg-type]
+        self.network_ = network.requires_grad_(False).to(computing_device()).eval()
+        self.history_ = None
+        self._stored = dict(tensors)
