@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from labelwise.heads.base import INITIAL_STD, LabelHead, Targets
 from labelwise.heads.blocked_softmax import Mass, blocked_softmax
@@ -103,18 +104,24 @@ class FlatHead(LabelHead):
 
 @torch.no_grad()
 def best_of_blocks(
-    vectors: Tensor, weight: Tensor, bias: Tensor | None, k: int, block: int, normalise: bool = False
+    vectors: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    k: int,
+    block: int,
+    normalise: bool = False,
+    unit_rows: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Ids and scores of the k best rows of `weight` for each vector, best first, ties in order of ids.
 
     Scores are computed block by block, in the precision of the weights; `normalise` makes them the logarithms of the
-    softmax over all rows.
+    softmax over all rows, and `unit_rows` divides rows by their norms.
     """
     rows = max(1, SCORES_AT_ONCE // block)
     with torch.autocast(vectors.device.type, enabled=False):
         vectors = vectors.to(weight.dtype)
         parts = [
-            _best_of_few(vectors[begin : begin + rows], weight, bias, k, block, normalise)
+            _best_of_few(vectors[begin : begin + rows], weight, bias, k, block, normalise, unit_rows)
             for begin in range(0, len(vectors), rows)
         ]
     if not parts:
@@ -123,13 +130,14 @@ def best_of_blocks(
 
 
 def _best_of_few(
-    vectors: Tensor, weight: Tensor, bias: Tensor | None, k: int, block: int, normalise: bool
+    vectors: Tensor, weight: Tensor, bias: Tensor | None, k: int, block: int, normalise: bool, unit_rows: bool
 ) -> tuple[Tensor, Tensor]:
     best = vectors.new_full((len(vectors), k), -torch.inf)
     ids = torch.full((len(vectors), k), NO_LABEL, device=vectors.device)
     normaliser = vectors.new_full((len(vectors),), -torch.inf)
     for begin in range(0, len(weight), block):
-        part = weight[begin : begin + block].T
+        part = weight[begin : begin + block]
+        part = (functional.normalize(part) if unit_rows else part).T
         scores = vectors @ part if bias is None else torch.addmm(bias[begin : begin + block], vectors, part)
         if normalise:
             normaliser = torch.logaddexp(normaliser, torch.logsumexp(scores, 1))

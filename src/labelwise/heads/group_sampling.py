@@ -9,10 +9,60 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from labelwise.codes.digits import DigitCode
+from labelwise.heads.base import Targets
+from labelwise.heads.blocked_softmax import Sample
 
 Negatives = Literal["batch", "document", "V0", "V2", "B1"]
+
+
+class GroupSampler(nn.Module):
+    """Draws the labels of a step: groups are the values of the first digit of a code.
+
+    Parameters
+    ----------
+    code
+        The digits of the labels.
+    negatives, count, log_q
+        As for `draw_groups`.
+    """
+
+    group_of: Tensor
+    label_at: Tensor | None
+
+    def __init__(self, code: DigitCode, negatives: Negatives, count: int, log_q: bool = False) -> None:
+        super().__init__()
+        self.code, self.n_groups = code, code.n_nodes(0)
+        self.negatives: Negatives = negatives
+        self.count, self.log_q = min(count, self.n_groups), log_q
+        self.register_buffer("group_of", torch.from_numpy(code.node_of(0)), persistent=False)
+        order = None if code.label_at is None else torch.from_numpy(code.label_at.astype(np.int64))
+        self.register_buffer("label_at", order, persistent=False)
+
+    def sample(self, targets: Targets, n_documents: int) -> Sample:
+        """The labels that a step is trained against, from torch's global random state."""
+        groups, offsets = draw_groups(
+            targets.documents, self.group_of[targets.labels], n_documents, self.n_groups, self.negatives, self.count,
+            self.log_q,
+        )  # fmt: skip
+        rows, columns = self.labels_of(groups)
+        return Sample(rows, columns, offsets)
+
+    def labels_of(self, groups: Tensor) -> tuple[Tensor, Tensor]:
+        """The labels of groups, ascending, and for each the index of its group."""
+        size = self.code.places[0]
+        codes = (groups[:, None] * size + torch.arange(size, device=groups.device)).ravel()
+        columns = torch.arange(len(groups), device=groups.device).repeat_interleave(size)
+        inside = codes < self.code.n_labels
+        codes, columns = codes[inside], columns[inside]
+        if self.label_at is None:
+            return codes, columns
+        labels, order = self.label_at[codes].sort()
+        return labels, columns[order]
 
 
 def draw_groups(

@@ -16,10 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from labelwise.codes.digits import DigitCode, make_code
 from labelwise.heads.base import LabelHead, Targets
-from labelwise.heads.blocked_softmax import Cosines, Mass, Sample, blocked_softmax
+from labelwise.heads.blocked_softmax import Cosines, Mass, blocked_softmax
 from labelwise.heads.flat import best_of_blocks
+from labelwise.heads.group_sampling import GroupSampler
+from labelwise.heads.make_head import radices_of
 from labelwise.heads.margin_config import MarginConfig
+from labelwise.heads.sampling import groups_per_step
 
 INITIAL_STD = 0.01
 """Standard deviation of initial weights; only their directions matter."""
@@ -43,6 +47,18 @@ def cosface(cosines: Tensor, margin: float) -> tuple[Tensor, Tensor]:
     return cosines.clamp(-1.0, 1.0) - margin, torch.ones_like(cosines)
 
 
+def make_sampler(config: MarginConfig, counts: np.ndarray, seed: int) -> GroupSampler | None:
+    """What draws the classes of a step; None for all classes. A sampled class is a group of its own."""
+    n_labels = len(counts)
+    if config.sampling == "all":
+        return None
+    if config.sampling == "classes":
+        return GroupSampler(DigitCode((n_labels, 1), n_labels), "batch", max(1, round(config.sample_rate * n_labels)))
+    settings = config.group_settings()
+    code = make_code(radices_of(settings, n_labels), n_labels, settings.order, counts, seed)
+    return GroupSampler(code, settings.negatives, groups_per_step(settings, code.n_nodes(0)))
+
+
 class MarginHead(LabelHead):
     """One vector per class.
 
@@ -54,14 +70,15 @@ class MarginHead(LabelHead):
         Number of classes.
     config
         Margin and sampling.
-    sampler
-        Draws the classes of a step; None for all.
+
+    `initialise` makes what draws the classes of a step; a head that only predicts has none.
     """
 
-    def __init__(self, width: int, n_labels: int, config: MarginConfig, sampler: GroupSampler | None) -> None:
+    def __init__(self, width: int, n_labels: int, config: MarginConfig) -> None:
         super().__init__()
-        self.config, self.sampler = config, sampler
-        self.row_tables = () if sampler is None else ("weight",)
+        self.config = config
+        self.sampler: GroupSampler | None = None
+        self.row_tables = () if config.sampling == "all" else ("weight",)
         self.weight = nn.Parameter(torch.empty(n_labels, width))
 
     @property
@@ -71,7 +88,8 @@ class MarginHead(LabelHead):
 
     @torch.no_grad()
     def initialise(self, counts: np.ndarray, n_documents: int, seed: int) -> Self:
-        """Draw the initial weights."""
+        """Draw the initial weights, and assign classes to groups."""
+        self.sampler = make_sampler(self.config, counts, seed)
         self.weight.normal_(0, INITIAL_STD, generator=torch.Generator().manual_seed(seed))
         return self
 

@@ -19,11 +19,18 @@ from labelwise.heads.base import INITIAL_STD, LabelHead, Targets
 from labelwise.heads.blocked_softmax import Mass, Sample, blocked_softmax
 from labelwise.heads.digit_config import DigitHeadConfig
 from labelwise.heads.flat import best_of_blocks
-from labelwise.heads.group_sampling import draw_groups
+from labelwise.heads.group_sampling import GroupSampler
 from labelwise.heads.losses import softmax_constant_loss, softmax_constants
 
 USUAL_GROUPS = 10
 """Groups of a step when the config has no number of them."""
+
+
+def groups_per_step(config: DigitHeadConfig, n_groups: int) -> int:
+    """Groups of a step, with those of the labels."""
+    if config.sampled_fraction is not None:
+        return max(1, round(config.sampled_fraction * n_groups))
+    return min(config.sampled_groups or USUAL_GROUPS, n_groups)
 
 
 class SamplingHead(LabelHead):
@@ -44,27 +51,15 @@ class SamplingHead(LabelHead):
     def __init__(self, width: int, code: DigitCode, config: DigitHeadConfig) -> None:
         super().__init__()
         self.code, self.config = code, config
-        self.n_groups = code.n_nodes(0)
+        self.sampler = GroupSampler(code, config.negatives, groups_per_step(config, code.n_nodes(0)), config.log_q)
         self.dropout = nn.Dropout(config.dropout)
         self.weight = nn.Parameter(torch.empty(code.n_labels, width))
         self.bias = nn.Parameter(torch.zeros(code.n_labels))
-        self.group_of: Tensor
-        self.register_buffer("group_of", torch.from_numpy(code.node_of(0)), persistent=False)
-        order = None if code.label_at is None else torch.from_numpy(code.label_at.astype(np.int64))
-        self.label_at: Tensor | None
-        self.register_buffer("label_at", order, persistent=False)
 
     @property
     def n_labels(self) -> int:
         """Number of labels."""
         return self.code.n_labels
-
-    @property
-    def sampled_groups(self) -> int:
-        """Groups of a step, with those of the labels."""
-        if self.config.sampled_fraction is not None:
-            return max(1, round(self.config.sampled_fraction * self.n_groups))
-        return min(self.config.sampled_groups or USUAL_GROUPS, self.n_groups)
 
     @torch.no_grad()
     def initialise(self, counts: np.ndarray, n_documents: int, seed: int) -> Self:
@@ -87,26 +82,8 @@ class SamplingHead(LabelHead):
         return blocked_softmax(vectors, self.weight, self.bias, mass, self.config.block, sample)
 
     def sample(self, targets: Targets, n_documents: int) -> Sample:
-        """The labels that a step is trained against, from torch's global random state."""
-        config = self.config
-        groups, offsets = draw_groups(
-            targets.documents, self.group_of[targets.labels], n_documents, self.n_groups, config.negatives,
-            self.sampled_groups, config.log_q,
-        )  # fmt: skip
-        rows, columns = self.labels_of(groups)
-        return Sample(rows, columns, offsets)
-
-    def labels_of(self, groups: Tensor) -> tuple[Tensor, Tensor]:
-        """The labels of groups, ascending, and for each the index of its group."""
-        size = self.code.places[0]
-        codes = (groups[:, None] * size + torch.arange(size, device=groups.device)).ravel()
-        columns = torch.arange(len(groups), device=groups.device).repeat_interleave(size)
-        inside = codes < self.n_labels
-        codes, columns = codes[inside], columns[inside]
-        if self.label_at is None:
-            return codes, columns
-        labels, order = self.label_at[codes].sort()
-        return labels, columns[order]
+        """The labels that a step is trained against."""
+        return self.sampler.sample(targets, n_documents)
 
     def best(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Ids and log-probabilities of the k best labels, of all labels block by block."""
