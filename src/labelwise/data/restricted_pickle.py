@@ -1,9 +1,9 @@
 """Reads pickled plain data (CIFAR archives, `.bin` sets of faces) without running anything.
 
 A pickle is a program; here it is interpreted by a machine that knows containers, strings, numbers and NumPy arrays of
-numbers, and no other object. Names of modules are compared with a list and never imported. Memory is bounded by
-the size of the file: arrays are views of its bytes, and what is decoded is counted. All protocols from 0 to 5 are read; strings
-of Python 2 become bytes.
+numbers, and no other object. Names of modules are compared with a list and never imported. Memory is bounded by the
+size of the file: arrays are views of its bytes, and what is decoded is counted. All protocols from 0 to 5 are read;
+strings of Python 2 become bytes.
 """
 
 from __future__ import annotations

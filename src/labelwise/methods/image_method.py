@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from labelwise.encoders.image_encoder import ImageEncoder
     from labelwise.encoders.images import ImageInputs
+    from labelwise.heads.base import LabelHead
     from labelwise.networks.encoder_head import EncoderHead
     from labelwise.training.callbacks import History
 
@@ -75,13 +76,17 @@ class ImageMethod(Method):
         """The network from normalised images to vectors, with its `width`; weights are drawn by torch's generator."""
         raise NotImplementedError
 
-    def _head(self, width: int, n_labels: int) -> Any:
-        """A head with uninitialised weights."""
+    def _head(self, width: int, train: Dataset) -> LabelHead:
+        """A head for vectors of this width, with initial weights."""
         raise NotImplementedError
 
-    def _initialise_head(self, head: Any, train: Dataset) -> None:
-        """Draw the weights of the head; it may look at the training data."""
-        head.initialise(train.label_counts(), len(train), self.config.training.seed)
+    def _head_state(self, head: LabelHead) -> dict[str, np.ndarray]:
+        """The arrays of the head to write to a model file."""
+        return head.state()
+
+    def _restored_head(self, width: int, tensors: Mapping[str, np.ndarray], path: Path) -> LabelHead:
+        """The head from what `_head_state` returned."""
+        raise NotImplementedError
 
     # --- fit ---
 
@@ -107,8 +112,7 @@ class ImageMethod(Method):
             parts.append(EncoderData(self._images(held_out, kind, keep=True), held_out.labels))
         with torch_threads(), seed_random_state(seed):
             encoder = self._encoder(images)
-            head = self._head(encoder.width, data.n_labels)
-            self._initialise_head(head, train)
+            head = self._head(encoder.width, train)
             self.network_ = EncoderHead(encoder, head).to(computing_device())  # type: ignore[arg-type]
             self.history_ = self._train(parts, training, context)
         self._stored = None
@@ -122,11 +126,10 @@ class ImageMethod(Method):
         fitting = EncoderFitting(self.network_, parts[0], valid, training)
         settings = deciding_json(config, PART, {"training": True, "valid_fraction": True})
         identity = parts[0].identity() + ("" if valid is None else valid.identity()) + settings
-        rows = tuple(f"head.{name}" for name in getattr(self.network_.head, "row_tables", ()))
         callbacks = [CollapseMonitor(fitting, config.monitor)] if config.monitor.enabled else []
         return train_loop(
-            fitting, training, context=context, head=("head.",), rows=rows, callbacks=callbacks, title="training",
-            identity=identity,
+            fitting, training, context=context, head=("head.",), rows=fitting.row_tables, callbacks=callbacks,
+            title="training", identity=identity,
         )  # fmt: skip
 
     def _recipe(self) -> TrainingConfig:
@@ -186,8 +189,8 @@ class ImageMethod(Method):
     def _state(self) -> dict[str, np.ndarray]:
         if self._stored is not None:
             return self._stored
-        parts: Any = (("encoder", self.network_.encoder), ("head", self.network_.head))
-        return {f"{name}.{key}": value for name, part in parts for key, value in part.state().items()}
+        states = {"encoder": self.network_.encoder.state(), "head": self._head_state(self.network_.head)}
+        return {f"{part}.{name}": value for part, state in states.items() for name, value in state.items()}
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
         import_required(self.name, "vision", "torch", "pillow")
@@ -200,9 +203,8 @@ class ImageMethod(Method):
 
         with torch.device("meta"):
             encoder = ImageEncoder(self._backbone(), *np.ones((2, self.config.image.channels), np.float32))
-            head = self._head(encoder.width, len(self.label_names_))
         encoder.restore(state_of("encoder.", tensors), path)
-        head.restore(state_of("head.", tensors), path)
+        head = self._restored_head(encoder.width, state_of("head.", tensors), path)
         network: Any = EncoderHead(encoder, head)  # type: ignore[arg-type]
         self.network_ = network.requires_grad_(False).to(computing_device()).eval()
         self.history_ = None
