@@ -5,6 +5,7 @@ Pillow reads the common formats only: others start external programs (EPS) or ar
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from labelwise.data.recordio import member_image, split_member
 from labelwise.errors import DataError, import_required
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ def open_image(source: str | Path, channels: int, max_pixels: int = MAX_PIXELS, 
     Parameters
     ----------
     source
-        The file.
+        The file; an image inside a record file is `train.rec#OFFSET`.
     channels
         1 or 3.
     max_pixels
@@ -54,13 +56,17 @@ def open_image(source: str | Path, channels: int, max_pixels: int = MAX_PIXELS, 
     from PIL import Image
 
     try:
-        with Image.open(source, formats=FORMATS) as image:
+        member = split_member(str(source))
+        file = source if member is None else io.BytesIO(member_image(*member))
+        with Image.open(file, formats=FORMATS) as image:
             check_size(image.size, max_pixels, source)
             if at_least is not None:
                 _shrink_on_load(image, MODES[channels], at_least)
             return as_mode(image, MODES[channels])
     except ImageError:
         raise
+    except DataError as error:  # of a record file
+        raise ImageError(error.what, source) from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise ImageError(f"is refused: {error}", source) from None
     except FileNotFoundError:
@@ -143,7 +149,8 @@ def file_sizes(paths: Iterable[str]) -> np.ndarray:
 
     def size(path: str) -> int:
         try:
-            return os.stat(path).st_size
+            member = split_member(path)
+            return os.stat(path if member is None else member[0]).st_size
         except (OSError, ValueError):
             return -1
 

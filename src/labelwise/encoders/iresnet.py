@@ -14,6 +14,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from labelwise.encoders.batch_norm import BatchNorm
 from labelwise.encoders.face_config import BLOCKS, FaceNetworkConfig
 from labelwise.encoders.mobile_face import MobileFaceNet, after_halvings, norm_without_scale
 
@@ -39,7 +40,7 @@ class IResNet(nn.Module):
         widths = [config.channels(published) for published in STAGE_CHANNELS]
         self.first = nn.Sequential(
             nn.Conv2d(channels, widths[0], 3, padding=1, bias=False),
-            nn.BatchNorm2d(widths[0], EPS),
+            BatchNorm(widths[0], EPS),
             nn.PReLU(widths[0]),
         )
         stages = []
@@ -48,7 +49,7 @@ class IResNet(nn.Module):
             stages.append(nn.Sequential(_Block(before, after, 2), *others))
         self.stages = nn.Sequential(*stages)
         side = after_halvings(size, 4)
-        self.norm = nn.BatchNorm2d(widths[-1], EPS)
+        self.norm = BatchNorm(widths[-1], EPS)
         self.dropout = nn.Dropout(config.dropout)
         self.linear = nn.Linear(widths[-1] * side**2, config.dimension)
         self.vector_norm = norm_without_scale(config.dimension)
@@ -66,17 +67,17 @@ class _Block(nn.Module):
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.BatchNorm2d(before, EPS),
+            BatchNorm(before, EPS),
             nn.Conv2d(before, after, 3, padding=1, bias=False),
-            nn.BatchNorm2d(after, EPS),
+            BatchNorm(after, EPS),
             nn.PReLU(after),
             nn.Conv2d(after, after, 3, stride, padding=1, bias=False),
-            nn.BatchNorm2d(after, EPS),
+            BatchNorm(after, EPS),
         )
         self.shortcut = (
             nn.Identity()
             if stride == 1
-            else nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after, EPS))
+            else nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), BatchNorm(after, EPS))
         )
 
     def forward(self, maps: Tensor) -> Tensor:

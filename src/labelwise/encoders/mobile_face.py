@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from labelwise.encoders.batch_norm import BatchNorm
 from labelwise.encoders.face_config import FaceNetworkConfig
 
 # channels, expansion, blocks, stride of the first of them
@@ -38,7 +39,7 @@ class MobileFaceNet(nn.Module):
         self.maps = nn.Sequential(*layers)
         side = after_halvings(size, 4)
         self.positions = nn.Sequential(
-            nn.Conv2d(last, last, side, groups=last, bias=False), nn.BatchNorm2d(last), nn.Flatten()
+            nn.Conv2d(last, last, side, groups=last, bias=False), BatchNorm(last), nn.Flatten()
         )
         self.dropout = nn.Dropout(config.dropout)
         self.linear = nn.Linear(last, config.dimension, bias=False)
@@ -61,7 +62,7 @@ class _Bottleneck(nn.Module):
             convolution(before, inner, 1),
             convolution(inner, inner, 3, stride=stride, groups=inner),
             nn.Conv2d(inner, after, 1, bias=False),
-            nn.BatchNorm2d(after),
+            BatchNorm(after),
         )
         self.has_shortcut = stride == 1 and before == after
 
@@ -73,14 +74,14 @@ def convolution(before: int, after: int, side: int, stride: int = 1, groups: int
     """A convolution, its normalisation and PReLU."""
     return nn.Sequential(
         nn.Conv2d(before, after, side, stride, side // 2, groups=groups, bias=False),
-        nn.BatchNorm2d(after),
+        BatchNorm(after),
         nn.PReLU(after),
     )
 
 
-def norm_without_scale(width: int) -> nn.BatchNorm1d:
+def norm_without_scale(width: int) -> BatchNorm:
     """Batch normalisation of vectors whose scale stays 1."""
-    norm = nn.BatchNorm1d(width)
+    norm = BatchNorm(width)
     norm.weight.requires_grad_(False)
     return norm
 
