@@ -37,13 +37,19 @@ def is_image_name(name: str) -> bool:
     return name.lower().endswith(EXTENSIONS)
 
 
-def open_image(source: str | Path, channels: int, max_pixels: int = MAX_PIXELS, at_least: int | None = None) -> Image:
+def open_image(
+    source: str | Path | bytes,
+    channels: int,
+    max_pixels: int = MAX_PIXELS,
+    at_least: int | None = None,
+    name: str | None = None,
+) -> Image:
     """Decode a file as a grey or colour image.
 
     Parameters
     ----------
     source
-        The file; an image inside a record file is `train.rec#OFFSET`.
+        The file, or its content; an image inside a record file is `train.rec#OFFSET`.
     channels
         1 or 3.
     max_pixels
@@ -51,36 +57,45 @@ def open_image(source: str | Path, channels: int, max_pixels: int = MAX_PIXELS, 
     at_least
         JPEGs may be decoded at half, a quarter or an eighth of their size, as long as the shorter side has this many
         pixels: many times faster for large photographs.
+    name
+        What messages call the image; None: the file.
     """
     import_required("reading images", "vision", "pillow")
     from PIL import Image
 
+    called = name or ("an image" if isinstance(source, bytes) else str(source))
     try:
-        member = split_member(str(source))
-        file = source if member is None else io.BytesIO(member_image(*member))
-        with Image.open(file, formats=FORMATS) as image:
-            check_size(image.size, max_pixels, source)
+        with Image.open(_file(source), formats=FORMATS) as image:
+            check_size(image.size, max_pixels, called)
             if at_least is not None:
                 _shrink_on_load(image, MODES[channels], at_least)
             return as_mode(image, MODES[channels])
     except ImageError:
         raise
     except DataError as error:  # of a record file
-        raise ImageError(error.what, source) from None
+        raise ImageError(error.what, called) from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise ImageError(f"is refused: {error}", source) from None
+        raise ImageError(f"is refused: {error}", called) from None
     except FileNotFoundError:
-        raise ImageError("there is no such image", source) from None
+        raise ImageError("there is no such image", called) from None
     except IsADirectoryError:
-        raise ImageError("is a folder, an image is needed here", source) from None
+        raise ImageError("is a folder, an image is needed here", called) from None
     except Image.UnidentifiedImageError:
-        raise ImageError(f"is not an image in one of the formats {', '.join(FORMATS)}", source) from None
+        raise ImageError(f"is not an image in one of the formats {', '.join(FORMATS)}", called) from None
     except MemoryError:
-        raise ImageError("there is not enough memory to decode this image", source) from None
+        raise ImageError("there is not enough memory to decode this image", called) from None
     except Exception as error:  # decoders of damaged files raise whatever they meet
         raise ImageError(
-            f"the image is damaged ({error or type(error).__name__}); copy or make it again", source
+            f"the image is damaged ({error or type(error).__name__}); copy or make it again", called
         ) from None
+
+
+def _file(source: str | Path | bytes) -> str | Path | io.BytesIO:
+    """What Pillow opens: a path, or the content of an image."""
+    if isinstance(source, bytes):
+        return io.BytesIO(source)
+    member = split_member(str(source))
+    return source if member is None else io.BytesIO(member_image(*member))
 
 
 def check_size(size: tuple[int, int], max_pixels: int, source: object) -> None:

@@ -1,16 +1,15 @@
 """Face recognition: an IResNet or MobileFaceNet trained with margins, over all people or over sampled groups of them.
 
-ArcFace (Deng et al., CVPR 2019), CosFace (Wang et al., CVPR 2018), Partial FC (An et al., CVPR 2022) and the sampling head
-of Multi-Head Encoding (MHS; Liang et al., TPAMI 2025). The network is trained to tell apart the people of the training
-images; what is used is its vector (`encode`): two images show the same person if the cosine of their vectors is high,
-also of people that were never seen. `labelwise verify` measures that.
+ArcFace (Deng et al., CVPR 2019), CosFace (Wang et al., CVPR 2018), Partial FC (An et al., CVPR 2022) and the sampling
+head of Multi-Head Encoding (MHS; Liang et al., TPAMI 2025). The network is trained to distinguish the people of the
+training images; what is used is its vector (`encode`): two images show the same person if the cosine of their vectors
+is high, also of people that were never seen. `labelwise verify` measures that.
 
 Cost: images x operations of the network (IResNet-50 at 112 pixels: 6.3 billion), three times in training; the head adds
-images x people x dimension, or the sampled fraction of it. Memory: weights, gradients and momentum of the network and of
-one vector per person (with sampling, momentum of people that were drawn), and batch x block of scores.
+images x people x dimension, or the sampled fraction of it. Memory: weights, gradients and momentum of the network and
+of one vector per person (gradients only of the people that are drawn), and batch x block of scores.
 What we do differently: cosines are clamped before a margin divides by their sine; gradients of sampled people are
-row-sparse, so that sampling saves memory and updates and not only scores; classes of all ranks get the same gradients;
-any width and image size; a training resumes.
+row-sparse, so that sampling saves memory and updates and not only scores; any width and image size; a training resumes.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ RECIPE = TrainingConfig(
     batch_size=128,
     clip=5.0,
     optimiser=OptimiserConfig(name="sgd", rate=0.1, momentum=0.9, weight_decay=5e-4),
-    schedule=ScheduleConfig(kind="poly", power=2.0, warmup=0.05),
+    schedule=ScheduleConfig(kind="cosine", warmup=0.05),
     load_ahead=2,
 )
 IMAGES = ImageConfig(
@@ -53,6 +52,7 @@ class MHEFace(ImageMethod):
     name = "mhe_face"
     good_for = "faces: verification and identification"
     speed = "a GPU; small networks and images in minutes on a CPU"
+    verifies = True
 
     class Config(ImageMethodConfig):
         """Parameters."""
@@ -92,15 +92,16 @@ class MHEFace(ImageMethod):
 
     def _encode(self, data: Documents) -> np.ndarray:
         """Vectors of norm 1."""
-        vectors = self.face_vectors(data)
+        vectors = self.image_vectors(data)
         return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
-    def face_vectors(self, data: Documents) -> np.ndarray:
+    def image_vectors(self, data: Documents) -> np.ndarray:
         """Vectors that are not normalised, as templates need them: their norm is a sign of the image's quality."""
         from labelwise.device import torch_threads
         from labelwise.encoders.embed import encode_inputs
         from labelwise.encoders.mirrored import encode_with_mirror
 
-        images, encode = self._images(data, self.input_), encode_with_mirror if self.config.mirror else encode_inputs
+        kind = "arrays" if data.arrays is not None else "paths"
+        encode = encode_with_mirror if self.config.mirror else encode_inputs
         with torch_threads():
-            return encode(self.network_.encoder, images, "encoding")
+            return encode(self.network_.encoder, self._images(data, kind), "encoding")
