@@ -21,6 +21,7 @@ _MODULES = {
     "LinearTree": "labelwise.methods.linear_tree",
     "MHEFace": "labelwise.methods.mhe_face",
     "Mach": "labelwise.methods.mach",
+    "MheText": "labelwise.methods.mhe_text",
     "Popularity": "labelwise.methods.popularity",
     "Strings": "labelwise.strings",
     "TextEncoder": "labelwise.methods.text_encoder",
@@ -62,7 +63,11 @@ if TYPE_CHECKING:
     from labelwise.signatures import LinearFlat as LinearFlat
     from labelwise.signatures import LinearTree as LinearTree
     from labelwise.signatures import Mach as Mach
+<<<<<<< HEAD
     from labelwise.signatures import MHEFace as MHEFace
+=======
+    from labelwise.signatures import MheText as MheText
+>>>>>>> main
     from labelwise.signatures import Popularity as Popularity
     from labelwise.signatures import TextEncoder as TextEncoder
     from labelwise.signatures import XRTransformer as XRTransformer

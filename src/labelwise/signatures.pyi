@@ -5,13 +5,11 @@ from typing import Any, Literal, Optional, Union
 
 from labelwise.codes.repartition import RepartitionConfig
 from labelwise.encoders.config import EncoderConfig
-from labelwise.encoders.face_config import FaceNetworkConfig
-from labelwise.encoders.image_config import ImageConfig
 from labelwise.encoders.word_config import RecurrentConfig
 from labelwise.encoders.word_config import WordsConfig
 from labelwise.features.tfidf_config import TfidfConfig
 from labelwise.heads.config import HeadConfig
-from labelwise.heads.margin_config import MarginConfig
+from labelwise.heads.digit_config import DigitHeadConfig
 from labelwise.linear.level_trainer import SolverConfig
 from labelwise.methods.attention_xml import AttentionXML as _AttentionXML
 from labelwise.methods.bigru import BiGRU as _BiGRU
@@ -22,7 +20,7 @@ from labelwise.methods.linear_tree import LinearTree as _LinearTree
 from labelwise.methods.mach import CandidatesConfig
 from labelwise.methods.mach import Mach as _Mach
 from labelwise.methods.mach import MachTraining
-from labelwise.methods.mhe_face import MHEFace as _MHEFace
+from labelwise.methods.mhe_text import MheText as _MheText
 from labelwise.methods.popularity import Popularity as _Popularity
 from labelwise.methods.text_encoder import TextEncoder as _TextEncoder
 from labelwise.methods.word_networks import WordTraining
@@ -176,6 +174,8 @@ class HybridLinear(_HybridLinear):
         Labels that each of several trees contributes to the average, at least; more if more are predicted.
     post_processor
         How a node's margin becomes a score that is combined with its parent's, or a list with one for each level.
+    ties
+        Order of labels with equal scores: by index in the label space, or by position in the tree, the first of several, as PECOS orders them.
     precision
         Precision of the stored weights.
     memory
@@ -211,6 +211,7 @@ class HybridLinear(_HybridLinear):
         beam: int | tuple[int, ...] = 10,
         labels_per_tree: int = 20,
         post_processor: Union[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'], tuple[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'], ...]] = 'l3_hinge',
+        ties: Literal['label', 'tree'] = 'label',
         precision: Literal['float32', 'float16', 'int8'] = 'float32',
         memory: Union[Literal['check', 'ignore'], float] = 'check',
         time_budget: float | None = None,
@@ -309,6 +310,8 @@ class LinearTree(_LinearTree):
         Labels that each of several trees contributes to the average, at least; more if more are predicted.
     post_processor
         How a node's margin becomes a score that is combined with its parent's, or a list with one for each level.
+    ties
+        Order of labels with equal scores: by index in the label space, or by position in the tree, the first of several, as PECOS orders them.
     precision
         Precision of the stored weights.
     memory
@@ -340,6 +343,7 @@ class LinearTree(_LinearTree):
         beam: int | tuple[int, ...] = 10,
         labels_per_tree: int = 20,
         post_processor: Union[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'], tuple[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'], ...]] = 'l3_hinge',
+        ties: Literal['label', 'tree'] = 'label',
         precision: Literal['float32', 'float16', 'int8'] = 'float32',
         memory: Union[Literal['check', 'ignore'], float] = 'check',
         time_budget: float | None = None,
@@ -402,36 +406,57 @@ class Mach(_Mach):
         tfidf: Mapping[str, Any] | TfidfConfig = ...,
     ) -> None: ...
 
-class MHEFace(_MHEFace):
-    """Faces to vectors and people: IResNet or MobileFaceNet with ArcFace or CosFace, all people or sampled groups.
+class MheText(_MheText):
+    """A fine-tuned text encoder that scores labels in groups: multi-head encoding, for many labels.
 
     Parameters
     ----------
-    image
-        How images are read and augmented: aligned faces, pixels from -1 to 1, mirrored at random. Keys: size, channels, fit, resize, interpolation, mean, std, augmentation, max_pixels, bad_images, memory.
+    encoder
+        The pretrained encoder and its tokenization. Keys: model, architecture, vocabulary, max_length, long_texts, windows, pooling, layers, frozen, precision, gradient_checkpointing.
+    num_group
+        Groups of labels, fewer if the last ones would be empty; 0: one output per label, without groups. A good number is some times the square root of the number of labels (`labelwise plan --digits`).
+    groups
+        Groups per document whose labels are scored in training: all true ones, then those ranked highest.
+    beam
+        Groups whose labels are scored in prediction; null: as many as in training.
+    bottleneck
+        Width of the label embeddings.
+    order
+        Which labels form a group: neighbours by index, as published; labels dealt out by frequency; neighbours in a balanced tree of the labels' TF-IDF features, which is better where training is short; or at random.
+    loss
+        Binary cross-entropy of each score, or softmax, for documents with one label.
+    reduction
+        Sum of the binary cross-entropies of a document, or the mean over groups and over labels, as published.
+    dropout
+        Dropout rate of the document's vector.
+    head
+        Any other head; instead of all settings of groups, loss and dropout. Keys: kind, loss, reduction, radices, heads, order, bottleneck, groups, beam, negatives, sampled_groups, sampled_fraction, log_q, bias, dropout, block.
     training
         Settings of training. Keys: epochs, steps, batch_size, tokens_per_batch, accumulate, clip, optimiser, schedule, precision, validate_every, metric, early_stopping, restore_best, averaging, time_budget, checkpoint_every, log_every, load_ahead, tensorboard, seed.
+    head_epochs
+        Epochs in which only the head is trained, on the vectors of the pretrained encoder, before both are trained together. null is 10, and 0 if the encoder is frozen or starts from random weights.
     valid_fraction
-        Fraction of the training images held out to choose the best weights when the data has no valid part; at most 5,000.
+        Fraction of the training documents held out to choose the best weights when the data has no valid part; at most 2,000 documents.
     monitor
         Detects collapse during training. Keys: enabled, probe, attention, stop_on, patience.
-    network
-        The network from a face to its vector. Keys: network, width_factor, dimension, dropout.
-    head
-        Margin, and the people that a step is trained against. Keys: kind, margin, scale, sampling, sample_rate, radices, order, negatives, sampled_groups, sampled_fraction, block.
-    mirror
-        Whether `encode` adds the vector of the mirror image, as is usual for verification; it takes twice the time.
     """
     def __init__(
         self,
         *,
-        image: Mapping[str, Any] | ImageConfig = ...,
+        encoder: Mapping[str, Any] | EncoderConfig = ...,
+        num_group: int = 0,
+        groups: int = 10,
+        beam: int | None = None,
+        bottleneck: int = 400,
+        order: Literal['index', 'frequency', 'clustered', 'random'] = 'index',
+        loss: Literal['bce', 'softmax'] = 'bce',
+        reduction: Literal['sum', 'mean'] = 'sum',
+        dropout: float = 0.5,
+        head: Mapping[str, Any] | DigitHeadConfig | None = ...,
         training: Mapping[str, Any] | TrainingConfig = ...,
+        head_epochs: int | None = None,
         valid_fraction: float = 0.05,
         monitor: Mapping[str, Any] | MonitorConfig = ...,
-        network: Mapping[str, Any] | FaceNetworkConfig = ...,
-        head: Mapping[str, Any] | MarginConfig = ...,
-        mirror: bool = True,
     ) -> None: ...
 
 class Popularity(_Popularity):
@@ -513,6 +538,8 @@ class XRTransformer(_XRTransformer):
         Labels that each of several trees contributes to the average, at least; more if more are predicted.
     post_processor
         How a node's margin becomes a score that is combined with its parent's, or a list with one for each level.
+    ties
+        Order of labels with equal scores: by index in the label space, or by position in the tree, the first of several, as PECOS orders them.
     precision
         Precision of the stored weights.
     memory
@@ -550,6 +577,7 @@ class XRTransformer(_XRTransformer):
         beam: int | tuple[int, ...] = 10,
         labels_per_tree: int = 20,
         post_processor: Union[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'], tuple[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'], ...]] = 'l3_hinge',
+        ties: Literal['label', 'tree'] = 'label',
         precision: Literal['float32', 'float16', 'int8'] = 'float32',
         memory: Union[Literal['check', 'ignore'], float] = 'check',
         time_budget: float | None = None,

@@ -5,7 +5,7 @@ from labelwise.encoders.word_config import RecurrentConfig, WordsConfig
 from labelwise.methods.mach import MachTraining
 from labelwise.methods.word_networks import WordTraining
 from labelwise.networks.fine_tuning_settings import FineTuningConfig
-from labelwise.networks.settings import OptimiserConfig, ScheduleConfig, TrainingConfig
+from labelwise.networks.settings import AveragingConfig, OptimiserConfig, ScheduleConfig, TrainingConfig
 
 WORDS, RECURRENT = WordsConfig(width=16), RecurrentConfig(width=32, dropout=0.2)
 SMALL: dict[str, dict] = {
@@ -35,6 +35,22 @@ SMALL: dict[str, dict] = {
         "buckets": 64,
         "hidden": [32],
         "training": MachTraining(epochs=6, batch_size=32, optimiser=OptimiserConfig(name="adam", rate=0.05)),
+    },
+    "mhe_text": {
+        "encoder": EncoderConfig(model="tiny", max_length=32, pooling="mean", layers=2),
+        "num_group": 4,
+        "groups": 2,
+        "beam": 3,
+        "bottleneck": 24,
+        "dropout": 0.1,
+        "training": TrainingConfig(
+            epochs=5,
+            batch_size=16,
+            optimiser=OptimiserConfig(rate=0.01, head_factor=2),
+            schedule=ScheduleConfig(warmup=0.1),
+            averaging=AveragingConfig(kind="swa", start=0.5, every=10),
+            metric="P@5",
+        ),
     },
     "text_encoder": {
         "encoder": EncoderConfig(model="tiny", max_length=32, pooling="mean"),

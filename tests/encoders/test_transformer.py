@@ -69,6 +69,15 @@ def test_saved_and_restored_without_a_network(family):
     assert vectors.std(0).min() > 0
 
 
+@pytest.mark.parametrize(("family", "token"), [("bert", 0), ("xlnet", -1)])
+def test_the_summary_is_the_token_of_the_family(family, token):
+    encoder = opened(architecture=FAMILIES[family], pooling="summary", layers=2).eval()
+    mine = encode_corpus(encoder, Strings.of(["word1 word2", "word3"]))  # the second is padded in a batch
+    for vector, text in zip(mine, ("word1 word2", "word3"), strict=True):
+        states = token_vectors(encoder, text)
+        np.testing.assert_allclose(vector, torch.cat([state[token] for state in states[-2:]]), rtol=1e-4, atol=1e-5)
+
+
 def test_random_weights_follow_the_seed():
     config = EncoderConfig(architecture=BERT)
     one, same, other = (open_encoder(config, TEXTS, seed).state() for seed in (1, 1, 2))

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from common import Stop
-from labelwise.encoders import embed
+from labelwise.encoders import embed, transformer, vector_cache
 from labelwise.encoders.config import EncoderConfig
 from labelwise.encoders.corpus import distinct_texts, encode_corpus, encode_some_texts, encoder_fingerprint
 from labelwise.encoders.transformer import open_encoder
-from labelwise.encoders.vector_cache import OUTDATED, VectorCache, cache_folder
+from labelwise.encoders.vector_cache import OUTDATED, VectorCache, cache_folder, size_limit
+from labelwise.errors import ConfigError
+from labelwise.runs.encode import pretrained_encoder
 from labelwise.strings import Strings
 from labelwise.time_budget import NO_LIMIT
 
@@ -209,3 +211,56 @@ def test_the_variable_names_the_folder_or_switches_it_off(monkeypatch, tmp_path)
     monkeypatch.delenv("LABELWISE_VECTORS")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_folder() == tmp_path / ".cache" / "labelwise" / "vectors"
+
+
+def test_a_cache_above_its_limit_loses_what_was_used_least_recently(tmp_path):
+    hashes, vectors = np.arange(12, dtype=np.uint64), np.ones((12, 100), np.float32)
+    cache = VectorCache(tmp_path, "a" * 64, 100)
+    for row in range(6):
+        cache.keep(hashes[row : row + 1], vectors[row : row + 1])
+    blocks = [cache._path(hashes[row : row + 1]) for row in range(12)]
+    size = blocks[0].stat().st_size
+    for row in range(6):
+        os.utime(blocks[row], (1000 + row, 1000 + row))
+    foreign = [tmp_path / "notes.txt", tmp_path / "thesis" / f"{'0' * 32}.safetensors", cache.folder / "w.safetensors"]
+    for path in foreign:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"mine" * size)
+        os.utime(path, (1, 1))
+    found = np.zeros((1, 100), np.float32)
+    assert len(VectorCache(tmp_path, "a" * 64, 100, limit=6 * size).fill(hashes[:1], found)) == 0, "it is used now"
+    other = VectorCache(tmp_path, "b" * 64, 100, limit=6 * size)
+    other.keep(hashes[6:7], vectors[6:7])  # 7 files: reduced to nine tenths of 6
+    assert [row for row in range(6) if blocks[row].exists()] == [0, 3, 4, 5]
+    for row in range(7, 12):
+        other.keep(hashes[row : row + 1], vectors[row : row + 1])
+        assert sum(path.stat().st_size for path in tmp_path.glob("[ab]*/[0-9a-f]*.safetensors")) <= 6 * size
+    assert len(other.fill(hashes[11:], found)) == 0
+    assert [path.read_bytes() for path in foreign] == [b"mine" * size] * 3
+
+
+def test_the_limit_is_that_of_the_users_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("LABELWISE_VECTORS", str(tmp_path))
+    assert size_limit(tmp_path) == 20_000_000_000
+    assert size_limit(tmp_path / "checkpoints") is None
+    monkeypatch.setenv("LABELWISE_VECTORS_GB", "0.5")
+    assert size_limit(tmp_path) == 500_000_000
+    for wrong in ("-1", "0", "much", "nan"):
+        monkeypatch.setenv("LABELWISE_VECTORS_GB", wrong)
+        with pytest.raises(ConfigError, match=f"LABELWISE_VECTORS_GB: .* GB above 0, got '{wrong}'"):
+            size_limit(tmp_path)
+
+
+def test_batches_of_a_file_open_the_cache_once(encoder, encoded, monkeypatch, tmp_path):
+    monkeypatch.setattr(vector_cache, "MIN_TEXTS", 4)
+    monkeypatch.setattr(transformer, "open_encoder", lambda *_, **__: encoder)
+    monkeypatch.setenv("LABELWISE_VECTORS", str(tmp_path))
+    opened = []
+    plain = VectorCache.__init__
+    monkeypatch.setattr(VectorCache, "__init__", lambda *given: (opened.append(given), plain(*given))[1])
+    batches = pretrained_encoder(encoder.config)
+    first = [batches.encode(TEXTS[slice(begin, begin + 10)]) for begin in range(0, 40, 10)]
+    assert (len(opened), sum(encoded)) == (1, 40)
+    again = batches.encode(TEXTS)
+    assert (len(opened), sum(encoded)) == (1, 40), "what was kept since is known"
+    np.testing.assert_array_equal(again, np.concatenate(first))

@@ -176,18 +176,21 @@ def write_pecos(folder, levels: list[PecosLevel], bias: float = 1.0) -> None:
 
 
 def pecos_scores(levels: list[PecosLevel], row: np.ndarray, bias: float = 1.0) -> dict[int, float]:
-    """The scores of the labels that PECOS's beam search reaches."""
+    """The scores of the labels that PECOS's beam search reaches, best first.
+
+    Children are listed parent by parent, the best parent first; of equal scores the first in the list wins.
+    """
     extended = np.append(row, bias) if bias > 0 else row
     kept = {0: None}
     for level in levels:
         margins = extended.astype(float) @ level.weights
         found = {
-            node: _combined(level.post_processor, margins[node], kept[parent])
-            for node, parent in enumerate(level.parents.tolist())
-            if parent in kept
+            node: _combined(level.post_processor, margins[node], above)
+            for parent, above in kept.items()
+            for node in np.flatnonzero(level.parents == parent).tolist()
         }
         last = level is levels[-1]
-        best = sorted(found, key=lambda node: (-found[node], node))
+        best = sorted(found, key=lambda node: -found[node])
         kept = {node: found[node] for node in (best if last else best[: level.kept])}
     return kept
 

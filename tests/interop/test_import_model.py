@@ -83,6 +83,28 @@ def test_pecos_post_processors_that_cannot_be_combined(tmp_path):
     assert "l3_hinge cannot follow none" in shown.err
 
 
+@pytest.mark.parametrize("post_processor", ["l3-hinge", "log-l3-hinge"])
+def test_saturated_scores_of_pecos_are_ordered_by_the_tree(tmp_path, post_processor):
+    levels = planted_levels(9, sizes=(3, 8, 40))
+    for level, rise in zip(levels, (2.0, 1.5, 1.5), strict=True):
+        level.weights[-1] += rise  # most margins are above 1
+        level.post_processor = post_processor
+    write_pecos(tmp_path / "model", levels)
+    imported(tmp_path / "model").save(tmp_path / "ours")
+    model, rows = lw.load(tmp_path / "ours"), documents()
+    assert model.config.ties == "tree"
+    expected = [pecos_scores(levels, row) for row in rows.toarray()]
+    tied = [len(wanted) - len(set(wanted.values())) for wanted in expected]
+    assert np.mean(tied) > 4
+    wanted = np.array([list(one)[:8] for one in expected])
+    np.testing.assert_array_equal(model.predict(rows, k=8).ids, wanted)
+    assert_ranks_as(model, rows, expected)
+    twice = lw.load(tmp_path / "ours")
+    twice.linear_.trees *= 2  # several trees: ties are ordered by the first
+    np.testing.assert_array_equal(twice.predict(rows, k=8).ids, wanted)
+    assert (model.set_params(ties="label").predict(rows, k=8).ids != wanted).any(axis=1).mean() > 0.5
+
+
 @pytest.mark.parametrize("bias", [0.0, -1.0])
 def test_pecos_without_a_bias(tmp_path, bias):
     levels = planted_levels(2, constant=False)

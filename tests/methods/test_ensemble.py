@@ -255,6 +255,25 @@ def test_members_are_trained_and_resumed(parts, tmp_path, caplog):
     assert "it belongs to another training" in caplog.text
 
 
+def test_a_finished_member_is_used_again_only_with_the_same_held_out_documents(parts, tmp_path, caplog, monkeypatch):
+    """Members that validate depend on them, others do not."""
+    members, context = [lw.LinearTree(seed=5, **SMALL), lw.Popularity()], FitContext(tmp_path)
+    monkeypatch.setattr(lw.LinearTree, "validates", True)
+    lw.Ensemble(members=members).fit(parts[0], valid=parts[1], context=context)
+    for valid in (parts[2], None, parts[1]):
+        caplog.clear()
+        with caplog.at_level("INFO", "labelwise"):
+            lw.Ensemble(members=members).fit(parts[0], valid=valid, context=context)
+        assert caplog.text.count("already trained") == 1
+        assert "member0/model: not used: it belongs to another training" in caplog.text.replace("\\", "/")
+    (tmp_path / "member0" / "held-out.txt").unlink()  # a kill between the two writes
+    caplog.clear()
+    with caplog.at_level("INFO", "labelwise"):
+        lw.Ensemble(members=members).fit(parts[0], valid=parts[1], context=context)
+        lw.Ensemble(members=members).fit(parts[0], valid=parts[1], context=context)
+    assert caplog.text.count("already trained") == 3
+
+
 def test_little_time_is_enough(models, parts):
     found = lw.Ensemble(members=list(models), combine="logistic", time_budget=1e-3).fit(parts[1])
     assert lw.evaluate(found.predict(parts[2], k=1), parts[2], "P@1")["P@1"] > 0.8

@@ -11,6 +11,7 @@ from common import Stop, same_predictions
 from conformance.planted import planted
 from labelwise.codes.tree import LabelTree
 from labelwise.errors import ConfigError
+from labelwise.features.tfidf import Tfidf
 from labelwise.fit_context import FitContext
 from labelwise.parallel import using_threads
 
@@ -168,6 +169,20 @@ def test_the_preliminary_tree_may_be_kept(data):
         made({"keep_tree": True}, label_text_weight=0.5)
     with pytest.raises(ConfigError, match="keep_tree"):
         made(fine, trees=2)
+
+
+def test_tfidf_is_fitted_once_for_fine_tuning_and_ranking(data, monkeypatch):
+    fitted, plain = [], Tfidf.fit_transform
+    monkeypatch.setattr(
+        Tfidf, "fit_transform", lambda tfidf, texts: (fitted.append(len(texts)), plain(tfidf, texts))[1]
+    )
+    one_step = {"level_steps": [1, 1, 1]}
+    model = made(one_step).fit(data)
+    assert fitted == [90]
+    assert model._words is None
+    fitted.clear()
+    made(one_step, label_documents="texts").fit(data)  # the ranker reads more texts
+    assert fitted == [90, 120]
 
 
 def test_fine_tuning_changes_the_encoder_and_frozen_is_refused(data):

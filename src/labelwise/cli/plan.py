@@ -8,20 +8,48 @@ import typer
 
 from labelwise.cli.terminal import echo
 
+LABELS = typer.Option(help="Labels of the task.", min=1)
+DOCUMENTS = typer.Option(help="Training documents; needed for mach.", min=1)
+DIGITS = typer.Option("--digits", help="Plan the heads of mhe_text instead: labels as digits in mixed radix.")
+
 
 def plan_command(
-    labels: Annotated[int, typer.Option(help="Labels of the task.", min=1)],
-    documents: Annotated[int, typer.Option(help="Training documents.", min=1)],
+    labels: Annotated[int, LABELS],
+    documents: Annotated[int | None, DOCUMENTS] = None,
     features: Annotated[int, typer.Option(help="Features, such as words, before hashing.", min=1)] = 100_000,
     memory: Annotated[float | None, typer.Option(help="GB for training and serving; default: all free memory.")] = None,
     confusion: Annotated[float, typer.Option(help="Probability that any two labels share all buckets.")] = 0.01,
     repetitions: Annotated[int | None, typer.Option(help="Fix the repetitions.", min=1, max=1000)] = None,
     buckets: Annotated[int | None, typer.Option(help="Fix the buckets.", min=2)] = None,
+    digits: Annotated[bool, DIGITS] = False,
+    width: Annotated[int, typer.Option(help="Digits: dimension of the encoder's vectors.", min=1)] = 3840,
+    bottleneck: Annotated[int, typer.Option(help="Digits: width of label embeddings.", min=1)] = 400,
+    groups: Annotated[int, typer.Option(help="Digits: groups per document whose labels are scored.", min=1)] = 10,
+    batch: Annotated[int, typer.Option(help="Digits: documents per batch.", min=1)] = 32,
 ) -> None:
-    """Propose buckets, repetitions and hidden units for `mach`, with their memory.
+    """Propose buckets, repetitions and hidden units for `mach`, with their memory; or the digits of `mhe_text`.
 
     The config is written to stdout, the reasons to stderr.
     """
+    from labelwise.errors import ConfigError
+
+    if digits:
+        _plan_digits(labels, width, bottleneck, groups, batch)
+        return
+    if documents is None:
+        raise ConfigError("--documents: give the number of training documents, or --digits to plan mhe_text")
+    _plan_buckets(labels, documents, features, memory, confusion, repetitions, buckets)
+
+
+def _plan_buckets(
+    labels: int,
+    documents: int,
+    features: int,
+    memory: float | None,
+    confusion: float,
+    repetitions: int | None,
+    buckets: int | None,
+) -> None:
     import yaml
 
     from labelwise.codes.bucket_plan import plan_buckets
@@ -51,3 +79,32 @@ def plan_command(
     if plan.repetitions * plan.buckets >= labels:
         echo("so few labels need no buckets: linear_tree and text_encoder have one output per label", err=True)
     echo(yaml.safe_dump({"model": plan.config()}, sort_keys=False), nl=False)
+
+
+def _plan_digits(labels: int, width: int, bottleneck: int, groups: int, batch: int) -> None:
+    import yaml
+
+    from labelwise.codes.digit_plan import plan_heads
+    from labelwise.formatting import size
+
+    plans = plan_heads(labels, width, batch, bottleneck, groups)
+    echo(
+        f"{'head':<10}{'radices':<26}{'surplus':>9}{'weights':>17}{'training':>12}{'step':>12}{'prediction':>13}",
+        err=True,
+    )
+    for plan in plans:
+        radices = " x ".join(f"{radix:,}" for radix in plan.radices)
+        costs = (
+            f"{size(plan.training_bytes):>12}",
+            f"{plan.step_operations:>12.3g}",
+            f"{plan.predict_operations:>13.3g}",
+        )
+        echo(f"{plan.kind:<10}{radices:<26}{plan.surplus:>9,}{plan.parameters:>17,}{''.join(costs)}", err=True)
+    echo(f"vectors of {width:,}, batches of {batch}; step and prediction: operations per document", err=True)
+    flat, cascade = plans[0], next(plan for plan in plans if plan.kind == "cascade")
+    model: dict[str, object] = {"method": "mhe_text", "num_group": 0}
+    if cascade.step_operations < flat.step_operations and cascade.parameters < flat.parameters:
+        model |= {"num_group": cascade.radices[0], "groups": groups, "bottleneck": bottleneck}
+    else:
+        echo("so few labels need no groups", err=True)
+    echo(yaml.safe_dump({"model": model}, sort_keys=False), nl=False)

@@ -38,7 +38,7 @@ class DigitCode:
             given = " x ".join(map(str, self.radices))
             raise ConfigError(
                 f"radices: {given} = {prod(self.radices):,} codes are too few for {self.n_labels:,} labels; "
-                "`labelwise plan digits` proposes some"
+                "`labelwise plan --digits` proposes some"
             )
 
     @property

@@ -28,9 +28,10 @@ class EncoderConfig(Config):
     averaged)."""
     windows: Annotated[int, Field(ge=1)] = 4
     """Maximum number of windows per text, with `long_texts: windows`."""
-    pooling: Literal["first", "mean", "last", "pooler"] = "first"
-    """The vector of a text: that of its first token (BERT's [CLS]), the mean, the last token (XLNet, decoders), or what
-    the model's own pooling layer makes of the first one (XR-Transformer)."""
+    pooling: Literal["first", "mean", "last", "summary", "pooler"] = "first"
+    """The vector of a text: that of its first token (BERT's [CLS]), the mean, the last token (XLNet, decoders), the one
+    of these two in which the model's family sums up a text, or what the model's own pooling layer makes of the first
+    one (XR-Transformer)."""
     layers: Annotated[int, Field(ge=1)] = 1
     """Number of last layers whose pooled vectors are concatenated (LightXML uses 5 of 12)."""
     frozen: bool = False

@@ -12,7 +12,7 @@ import torch
 from labelwise.data.document_hash import text_hashes
 from labelwise.encoders.base import Inputs, SomeInputs
 from labelwise.encoders.embed import encoded_blocks
-from labelwise.encoders.vector_cache import VectorCache
+from labelwise.encoders.vector_cache import VectorCache, size_limit
 from labelwise.finished import fingerprint
 from labelwise.progress import progress
 from labelwise.strings import Strings
@@ -46,15 +46,20 @@ def distinct_texts(texts: Strings) -> Distinct:
     return Distinct(rows, rank[inverse], hashes[rows])
 
 
+def open_cache(encoder: TransformerEncoder, folder: Path) -> VectorCache:
+    """The vectors that an encoder has computed before; for several calls that would each open the folder."""
+    return VectorCache(folder, encoder_fingerprint(encoder), encoder.width, size_limit(folder))
+
+
 def encode_corpus(
-    encoder: TransformerEncoder, texts: Strings, *, folder: Path | None = None, what: str = "encoding"
+    encoder: TransformerEncoder, texts: Strings, *, folder: Path | VectorCache | None = None, what: str = "encoding"
 ) -> np.ndarray:
     """One vector per text, float32 [texts, width], the same to the last bit with and without a folder.
 
     Equal texts are encoded once. With a folder, texts that this encoder has encoded before are taken from it, and
     finished blocks are kept in it: `vector_cache.cache_folder(len(texts))` for an encoder as it was published, a folder
-    of the run's checkpoints for one that was trained. Texts that are found among others than those they were encoded
-    with may differ in the last bits, as in batches of another shape.
+    of the run's checkpoints for one that was trained, or what `open_cache` returned. Texts that are found among others
+    than those they were encoded with may differ in the last bits, as in batches of another shape.
     """
     return encode_some_texts(encoder, texts, folder=folder, what=what)[1]
 
@@ -63,7 +68,7 @@ def encode_some_texts(
     encoder: TransformerEncoder,
     texts: Strings,
     *,
-    folder: Path | None = None,
+    folder: Path | VectorCache | None = None,
     what: str = "encoding",
     budget: TimeBudget = NO_LIMIT,
     seed: int = 0,
@@ -77,7 +82,7 @@ def encode_some_texts(
     vectors = np.empty((len(distinct.rows), encoder.width), np.float32)
     cache, missing = None, np.arange(len(distinct.rows))
     if folder is not None and len(missing):
-        cache = VectorCache(folder, encoder_fingerprint(encoder), encoder.width)
+        cache = open_cache(encoder, folder) if isinstance(folder, Path) else folder
         missing = cache.fill(distinct.hashes, vectors)
         if len(missing) < len(vectors):
             log.info("%s: %s of %s texts are known, in %s", what, f"{len(vectors) - len(missing):,}",

@@ -31,6 +31,14 @@ TEXT_FAMILIES = frozenset((
     "xlm", "xlm-roberta", "xlm-roberta-xl", "xlnet", "xmod", "yoso",
 ))  # fmt: skip
 """Families that are built from their settings alone. Others may name a second model, which would be downloaded."""
+FIRST_TOKEN_FAMILIES = frozenset((
+    "albert", "bert", "bert-generation", "big_bird", "camembert", "canine", "convbert", "data2vec-text", "deberta",
+    "deberta-v2", "distilbert", "electra", "ernie", "esm", "eurobert", "flaubert", "fnet", "funnel", "gte", "ibert",
+    "jina_embeddings_v3", "longformer", "luke", "megatron-bert", "mobilebert", "modernbert", "mpnet", "mra",
+    "nomic_bert", "nystromformer", "rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer", "squeezebert",
+    "xlm", "xlm-roberta", "xlm-roberta-xl", "xmod", "yoso",
+))  # fmt: skip
+"""Families that sum up a text in its first token; others in the last: XLNet, and all that read from left to right."""
 HEAD_SETTINGS = ("num_labels", "id2label", "label2id", "problem_type", "task_specific_params", "finetuning_task")
 """Settings of heads that an encoder does not have; a large number of labels would be expanded one by one."""
 MAX_SETTINGS_BYTES = 1 << 20

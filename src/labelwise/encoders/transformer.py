@@ -25,7 +25,7 @@ from labelwise.encoders.arrays import as_array, as_tensor
 from labelwise.encoders.config import EncoderConfig
 from labelwise.encoders.encoder_files import check_vocabulary, encoder_source, why_no_safetensors
 from labelwise.encoders.int8 import why_not_int8, with_int8_layers
-from labelwise.encoders.saved_settings import call_guarded, check_shapes, checked_settings
+from labelwise.encoders.saved_settings import FIRST_TOKEN_FAMILIES, call_guarded, check_shapes, checked_settings
 from labelwise.encoders.tokens import TextTokenizer, state_of
 from labelwise.errors import ConfigError, MissingDependencyError, ModelFormatError
 from labelwise.store import get_tensor
@@ -135,9 +135,12 @@ class TransformerEncoder(nn.Module):
             return self._int8[1]
 
     def _pooled(self, states: Tensor, mask: Tensor) -> Tensor:
-        if self.config.pooling == "first":
+        pooling = self.config.pooling
+        if pooling == "summary":
+            pooling = "first" if self.backbone.config.model_type in FIRST_TOKEN_FAMILIES else "last"
+        if pooling == "first":
             return states[:, 0]
-        if self.config.pooling == "last":
+        if pooling == "last":
             return states[torch.arange(len(states), device=states.device), mask.sum(1) - 1]
         weights = mask.unsqueeze(-1).to(states.dtype)
         return (states * weights).sum(1) / weights.sum(1)

@@ -3,7 +3,8 @@
 A cache folder has one folder per encoder, named by a fingerprint of everything that decides its vectors, with
 safetensors files of some hundred texts each: the hash of every text and its vector. Files are written atomically, are
 named by the texts in them and never change, so any number of processes can use a cache at the same time without locks.
-A damaged file is ignored, and replaced once its texts are encoded again.
+A damaged file is ignored, and replaced once its texts are encoded again. The user's cache has a maximum size: the files
+that were used least recently are removed.
 """
 
 from __future__ import annotations
@@ -12,19 +13,24 @@ import logging
 import os
 import re
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from labelwise.errors import LabelwiseError
+from labelwise.errors import ConfigError, LabelwiseError
 from labelwise.finished import fingerprint
 from labelwise.tensor_file import map_tensors, write_tensor_file
 
 log = logging.getLogger("labelwise")
 
 VARIABLE, OFF = "LABELWISE_VECTORS", "off"
+LIMIT_VARIABLE, DEFAULT_LIMIT = "LABELWISE_VECTORS_GB", 20.0
+"""The maximum size of the user's cache, in GB."""
+KEPT = 0.9
+"""Fraction of the maximum size to which a cache that exceeds it is reduced, so that not every new file removes one."""
 MIN_TEXTS = 256
 """Fewer texts than this are not worth a look into the cache: reading the weights for the fingerprint takes longer."""
 OUTDATED = 30 * 24 * 3600
@@ -47,6 +53,20 @@ def cache_folder(count: int = MIN_TEXTS) -> Path | None:
     return Path(given).expanduser() if given else Path.home() / ".cache" / "labelwise" / "vectors"
 
 
+def size_limit(folder: Path) -> int | None:
+    """The maximum bytes of a folder: that of the user's cache is limited, those of checkpoints are not (None)."""
+    if folder != cache_folder():
+        return None
+    given = os.environ.get(LIMIT_VARIABLE, str(DEFAULT_LIMIT))
+    try:
+        gigabytes = float(given)
+    except ValueError:
+        gigabytes = 0.0
+    if not 0 < gigabytes < 1e9:
+        raise ConfigError(f"{LIMIT_VARIABLE}: the size of the cache of vectors, a number of GB above 0, got '{given}'")
+    return int(gigabytes * 1e9)
+
+
 class _Block(NamedTuple):
     """The texts of one file."""
 
@@ -59,11 +79,15 @@ class _Block(NamedTuple):
 class VectorCache:
     """The vectors that one encoder has computed before, by the hash of their texts."""
 
-    def __init__(self, folder: Path, encoder: str, width: int) -> None:
-        """Open the cache of an encoder, given by its fingerprint; the folder need not exist."""
-        self.folder, self.width = folder / encoder[:32], width
+    def __init__(self, folder: Path, encoder: str, width: int, limit: int | None = None) -> None:
+        """Open the cache of an encoder, given by its fingerprint; the folder need not exist.
+
+        `limit` is the maximum number of bytes in the folder, of all encoders together.
+        """
+        self.folder, self.width, self.limit = folder / encoder[:32], width, limit
         self._failed = False
         _remove_outdated(folder, self.folder)
+        self._space = 0 if limit is None else _reduce(folder, limit)
         with suppress(OSError):
             os.utime(self.folder)
         # only hashes are held: every mapped file would keep a file descriptor, and there may be thousands
@@ -87,6 +111,8 @@ class VectorCache:
             if block is not None and np.array_equal(block.hashes, known) and self._is_whole(block):
                 vectors[rows[new]] = block.vectors[here[new]]
                 missing[rows] = False
+                with suppress(OSError):
+                    os.utime(path)  # it is in use
         return np.flatnonzero(missing)
 
     def known(self, hashes: np.ndarray) -> np.ndarray | None:
@@ -104,7 +130,13 @@ class VectorCache:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             checksum = np.frombuffer(fingerprint(hashes, vectors).encode(), np.uint8)
-            write_tensor_file(self._path(hashes), {HASHES: hashes, VECTORS: vectors, CHECKSUM: checksum})
+            path = self._path(hashes)
+            write_tensor_file(path, {HASHES: hashes, VECTORS: vectors, CHECKSUM: checksum})
+            self._known.append((path, np.array(hashes)))
+            if self.limit is not None:
+                self._space -= path.stat().st_size
+                if self._space < 0:
+                    self._space = _reduce(self.folder.parent, self.limit)
         except (LabelwiseError, OSError) as error:
             self._failed = True
             log.warning("vectors are not kept for the next time: %s", error)
@@ -136,16 +168,40 @@ class VectorCache:
 def _remove_outdated(folder: Path, own: Path) -> None:
     """Remove the vectors of encoders that have not been used for a month, and nothing else that is in the folder."""
     with suppress(OSError):
-        for other in folder.iterdir():
-            if other == own or not NAME.fullmatch(other.name) or other.is_symlink():
-                continue
-            if other.stat().st_mtime < time.time() - OUTDATED:
-                _remove_vectors(other)
+        for other in _encoders(folder):
+            if other != own and other.stat().st_mtime < time.time() - OUTDATED:
+                with suppress(OSError):
+                    for path in _blocks(other):
+                        path.unlink()
+                    other.rmdir()  # refused by the system if there is anything else in it
 
 
-def _remove_vectors(folder: Path) -> None:
+def _reduce(folder: Path, limit: int) -> int:
+    """Remove the files that were used least recently from a cache above its limit; returns the bytes that are free."""
+    found = []
     with suppress(OSError):
-        for path in folder.iterdir():
-            if path.suffix == ".safetensors" and NAME.fullmatch(path.stem):
+        for path in (path for encoder in _encoders(folder) for path in _blocks(encoder)):
+            with suppress(OSError):  # removed by another process
+                status = path.stat()
+                found.append((status.st_mtime_ns, path, status.st_size))
+    total = sum(size for _, _, size in found)
+    if total > limit:
+        for _, path, size in sorted(found):
+            with suppress(OSError):
                 path.unlink()
-        folder.rmdir()  # refused by the system if there is anything else in it
+                total -= size
+            if total <= KEPT * limit:
+                break
+        log.info("%s: the vectors used least recently are removed, to stay below %s GB (%s)", folder,
+                 f"{limit / 1e9:g}", LIMIT_VARIABLE)  # fmt: skip
+    return limit - total
+
+
+def _encoders(folder: Path) -> Iterator[Path]:
+    """The folders of encoders in a cache folder, and nothing else that is in it."""
+    return (path for path in folder.iterdir() if NAME.fullmatch(path.name) and not path.is_symlink())
+
+
+def _blocks(folder: Path) -> Iterator[Path]:
+    """The files of vectors in the folder of an encoder."""
+    return (path for path in folder.iterdir() if path.suffix == ".safetensors" and NAME.fullmatch(path.stem))

@@ -98,7 +98,8 @@ def _parameters(model: ForeignModel, linear: LinearTrees, tfidf: Tfidf | None) -
                 "import it without a TF-IDF, and give it features"
             )
     if _is_flat(linear):
-        return {key: value for key, value in parameters.items() if key not in ("beam", "tree", "labels_per_tree")}
+        of_trees = ("beam", "labels_per_tree", "ties", "tree")
+        return {key: value for key, value in parameters.items() if key not in of_trees}
     trees = [tree for tree, _ in linear.trees]
     inner = [_widest(tree, level) for tree in trees for level in range(tree.depth - 1)]
     return parameters | {

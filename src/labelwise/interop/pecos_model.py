@@ -3,7 +3,9 @@
 An XR-Linear folder holds `ranker/<level>.model/` from the top level on: `W.npz` [features + 1, nodes] (the last row
 belongs to a constant feature, unless `bias` is not above 0), `C.npz` [nodes, nodes above] with the parent of each node,
 and `param.json` with `bias` and `pred_kwargs`: post-processor and number of nodes that are kept, which of the last
-level is the default number of labels. An inner node's score is combined with its parent's as ours are.
+level is the default number of labels. An inner node's score is combined with its parent's as ours are. Children are
+listed parent by parent, the best first, and of equal scores the first in the list wins: with parents that tie as well,
+which saturated scores do, this is the position in the tree (`ties: tree`).
 
 Vectorizers are not imported: PECOS's TF-IDF splits texts at blanks only and keeps case and punctuation, which ours does
 not, and those of scikit-learn are pickled.
@@ -55,7 +57,7 @@ def read_pecos(folder: Path) -> ForeignModel:
         [model.tree],
         model.n_features,
         model.n_labels,
-        model.parameters,
+        {**model.parameters, "ties": "tree"},
         fixed_labels=True,
         notes=(CONCATENATED_NOTE,) if inside else (),
     )

@@ -10,6 +10,7 @@ from labelwise.linear.level_trainer import SolverConfig
 from labelwise.linear.memory_estimate import Memory
 
 Negatives = Literal["teacher", "matcher"]
+Ties = Literal["label", "tree"]
 Precision = Literal["float32", "float16", "int8"]
 PRECISIONS = get_args(Precision)
 """From the most to the fewest bits per weight."""
@@ -27,6 +28,8 @@ class SearchSettings:
     """Nodes kept per level, or for each level above the labels."""
     labels_per_tree: int = 20
     """Minimum labels that each of several trees contributes to the average: for smaller `k` the result is a prefix."""
+    ties: Ties = "label"
+    """Order of labels with equal scores: by their index in the label space, or by position in the (first) tree."""
 
     def check(self, levels: int) -> None:
         """Refuse lists that do not have a value for each level of a tree, or whose scores cannot be combined."""

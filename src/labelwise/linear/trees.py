@@ -26,7 +26,7 @@ from labelwise.linear.explain import TreeExplainer, top_contributions
 from labelwise.linear.learn_tree import NewExamples, learn_tree
 from labelwise.linear.memory_estimate import bytes_of, check_memory, training_need
 from labelwise.linear.pass_limit import SolverPace
-from labelwise.linear.settings import PRECISIONS, SearchSettings, TrainingSettings
+from labelwise.linear.settings import PRECISIONS, SearchSettings, Ties, TrainingSettings
 from labelwise.linear.shards import ChunkShards
 from labelwise.linear.statistics import Learned, TrainingStatistics, document_counts
 from labelwise.linear.train_tree import TrainingExamples, TreeTime, train_tree
@@ -34,7 +34,7 @@ from labelwise.linear.weights import ChunkedWeights
 from labelwise.progress import stage
 from labelwise.store import get_tensor
 from labelwise.time_budget import NO_LIMIT, TimeBudget
-from labelwise.topk import TopK
+from labelwise.topk import NO_LABEL, TopK
 
 log = logging.getLogger("labelwise")
 
@@ -51,7 +51,7 @@ class LinearTrees:
         self.order = order
         self.trees: list[tuple[LabelTree, list[ChunkedWeights]]] = []
         self.statistics: TrainingStatistics | None = None
-        self._searches: dict[str | tuple[str, ...], list[TreeSearch]] = {}
+        self._searches: dict[tuple[str | tuple[str, ...], Ties], list[TreeSearch]] = {}
         self._explainers: dict[str | tuple[str, ...], list[TreeExplainer]] = {}
 
     # --- training ---
@@ -170,11 +170,15 @@ class LinearTrees:
             beam = tuple(max(one, wide) for one in beam) if isinstance(beam, tuple) else max(beam, wide)
         extra = None if weights is None else np.log(weights)
         choices = [_choice(tree.label_order, allowed, extra) for tree, _ in self.trees]
-        searches = self._prepared(search.post_processor)
+        searches = self._prepared(search.post_processor, search.ties)
         if len(searches) == 1:
-            return searches[0].best(rows, beam, k, choices[0])
-        tops = [one.best(rows, beam, each, choice) for one, choice in zip(searches, choices, strict=True)]
-        return averaged(tops, k, product=searches[0].product)
+            top = searches[0].best(rows, beam, k, choices[0])
+        else:
+            tops = [one.best(rows, beam, each, choice) for one, choice in zip(searches, choices, strict=True)]
+            top = averaged(tops, k, product=searches[0].product)
+        if search.ties == "label":
+            return top
+        return TopK(np.where(top.ids == NO_LABEL, NO_LABEL, self.trees[0][0].label_order[top.ids]), top.scores)
 
     def explain(self, features: Any, labels: np.ndarray, search: SearchSettings) -> list[list[LabelPath]]:
         """The paths of some labels in each tree, for one document."""
@@ -203,13 +207,21 @@ class LinearTrees:
         found, amounts = top_contributions(rows, self.trees, labels, count, together)
         return np.where(found >= 0, self.order.original[found], -1), amounts
 
-    def _prepared(self, post_processor: str | tuple[str, ...]) -> list[TreeSearch]:
-        """The trees prepared for searching, once per post-processor."""
-        if post_processor not in self._searches:
-            self._searches[post_processor] = [
-                TreeSearch(levels, tree.label_order, post_processor) for tree, levels in self.trees
+    def _prepared(self, post_processor: str | tuple[str, ...], ties: Ties) -> list[TreeSearch]:
+        """The trees prepared for searching, once per post-processor and order of ties.
+
+        Kernels let the lower of two tied ids win: with `ties="tree"`, ids are positions in the first tree.
+        """
+        key = post_processor, ties
+        if key not in self._searches:
+            ids = [tree.label_order for tree, _ in self.trees]
+            if ties == "tree":
+                positions = np.argsort(ids[0])
+                ids = [positions[order] for order in ids]
+            self._searches[key] = [
+                TreeSearch(levels, names, post_processor) for names, (_, levels) in zip(ids, self.trees, strict=True)
             ]
-        return self._searches[post_processor]
+        return self._searches[key]
 
     # --- files ---
 

@@ -138,9 +138,13 @@ class EncodedTree(LinearTree):
         check_memory(need, config.memory, int(texts.buffer.nbytes), report=False)
         vectors = self._training_vectors(texts, context)
         self.vector_scale_ = config.vector_scale
-        self.tfidf_ = Tfidf(config.tfidf)
-        both = Blocks(self.tfidf_.fit_transform(texts), vectors)
+        both = Blocks(self._learn_words(texts), vectors)
         return FeatureOrder.learn(both), both
+
+    def _learn_words(self, texts: Strings) -> Any:
+        """TF-IDF of the training texts, which is fitted here."""
+        self.tfidf_ = Tfidf(self.config.tfidf)
+        return self.tfidf_.fit_transform(texts)
 
     def _training_vectors(self, texts: Strings, context: FitContext) -> np.ndarray:
         """Scaled vectors of the training texts; those that there is no time to encode have 0, as the mean has."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from labelwise.atomic import replacing
 from labelwise.codes.average import side_by_side
 from labelwise.data.dataset import Dataset
 from labelwise.data.document_hash import dataset_hash
@@ -37,6 +38,9 @@ log = logging.getLogger("labelwise")
 FRACTION, MOST_DOCUMENTS = 0.1, 5000
 """Documents held out from the training of members, if none are given."""
 MOSTLY = 0.5
+MODEL, HELD_OUT = "model", "held-out.txt"
+"""Of a finished member: its folder, and the file with the hash of the documents that it was validated with."""
+NO_DOCUMENTS, MAX_BYTES = "none", 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,31 +81,45 @@ def trained_members(
             continue
         log.info("member %d: %s ...", number, member.name)
         folder = None if context.checkpoints is None else context.checkpoints / f"member{number}"
-        kept = None if folder is None else _finished(folder / "model", member, train)
+        kept = None if folder is None else _finished(folder, member, train, valid)
         if kept is None:
             part = context.within(context.budget.part(1 / (left + 0.1)))
             kept = member.fit(train, valid=valid, context=replace(part, checkpoints=folder))
             if folder is not None:
-                kept.save(folder / "model", force=True)
+                _keep(folder, kept, valid)
         left -= 1
         done.append(kept)
     return done
 
 
-def _finished(folder: Path, member: Method, train: Dataset) -> Method | None:
+def _keep(folder: Path, member: Method, valid: Dataset | None) -> None:
+    """Save a trained member, then the hash of the held-out documents that it used, which a card does not have."""
+    (folder / HELD_OUT).unlink(missing_ok=True)
+    member.save(folder / MODEL, force=True)
+    with replacing(folder / HELD_OUT) as file:
+        file.write(_hash_of_held_out(member, valid))
+
+
+def _hash_of_held_out(member: Method, valid: Dataset | None) -> str:
+    return dataset_hash(valid) if valid is not None and member.validates else NO_DOCUMENTS
+
+
+def _finished(folder: Path, member: Method, train: Dataset, valid: Dataset | None) -> Method | None:
     """The member of an interrupted training, if it is of the same parameters and documents."""
-    if not folder.exists():
+    if not (folder / MODEL).exists() or not (folder / HELD_OUT).is_file():
         return None
     try:
-        found = load(folder)
-    except LabelwiseError as error:
-        log.warning("%s: not used: %s", folder, error)
+        found = load(folder / MODEL)
+        held_out = (folder / HELD_OUT).read_bytes()[:MAX_BYTES].decode("ascii", "replace")
+    except (LabelwiseError, OSError) as error:
+        log.warning("%s: not used: %s", folder / MODEL, error)
         return None
     same = type(found) is type(member) and deciding_fields(found.config, RESULT) == deciding_fields(
         member.config, RESULT
     )
-    if not same or found.card_.data.hash != dataset_hash(train, None):
-        log.warning("%s: not used: it belongs to another training, with other parameters or data", folder)
+    same = same and held_out == _hash_of_held_out(member, valid)
+    if not same or found.card_.data.hash != dataset_hash(train):
+        log.warning("%s: not used: it belongs to another training, with other parameters or data", folder / MODEL)
         return None
     log.info("already trained")
     return found

@@ -91,7 +91,7 @@ class LinearMethod(TextFeatures, Method):
         config = self.config
         if not hasattr(config, "beam"):
             return SearchSettings(config.post_processor)
-        return SearchSettings(config.post_processor, config.beam, config.labels_per_tree)
+        return SearchSettings(config.post_processor, config.beam, config.labels_per_tree, config.ties)
 
     @property
     def training_settings(self) -> TrainingSettings:

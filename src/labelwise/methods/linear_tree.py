@@ -28,6 +28,7 @@ from labelwise.fit_context import FitContext
 from labelwise.linear.compile_ahead import compile_ahead
 from labelwise.linear.level_trainer import SolverConfig
 from labelwise.linear.memory_estimate import bytes_of, check_memory, clustering_need
+from labelwise.linear.settings import Ties
 from labelwise.linear.shards import ChunkShards
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.given_negatives import read_negatives
@@ -56,7 +57,7 @@ class LinearTree(LinearMethod):
     """A tree of linear classifiers over TF-IDF or your own features: fast on a CPU, for any number of labels."""
 
     name = "linear_tree"
-    changeable = ("beam", "labels_per_tree", "post_processor")
+    changeable = ("beam", "labels_per_tree", "post_processor", "ties")
     good_for = "anything first: long texts, thousands to millions of labels, no GPU"
     speed = "seconds to minutes on a CPU"
 
@@ -103,6 +104,9 @@ class LinearTree(LinearMethod):
         """Labels that each of several trees contributes to the average, at least; more if more are predicted."""
         post_processor: PostProcessors = "l3_hinge"
         """How a node's margin becomes a score that is combined with its parent's, or a list with one for each level."""
+        ties: Ties = "label"
+        """Order of labels with equal scores: by index in the label space, or by position in the tree, the first of
+        several, as PECOS orders them."""
         precision: Precision = "float32"
         """Precision of the stored weights."""
         memory: Memory = "check"

@@ -13,8 +13,6 @@ not begin with the long plateau at which many such runs fail; a monitor distingu
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
@@ -25,41 +23,13 @@ from pydantic import Field, model_validator
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.encoders.config import EncoderConfig
-from labelwise.encoders.encoder_files import encoder_source
-from labelwise.errors import check_installed, import_required
-from labelwise.fit_context import FitContext
 from labelwise.heads.config import HeadConfig
-from labelwise.methods.affordable import affordable
-from labelwise.methods.base import Method
-from labelwise.methods.inputs import Documents, split_for_early_stopping
-from labelwise.networks.settings import (
-    MonitorConfig,
-    OptimiserConfig,
-    ScheduleConfig,
-    TrainingConfig,
-    without_validation,
-)
-from labelwise.result_fields import PART, deciding_json
-from labelwise.strings import Strings
-from labelwise.time_budget import TimeBudget
-from labelwise.topk import TopK
+from labelwise.methods.text_network import TextNetwork
+from labelwise.networks.settings import MonitorConfig, OptimiserConfig, ScheduleConfig, TrainingConfig
 
 if TYPE_CHECKING:
-    from labelwise.encoders.attention import AttentionMap
-    from labelwise.encoders.tokens import Tokens
-    from labelwise.networks.encoder_head import EncoderHead
-    from labelwise.training.callbacks import History
-    from labelwise.training.encoder_fitting import EncoderData, EncoderFitting
+    from labelwise.heads.base import LabelHead
 
-log = logging.getLogger("labelwise")
-
-HEAD_TIME, ENCODING_TIME, VALID_TIME = 0.75, 0.85, 0.1
-"""Maximum fractions of the time budget: of training the head alone, of encoding the texts for that, and of that for
-held-out ones."""
-STEP_COST = 8
-"""Time of a document in a step of training, as a multiple of encoding it; rather too much than too little."""
-MAX_VALID = 2000
-"""Maximum number of documents held out from the training documents: more would only cost time."""
 RECIPE = TrainingConfig(
     epochs=5,
     optimiser=OptimiserConfig(name="adamw", rate=5e-5, head_factor=100.0),
@@ -67,18 +37,13 @@ RECIPE = TrainingConfig(
 )
 
 
-class TextEncoder(Method):
+class TextEncoder(TextNetwork):
     """A pretrained text encoder with one output per label, fine-tuned: for short texts and labels with meaning."""
 
     name = "text_encoder"
-    needs = ("torch", "transformers", "accelerate")
     good_for = "short texts and paraphrases, where a pre-trained encoder helps"
     speed = "minutes with a frozen encoder on a CPU; a GPU to fine-tune"
-    inputs = ("texts",)
-    same_on_any_threads = False
-    validates = True
-    encodes = True
-    attends = True
+    recipe = RECIPE
 
     class Config(BaseConfig):
         """Parameters."""
@@ -107,204 +72,17 @@ class TextEncoder(Method):
                 )
             return self
 
-    network_: EncoderHead
-    history_: History | None
-
-    # --- fit ---
-
-    def check_needs(self) -> None:
-        """Raise if a package or the folder of the encoder is missing."""
-        check_installed(self.name, "nn", *self.needs)
-        if not self.config.encoder.starts_random:
-            encoder_source(self.config.encoder.model)
-
-    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
-        import_required(self.name, "nn", *self.needs)
-        from labelwise.device import computing_device, torch_threads
-        from labelwise.encoders.transformer import open_encoder
+    def _new_head(self, width: int, train: Dataset) -> LabelHead:
         from labelwise.heads.flat import FlatHead
-        from labelwise.networks.encoder_head import EncoderHead
 
-        config = self.config
-        train, held_out = split_for_early_stopping(data, valid, config.valid_fraction, MAX_VALID, config.training.seed)
-        with torch_threads():
-            encoder = open_encoder(config.encoder, train.texts or Strings.of(()), config.training.seed)
-            head = FlatHead(encoder.width, data.n_labels, config.head)
-            head.initialise(train.label_counts(), len(train), config.training.seed)
-            self.network_ = EncoderHead(encoder, head).to(computing_device())
-            self.history_ = self._train(train, held_out, context)
-        self._stored: dict[str, np.ndarray] | None = None
+        head = FlatHead(width, train.n_labels, self.config.head)
+        return head.initialise(train.label_counts(), len(train), self.config.training.seed)
 
-    def _train(self, train: Dataset, valid: Dataset | None, context: FitContext) -> History:
-        from labelwise.training.encoder_fitting import EncoderData, EncoderFitting
-
-        config, training = self.config, self.config.training
-        if valid is None:
-            training = without_validation(training, RECIPE)
-        train, valid = affordable(train, valid, self._tokens, context, training.seed)
-        tokens = [EncoderData(self._tokens(part), part.labels) for part in (train, valid) if part is not None]
-        texts = [part.texts or Strings.of(()) for part in (train, valid) if part is not None]
-        if config.encoder.frozen:
-            return self._train_head(tokens, texts, training, context, watched=True)[0]
-        epochs = self._head_epochs()
-        if epochs and not (context.budget.is_limited and self._has_begun(context)):
-            plain = training.schedule.model_copy(update={"warmup": 0.0})  # a linear model needs none
-            alone = {
-                "epochs": epochs, "steps": None, "validate_every": None, "early_stopping": None, "schedule": plain,
-            }  # fmt: skip
-            within = context.within(context.budget.part(HEAD_TIME))
-            history, pace = self._train_head(
-                tokens[:1], texts[:1], training.model_copy(update=alone), within, watched=False
-            )
-            left = context.budget.remaining()
-            if left <= 0 or left < pace * STEP_COST * training.batch_size * training.accumulate:
-                log.info("training: left out, only the head is trained: the time budget does not allow a step of both")
-                return history
-        fitting = EncoderFitting(self.network_, tokens[0], tokens[1] if valid is not None else None, training)
-        return self._loop(fitting, training, context, "train", ("head.",), config.monitor.enabled)
-
-    def _has_begun(self, context: FitContext) -> bool:
-        """Whether an interrupted attempt has weights of both; with little time the head is not trained again."""
-        folder = context.checkpoints
-        return folder is not None and any((folder / "train").glob("last-*"))
-
-    def _head_epochs(self) -> int:
-        """Epochs in which only the head is trained."""
-        given, random = self.config.head_epochs, self.config.encoder.starts_random
-        return (0 if random else 10) if given is None else given
-
-    def _train_head(
-        self,
-        tokens: list[EncoderData],
-        texts: list[Strings],
-        training: TrainingConfig,
-        context: FitContext,
-        watched: bool,
-    ) -> tuple[History, float]:
-        """Train only the head, on vectors that are computed once; with little time, of some of the documents.
-
-        Returns its history and the seconds of encoding a document.
-        """
-        from labelwise.training.encoder_fitting import EncoderFitting
-
-        budget = context.budget.part(ENCODING_TIME)
-        folder = self._vector_folder(texts[0], context)
-        held_out = [
-            self._encoded(part, its_texts, folder, budget.part(VALID_TIME))
-            for part, its_texts in zip(tokens[1:], texts[1:], strict=True)
-        ]
-        begin = time.monotonic()
-        parts = [self._encoded(tokens[0], texts[0], folder, budget), *held_out]
-        pace = (time.monotonic() - begin) / max(len(parts[0]), 1)
-        fitting = EncoderFitting(self.network_.head, parts[0], parts[1] if len(parts) > 1 else None, training)
-        stage = "train" if watched else "head"
-        watched = watched and self.config.monitor.enabled
-        return self._loop(fitting, training, context, stage, ("",), watched), pace
-
-    def _loop(
-        self,
-        fitting: EncoderFitting,
-        training: TrainingConfig,
-        context: FitContext,
-        stage: str,
-        head: tuple[str, ...],
-        watched: bool,
-    ) -> History:
-        from labelwise.training.collapse import CollapseMonitor
-        from labelwise.training.loop import train as train_loop
-
-        config = self.config
-        callbacks = [CollapseMonitor(fitting, config.monitor)] if watched else []
-        elsewhere = {
-            "training": True,
-            "valid_fraction": True,
-        }  # in the loop's fingerprint, and in that of the documents
-        settings = deciding_json(config, PART, elsewhere)
-        held_out = "" if fitting.valid is None else fitting.valid.identity()
-        identity = fitting.train.identity() + held_out + settings
-        title = "training the head" if fitting.encoder is None else "training"
-        return train_loop(
-            fitting, training, context=context, head=head, rows=fitting.row_tables, callbacks=callbacks, stage=stage,
-            title=title, identity=identity,
-        )  # fmt: skip
-
-    def _tokens(self, data: Dataset | Documents) -> Tokens:
-        return self.network_.encoder.tokenizer.encode(data.texts or Strings.of(()), self.config.encoder)
-
-    def _vector_folder(self, texts: Strings, context: FitContext) -> Path | None:
-        """Where vectors of the untrained encoder are kept: random weights are of no use to other runs."""
-        from labelwise.encoders.vector_cache import cache_folder
-
-        if not self.config.encoder.starts_random:
-            return cache_folder(len(texts))
-        return None if context.checkpoints is None else context.checkpoints / "vectors"
-
-    def _encoded(self, part: EncoderData, texts: Strings, folder: Path | None, budget: TimeBudget) -> EncoderData:
-        """Replace tokens by the encoder's vectors, of as many documents as there is time for."""
-        from labelwise.encoders.base import Vectors
-        from labelwise.encoders.corpus import encode_some_texts
-        from labelwise.training.encoder_fitting import EncoderData
-
-        rows, vectors = encode_some_texts(
-            self.network_.encoder, texts, folder=folder, budget=budget, seed=self.config.training.seed,
-            inputs=part.inputs,
-        )  # fmt: skip
-        if len(rows) == len(part):
-            return EncoderData(Vectors(vectors), part.labels)
-        log.info(
-            "encoding: ended by the time budget after %s of %s documents, on which the head is trained",
-            f"{len(rows):,}", f"{len(part):,}",
-        )  # fmt: skip
-        return EncoderData(Vectors(vectors), part.labels[rows])
-
-    # --- predict ---
-
-    def _predict(self, data: Documents, k: int) -> TopK:
-        from labelwise.device import torch_threads
-        from labelwise.encoders.corpus import distinct_texts
-
-        with torch_threads():
-            distinct = distinct_texts(data.texts or Strings.of(()))
-            best = self.network_.best(self._tokens(data.take(distinct.rows)), k, "predicting")
-            return best[distinct.copies]
-
-    def _encode(self, data: Documents) -> np.ndarray:
-        from labelwise.device import torch_threads
-        from labelwise.encoders.corpus import encode_corpus
-
-        with torch_threads():
-            return encode_corpus(self.network_.encoder, data.texts or Strings.of(()))
-
-    def _attention(self, data: Documents, tokens: int) -> list[AttentionMap]:
-        from labelwise.device import torch_threads
-        from labelwise.encoders.attention import attention_maps
-
-        with torch_threads():
-            return attention_maps(self.network_.encoder, data.texts or Strings.of(()), tokens)
-
-    # --- files ---
-
-    def _state(self) -> dict[str, np.ndarray]:
-        if self._stored is not None:
-            return self._stored
-        state = {f"encoder.{key}": value for key, value in self.network_.encoder.state().items()}
-        head = {f"head.{key}": value for key, value in self.network_.head.state().items()}
-        return {**state, **head}
-
-    def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
-        import_required(self.name, "nn", "torch", "transformers")
+    def _restored_head(self, width: int, tensors: Mapping[str, np.ndarray], path: Path) -> LabelHead:
         import torch
 
-        from labelwise.device import computing_device
-        from labelwise.encoders.tokens import state_of
-        from labelwise.encoders.transformer import TransformerEncoder
         from labelwise.heads.flat import FlatHead
-        from labelwise.networks.encoder_head import EncoderHead
 
-        encoder = TransformerEncoder.restored(state_of("encoder.", tensors), self.config.encoder, path)
         with torch.device("meta"):
-            head = FlatHead(encoder.width, len(self.label_names_), self.config.head)
-        head.restore(state_of("head.", tensors), path)
-        self.network_ = EncoderHead(encoder, head).requires_grad_(False).to(computing_device()).eval()
-        self.history_ = None
-        self._stored = dict(tensors)
+            head = FlatHead(width, len(self.label_names_), self.config.head)
+        return head.restore(tensors, path)

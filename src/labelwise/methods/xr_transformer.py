@@ -91,6 +91,8 @@ class XRTransformer(EncodedTree):
     """Training of each level; empty after loading."""
     _preliminary: LabelTree | None = None
     """Between fine-tuning and ranking."""
+    _words: tuple[Strings, Tfidf, Any] | None = None
+    """Texts, the TF-IDF that was fitted on them, and their features; between fine-tuning and ranking."""
 
     # --- fit ---
 
@@ -101,9 +103,10 @@ class XRTransformer(EncodedTree):
         from labelwise.training.fine_tuning_memory import check_fine_tuning_memory
 
         config, fine = self.config, self.config.fine_tuning
-        encoder = open_encoder(config.encoder, data.texts or Strings.of(()), fine.training.seed)
-        tfidf = Tfidf(config.tfidf)
-        words = tfidf.fit_transform(data.texts or ())
+        texts, tfidf = data.texts or Strings.of(()), Tfidf(config.tfidf)
+        encoder = open_encoder(config.encoder, texts, fine.training.seed)
+        words = tfidf.fit_transform(texts)
+        self._words = texts, tfidf, words
         tree = self._preliminary = self._preliminary_tree(data, words, context)
         sizes = [size for size in tree.sizes if size <= fine.max_nodes]
         if not sizes:
@@ -195,6 +198,13 @@ class XRTransformer(EncodedTree):
         if path is not None:
             keep_finished(path, TREE_KIND, own, TREE_FILE, tree.to_tensors("tree"))
         return tree
+
+    def _learn_words(self, texts: Strings) -> Any:
+        known, self._words = self._words, None
+        if known is None or known[0] is not texts:  # `label_documents` adds texts
+            return super()._learn_words(texts)
+        _, self.tfidf_, words = known
+        return words
 
     def _given_tree(self, data: Dataset) -> LabelTree | None:
         tree, self._preliminary = self._preliminary, None

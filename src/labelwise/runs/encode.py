@@ -56,7 +56,7 @@ def trained_encoder(folder: Path) -> DocumentEncoder:
 def pretrained_encoder(config: Any) -> DocumentEncoder:
     """A pretrained encoder without further training, from an `EncoderConfig`."""
     try:
-        from labelwise.encoders.corpus import encode_corpus
+        from labelwise.encoders.corpus import encode_corpus, open_cache
         from labelwise.encoders.transformer import open_encoder
     except ModuleNotFoundError as error:
         from labelwise.errors import MissingDependencyError
@@ -73,12 +73,18 @@ def pretrained_encoder(config: Any) -> DocumentEncoder:
         if path.is_file() and path.suffix != ".npy"  # vectors may be written into the folder
     )
 
+    cache = None
+
     def encode(documents: Any) -> np.ndarray:
+        nonlocal cache
         texts = documents.texts if isinstance(documents, Dataset) else documents
         if texts is None:
             raise DataError("the data has no texts to encode")
+        kept_in = cache_folder(len(texts))
+        if cache is None and kept_in is not None:
+            cache = open_cache(encoder, kept_in)  # once: the fingerprint reads all weights
         with torch_threads():
-            return encode_corpus(encoder, texts, folder=cache_folder(len(texts)))
+            return encode_corpus(encoder, texts, folder=cache)
 
     return DocumentEncoder(encode, json.dumps([config.model_dump(mode="json"), files]))
 
