@@ -19,7 +19,7 @@ _MODULES = {
     "HybridLinear": "labelwise.methods.hybrid_linear",
     "LinearFlat": "labelwise.methods.linear_flat",
     "LinearTree": "labelwise.methods.linear_tree",
-    "MHEFace": "labelwise.methods.mhe_face",
+    "MheFace": "labelwise.methods.mhe_face",
     "Mach": "labelwise.methods.mach",
     "MheText": "labelwise.methods.mhe_text",
     "Popularity": "labelwise.methods.popularity",
@@ -63,11 +63,8 @@ if TYPE_CHECKING:
     from labelwise.signatures import LinearFlat as LinearFlat
     from labelwise.signatures import LinearTree as LinearTree
     from labelwise.signatures import Mach as Mach
-<<<<<<< HEAD
-    from labelwise.signatures import MHEFace as MHEFace
-=======
+    from labelwise.signatures import MheFace as MheFace
     from labelwise.signatures import MheText as MheText
->>>>>>> main
     from labelwise.signatures import Popularity as Popularity
     from labelwise.signatures import TextEncoder as TextEncoder
     from labelwise.signatures import XRTransformer as XRTransformer

@@ -28,11 +28,8 @@ METHODS: dict[str, str] = {
     "linear_flat": "labelwise.methods.linear_flat:LinearFlat",
     "linear_tree": "labelwise.methods.linear_tree:LinearTree",
     "mach": "labelwise.methods.mach:Mach",
-<<<<<<< HEAD
-    "mhe_face": "labelwise.methods.mhe_face:MHEFace",
-=======
+    "mhe_face": "labelwise.methods.mhe_face:MheFace",
     "mhe_text": "labelwise.methods.mhe_text:MheText",
->>>>>>> main
     "popularity": "labelwise.methods.popularity:Popularity",
     "text_encoder": "labelwise.methods.text_encoder:TextEncoder",
     "xr_transformer": "labelwise.methods.xr_transformer:XRTransformer",

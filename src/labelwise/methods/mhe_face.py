@@ -46,7 +46,7 @@ IMAGES = ImageConfig(
 )
 
 
-class MHEFace(ImageMethod):
+class MheFace(ImageMethod):
     """Faces to vectors and people: IResNet or MobileFaceNet with ArcFace or CosFace, all people or sampled groups."""
 
     name = "mhe_face"
