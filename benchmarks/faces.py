@@ -3,11 +3,11 @@
     python benchmarks/faces.py --data lfw-90x90.tar
 
 The tar holds LFW's images (90 x 90 pixels, not aligned) and the official `pairs.txt`. People of the pairs are never
-trained on: `--people outside` trains on the people who are in no pair, most of whom have one image, and verifies all ten
-folds; `--people half` also trains on those of the pairs of folds 1 to 5 (folds share nobody) and verifies folds 6 to 10.
-All trainings have the same network, images and steps; baselines are the untrained network and the pixels themselves.
-The middle of an image is read. Tables are written to benchmarks/results/faces_outside.md (or _half) and .json, the ROC
-plot to faces_outside_roc.svg.
+trained on: `--people outside` trains on the people who are in no pair, most of whom have one image, and verifies all
+ten folds; `--people half` also trains on those of the pairs of folds 1 to 5 (folds share nobody) and verifies folds 6
+to 10. All trainings have the same network, images and steps; baselines are the untrained network and the pixels
+themselves. The middle of an image is read. Tables are written to benchmarks/results/faces_outside.md (or _half) and
+.json, the ROC plot to faces_outside_roc.svg.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class BatchNorm(nn.modules.batchnorm._NormBase):
     def forward(self, values: Tensor) -> Tensor:
         """Normalised values: by the batch in training, by running means otherwise."""
         count = values.numel() // max(self.num_features, 1)
-        if self.training and _is_distributed():
+        if self.training and is_distributed():
             return self._over_ranks(values, count)
         # a single vector has no variance; it is normalised as in predictions, and changes no running mean
         by_batch = self.training and count > 1
@@ -37,7 +37,7 @@ class BatchNorm(nn.modules.batchnorm._NormBase):
     def _over_ranks(self, values: Tensor, count: int) -> Tensor:
         from torch.distributed.nn.functional import all_reduce
 
-        wide = values.float()
+        wide = values.to(torch.promote_types(values.dtype, torch.float32))
         others = [axis for axis in range(values.ndim) if axis != 1]
         shape = [1, -1, *[1] * (values.ndim - 2)]
         own = torch.cat([wide.sum(others), wide.new_full((1,), float(count))])
@@ -61,5 +61,6 @@ class BatchNorm(nn.modules.batchnorm._NormBase):
         """Any number of dimensions from 2."""
 
 
-def _is_distributed() -> bool:
+def is_distributed() -> bool:
+    """Whether several ranks train together."""
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1

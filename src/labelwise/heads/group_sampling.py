@@ -11,9 +11,10 @@ from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from labelwise.codes.digits import DigitCode
+from labelwise.encoders.batch_norm import is_distributed
 from labelwise.heads.base import Targets
 from labelwise.heads.blocked_softmax import Sample
 
@@ -97,11 +98,13 @@ def draw_groups(
 
 
 def _for_batch(groups: Tensor, n_groups: int, count: int, log_q: bool) -> tuple[Tensor, Tensor | None]:
-    own = torch.unique(groups)
+    own = _of_all_ranks(groups, n_groups)
     drawn = min(count, n_groups) - len(own)
     if drawn <= 0:
         return own, None
     keys = torch.rand(n_groups, device=groups.device)
+    if is_distributed():
+        distributed.broadcast(keys, 0)
     keys[own] = torch.inf
     others = keys.topk(drawn, largest=False, sorted=False).indices
     chosen, order = torch.cat([own, others]).sort()
@@ -110,6 +113,16 @@ def _for_batch(groups: Tensor, n_groups: int, count: int, log_q: bool) -> tuple[
     offsets = torch.zeros(len(chosen), device=groups.device)
     offsets[order >= len(own)] = -torch.log(torch.tensor(drawn / (n_groups - len(own))))
     return chosen, offsets[None]
+
+
+def _of_all_ranks(groups: Tensor, n_groups: int) -> Tensor:
+    """The distinct groups of the batches of all ranks, ascending: all ranks train against the same groups."""
+    if not is_distributed():
+        return torch.unique(groups)
+    present = torch.zeros(n_groups, dtype=torch.uint8, device=groups.device)
+    present[groups] = 1
+    distributed.all_reduce(present, distributed.ReduceOp.MAX)
+    return torch.nonzero(present).squeeze(1)
 
 
 def _for_documents(
