@@ -19,8 +19,9 @@ _MODULES = {
     "HybridLinear": "labelwise.methods.hybrid_linear",
     "LinearFlat": "labelwise.methods.linear_flat",
     "LinearTree": "labelwise.methods.linear_tree",
-    "MheFace": "labelwise.methods.mhe_face",
     "Mach": "labelwise.methods.mach",
+    "MheFace": "labelwise.methods.mhe_face",
+    "MheImage": "labelwise.methods.mhe_image",
     "MheText": "labelwise.methods.mhe_text",
     "Popularity": "labelwise.methods.popularity",
     "Strings": "labelwise.strings",
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from labelwise.signatures import LinearTree as LinearTree
     from labelwise.signatures import Mach as Mach
     from labelwise.signatures import MheFace as MheFace
+    from labelwise.signatures import MheImage as MheImage
     from labelwise.signatures import MheText as MheText
     from labelwise.signatures import Popularity as Popularity
     from labelwise.signatures import TextEncoder as TextEncoder

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, Optional, Union
 
 from labelwise.codes.repartition import RepartitionConfig
+from labelwise.encoders.backbone_config import BackboneConfig
 from labelwise.encoders.config import EncoderConfig
 from labelwise.encoders.face_config import FaceNetworkConfig
 from labelwise.encoders.image_config import ImageConfig
@@ -24,6 +25,7 @@ from labelwise.methods.mach import CandidatesConfig
 from labelwise.methods.mach import Mach as _Mach
 from labelwise.methods.mach import MachTraining
 from labelwise.methods.mhe_face import MheFace as _MheFace
+from labelwise.methods.mhe_image import MheImage as _MheImage
 from labelwise.methods.mhe_text import MheText as _MheText
 from labelwise.methods.popularity import Popularity as _Popularity
 from labelwise.methods.text_encoder import TextEncoder as _TextEncoder
@@ -440,6 +442,35 @@ class MheFace(_MheFace):
         network: Mapping[str, Any] | FaceNetworkConfig = ...,
         head: Mapping[str, Any] | MarginConfig = ...,
         mirror: bool = True,
+    ) -> None: ...
+
+class MheImage(_MheImage):
+    """Images to labels by a residual network and multi-head encoding: product, cascade, sampling or one output each.
+
+    Parameters
+    ----------
+    image
+        How images are read and augmented. Keys: size, channels, fit, resize, interpolation, mean, std, augmentation, max_pixels, bad_images, memory.
+    training
+        Settings of training. Keys: epochs, steps, batch_size, tokens_per_batch, accumulate, clip, optimiser, schedule, precision, validate_every, metric, early_stopping, restore_best, averaging, time_budget, checkpoint_every, log_every, load_ahead, tensorboard, seed.
+    valid_fraction
+        Fraction of the training images held out to choose the best weights when the data has no valid part; at most 5,000.
+    monitor
+        Detects collapse during training. Keys: enabled, probe, attention, stop_on, patience.
+    backbone
+        The network from images to vectors. Keys: name, channels, stem, pool, dropout, model, architecture.
+    head
+        From vectors to labels: one output per label, or digits of labels. Keys: kind, loss, reduction, radices, heads, order, bottleneck, groups, beam, negatives, sampled_groups, sampled_fraction, log_q, bias, dropout, block.
+    """
+    def __init__(
+        self,
+        *,
+        image: Mapping[str, Any] | ImageConfig = ...,
+        training: Mapping[str, Any] | TrainingConfig = ...,
+        valid_fraction: float = 0.05,
+        monitor: Mapping[str, Any] | MonitorConfig = ...,
+        backbone: Mapping[str, Any] | BackboneConfig = ...,
+        head: Mapping[str, Any] | DigitHeadConfig = ...,
     ) -> None: ...
 
 class MheText(_MheText):

@@ -1,7 +1,10 @@
 """Parameters that make a method small enough for tests; a method that is tested with its defaults has none here."""
 
+from labelwise.encoders.backbone_config import BackboneConfig
 from labelwise.encoders.config import EncoderConfig
+from labelwise.encoders.image_config import ImageConfig
 from labelwise.encoders.word_config import RecurrentConfig, WordsConfig
+from labelwise.heads.digit_config import DigitHeadConfig
 from labelwise.methods.mach import MachTraining
 from labelwise.methods.word_networks import WordTraining
 from labelwise.networks.fine_tuning_settings import FineTuningConfig
@@ -35,6 +38,17 @@ SMALL: dict[str, dict] = {
         "buckets": 64,
         "hidden": [32],
         "training": MachTraining(epochs=6, batch_size=32, optimiser=OptimiserConfig(name="adam", rate=0.05)),
+    },
+    "mhe_image": {
+        "image": ImageConfig(size=20, channels=1, fit="pad", interpolation="nearest"),
+        "backbone": BackboneConfig(name="tiny", channels=8, pool="flatten"),
+        "head": DigitHeadConfig(loss="bce"),
+        "training": TrainingConfig(
+            epochs=6,
+            batch_size=32,
+            optimiser=OptimiserConfig(name="adam", rate=0.005),
+            schedule=ScheduleConfig(warmup=0.1),
+        ),
     },
     "mhe_text": {
         "encoder": EncoderConfig(model="tiny", max_length=32, pooling="mean", layers=2),

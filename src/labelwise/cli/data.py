@@ -249,9 +249,9 @@ def _resolve(path: str, format: str) -> tuple[Path, str]:
 
 
 def _read_parts(path: str, format: str, options: ReadOptions) -> dict[str, Dataset]:
-    from labelwise.data.read import read, read_splits
+    from labelwise.data.read import has_parts, read, read_splits
 
     source, format = _resolve(path, format)
-    if source.is_dir():
+    if has_parts(source):
         return read_splits(source, format, options)
     return {"data": read(source, format, None, options)}

@@ -13,7 +13,7 @@ from typing import Any
 
 from labelwise.data.options import ReadOptions
 from labelwise.data.out_of_core import scratch_beside
-from labelwise.data.read import AUTO, DataPath, format_named, read, read_splits
+from labelwise.data.read import AUTO, DataPath, format_named, has_parts, read, read_splits
 from labelwise.data.write import refuse_existing_path, refuse_parts, write, write_splits
 
 
@@ -43,7 +43,7 @@ def convert(
         As those of `labelwise.read` and `labelwise.write`.
     """
     output = Path(output)
-    if split is None and isinstance(path, str | Path) and Path(path).is_dir():
+    if split is None and isinstance(path, str | Path) and has_parts(path):
         chosen = to_format or "native"
         refuse_parts(output, format_named(chosen), force)
         with scratch_beside(output) as scratch:

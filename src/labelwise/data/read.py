@@ -41,8 +41,11 @@ FORMATS: dict[str, str] = {
     "csv": "labelwise.data.formats.csv_table",
     "tsv": "labelwise.data.formats.tsv",
     "vowpal": "labelwise.data.formats.vowpal",
+    "cifar": "labelwise.data.formats.cifar",
+    "idx": "labelwise.data.formats.idx",
+    "image_folder": "labelwise.data.formats.image_folder",
 }
-FIXED_NAMES = ("native", "pecos", "lines")
+FIXED_NAMES = ("native", "pecos", "lines", "cifar", "idx")
 LABELS_IN_ONE_STRING = ("csv", "tsv", "lines", "jsonl")
 """Formats whose labels may be one string, split at `label_separator`."""
 READERS_THAT_REPORT = {".tsv": "tsv", ".npz": "pecos", ".npy": "pecos"}
@@ -64,7 +67,7 @@ def detect(path: str | Path, labels: bool = True) -> Format:
     from labelwise.data.formats.workbook import refuse_spreadsheet
 
     path = _check_exists(path)
-    if path.is_dir():
+    if has_parts(path):
         return find_parts(path)[0]
     refuse_spreadsheet(path)
     formats = [format_named(name) for name in FORMATS]
@@ -92,7 +95,7 @@ def find_parts(folder: str | Path, format: str = AUTO) -> tuple[Format, dict[str
     unnamed = None
     for name in FORMATS if format == AUTO else [format]:
         candidate = format_named(name)
-        parts = candidate.parts(folder) if folder.is_dir() else {}
+        parts = candidate.parts_of(folder)
         if parts.keys() & ALIASES.keys() or folder in parts.values():
             return candidate, parts
         if parts and unnamed is None:
@@ -107,13 +110,20 @@ def find_parts(folder: str | Path, format: str = AUTO) -> tuple[Format, dict[str
     )
 
 
+def has_parts(path: str | Path) -> bool:
+    """Whether this is a folder, or a file that holds several parts, such as an archive of CIFAR."""
+    path = Path(path)
+    formats = map(format_named, FORMATS)
+    return path.is_dir() or any(one.holds_parts is not None and one.holds_parts(path) for one in formats)
+
+
 def parts_by_format(folder: Path) -> dict[str, dict[str, Path]]:
     """The parts of a folder by format; each file is assigned to one format only."""
     by_format: dict[str, dict[str, Path]] = {}
     claimed: set[Path] = set()
     for name in FORMATS:
         one = format_named(name)
-        parts = one.parts(folder) if folder.is_dir() else {}
+        parts = one.parts_of(folder)
         mine = {split: path for split, path in parts.items() if path not in claimed and _has_format(path, one)}
         if mine:
             by_format[name] = mine
@@ -172,7 +182,7 @@ def read(
         shown = str(path) if isinstance(path, str | Path) else None
         return concat((read(one, format, split, options, scratch=scratch) for one in paths), shown, scratch=scratch)
     path = _check_exists(paths[0])
-    if path.is_dir():
+    if has_parts(path):
         detected, parts = _parts_to_read(path, format, options.labels)
         return _read_part(detected, _select_part(path, parts, split), options, scratch=scratch)
     if split is not None:
@@ -195,7 +205,7 @@ def read_splits(
     from labelwise.data.options import as_options
 
     path, options = _check_exists(path), as_options(options)
-    if not path.is_dir():
+    if not has_parts(path):
         raise DataError("is a file, not a folder with train, valid and test; use read for a single file", path)
     detected, parts = _parts_to_read(path, format)
     data: dict[str, Dataset] = {}
@@ -214,8 +224,9 @@ def _parts_to_read(folder: Path, format: str, labels: bool = True) -> tuple[Form
     try:
         detected, parts = find_parts(folder, format)
     except DataError:
-        bare = format_named("fulltext")
-        if labels or format not in (AUTO, bare.name) or not bare.recognises_unlabelled(folder):  # type: ignore[not-callable]
+        formats = map(format_named, () if labels else FORMATS if format == AUTO else (format,))
+        bare = next((one for one in formats if one.recognises_unlabelled and one.recognises_unlabelled(folder)), None)
+        if bare is None:
             raise
         return bare, {folder.name: folder}
     if format == AUTO and folder not in parts.values():
@@ -253,12 +264,22 @@ def _read_part(
         data = format.read_mapped(path, options, Path(scratch))
     else:
         data = format.read(path, options)
-    mark_as_read(data)
+    data = mark_as_read(_beside_file(data, path))
     if not options.labels:
         return _without_labels(data)
     if format.name in LABELS_IN_ONE_STRING and options.label_separator is None:
         _warn_about_separator(data)
     return attach_label_texts(data if first is None else data.align(first.label_names), path, options)
+
+
+def _beside_file(data: Dataset, path: Path) -> Dataset:
+    """The data with the paths in a table resolved: they are relative to its folder if the first of them is there."""
+    first = data.paths[0] if data.paths is not None and len(data.paths) and path.is_file() else ""
+    try:
+        beside = first and not Path(first).is_absolute() and (path.parent / first).is_file()
+    except (OSError, ValueError):
+        return data
+    return replace(data, paths=[str(path.parent / one) for one in data.paths or ()]) if beside else data
 
 
 def _without_labels(data: Dataset) -> Dataset:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 PARTS = ("texts", "features", "paths", "arrays", "ids", "relevances", "label_names", "label_texts")
 HOLDS: dict[str, frozenset[str]] = {
-    "native": frozenset({"texts", "features", "paths", "ids", "relevances", "label_names"}),
+    "native": frozenset({"texts", "features", "paths", "arrays", "ids", "relevances", "label_names"}),
     "jsonl": frozenset({"texts", "features", "paths", "ids", "relevances", "label_names"}),
     "csv": frozenset({"texts", "paths", "ids", "label_names"}),
     "tsv": frozenset({"texts", "ids", "label_names"}),
@@ -44,6 +44,9 @@ HOLDS: dict[str, frozenset[str]] = {
     "tfrecord": frozenset({"features", "relevances"}),
     "vowpal": frozenset({"features", "label_names"}),
     "recordio": frozenset({"paths", "ids", "label_names"}),
+    "cifar": frozenset({"arrays", "label_names"}),
+    "idx": frozenset({"arrays"}),
+    "image_folder": frozenset({"paths", "label_names"}),
 }
 """What each format can store, besides the labels themselves."""
 CAN_BE_EMPTY = ("native", "csv", "pecos", "xc")

@@ -17,6 +17,9 @@ from labelwise.encoders.arrays import as_array, as_tensor
 from labelwise.errors import ModelFormatError
 from labelwise.store import get_tensor
 
+COUNTER = "num_batches_tracked"
+"""A buffer of batch normalisation that neither training nor prediction reads."""
+
 
 class ImageEncoder(nn.Module):
     """uint8 images [documents, channels, height, width] to vectors.
@@ -61,13 +64,19 @@ class ImageEncoder(nn.Module):
     # --- files ---
 
     def state(self) -> dict[str, np.ndarray]:
-        """All weights, and running means and variances."""
-        return {name: np.ascontiguousarray(as_array(value)) for name, value in self.state_dict().items()}
+        """All weights, running means and variances, and the settings of a network that has its own."""
+        weights = {name: value for name, value in self.state_dict().items() if not name.endswith(COUNTER)}
+        state = {name: np.ascontiguousarray(as_array(value)) for name, value in weights.items()}
+        settings = getattr(self.backbone, "settings", None)
+        return state if settings is None else {**state, "settings": settings}
 
     def restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> Self:
         """Restore what `state` returned, without copying; the encoder may have been built on the meta device."""
         restored = {}
         for name, expected in self.state_dict().items():
+            if name.endswith(COUNTER):
+                restored[name] = torch.zeros((), dtype=expected.dtype)
+                continue
             array = get_tensor(tensors, name, path)
             wanted = np.dtype(str(expected.dtype).removeprefix("torch."))
             if array.shape != tuple(expected.shape) or array.dtype != wanted:

@@ -236,3 +236,21 @@ def measure(inputs: ImageInputs) -> tuple[np.ndarray, np.ndarray]:
     mean = total / max(count, 1)
     std = np.sqrt(np.maximum(squares / max(count, 1) - mean**2, 0))
     return mean.astype(np.float32), np.where(std > 1e-3, std, 1.0).astype(np.float32)
+
+
+def label_means(inputs: ImageInputs, labels: Any) -> np.ndarray:
+    """The mean image of each label at 8 x 8 pixels, centred and of norm 1, float32 [labels, features]; 0 for none."""
+    cells, channels = 8, inputs.config.channels
+    edges = np.linspace(0, inputs.config.size, cells + 1).astype(np.int64)[:-1]
+    sums = np.zeros((labels.shape[1], channels * cells * cells))
+    for begin in range(0, len(inputs), 512):
+        rows = np.arange(begin, min(begin + 512, len(inputs)))
+        pixels = inputs.batch(rows).pixels.astype(np.float64)
+        small = np.add.reduceat(np.add.reduceat(pixels, edges, axis=2), edges, axis=3)
+        sums += labels[rows].T @ small.reshape(len(rows), -1)
+    counts = np.maximum(np.bincount(labels.indices, minlength=labels.shape[1]), 1)[:, None]
+    means = sums / counts
+    used = sums.any(axis=1)
+    means[used] -= means[used].mean(axis=0)
+    norms = np.linalg.norm(means, axis=1, keepdims=True)
+    return (means / np.where(norms > 0, norms, 1)).astype(np.float32)

@@ -8,7 +8,7 @@ make texts much longer.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,8 +54,10 @@ MAX_GROWTH = 64
 MAX_RULES = 200
 
 
-def checked_settings(text: np.ndarray, n_weights: int, path: Path) -> dict[str, Any]:
-    """The settings of a saved encoder with `n_weights` weights, if it is safe to build it."""
+def checked_settings(
+    text: np.ndarray, n_weights: int, path: Path, families: Collection[str] = TEXT_FAMILIES
+) -> dict[str, Any]:
+    """The settings of a saved encoder of some families with `n_weights` weights, if it is safe to build it."""
     if text.dtype != np.uint8 or text.ndim != 1 or len(text) > MAX_SETTINGS_BYTES:
         raise ModelFormatError(f"{path}: the settings of the encoder are damaged")
     try:
@@ -63,9 +65,9 @@ def checked_settings(text: np.ndarray, n_weights: int, path: Path) -> dict[str, 
     except (ValueError, RecursionError) as error:
         raise ModelFormatError(f"{path}: the settings of the encoder are damaged: {error}") from None
     family = settings.get("model_type") if isinstance(settings, dict) else None
-    if not isinstance(family, str) or family not in TEXT_FAMILIES:
+    if not isinstance(family, str) or family not in families:
         raise ModelFormatError(
-            f"{path}: the encoder is of the family {str(family)[:80]!r}, which is not a plain text model"
+            f"{path}: the encoder is of the family {str(family)[:80]!r}, which is not a plain network of this kind"
         )
     settings = {key: value for key, value in settings.items() if key not in HEAD_SETTINGS}
     for name, number in _numbers(settings):

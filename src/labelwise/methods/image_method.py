@@ -76,6 +76,10 @@ class ImageMethod(Method):
         """The network from normalised images to vectors, with its `width`; weights are drawn by torch's generator."""
         raise NotImplementedError
 
+    def _restored_backbone(self, tensors: Mapping[str, np.ndarray], path: Path) -> nn.Module:
+        """The network without weights, for the saved weights of the encoder."""
+        return self._backbone()
+
     def _head(self, width: int, train: Dataset) -> LabelHead:
         """A head for vectors of this width, with initial weights."""
         raise NotImplementedError
@@ -201,9 +205,11 @@ class ImageMethod(Method):
         from labelwise.encoders.tokens import state_of
         from labelwise.networks.encoder_head import EncoderHead
 
+        weights = state_of("encoder.", tensors)
         with torch.device("meta"):
-            encoder = ImageEncoder(self._backbone(), *np.ones((2, self.config.image.channels), np.float32))
-        encoder.restore(state_of("encoder.", tensors), path)
+            backbone = self._restored_backbone(weights, path)
+            encoder = ImageEncoder(backbone, *np.ones((2, self.config.image.channels), np.float32))
+        encoder.restore(weights, path)
         head = self._restored_head(encoder.width, state_of("head.", tensors), path)
         network: Any = EncoderHead(encoder, head)  # type: ignore[arg-type]
         self.network_ = network.requires_grad_(False).to(computing_device()).eval()

@@ -92,13 +92,21 @@ class OptimiserConfig(Config):
 class ScheduleConfig(Config):
     """The learning rate schedule."""
 
-    kind: Literal["constant", "linear", "cosine"] = "linear"
-    """After the warm-up: constant, linear decay to 0, or half a cosine."""
+    kind: Literal["constant", "linear", "cosine", "poly"] = "linear"
+    """After the warm-up: constant, linear decay, half a cosine, or a power of the linear decay."""
     warmup: NotNegative = 0.0
     """Steps of linear warm-up; below 1 a fraction of all steps."""
+    final: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Rate after the last step as a fraction of the highest (linear, cosine, poly)."""
+    power: Positive = 2.0
+    """The power of the linear decay (poly)."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.final and self.kind == "constant":
+            raise ValueError("final is a setting of decreasing schedules, this is constant")
+        if self.power != type(self).model_fields["power"].default and self.kind != "poly":
+            raise ValueError(f"power is a setting of poly, this is {self.kind}")
         if self.warmup >= 1 and self.warmup != int(self.warmup):
             raise ValueError(f"warmup is a fraction below 1 or a whole number of steps, got {self.warmup}")
         return self

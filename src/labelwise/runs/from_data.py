@@ -13,7 +13,7 @@ from typing import Any
 from labelwise.config import ConfigSource
 from labelwise.data.catalogue import downloaded_folder
 from labelwise.data.catalogue import entry as known_entry
-from labelwise.data.read import AUTO, expand_paths, find_parts, format_named
+from labelwise.data.read import AUTO, expand_paths, find_parts, format_named, has_parts
 from labelwise.data.splits import ALIASES, stem_and_extension
 from labelwise.errors import ConfigError, DataError
 from labelwise.run_schema import is_run_folder
@@ -87,7 +87,7 @@ def _parts(data: Sequence[str], format: str) -> set[str]:
         expand_paths(data)
         return set()
     path = Path(data[0])
-    if path.is_dir():
+    if path.exists() and has_parts(path):
         _refuse_results(path)
         found = find_parts(path, format)[1]
         if len(found) == 1 and not found.keys() & ALIASES.keys() and path not in found.values():

@@ -19,7 +19,17 @@ from labelwise.data.dataset import HASH, Dataset, EmptyPartError
 from labelwise.data.highlights import doubt_about_labels
 from labelwise.data.options import ReadOptions
 from labelwise.data.out_of_core import split_mapped, take_mapped
-from labelwise.data.read import AUTO, FORMATS, detect, expand_paths, find_parts, format_named, read, read_splits
+from labelwise.data.read import (
+    AUTO,
+    FORMATS,
+    detect,
+    expand_paths,
+    find_parts,
+    format_named,
+    has_parts,
+    read,
+    read_splits,
+)
 from labelwise.data.splits import ALIASES
 from labelwise.errors import ConfigError, DataError
 from labelwise.runs.config import DataSection
@@ -184,7 +194,7 @@ def read_part(
 ) -> Dataset:
     """One part of a file, a folder or a known data set."""
     if Path(path).exists():
-        return read(path, format, split if Path(path).is_dir() else None, options, labels)
+        return read(path, format, split if has_parts(path) else None, options, labels)
     data = named_dataset(known_name(path, "data"), split)
     if not isinstance(data, Dataset):
         raise DataError(f"{path} has the parts {', '.join(data)}; choose one with --split")
@@ -193,7 +203,7 @@ def read_part(
 
 def _is_a_part(path: str, format: str) -> bool:
     """Whether this is a single part of any name, and not a folder of parts."""
-    return not Path(path).is_dir() or Path(path) in find_parts(path, format)[1].values()
+    return not has_parts(path) or Path(path) in find_parts(path, format)[1].values()
 
 
 def _parts_of_files(section: DataSection, scratch: Path | None) -> dict[str, Dataset]:

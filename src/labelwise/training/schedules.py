@@ -14,7 +14,7 @@ def make_schedule(config: ScheduleConfig, total_steps: int) -> Schedule:
     """The factor of the learning rate by step (counted from 0), for a training of `total_steps`.
 
     The factor is never 0: the first step of a warm-up over W steps has 1/W, and the last one of a decreasing schedule
-    is one step above 0. Steps beyond the total keep the last value.
+    is one step above its end. Steps beyond the total keep the last value.
     """
     total = max(1, total_steps)
     warmup = round(config.warmup * total) if config.warmup < 1 else int(config.warmup)
@@ -26,6 +26,11 @@ def make_schedule(config: ScheduleConfig, total_steps: int) -> Schedule:
         if config.kind == "constant":
             return 1.0
         done = min(step - warmup, decreasing - 1) / decreasing
-        return 1.0 - done if config.kind == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
+        return config.final + (1.0 - config.final) * shape(done)
+
+    def shape(done: float) -> float:
+        if config.kind == "cosine":
+            return 0.5 * (1.0 + math.cos(math.pi * done))
+        return (1.0 - done) ** (config.power if config.kind == "poly" else 1.0)
 
     return factor

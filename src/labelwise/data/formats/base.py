@@ -27,7 +27,8 @@ class Format:
     exist. ``recognises_unlabelled(path)`` recognises documents without a file of labels beside them.
     ``read_mapped(path, options, folder)`` is `read` for data larger than memory: rows are written to files in the
     folder and mapped. The path of a part with several files is a pattern with `*`, which does not exist.
-    ``other_extensions`` are not written, but mean this format too.
+    ``other_extensions`` are not written, but mean this format too. ``holds_parts(path)`` recognises files that hold
+    several parts, such as archives; ``parts`` takes them too, and names parts as if the file were a folder.
     """
 
     name: str
@@ -42,3 +43,9 @@ class Format:
     siblings: Callable[[Path], list[Path]] | None = None
     recognises_unlabelled: Callable[[Path], bool] | None = None
     read_mapped: Callable[[Path, ReadOptions, Path], Dataset] | None = None
+    holds_parts: Callable[[Path], bool] | None = None
+
+    def parts_of(self, path: Path) -> dict[str, Path]:
+        """The parts of a folder, or of a file that holds several; none of other files."""
+        several = path.is_dir() or (self.holds_parts is not None and self.holds_parts(path))
+        return self.parts(path) if several else {}

@@ -39,7 +39,8 @@ def recognises(path: Path) -> bool:
     if extension == ".csv" or is_workbook(path):
         return True
     line = first_bytes(path).removeprefix(b"\xef\xbb\xbf").partition(b"\n")[0].decode("latin-1").rstrip("\r")
-    return any({"text", "labels"} <= set(_cells(line, delimiter)) for delimiter in DELIMITERS)
+    tables = [set(_cells(line, delimiter)) for delimiter in DELIMITERS]
+    return any({document, "labels"} <= table for table in tables for document in ("text", "path"))
 
 
 def parts(folder: Path) -> dict[str, Path]:

@@ -79,6 +79,8 @@ def _read_folder(path: Path) -> Dataset:
         features = csr_from_tensors("features", tensors, where)
     elif "features" in tensors:
         features = get_tensor(tensors, "features", where)
+    if "arrays" in tensors:
+        texts["arrays"] = get_tensor(tensors, "arrays", where)
     if "label_names" not in texts:
         raise ModelFormatError(f"{where}: the label names are missing")
     labels = csr_from_tensors("labels", tensors, where)
@@ -98,6 +100,8 @@ def write(dataset: Dataset, path: Path) -> None:
         tensors["features"] = dataset.features
     elif dataset.features is not None:
         tensors |= csr_to_tensors("features", dataset.features)
+    if dataset.arrays is not None:
+        tensors["arrays"] = dataset.arrays
     about = {"documents": len(dataset), "labels": dataset.n_labels}
     with new_folder(path, KIND, about) as folder:
         folder.write_tensors(TENSORS, tensors)

@@ -35,7 +35,7 @@ from labelwise.strings import Strings
 
 NAME = "tsv"
 TAB = 9
-_HEADER = {"text", "labels"}
+_HEADERS = ({"text", "labels"}, {"path", "labels"})
 
 
 def recognises(path: Path) -> bool:
@@ -47,7 +47,7 @@ def recognises(path: Path) -> bool:
     if first is None:
         return extension == ".tsv"
     columns = first.decode("latin-1").split("\t")
-    return len(columns) > 1 and not set(columns) >= _HEADER
+    return len(columns) > 1 and not any(set(columns) >= header for header in _HEADERS)
 
 
 def parts(folder: Path) -> dict[str, Path]:
