@@ -2,9 +2,11 @@
 
 from labelwise.encoders.backbone_config import BackboneConfig
 from labelwise.encoders.config import EncoderConfig
+from labelwise.encoders.face_config import FaceNetworkConfig
 from labelwise.encoders.image_config import ImageConfig
 from labelwise.encoders.word_config import RecurrentConfig, WordsConfig
 from labelwise.heads.digit_config import DigitHeadConfig
+from labelwise.heads.margin_config import MarginConfig
 from labelwise.methods.mach import MachTraining
 from labelwise.methods.word_networks import WordTraining
 from labelwise.networks.fine_tuning_settings import FineTuningConfig
@@ -38,6 +40,17 @@ SMALL: dict[str, dict] = {
         "buckets": 64,
         "hidden": [32],
         "training": MachTraining(epochs=6, batch_size=32, optimiser=OptimiserConfig(name="adam", rate=0.05)),
+    },
+    "mhe_face": {
+        "image": ImageConfig(size=20, channels=1, fit="pad", interpolation="nearest"),
+        "network": FaceNetworkConfig(network="mobile", width_factor=0.125, dimension=32),
+        "head": MarginConfig(margin=0.1, scale=16.0),
+        "training": TrainingConfig(
+            epochs=12,
+            batch_size=32,
+            optimiser=OptimiserConfig(name="adam", rate=0.003),
+            schedule=ScheduleConfig(kind="linear", warmup=0.1),
+        ),
     },
     "mhe_image": {
         "image": ImageConfig(size=20, channels=1, fit="pad", interpolation="nearest"),

@@ -38,7 +38,7 @@ RECIPE = TrainingConfig(
     batch_size=128,
     clip=5.0,
     optimiser=OptimiserConfig(name="sgd", rate=0.1, momentum=0.9, weight_decay=5e-4),
-    schedule=ScheduleConfig(kind="cosine", warmup=0.05),
+    schedule=ScheduleConfig(kind="poly", power=2.0, warmup=0.05),
     load_ahead=2,
 )
 IMAGES = ImageConfig(
