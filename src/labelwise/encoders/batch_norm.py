@@ -13,23 +13,27 @@ import torch
 from torch import Tensor, distributed, nn
 
 
-class BatchNorm(nn.modules.batchnorm._NormBase):
+class BatchNorm(nn.Module):
     """Batch normalisation of maps [documents, channels, height, width] or of vectors [documents, channels]."""
 
     running_mean: Tensor
     running_var: Tensor
-    num_batches_tracked: Tensor
-    momentum: float
+
+    def __init__(self, channels: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__()
+        self.channels, self.eps, self.momentum = channels, eps, momentum
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.ones(channels))
 
     def forward(self, values: Tensor) -> Tensor:
         """Normalised values: by the batch in training, by running means otherwise."""
-        count = values.numel() // max(self.num_features, 1)
+        count = values.numel() // self.channels
         if self.training and is_distributed():
             return self._over_ranks(values, count)
         # a single vector has no variance; it is normalised as in predictions, and changes no running mean
         by_batch = self.training and count > 1
-        if by_batch:
-            self.num_batches_tracked.add_(1)
         return nn.functional.batch_norm(
             values, self.running_mean, self.running_var, self.weight, self.bias, by_batch, self.momentum, self.eps
         )
@@ -49,16 +53,12 @@ class BatchNorm(nn.modules.batchnorm._NormBase):
         variance = squares / total
         if float(total) > 1:
             with torch.no_grad():
-                self.num_batches_tracked.add_(1)
                 self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
                 unbiased = variance * (total / (total - 1))
                 self.running_var.lerp_(unbiased.to(self.running_var.dtype), self.momentum)
         normalised = centred * torch.rsqrt(variance + self.eps).reshape(shape)
         result = torch.addcmul(self.bias.reshape(shape), normalised, self.weight.reshape(shape))
         return result.to(values.dtype)
-
-    def _check_input_dim(self, input: Tensor) -> None:
-        """Any number of dimensions from 2."""
 
 
 def is_distributed() -> bool:
