@@ -195,6 +195,18 @@ def test_cascade_scores_are_products_of_probabilities_and_the_beam_widens_for_k(
     assert ids.tolist() == allowed.topk(4).indices.tolist()
 
 
+@pytest.mark.parametrize("loss", ["bce", "softmax"])
+def test_a_cascade_begins_with_the_frequencies_of_labels(loss):
+    config = DigitHeadConfig.model_validate({"kind": "cascade", "loss": loss, "radices": (3, 2, 5), "order": "random"})
+    counts = np.random.default_rng(0).permutation(LABELS) + 1
+    head = make_head(WIDTH, LABELS, config, counts, 0).initialise(counts, 60, 0)
+    ids, scores = head.best(torch.zeros(1, WIDTH), LABELS)
+    assert ids[0].tolist() == np.argsort(-counts).tolist()
+    priors = (counts[ids[0]] + 0.5) / 61
+    expected = priors / priors.sum() if loss == "softmax" else priors
+    np.testing.assert_allclose(head.probabilities(scores)[0], expected, rtol=0.02)
+
+
 def test_cascade_softmax_with_negatives_is_over_all_visited_nodes():
     labels = one_label()
     head = built(kind="cascade", radices=(6, 5), bottleneck=4, groups=100, beam=100)

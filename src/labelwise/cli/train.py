@@ -66,6 +66,7 @@ def train_command(
     from labelwise.run_schema import CALIBRATION, MODEL
     from labelwise.runs.config import run_config
     from labelwise.runs.from_data import is_config
+    from labelwise.runs.other_ranks import rank
     from labelwise.runs.train import train
 
     columns = {option: value for option, value in {"text": text, "labels": labels, "id": id}.items() if value}
@@ -90,6 +91,8 @@ def train_command(
         if not from_data:
             raise
         raise DataError(f"{error.problem}.\n{_with_columns(error.proposed)}", error.path, error.line) from None
+    if rank() > 0:
+        return
     show_results(run.path)
     if from_data:
         suffix = ".csv" if _is_table(run / MODEL) else ".jsonl"

@@ -27,7 +27,7 @@ from labelwise.heads.candidates import CandidateHead
 from labelwise.heads.config import LossConfig
 from labelwise.heads.digit_config import DigitHeadConfig
 from labelwise.heads.flat import FlatHead, exact_topk
-from labelwise.heads.losses import best_constants, make_loss
+from labelwise.heads.losses import best_constants, label_priors, make_loss
 from labelwise.topk import NO_LABEL
 
 USUAL_BOTTLENECK = 256
@@ -83,25 +83,30 @@ class CascadeHead(LabelHead):
     @torch.no_grad()
     def initialise(self, counts: np.ndarray, n_documents: int, seed: int) -> Self:
         """Draw the initial weights, and set biases from the frequencies of nodes below their parents."""
-        nodes = [self._node_counts(counts, digit) for digit in range(self.code.depth)]
-        self.groups.initialise(np.minimum(nodes[0], n_documents), n_documents, seed)
+        nodes = [self._node_priors(counts, n_documents, digit) for digit in range(self.code.depth)]
+        self.groups.initialise(nodes[0] * n_documents, n_documents, seed)
         generator = torch.Generator().manual_seed(seed + 1)
         for digit in range(1, self.code.depth):
-            self._bottleneck(digit).weight.normal_(0, self._bottleneck(digit).in_features ** -0.5, generator=generator)
-            self._bottleneck(digit).bias.zero_()
-            level = self._level(digit)
+            bottleneck, level = self._bottleneck(digit), self._level(digit)
+            bottleneck.weight.normal_(0, bottleneck.in_features**-0.5, generator=generator)
+            bottleneck.bias.zero_()
             level.weight.normal_(0, INITIAL_STD, generator=generator)
             if self.config.bias == "prior":
                 above = nodes[digit - 1].repeat(self.code.radices[digit])[: len(nodes[digit])]
-                priors = self._by_label((nodes[digit] + 0.5) / (above + 1.0), digit)
+                priors = self._by_label(nodes[digit] / above, digit)
                 constants = np.log(priors) if self.config.loss == "softmax" else best_constants(BINARY, priors)
                 level.bias.copy_(torch.from_numpy(constants))
         return self
 
-    def _node_counts(self, counts: np.ndarray, digit: int) -> np.ndarray:
-        """Labels of documents below each node of a level."""
-        nodes = self.code.node_of(digit)
-        return np.bincount(nodes, np.asarray(counts, np.float64), minlength=self.code.n_nodes(digit))
+    def _node_priors(self, counts: np.ndarray, n_documents: int, digit: int) -> np.ndarray:
+        """Probabilities of the nodes of a level, such that the product along a path is the prior of the label.
+
+        With bce that a document has any label of the node, as if labels were independent; with softmax their sum.
+        """
+        nodes, priors = self.code.node_of(digit), label_priors(counts, n_documents)
+        if self.config.loss == "softmax":
+            return np.bincount(nodes, priors / priors.sum(), minlength=self.code.n_nodes(digit))
+        return -np.expm1(np.bincount(nodes, np.log1p(-priors), minlength=self.code.n_nodes(digit)))
 
     def _by_label(self, values: np.ndarray, digit: int) -> np.ndarray:
         """Values per node in the order of the embeddings: labels at the last level."""

@@ -64,6 +64,7 @@ class ImageMethod(Method):
     same_on_any_threads = False
     validates = True
     encodes = True
+    trains_on_ranks = True
 
     config: Any
     network_: EncoderHead

@@ -56,6 +56,7 @@ class TextNetwork(Method):
     validates = True
     encodes = True
     attends = True
+    trains_on_ranks = True
     recipe: ClassVar[TrainingConfig]
     """The default settings of training."""
 

@@ -38,6 +38,7 @@ from labelwise.runs.folder import RunFolder, folder_bytes
 from labelwise.runs.inspect import can_be_inspected, inspect
 from labelwise.runs.load_data import CALIBRATION, RunData, hold_out, load_run_data
 from labelwise.runs.machine import peak_memory
+from labelwise.runs.other_ranks import check_ranks, fit_with_rank_zero, rank
 from labelwise.runs.refit import carry_over, check_resumable, documents_to_refit, is_refitted, record_refit
 from labelwise.runs.remarks import run_remarks, with_calibration
 from labelwise.runs.run_time import REPORT_SECONDS, RunTime
@@ -59,6 +60,11 @@ def train(config: RunConfig, force: bool = False, begin: float | None = None) ->
             method = config.make_method()
             method.check_needs()
             check_device(method, config.run.device)
+            check_ranks(config, method)
+            if rank() > 0:
+                fit_with_rank_zero(config, run)
+        if rank() > 0:
+            return run
         return _train(config, run, force, begin)
 
 

@@ -134,7 +134,7 @@ class _Loop:
         self.loss_sum = torch.full((), self.state.loss_sum, device=ranks.device)
         tensorboard = config.tensorboard if ranks.is_rank_zero and self.stop is None else None
         self.logger = MetricLogger(context.log if ranks.is_rank_zero else None, stage, tensorboard, self.state.step)
-        self.loss = ranks.loss_function(self.module, fitting.loss)  # all ranks get the weights of rank zero
+        self.loss = ranks.loss_function(self.module, fitting.loss, names[1])
         self.steps_of_epoch = 1
         self.begin = time.monotonic() - self.state.seconds
         own = None if config.time_budget is None else config.time_budget - self.state.seconds
@@ -194,6 +194,7 @@ class _Loop:
                 loss = self.loss(batch) if count == 1 else self.loss(batch) / count
                 loss.backward()
             total = loss.detach() if number == 1 else total + loss.detach()
+        self.ranks.average_rows()
         if self.config.clip is not None:
             self._clip(self.config.clip)
         self.optimisers.step()

@@ -2,7 +2,8 @@
 
 Accelerate chooses the device, joins the ranks, averages their gradients and exchanges numbers. Steps, gradient
 accumulation and precision are the loop's: bf16 needs no loss scaling, and Accelerate would fix one precision for the
-whole process.
+whole process. Row-sparse gradients that losses set themselves are not seen by DistributedDataParallel; they are
+averaged here, by rows.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import (
     DistributedDataParallelKwargs,
+    broadcast,
     broadcast_object_list,
     send_to_device,
 )
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from labelwise.device import computing_device
+from labelwise.encoders.row_gradients import average_row_gradient
 from labelwise.errors import ConfigError
 
 Loss = Callable[[Any], Tensor]
@@ -49,6 +53,7 @@ class Ranks:
         self.is_rank_zero: bool = self.rank == 0
         self.half = _wants_half(precision, self.device)
         self._wrapped: nn.Module | None = None
+        self._tables: list[nn.Parameter] = []
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The context of forward passes: autocast in the configured precision."""
@@ -57,8 +62,12 @@ class Ranks:
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.half)
 
-    def loss_function(self, module: nn.Module, loss: Loss) -> Loss:
-        """The loss function of training: in the configured precision, with gradients averaged over ranks."""
+    def loss_function(self, module: nn.Module, loss: Loss, rows: Sequence[str] = ()) -> Loss:
+        """The loss function of training: in the configured precision, with gradients averaged over ranks.
+
+        `rows` are name prefixes of tables whose gradients `average_rows` averages. All ranks get the weights of rank
+        zero.
+        """
 
         def in_precision(batch: Any) -> Tensor:
             with self.autocast():
@@ -68,8 +77,23 @@ class Ranks:
         function = loss if plain else in_precision
         if self.world_size == 1:
             return function
-        self._wrapped = self.accelerator.prepare_model(_LossModule(module, function))
+        named = {name: p for name, p in module.named_parameters() if p.requires_grad and name.startswith(tuple(rows))}
+        self._tables = list(named.values())
+        for table in self._tables:
+            broadcast(table.data)
+        whole = _LossModule(module, function)
+        if len(named) == sum(p.requires_grad for p in module.parameters()):
+            return whole  # nothing is left for DistributedDataParallel, which refuses a module without parameters
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(whole, [f"module.{name}" for name in named])
+        self._wrapped = self.accelerator.prepare_model(whole)
         return self._wrapped
+
+    def average_rows(self) -> None:
+        """Replace the gradients of row-sparse tables by their mean over ranks; once per step, after the last batch."""
+        for table in self._tables:
+            if table.grad is not None and not table.grad.is_sparse:
+                raise TypeError("a table with row-sparse gradients has a dense one")
+            average_row_gradient(table)
 
     def no_sync(self) -> AbstractContextManager[Any]:
         """Do not average gradients over ranks inside: for all batches of a step except the last."""

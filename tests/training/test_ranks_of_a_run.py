@@ -1,0 +1,110 @@
+"""`labelwise train` of mhe_text as two ranks of torchrun: the weights of one process with the same global batch."""
+
+import json
+import os
+import socket
+import tempfile
+
+import numpy as np
+import pytest
+from accelerate.state import AcceleratorState
+
+import labelwise as lw
+from cli.commands import labelwise
+from conformance.planted import planted_texts
+from forking import Forked
+from labelwise.cli.main import main
+from labelwise.errors import ConfigError
+from labelwise.parallel import set_threads, using_threads
+from labelwise.registry import method_class
+from labelwise.runs.config import run_config
+from labelwise.runs.other_ranks import check_ranks
+
+RANKS = 2
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    lw.write(planted_texts(100, 12), folder / "train.jsonl")
+    values = {
+        "data": {"train": str(folder / "train.jsonl"), "test_fraction": 0.2},
+        "model": {
+            "method": "mhe_text",
+            "encoder": {"model": "tiny", "max_length": 16, "pooling": "mean", "layers": 2},
+            "num_group": 4, "groups": 2, "bottleneck": 8, "dropout": 0.0, "order": "random", "valid_fraction": 0.2,
+            "training": {
+                "epochs": 2, "batch_size": 8, "optimiser": {"rate": 0.003, "eps": 1e-3},
+                "averaging": {"kind": "swa", "start": 0.5, "every": 2}, "restore_best": False,
+            },
+        },
+        "evaluate": {"bootstrap": 0, "metrics": ["P@1"]}, "inspect": {"enabled": False},
+        "calibrate": {"enabled": False}, "run": {"report": False},
+    }  # fmt: skip
+    (folder / "run.yml").write_text(json.dumps(values))
+    return folder / "run.yml"
+
+
+@pytest.fixture(scope="module")
+def runs(config):
+    """The folders of a run of two ranks and of one process."""
+    together, alone = config.parent / "together", config.parent / "alone"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    common = {
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true",
+        "WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS),
+    }  # fmt: skip
+
+    def rank():
+        AcceleratorState._reset_state(reset_partial_state=True)  # of the test's process, which has no ranks
+        set_threads(1)
+        main(["train", str(config), "--set", f"run.folder={together}"])
+
+    with tempfile.TemporaryFile("w+b") as printed:
+        ranks = []
+        for number in map(str, range(RANKS)):
+            env = {**os.environ, **common, "RANK": number, "LOCAL_RANK": number}
+            ranks.append(Forked(rank, stdout=printed.fileno(), stderr=printed.fileno(), env=env))
+        codes = [one.wait() for one in ranks]
+        printed.seek(0)
+        text = printed.read().decode()
+    assert codes == [0] * RANKS, text[-3000:]
+    with using_threads(1):
+        labelwise("train", config, "--set", f"run.folder={alone}", "--set", f"model.training.accumulate={RANKS}")
+    return together, alone, text
+
+
+def test_two_ranks_give_the_weights_and_figures_of_one_process(runs):
+    together, alone, _ = runs
+    one, other = (lw.load(run / "model")._state() for run in (together, alone))
+    assert one.keys() == other.keys()
+    for name, array in one.items():
+        np.testing.assert_allclose(array, other[name], rtol=1e-3, atol=1e-5, err_msg=name)
+    figures = [json.loads((run / "results.json").read_text())["evaluation"]["values"] for run in (together, alone)]
+    assert figures[0] == pytest.approx(figures[1])
+    records = [
+        [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] for run in (together, alone)
+    ]
+    valid = [[entry for entry in one if entry.get("split") == "valid"] for one in records]
+    assert len(valid[0]) == len(valid[1]) > 0
+    for mine, its in zip(*valid, strict=True):
+        assert mine["P@1"] == pytest.approx(its["P@1"])
+        assert mine["valid_loss"] == pytest.approx(its["valid_loss"], rel=1e-3)
+
+
+def test_only_rank_zero_reports(runs):
+    assert runs[2].count("train: Dataset") == 1
+    assert "Traceback" not in runs[2]
+
+
+def test_methods_of_one_process_refuse_ranks(config, monkeypatch):
+    from labelwise.config import ConfigSource
+
+    given = run_config(ConfigSource.from_file(config))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="linear_flat trains in one process"):
+        check_ranks(given, method_class("linear_flat")())
+    refit = given.model_copy(update={"run": given.run.model_copy(update={"refit": True})})
+    with pytest.raises(ConfigError, match=r"run\.refit"):
+        check_ranks(refit, method_class("mhe_text")())
