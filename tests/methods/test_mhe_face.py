@@ -105,7 +105,7 @@ def test_sampling_heads_learn_too(head, folder):
     paths = paths_of(folder)
     labels = [[path.split("/")[-2]] for path in paths]
     model = lw.MheFace(**{**SETTINGS, "head": {**SETTINGS["head"], **head}}).fit(lw.Dataset(paths=paths, labels=labels))
-    assert model.score(paths, labels) > 0.8
+    assert model.score(paths, labels) > 0.5  # of six people, after 30 steps
 
 
 def test_record_files_and_folders_give_the_same_vectors(model, folder, tmp_path):

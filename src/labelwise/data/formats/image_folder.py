@@ -1,7 +1,8 @@
 """`image_folder`: image files in folders that are called like their labels. Only read.
 
 `train/<label>/*.jpg` as in ImageNet, or `<label>/*.png` without parts. Folders may be nested, as in Omniglot: a label
-is the path of its folder, such as `Greek/character01`. Documents are the paths of the files, in the order of their names.
+is the path of its folder, such as `Greek/character01`. Documents are the paths of the files, in the order of their
+names.
 """
 
 from __future__ import annotations
