@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labelwise.data.ijb import TemplateProtocol, align_face, is_protocol, read_protocol
-from labelwise.data.image_files import open_image, square
+from labelwise.data.image_files import open_image
 from labelwise.data.pairs import Pairs, read_pairs
-from labelwise.errors import DataError
+from labelwise.errors import ConfigError, DataError
 from labelwise.methods.inputs import Documents
 from labelwise.metrics.templates import pool_templates
 from labelwise.metrics.verification import Verification, verify
 from labelwise.parallel import run_all
 from labelwise.progress import progress
+from labelwise.registry import methods_that
 from labelwise.strings import Strings
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ def verify_model(
     model: Method, pairs: str | Path, images: str | Path | None, rates: Sequence[float]
 ) -> VerificationRun:
     """Verify a model on a file of pairs, or on the folder of a template protocol."""
+    if not model.verifies:
+        raise ConfigError(f"{model.name} has no vectors to compare images by; {methods_that('verifies')} has")
     if is_protocol(pairs):
         if images is None:
             raise DataError("the protocol names images; give their folder (--images FOLDER)", pairs)
@@ -80,18 +83,21 @@ def verify_pairs(model: Method, pairs: Pairs, rates: Sequence[float]) -> Verific
 
 
 def _documents(model: Method, images: list[str] | list[bytes], name: str, start: int) -> Documents:
-    """Paths as they are; encoded images are decoded, and resized like files."""
+    """Paths as they are; encoded images are decoded, and must have equal sizes."""
     if isinstance(images[0], str):
         return Documents(paths=Strings.of(images))  # type: ignore[arg-type]
-    from PIL.Image import Resampling
-
-    size, most = model.config.image.size, model.config.image.max_pixels
+    most = model.config.image.max_pixels
 
     def pixels(index: int) -> np.ndarray:
-        image = open_image(images[index], 3, most, name=f"{name}{start + index:,}")
-        return np.asarray(square(image, size, "crop", size, Resampling.BILINEAR))
+        return np.asarray(open_image(images[index], 3, most, name=f"{name}{start + index:,}"))
 
-    return Documents(arrays=np.stack(run_all(pixels, range(len(images)))))
+    arrays = run_all(pixels, range(len(images)))
+    for index, array in enumerate(arrays):
+        if array.shape != arrays[0].shape:
+            height, width = array.shape[:2]
+            expected = " x ".join(map(str, arrays[0].shape[1::-1]))
+            raise DataError(f"{name}{start + index:,} has {width} x {height} pixels, the others {expected}")
+    return Documents(arrays=np.stack(arrays))
 
 
 def verify_templates(
@@ -102,7 +108,7 @@ def verify_templates(
 
     def face(row: int) -> np.ndarray:
         whole = open_image(images / protocol.names[row], 3, image.max_pixels)
-        return np.asarray(align_face(whole, protocol.points[row], image.size))
+        return np.asarray(align_face(whole, protocol.points[row], image.short_side))
 
     with progress("encoding images", len(protocol.names)) as step:
         for start in range(0, len(protocol.names), AT_ONCE):
@@ -120,5 +126,8 @@ def _of_norm_one(vectors: np.ndarray) -> np.ndarray:
 
 
 def _few(count: int, most: int = 2000) -> np.ndarray:
-    """At most `most` indices, the first and the last included."""
-    return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64))
+    """At most `most` indices, the first and the last included; dense at low false accept rates too."""
+    if count <= most:
+        return np.arange(count)
+    even, low = np.linspace(0, count - 1, most // 2), np.geomspace(1, count - 1, most // 2)
+    return np.unique(np.concatenate([even, low]).astype(np.int64))
