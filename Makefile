@@ -8,14 +8,20 @@ export PYTHONDONTWRITEBYTECODE :=
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile
 PIP := $(INSTALL) --constraint constraints.txt
 CASES ?= 100000
+SUITE := -m "not fuzz and not scale"
 
-.PHONY: demo test lint types docs bench fuzz clean
+.PHONY: demo test bytecode lint types docs bench fuzz clean
 
 demo: $(VENV)/core.installed
 	$(BIN)/labelwise demo --force
 
-test: $(VENV)/full.installed lint types
-	$(BIN)/python -m pytest -n 2 -m "not fuzz and not scale" --durations 25
+test: $(VENV)/full.installed
+	$(MAKE) --no-print-directory --jobs 2 bytecode types lint
+	$(BIN)/python -m pytest -n 2 $(SUITE) --durations 25
+
+# All that tests import, once: each worker would compile the same bytecode, of torch and others too.
+bytecode: $(VENV)/full.installed
+	$(BIN)/python -m pytest --collect-only -qq $(SUITE) > $(VENV)/collected.txt || { cat $(VENV)/collected.txt; exit 1; }
 
 lint: $(VENV)/full.installed
 	$(BIN)/ruff check .

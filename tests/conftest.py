@@ -27,10 +27,23 @@ settings.load_profile("labelwise")
 SLOW = ("test_extremes", "test_without_training", "test_methods", "test_compile_ahead", "test_fuzz", "test_inspected_trials",
         "test_collapse", "test_text_encoder", "test_attention_xml", "test_fork", "test_study_page")  # fmt: skip
 """Files of several seconds per test: first in the queue, so that no worker ends with one while the others wait."""
+FEW_KERNELS = ("tests/data/", "tests/encoders/", "tests/heads/", "tests/report/", "tests/training/")
+"""Folders whose tests compile little that others need: where all other workers begin, while the first compiles."""
 
 
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: SLOW.index(item.path.stem) if item.path.stem in SLOW else len(SLOW))
+
+
+def pytest_configure(config):
+    """Workers that need the same kernel compile it once."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    if run is not None:
+        from compile_once import install
+
+        locks = install(run)
+        if locks is not None:
+            config.add_cleanup(locks.remove)
 
 
 def pytest_collection_finish(session):
@@ -46,6 +59,14 @@ def pytest_xdist_make_scheduler(config, log):
         def _split_scope(self, nodeid):
             file, _, name = nodeid.partition("::")
             return name.rpartition("-")[2] if file.endswith("conformance/test_methods.py") else file
+
+        def _assign_work_unit(self, node):
+            first = node.gateway.id == "gw0"
+            wanted = (scope for scope in self.workqueue if scope.startswith(FEW_KERNELS) != first)
+            scope = next(wanted, None)
+            if scope is not None:
+                self.workqueue.move_to_end(scope, last=False)
+            super()._assign_work_unit(node)
 
     config.option.loadscopereorder = False  # as sorted above, not by the number of tests
     return ByFile(config, log)

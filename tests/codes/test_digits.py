@@ -13,7 +13,7 @@ from labelwise.codes.digits import DigitCode, balanced_radices, group_radices, m
 from labelwise.errors import ConfigError
 
 radices_and_labels = st.lists(st.integers(1, 5), min_size=1, max_size=4).flatmap(
-    lambda radices: st.tuples(st.just(tuple(radices)), st.integers(1, prod(radices)))
+    lambda radices: st.tuples(st.just(tuple(radices)), st.integers(max(radices), prod(radices)))
 )
 
 
@@ -102,6 +102,13 @@ def test_groups_are_never_empty():
         assert (groups - 1) * size < n_labels <= groups * size
     with pytest.raises(ConfigError, match="more than"):
         group_radices(3, 4)
+
+
+def test_radices_that_labels_cannot_use_are_refused():
+    with pytest.raises(ConfigError, match="1,000,000,000 values of a digit are more than the 29 labels"):
+        DigitCode((2, 10**9), 29)
+    with pytest.raises(ConfigError, match="fewer digits"):
+        DigitCode((10**5,) * 8, 10**6)
 
 
 def test_too_few_codes_are_refused():

@@ -51,7 +51,7 @@ def trained(head, parts):
         optimiser={"name": "sgd", "rate": 0.02, "momentum": 0.9}, schedule={"kind": "constant"},
     )  # fmt: skip
     images = ImageInputs(ImageConfig(size=SIZE), arrays=rng.integers(0, 256, (IMAGES, SIZE, SIZE, 3), np.uint8))
-    network = make_face_network(FaceNetworkConfig(network="mobile", width_factor=0.125, dimension=8), 3, SIZE, seed=1)
+    network = make_face_network(FaceNetworkConfig(network="r10", width_factor=0.125, dimension=8), 3, SIZE, seed=1)
     encoder = ImageEncoder(network, np.full(3, 0.5), np.full(3, 0.25))
     whole = EncoderHead(encoder, MarginHead(8, PEOPLE, HEADS[head]).initialise(np.full(PEOPLE, 4), IMAGES, seed=2))
     fitting = Parts(whole, EncoderData(images, labels), None, config)

@@ -17,6 +17,8 @@ import numpy as np
 
 from labelwise.errors import ConfigError
 
+MAX_CODES = 1 << 62
+"""Codes and their arithmetic fit into 64 bits."""
 FINENESS = 8
 """Labels are halved down to this fraction of the last digit's values."""
 
@@ -34,6 +36,13 @@ class DigitCode:
     def __post_init__(self) -> None:
         if not self.radices or any(radix < 1 for radix in self.radices):
             raise ConfigError(f"radices: need at least one digit of at least 1 value, got {list(self.radices)}")
+        if max(self.radices) > max(self.n_labels, 1):
+            raise ConfigError(
+                f"radices: {max(self.radices):,} values of a digit are more than the {self.n_labels:,} labels; "
+                "`labelwise plan --digits` proposes some"
+            )
+        if prod(self.radices) > MAX_CODES:
+            raise ConfigError(f"radices: more than {MAX_CODES:,} codes; use fewer digits")
         if prod(self.radices) < self.n_labels:
             given = " x ".join(map(str, self.radices))
             raise ConfigError(

@@ -40,7 +40,7 @@ class DigitHeadConfig(Config):
     (product only)."""
     reduction: Literal["sum", "mean"] = "sum"
     """With bce: sum over outputs, or their mean."""
-    radices: tuple[Count, ...] | None = None
+    radices: Annotated[tuple[Count, ...], Field(max_length=8)] | None = None
     """Values of each digit, the most significant first; their product is at least the number of labels. null: near
     equal."""
     heads: Annotated[int, Field(ge=2, le=8)] = 2

@@ -37,9 +37,15 @@ def check_ranks(config: RunConfig, method: Method) -> None:
         return
     if not method.trains_on_ranks:
         raise ConfigError(f"{method.name} trains in one process: start it without torchrun")
-    for name, given in (("run.refit", config.run.refit), ("run.time_budget", config.run.time_budget)):
-        if given:
-            raise ConfigError(f"{name}: not under torchrun, where only rank 0 evaluates; leave it out")
+    training = getattr(method.config, "training", None)
+    settings = {
+        "run.refit": config.run.refit,
+        "run.time_budget": config.run.time_budget,
+        "model.training.time_budget": getattr(training, "time_budget", None),
+    }
+    for name, given in settings.items():
+        if given:  # ranks would decide by their own clocks, or wait for a fit that only rank 0 knows of
+            raise ConfigError(f"{name}: not under torchrun; leave it out, or train in one process")
 
 
 def fit_with_rank_zero(config: RunConfig, run: RunFolder) -> None:
