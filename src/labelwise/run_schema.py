@@ -252,6 +252,10 @@ class Example(Record):
 
     id: str | None = None
     text: str | None = None
+    image: str | None = None
+    """A small PNG as a data URI."""
+    map: str | None = None
+    """The same with the parts in red that the best label depends on."""
     truth: tuple[TrueLabel, ...] = ()
     predicted: tuple[PredictedLabel, ...] = ()
 

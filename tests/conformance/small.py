@@ -10,7 +10,7 @@ from labelwise.heads.margin_config import MarginConfig
 from labelwise.methods.mach import MachTraining
 from labelwise.methods.word_networks import WordTraining
 from labelwise.networks.fine_tuning_settings import FineTuningConfig
-from labelwise.networks.settings import AveragingConfig, OptimiserConfig, ScheduleConfig, TrainingConfig
+from labelwise.networks.settings import AveragingConfig, MonitorConfig, OptimiserConfig, ScheduleConfig, TrainingConfig
 
 WORDS, RECURRENT = WordsConfig(width=16), RecurrentConfig(width=32, dropout=0.2)
 SMALL: dict[str, dict] = {
@@ -43,12 +43,15 @@ SMALL: dict[str, dict] = {
     },
     "mhe_face": {
         "image": ImageConfig(size=20, channels=1, fit="pad", interpolation="nearest"),
-        "network": FaceNetworkConfig(network="mobile", width_factor=0.125, dimension=32),
+        "network": FaceNetworkConfig(network="r10", width_factor=0.125, dimension=32),
         "head": MarginConfig(margin=0.1, scale=16.0),
+        "mirror": False,
+        "valid_fraction": 0.0,
+        "monitor": MonitorConfig(enabled=False),
         "training": TrainingConfig(
-            epochs=12,
-            batch_size=32,
-            optimiser=OptimiserConfig(name="adam", rate=0.003),
+            epochs=10,
+            batch_size=50,
+            optimiser=OptimiserConfig(name="adam", rate=0.005),
             schedule=ScheduleConfig(kind="linear", warmup=0.1),
         ),
     },

@@ -250,7 +250,7 @@ def test_images_without_a_folder_are_reported(tmp_path):
     with pytest.raises(DataError, match=r"stray\.png is not in a folder"):
         lw.read(tmp_path)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="no images"):
+    with pytest.raises(DataError, match="no data in the format image_folder"):
         lw.read(tmp_path / "empty", "image_folder")
 
 
@@ -263,7 +263,7 @@ def test_paths_in_a_table_are_those_of_its_folder(tmp_path, name):
     if name.endswith("jsonl"):
         lines = ['{"path": "images/a.png", "labels": ["x", "y"]}', '{"path": "images/b.png", "labels": ["y"]}']
     put(tmp_path / name, "\n".join(lines) + "\n")
-    found = lw.read(tmp_path / name)
+    found = lw.read(tmp_path)
     assert list(found.paths) == [str(tmp_path / "images" / "a.png"), str(tmp_path / "images" / "b.png")]
     assert found.labels_of(0) == ["x", "y"]
     put(tmp_path / name, "\n".join(lines).replace("images/", "elsewhere/") + "\n")

@@ -11,23 +11,28 @@ import hashlib
 import json
 import lzma
 import os
+import pickle
 import random
 import resource
 import shutil
 import signal
+import struct
 from collections import Counter
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import labelwise as lw
-from conformance.planted import planted_features, planted_texts
+from conformance.planted import planted, planted_features, planted_texts
 from conformance.small import SMALL
 from fuzz.mutations import broken
 from labelwise.data.dataset import Dataset
 from labelwise.data.read import FORMATS
 from labelwise.data.write import write
+from labelwise.encoders.image_config import ImageConfig
+from labelwise.encoders.images import ImageInputs
 from labelwise.errors import LabelwiseError
 from labelwise.registry import METHODS, method_class
 from labelwise.runs.describe import describe
@@ -77,6 +82,8 @@ def seeds(name: str, folder: Path) -> list[Path]:
         "pecos": [features, texts],
         "native": [texts, features],
     }
+    if name in IMAGE_SETS:
+        return [_image_set(name, folder / "seed0")]
     if name == "fulltext":
         return [_folder_of_texts(texts, folder / "seed0")]
     made = []
@@ -92,6 +99,25 @@ def seeds(name: str, folder: Path) -> list[Path]:
         write(numbered, place / main_file.get(name, f"train.{name}"), name)
         made.append(place)
     return made
+
+
+IMAGE_SETS = ("cifar", "idx", "image_folder")
+
+
+def _image_set(name: str, place: Path) -> Path:
+    place.mkdir(parents=True)
+    pixels = np.arange(2 * 3072, dtype=np.uint8).reshape(2, 3072)
+    if name == "cifar":
+        (place / "batches.meta").write_bytes(pickle.dumps({b"label_names": ["a", "b"]}, 2))
+        (place / "test_batch").write_bytes(pickle.dumps({b"data": pixels, b"labels": [1, 0]}, 2))
+    elif name == "idx":
+        (place / "train-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03" + struct.pack(">3I", 2, 3, 4) + bytes(24))
+        (place / "train-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01" + struct.pack(">I", 2) + bytes([1, 0]))
+    else:
+        for label in "ab":
+            (place / label).mkdir()
+            (place / label / "1.pgm").write_bytes(b"P5 2 2 255\nabcd")
+    return place
 
 
 def _folder_of_texts(data: Dataset, place: Path) -> Path:
@@ -144,6 +170,8 @@ def fuzz_reader(name: str, cases: int, rng: random.Random, tmp_path: Path) -> Co
             try:
                 data = lw.read(entry(work, name), name if rng.random() < 0.8 else "auto")
                 assert isinstance(data, Dataset)
+                if name == "image_folder":
+                    ImageInputs(ImageConfig(size=4), paths=data.paths).batch(np.arange(len(data)))
                 outcomes["read"] += 1
                 copy_somewhere(data, work, tmp_path, outcomes)
             except LabelwiseError as error:
@@ -201,7 +229,7 @@ def fuzz_model(name: str, cases: int, rng: random.Random, tmp_path: Path) -> Cou
     outcomes: Counter = Counter()
     kind = method_class(name)
     good = tmp_path / "good"
-    data = planted_features(60, 12) if kind.inputs[0] == "features" else planted_texts(60, 12)
+    data = planted(kind.inputs[0], n_documents=60, n_labels=12)
     model = kind(**SMALL.get(name, {})).fit(data)
     model.calibrate(data, k=5)
     model.save(good)

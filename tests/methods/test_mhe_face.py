@@ -19,7 +19,7 @@ from labelwise.methods.inputs import Documents
 SIZE, PEOPLE = 32, 6
 SETTINGS = {
     "image": {"size": SIZE},
-    "network": {"network": "r18", "width_factor": 0.125, "dimension": 16},
+    "network": {"network": "r10", "width_factor": 0.125, "dimension": 16},
     "head": {"margin": 0.2, "scale": 16.0},
     "valid_fraction": 0.0,
     "monitor": {"enabled": False},

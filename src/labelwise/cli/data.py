@@ -46,6 +46,9 @@ def stats_command(
     path: PathArgument,
     format: Annotated[str, typer.Option("--format", help="Format of the files.")] = "auto",
     show: Annotated[int, typer.Option(min=0, metavar="N", help="Also show N documents of each part.")] = 0,
+    sheet: Annotated[
+        str | None, typer.Option(metavar="FILE.png", help="Of images: also draw some of each part, with labels.")
+    ] = None,
     as_json: JsonOption = False,
     settings: ReadOption = None,
 ) -> None:
@@ -64,6 +67,10 @@ def stats_command(
     options = _options(settings)
     parts = _read_parts(path, format, options)
     statistics = split_statistics(parts)
+    if sheet is not None:
+        from labelwise.data.thumbnails import write_sheet
+
+        write_sheet(parts, sheet)
     if as_json:
         curve = statistics.overall.frequency_curve()
         shown = {"records": records(parts, show)} if show else {}
@@ -76,6 +83,8 @@ def stats_command(
     echo("\n" + "\n".join(lines))
     show_highlights(statistics, options.chosen_label_column)
     show_records(records(parts, show))
+    if sheet is not None:
+        echo(f"\n{sheet}: some of the images")
 
 
 @app.command("list")
@@ -128,7 +137,8 @@ def convert_command(
     A folder is converted with all its parts, with --split only one; several files become one. Without --to the
     output's extension decides, and a folder is written in the native format, which keeps everything. xc, vowpal and
     tfrecord may be larger than memory: their rows are kept in temporary files beside OUT.
-    Formats: native, pecos, lines, fulltext (only read), tfrecord, jsonl, fasttext, xc, csv, tsv, vowpal.
+    Formats: native, pecos, lines, fulltext (only read), tfrecord, jsonl, fasttext, xc, csv, tsv, vowpal;
+    of images, only read: cifar, idx, image_folder.
     """
     from labelwise.data.convert import convert
 
@@ -155,15 +165,17 @@ def split_command(
 ) -> None:
     """Draw a test set, at random or by a hash of each document.
 
-    Writes a train part and a test part to OUT, in the input's format unless --to is given.
+    Writes a train part and a test part to OUT, in the input's format unless --to is given (native if that is only
+    read).
     """
-    from labelwise.data.read import detect, read
+    from labelwise.data.read import detect, format_named, read
     from labelwise.data.write import write_splits
 
     source, source_format = _resolve(path, from_format)
     data = read(source, source_format, split, _options(settings))
     train, test = data.split(fraction, seed, by)
-    chosen = to_format or (detect(source).name if source_format == "auto" else source_format)
+    found = detect(source) if source_format == "auto" else format_named(source_format)
+    chosen = to_format or (found.name if found.write is not None else "native")
     write_splits({"train": train, "test": test}, output, chosen, force, drop or [])
     echo(f"{output}: {len(train):,} documents in train, {len(test):,} in test")
 

@@ -21,7 +21,12 @@ def explain_command(
         list[str] | None, typer.Option("--label", "-l", help="Explain this label, predicted or not. May be repeated.")
     ] = None,
     k: Annotated[int, typer.Option("-k", "--k", help="Number of best labels to explain.")] = 3,
-    terms: Annotated[int, typer.Option(help="Words to show per label.")] = 10,
+    terms: Annotated[
+        int | None, typer.Option(help="Words to show per label, 10; of images: parts per side that are covered, 8.")
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", metavar="FILE.png", help="Of an image: also draw the maps.")
+    ] = None,
     data: Annotated[str | None, typer.Option(help="Take the document from this data file, folder or data set.")] = None,
     document: Annotated[str, typer.Option(help="With --data: the document's id, or its index from 0.")] = "0",
     split: Annotated[str, typer.Option(help="Part to use when the data is a folder.")] = "test",
@@ -29,9 +34,10 @@ def explain_command(
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     overrides: ReadSetOption = None,
 ) -> None:
-    """Explain predicted labels: words and tree paths.
+    """Explain predicted labels: words and tree paths, or parts of an image.
 
-    Shows for each label the words with the largest contributions for and against it, and its path in each tree.
+    Shows for each label the words with the largest contributions for and against it, and its path in each tree. For an
+    image (TEXT is its path): how much the score depends on each part, by covering it.
     """
     from labelwise.cli.explanations import show_explanation
     from labelwise.cli.sources import stdin_text
@@ -53,7 +59,12 @@ def explain_command(
         given = stdin_text("the text")
         if not given.strip():
             raise ConfigError(nothing)
-    explanations = fitted.explain(given, label or None, k=k, terms=terms)
+    count = {"terms": terms if terms is not None or fitted.shows_pixels else 10}
+    explanations = fitted.explain(given, label or None, k=k, **count)
+    if output is not None:
+        from labelwise.methods.pixel_map import write_maps
+
+        write_maps(explanations, output)
     if json_output:
         echo_json([one.to_dict() for one in explanations])
         return

@@ -31,6 +31,8 @@ AUTO = "auto"
 FORMATS: dict[str, str] = {
     "native": "labelwise.data.formats.native",
     "pecos": "labelwise.data.formats.pecos",
+    "cifar": "labelwise.data.formats.cifar",
+    "idx": "labelwise.data.formats.idx",
     "lines": "labelwise.data.formats.line_files",
     "fulltext": "labelwise.data.formats.fulltext",
     "tfrecord": "labelwise.data.formats.tfrecord",
@@ -41,11 +43,9 @@ FORMATS: dict[str, str] = {
     "csv": "labelwise.data.formats.csv_table",
     "tsv": "labelwise.data.formats.tsv",
     "vowpal": "labelwise.data.formats.vowpal",
-    "cifar": "labelwise.data.formats.cifar",
-    "idx": "labelwise.data.formats.idx",
     "image_folder": "labelwise.data.formats.image_folder",
 }
-FIXED_NAMES = ("native", "pecos", "lines", "cifar", "idx")
+FIXED_NAMES = ("native", "pecos", "cifar", "idx", "lines")
 LABELS_IN_ONE_STRING = ("csv", "tsv", "lines", "jsonl")
 """Formats whose labels may be one string, split at `label_separator`."""
 READERS_THAT_REPORT = {".tsv": "tsv", ".npz": "pecos", ".npy": "pecos"}
@@ -279,7 +279,11 @@ def _beside_file(data: Dataset, path: Path) -> Dataset:
         beside = first and not Path(first).is_absolute() and (path.parent / first).is_file()
     except (OSError, ValueError):
         return data
-    return replace(data, paths=[str(path.parent / one) for one in data.paths or ()]) if beside else data
+    if not beside:
+        return data
+    from labelwise.strings import Strings
+
+    return replace(data, paths=Strings.of(str(path.parent / one) for one in data.paths or ()))
 
 
 def _without_labels(data: Dataset) -> Dataset:

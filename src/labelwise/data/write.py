@@ -211,7 +211,7 @@ def _refuse_loss(dataset: Dataset, format_name: str, hint: str = "") -> None:
         lost.append("relevances")
     if "label_names" not in holds and dataset.label_names != Strings.numbers(dataset.n_labels):
         lost.append("label_names")
-    held = [part for part in ("texts", "features", "paths") if part in holds]
+    held = [part for part in ("texts", "features", "paths", "arrays") if part in holds]
     if len(dataset) and all(getattr(dataset, part) is None for part in held):
         raise DataError(f"{dataset.name} has no {' or '.join(held)}, which the format {format_name} requires{hint}")
     if lost:

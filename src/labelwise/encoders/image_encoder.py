@@ -27,7 +27,7 @@ class ImageEncoder(nn.Module):
     Parameters
     ----------
     backbone
-        From normalised images to vectors; has the attribute `width`.
+        From normalised images to vectors; has the attribute `width`, and `channels_last` if that layout is faster.
     mean, std
         Per channel, for pixels from 0 to 1.
     """
@@ -53,7 +53,8 @@ class ImageEncoder(nn.Module):
 
     def normalised(self, pixels: Tensor) -> Tensor:
         """Floats of mean 0 and standard deviation 1, channel by channel of each pixel, as convolutions read them."""
-        images = pixels.to(memory_format=torch.channels_last).float()
+        last = getattr(self.backbone, "channels_last", False)
+        images = pixels.to(memory_format=torch.channels_last if last else torch.contiguous_format).float()
         mean, std = self.mean[:, None, None], self.std[:, None, None]
         return (images - 255 * mean) / (255 * std)
 

@@ -55,7 +55,7 @@ class GroupSampler(nn.Module):
 
     def labels_of(self, groups: Tensor) -> tuple[Tensor, Tensor]:
         """The labels of groups, ascending, and for each the index of its group."""
-        size = self.code.places[0]
+        size = min(self.code.places[0], self.code.n_labels)  # larger only if there is one group
         codes = (groups[:, None] * size + torch.arange(size, device=groups.device)).ravel()
         columns = torch.arange(len(groups), device=groups.device).repeat_interleave(size)
         inside = codes < self.code.n_labels

@@ -82,31 +82,8 @@ class SamplingHead(LabelHead):
         return blocked_softmax(vectors, self.weight, self.bias, mass, self.config.block, sample)
 
     def sample(self, targets: Targets, n_documents: int) -> Sample:
-<<<<<<< HEAD
         """The labels that a step is trained against."""
         return self.sampler.sample(targets, n_documents)
-=======
-        """The labels that a step is trained against, from torch's global random state."""
-        config = self.config
-        groups, offsets = draw_groups(
-            targets.documents, self.group_of[targets.labels], n_documents, self.n_groups, config.negatives,
-            self.sampled_groups, config.log_q,
-        )  # fmt: skip
-        rows, columns = self.labels_of(groups)
-        return Sample(rows, columns, offsets)
-
-    def labels_of(self, groups: Tensor) -> tuple[Tensor, Tensor]:
-        """The labels of groups, ascending, and for each the index of its group."""
-        size = min(self.code.places[0], self.n_labels)  # larger only if there is one group
-        codes = (groups[:, None] * size + torch.arange(size, device=groups.device)).ravel()
-        columns = torch.arange(len(groups), device=groups.device).repeat_interleave(size)
-        inside = codes < self.n_labels
-        codes, columns = codes[inside], columns[inside]
-        if self.label_at is None:
-            return codes, columns
-        labels, order = self.label_at[codes].sort()
-        return labels, columns[order]
->>>>>>> main
 
     def best(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Ids and log-probabilities of the k best labels, of all labels block by block."""

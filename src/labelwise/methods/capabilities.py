@@ -52,6 +52,8 @@ class Capabilities:
     """Whether vectors of images tell whether two show the same: `labelwise verify`."""
     explains: ClassVar[bool] = False
     """Whether `explain` works."""
+    shows_pixels: ClassVar[bool] = False
+    """Whether `explain` works for images: it returns a `PixelMap` per label."""
     validates: ClassVar[bool] = False
     """Whether `fit` uses its `valid` documents, to stop early or to keep the best weights."""
     learns_more: ClassVar[bool] = False

@@ -7,7 +7,7 @@ vectors and files are here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,13 +17,13 @@ from pydantic import Field
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.encoders.image_config import ImageConfig
-from labelwise.errors import DataError, check_installed, import_required
+from labelwise.errors import ConfigError, DataError, check_installed, import_required
 from labelwise.fit_context import FitContext
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents, split_for_early_stopping
 from labelwise.networks.settings import MonitorConfig, TrainingConfig, without_validation
 from labelwise.result_fields import PART, deciding_json
-from labelwise.topk import TopK
+from labelwise.topk import NO_LABEL, TopK
 
 if TYPE_CHECKING:
     from torch import nn
@@ -38,6 +38,8 @@ log = logging.getLogger("labelwise")
 
 MAX_VALID = 5000
 """Maximum number of images held out from the training images: more would only cost time."""
+CELLS, MAX_CELLS = 8, 32
+"""Parts per side of an image that are covered one after the other to explain a label."""
 NAMES_SHOWN = 5
 """Files that a message about bad images names."""
 
@@ -64,6 +66,7 @@ class ImageMethod(Method):
     same_on_any_threads = False
     validates = True
     encodes = True
+    shows_pixels = True
     trains_on_ranks = True
 
     config: Any
@@ -188,6 +191,51 @@ class ImageMethod(Method):
 
         with torch_threads():
             return encode_inputs(self.network_.encoder, self._images(data, self.input_), "encoding")
+
+    def explain(self, document: Any, labels: Sequence[str] | None = None, k: int = 5, terms: int | None = None) -> Any:
+        """Which parts of one image the scores of its labels depend on, as a `PixelMap` per label.
+
+        Parameters
+        ----------
+        document
+            A path, an array [1, height, width, ...], or a Dataset with one image.
+        labels
+            Names of labels to explain, predicted or not. None: the best k.
+        k
+            Labels to explain when none are named.
+        terms
+            Parts per side of the image, each of which is covered once. None: 8.
+        """
+        from labelwise.device import torch_threads
+        from labelwise.methods.explanation import label_ids
+        from labelwise.methods.pixel_map import PixelMap, PixelMaps
+        from labelwise.networks.occlusion import occlusion_maps
+
+        cells = CELLS if terms is None else terms
+        if not 1 <= cells <= min(MAX_CELLS, self.config.image.size):
+            raise ConfigError(f"terms: from 1 to {MAX_CELLS} parts per side of the image can be covered, got {cells}")
+        self._check_fitted()
+        data = self._as_documents(document)
+        if len(data) != 1:
+            raise DataError(f"explain takes one image, got {len(data):,}")
+        top = self.predict(document, k)
+        scores = dict(zip(top.ids[0].tolist(), top.scores[0].tolist(), strict=True))
+        ids = top.ids[0][top.ids[0] != NO_LABEL] if labels is None else label_ids(self, labels)
+        with torch_threads():
+            pixels = self._images(data, self.input_).batch(np.zeros(1, np.int64)).pixels[0]
+            maps = occlusion_maps(self.network_, pixels, ids, cells)
+        missing = [label for label in ids.tolist() if label not in scores]
+        if missing:
+            every = self.predict(document, len(self.label_names_))
+            scores = dict(zip(every.ids[0].tolist(), every.scores[0].tolist(), strict=True))
+        shown = pixels.transpose(1, 2, 0)
+        return PixelMaps(
+            PixelMap(
+                self.label_names_[label], None if self.label_texts_ is None else self.label_texts_[label],
+                scores.get(label, 0.0), label not in missing, falls, shown,
+            )
+            for label, falls in zip(ids.tolist(), maps, strict=True)
+        )  # fmt: skip
 
     # --- files ---
 

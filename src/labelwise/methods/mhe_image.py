@@ -2,8 +2,7 @@
 
 Liang, Zhang, Yuan and Zhang, "Multi-Head Encoding for Extreme Label Classification" (TPAMI 2025). Labels are numbers in
 mixed radix; a product head has an output per value of each digit, a cascade chooses a group of labels and then among
-its labels, a sampling head trains one output per label against some groups only. `kind: one_hot` is the usual
-classifier.
+its labels, a sampling head trains one output per label against some groups only. `kind: one_hot` is the usual one.
 
 Cost: images x operations of the network per epoch, three times that of prediction; the head adds images x its outputs x
 width. Memory: weights, gradients and momentum, and the activations of a batch; scores are computed in blocks of labels.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ MAX_PREDICTED_LABELS = 10
 MAX_ROWS = 80
 MAX_CONFIG_CHARACTERS = 40_000
 TIE_SPREAD = 0.001
+DATA_URI = re.compile(r"data:image/png;base64,[A-Za-z0-9+/]{1,60000}={0,2}")
+"""Images that a run may put on a page."""
 
 _FACTS = {
     "name": "name",
@@ -194,6 +197,7 @@ def _example(example: Example) -> dict[str, Any]:
     return {
         "id": cut(example.id, 120) or "document",
         "text": cut(example.text, 700),
+        "images": [uri for uri in (example.image, example.map) if uri and DATA_URI.fullmatch(uri)],
         "truth": [
             {
                 "name": _name(label.label, label.text),

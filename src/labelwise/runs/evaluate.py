@@ -14,6 +14,7 @@ from labelwise import run_schema as files
 from labelwise.atomic import replacing
 from labelwise.data.dataset import Dataset
 from labelwise.data.document_hash import sample_order
+from labelwise.data.thumbnails import data_uri
 from labelwise.formatting import counted
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import predict_in_blocks, predict_in_time
@@ -168,7 +169,8 @@ def evaluate_model(
         LabelTable(
             test.label_names, test.label_texts, counts, occurrences, per_label.predicted, per_label.correct, per_label.k
         ).write(folder / files.LABELS)
-        write_examples(folder / files.EXAMPLES, top, test, counts, section.examples)
+        maps = (lambda row: pixel_map(model, test, row)) if model.shows_pixels else None
+        write_examples(folder / files.EXAMPLES, top, test, counts, section.examples, maps)
     unknown = UnknownLabels.count(n_known, test)
     overlap = None if model.trained_on_ is None else model.trained_on_.overlap(test, model.input_)
     return ModelEvaluation(
@@ -210,12 +212,31 @@ def _aligned(model: Method, test: Dataset) -> Dataset:
     return replace(aligned, label_texts=model.label_texts_ + others[known:])
 
 
-def write_examples(path: Path, top: TopK, test: Dataset, counts: np.ndarray, limit: int) -> None:
-    """Write some documents, evenly spread over the test part, with their true and predicted labels."""
+def pixel_map(model: Method, test: Dataset, row: int) -> str | None:
+    """The parts of an image that its best label depends on, as the address of an HTML image."""
+    maps: Any = model.explain(test.take(slice(row, row + 1)), k=1)
+    return maps[0].data_uri() if maps else None
+
+
+def write_examples(
+    path: Path,
+    top: TopK,
+    test: Dataset,
+    counts: np.ndarray,
+    limit: int,
+    maps: Callable[[int], str | None] | None = None,
+) -> None:
+    """Write some documents, evenly spread over the test part, with their true and predicted labels.
+
+    `maps` draws which parts of an image its best label depends on.
+    """
     rows = np.unique(np.linspace(0, len(test) - 1, min(limit, len(test))).astype(int)) if len(test) else []
     with replacing(path) as file:
         for row in rows:
-            file.write(json.dumps(_example(int(row), top, test, counts), ensure_ascii=False) + "\n")
+            example = _example(int(row), top, test, counts)
+            if maps is not None:
+                example["map"] = maps(int(row))
+            file.write(json.dumps(example, ensure_ascii=False) + "\n")
 
 
 def _example(row: int, top: TopK, test: Dataset, counts: np.ndarray) -> dict[str, Any]:
@@ -229,6 +250,7 @@ def _example(row: int, top: TopK, test: Dataset, counts: np.ndarray) -> dict[str
     return {
         "id": test.ids[row] if test.ids is not None else str(row),
         "text": _shown(row, test),
+        **({} if (image := data_uri(test, row)) is None else {"image": image}),
         "truth": [{**describe(i), "count": int(counts[i])} for i in true],
         "predicted": [
             {**describe(i), "score": float(s), "correct": i in true}

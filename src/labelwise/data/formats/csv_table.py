@@ -44,7 +44,7 @@ def recognises(path: Path) -> bool:
 
 
 def parts(folder: Path) -> dict[str, Path]:
-    return split_files(folder, recognises, (".csv", XLSX))
+    return split_files(folder, recognises, (".csv", ".tsv", XLSX))
 
 
 # --- reading ----------------------------------------------------------------------------------------------

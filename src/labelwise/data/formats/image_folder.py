@@ -1,13 +1,13 @@
 """`image_folder`: image files in folders that are called like their labels. Only read.
 
 `train/<label>/*.jpg` as in ImageNet, or `<label>/*.png` without parts. Folders may be nested, as in Omniglot: a label
-is the path of its folder, such as `Greek/character01`. Documents are the paths of the files, in the order of their
-names.
+is the path of its folder, such as `Greek/character01`. Documents are the paths of the files, in the order of names.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -16,11 +16,19 @@ import numpy as np
 from scipy import sparse
 
 from labelwise.data.dataset import Dataset
+from labelwise.data.files import first_bytes
 from labelwise.data.formats.base import Format
 from labelwise.data.image_files import is_image_name
 from labelwise.data.label_space import sorted_label_names
 from labelwise.data.options import ReadOptions
-from labelwise.data.splits import canonical_split, named_parts, natural_order, split_of
+from labelwise.data.splits import (
+    canonical_split,
+    files_in,
+    named_parts,
+    natural_order,
+    split_of,
+    stem_and_extension,
+)
 from labelwise.errors import DataError
 from labelwise.strings import Strings
 
@@ -28,11 +36,19 @@ NAME = "image_folder"
 LOOKED_AT = 200
 """Folders that are looked at to recognise the format."""
 MAX_DEPTH = 8
+TABLES = (".csv", ".tsv", ".jsonl")
 
 
 def recognises(path: Path) -> bool:
-    """Whether a folder has images in folders of their labels; parts inside are not labels."""
-    return path.is_dir() and not _part_folders(path) and any(_image_folders(path))
+    """Whether a folder has images in folders of their labels: neither parts inside it, nor a table that lists them."""
+    return path.is_dir() and not _part_folders(path) and any(_image_folders(path)) and not _is_listed(path)
+
+
+def _is_listed(folder: Path) -> bool:
+    """Whether a table in the folder has a column of paths."""
+    tables = [file for file in files_in(folder) if stem_and_extension(file)[1] in TABLES]
+    heads = (first_bytes(file, 4096).partition(b"\n")[0] for file in tables)
+    return any(re.search(rb"\bpath\b", head) for head in heads)
 
 
 def recognises_unlabelled(path: Path) -> bool:

@@ -1,0 +1,288 @@
+"""What is special to mhe_image: every head, files and arrays, bad files, explanations, resume, commands."""
+
+import json
+import logging
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import labelwise as lw
+from cli.commands import labelwise
+from common import same_predictions
+from killing import kill_where_it_holds
+from labelwise.errors import ConfigError, DataError, ModelFormatError
+from labelwise.parallel import using_threads
+
+SIDE, LABELS = 8, 16
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    with using_threads(1):
+        yield
+
+
+def pictures(count, seed, several=False):
+    """Grey images in which a bright square of 2 x 2 pixels has a place per label."""
+    random = np.random.default_rng(seed)
+    pixels = random.integers(0, 60, (count, SIDE, SIDE), dtype=np.uint8)
+    lists = []
+    for row in range(count):
+        chosen = random.choice(LABELS, 2 if several else 1, replace=False)
+        for label in chosen:
+            top, left = 2 * (label // 4), 2 * (label % 4)
+            pixels[row, top : top + 2, left : left + 2] = 250
+        lists.append([f"at{label:02}" for label in sorted(chosen)])
+    return lw.Dataset(lists, [f"at{label:02}" for label in range(LABELS)], arrays=pixels, name="squares")
+
+
+def made(training=None, **settings):
+    common = {
+        "image": {"size": SIDE, "channels": 1},
+        "backbone": {"name": "tiny", "channels": 4, "pool": "flatten"},
+        "valid_fraction": 0.0,
+        "monitor": {"enabled": False},
+    }
+    quick = {
+        "epochs": 5, "batch_size": 16, "optimiser": {"name": "adam", "rate": 0.01}, "validate_every": None,
+        "schedule": {"kind": "poly", "power": 1.5, "final": 0.01, "warmup": 0},
+    }  # fmt: skip
+    return lw.MheImage(**{**common, "training": {**quick, **(training or {})}, **settings})
+
+
+@pytest.fixture(scope="module")
+def data():
+    return pictures(240, 0)
+
+
+@pytest.fixture(scope="module")
+def model(data):
+    with using_threads(1):
+        return made().fit(data)
+
+
+def accuracy(model, test):
+    return lw.evaluate(model.predict(test, k=1), test, metrics=["P@1"])["P@1"]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        {"kind": "one_hot"},
+        {"kind": "product", "radices": [4, 4]},
+        {"kind": "cascade", "radices": [4, 5], "order": "clustered", "bottleneck": 16},
+        {"kind": "sampling", "radices": [8, 2], "sampled_groups": 4, "order": "frequency"},
+    ],
+    ids=lambda head: head["kind"],
+)
+def test_every_head_learns_and_a_loaded_model_is_the_same(data, head, tmp_path):
+    test = pictures(80, 1)
+    model = made(head=head).fit(data)
+    top = model.predict(test, k=5)
+    assert lw.evaluate(top, test, metrics=["P@1"])["P@1"] > 0.8
+    assert 0 <= top.scores.min() <= top.scores.max() <= 1
+    model.save(tmp_path / "model")
+    again = lw.load(tmp_path / "model")
+    same_predictions(again.predict(test, k=5), top)
+    np.testing.assert_array_equal(again.encode(test), model.encode(test))
+
+
+def test_several_labels(caplog):
+    train, test = pictures(300, 2, several=True), pictures(60, 3, several=True)
+    model = made(head={"loss": "bce"}).fit(train)
+    assert lw.evaluate(model.predict(test, k=2), test, metrics=["P@2"])["P@2"] > 0.8
+    with caplog.at_level(logging.WARNING, logger="labelwise"):
+        made({"steps": 1}).fit(train)
+    assert "bce learns every label separately" in caplog.text
+
+
+@pytest.fixture(scope="module")
+def files(data, tmp_path_factory):
+    """The same images as PNG files, in folders of their labels."""
+    folder = tmp_path_factory.mktemp("files")
+    paths = []
+    for row in range(len(data)):
+        label = data.labels_of(row)[0]
+        (folder / label).mkdir(exist_ok=True)
+        paths.append(folder / label / f"{row:03}.png")
+        Image.fromarray(data.arrays[row]).save(paths[-1])
+    return folder, [str(path) for path in paths]
+
+
+@pytest.mark.parametrize("memory", [0, 1 << 20])
+def test_files_give_the_model_of_the_arrays(data, files, memory):
+    image = {
+        "size": SIDE,
+        "channels": 1,
+        "memory": memory,
+        "augmentation": {"crop": "padded", "padding": 1, "flip": True},
+    }
+    short = {"steps": 6, "load_ahead": 2}
+    from_files = lw.Dataset(data.labels, data.label_names, paths=files[1])
+    one = made(short, image={**image}).fit(data)
+    with using_threads(2):
+        other = made(short, image={**image}).fit(from_files)
+    top, its = one.predict(data, k=3), other.predict(files[1], k=3)
+    np.testing.assert_allclose(top.scores, its.scores, rtol=1e-4, atol=1e-6)
+
+
+def test_bad_files_are_named_or_left_out(data, files, tmp_path, caplog):
+    broken = tmp_path / "broken.png"
+    with open(files[1][3], "rb") as whole:
+        broken.write_bytes(whole.read()[:60])
+    paths = [*files[1][:40], str(broken)]
+    some = lw.Dataset([data.labels_of(row) for row in [*range(40), 0]], paths=paths)
+    with pytest.raises(DataError, match=r"broken\.png.*damaged"):
+        made({"epochs": 1}).fit(some)
+    image = {"size": SIDE, "channels": 1, "bad_images": "skip"}
+    with caplog.at_level(logging.WARNING, logger="labelwise"):
+        model = made({"steps": 1}, image=image).fit(some)
+    assert re.search(r"1 of 41 training images cannot be decoded.*broken\.png", caplog.text)
+    with pytest.raises(DataError, match=r"broken\.png"):
+        model.predict([str(broken)])
+    with pytest.raises(DataError, match="none of the 1 images"):
+        made(image=image).fit(lw.Dataset([["a"]], paths=[str(broken)]))
+
+
+def test_the_map_shows_where_the_square_is(model, data, tmp_path):
+    hits = 0
+    for row in range(10):
+        (one,) = model.explain(data.take([row]), labels=data.labels_of(row), terms=4)
+        label = int(one.label.removeprefix("at"))
+        hits += int(np.argmax(one.falls)) == label
+        assert one.falls.shape == (4, 4)
+    assert hits >= 8
+    shown = str(one)
+    assert one.label in shown
+    assert "multiplied by" in shown
+    assert one.to_dict()["falls"][0][0] == pytest.approx(float(one.falls[0, 0]), abs=1e-4)
+    with pytest.raises(ConfigError, match="parts per side"):
+        model.explain(data.take([0]), terms=100)
+    with pytest.raises(DataError, match="no label 'nowhere'"):
+        model.explain(data.take([0]), labels=["nowhere"])
+
+
+def test_damaged_weights_are_refused(model, tmp_path):
+    state = model._state()
+    fresh = made()
+    fresh.label_names_ = model.label_names_
+    for name, change in (
+        ("encoder.std", lambda array: array * 0),
+        ("encoder.backbone.first.weight", lambda array: array[:2]),
+        ("encoder.backbone.norm.running_var", lambda array: -array),
+        ("head.weight", lambda array: array.astype(np.float64)),
+    ):
+        with pytest.raises(ModelFormatError):
+            fresh._restore({**state, name: change(state[name])}, tmp_path / "state")
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 12], "depths": [1, 1], "layer_type": "basic"},
+        {"model_type": "vit", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+         "intermediate_size": 16, "patch_size": 4},
+    ],
+    ids=lambda given: given["model_type"],
+)  # fmt: skip
+def test_networks_of_transformers(data, architecture, tmp_path):
+    model = made({"steps": 2}, backbone={"name": "transformers", "architecture": architecture}).fit(data)
+    model.save(tmp_path / "model")
+    same_predictions(lw.load(tmp_path / "model").predict(data, k=3), model.predict(data, k=3))
+    with pytest.raises(ConfigError, match="no family of image networks"):
+        made(backbone={"name": "transformers", "architecture": {"model_type": "bert"}}).fit(data)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"backbone": {"name": "resnet18", "model": "x"}}, "model is a setting of name: transformers"),
+        ({"backbone": {"name": "transformers"}}, "needs model"),
+        ({"training": {"schedule": {"kind": "cosine", "power": 3}}}, "power is a setting of poly"),
+        ({"training": {"schedule": {"kind": "constant", "final": 0.1}}}, "final is a setting of decreasing"),
+    ],
+)
+def test_settings_without_effect_are_refused(settings, words):
+    with pytest.raises(ConfigError, match=words):
+        lw.MheImage(**settings)
+
+
+# --- commands ---
+
+
+@pytest.fixture(scope="module")
+def run(files, tmp_path_factory):
+    """A finished run on the files, and its config."""
+    folder = tmp_path_factory.mktemp("run")
+    values = {
+        "data": {"train": str(files[0]), "test_fraction": 0.2},
+        "model": {
+            "method": "mhe_image", "image": {"size": SIDE, "channels": 1, "augmentation": {"crop": "padded", "padding": 1}},
+            "backbone": {"name": "tiny", "channels": 4, "pool": "flatten"},
+            "training": {"epochs": 4, "batch_size": 16, "optimiser": {"name": "adam", "rate": 0.01},
+                         "checkpoint_every": {"steps": 4}},
+        },
+        "evaluate": {"bootstrap": 0, "metrics": ["P@1"], "examples": 4},
+    }  # fmt: skip
+    (folder / "run.yml").write_text(json.dumps(values))
+    with using_threads(1):
+        labelwise("train", folder / "run.yml", "--set", f"run.folder={folder / 'whole'}")
+    return folder
+
+
+def test_a_killed_run_resumes_to_the_same_model(run, data):
+    patch = """
+from labelwise.training.checkpoint_manager import CheckpointManager
+plain = CheckpointManager.save
+def save(self, state):
+    plain(self, state)
+    hold()
+CheckpointManager.save = save
+"""
+    resumed = ("--set", f"run.folder={run / 'resumed'}")
+    kill_where_it_holds(patch, "train", run / "run.yml", *resumed)
+    assert not (run / "resumed" / "model").exists()
+    labelwise("train", run / "run.yml", *resumed)
+    one, other = (lw.load(run / name / "model") for name in ("whole", "resumed"))
+    paths = other.predict(_paths(run), k=5)
+    np.testing.assert_allclose(one.predict(_paths(run), k=5).scores, paths.scores, rtol=1e-3, atol=1e-6)
+
+
+def _paths(run):
+    folder = json.loads((run / "run.yml").read_text())["data"]["train"]
+    return list(lw.read(folder).paths)[:20]
+
+
+def test_reports_have_pictures(run):
+    page = (run / "whole" / "report.html").read_text()
+    assert page.count("data:image/png;base64,") >= 8  # an image and a map for each of four examples
+
+
+def test_commands_take_images(run, files, tmp_path):
+    model, first = run / "whole", files[1][0]
+    assert "at" in labelwise("predict", model, first, "-k", 2).out
+    assert labelwise("predict", model, files[0], "-o", tmp_path / "all.tsv").err is not None
+    assert len((tmp_path / "all.tsv").read_text().splitlines()) >= 240
+    explained = labelwise("explain", model, first, "-k", 2, "-o", tmp_path / "map.png")
+    assert "multiplied by" in explained.out
+    assert Image.open(tmp_path / "map.png").size[0] > 3 * 256
+    labelwise("encode", model, files[0], "-o", tmp_path / "vectors.npy")
+    assert np.load(tmp_path / "vectors.npy").shape == (240, 8 * 4 * 4)
+    labelwise("calibrate", model, files[0])
+    assert lw.load(model / "model").threshold_ is not None
+
+
+def test_data_commands_take_images(files, tmp_path):
+    shown = labelwise("data", "stats", files[0], "--sheet", tmp_path / "sheet.png")
+    assert "labels that occur" in shown.out
+    sheet = np.asarray(Image.open(tmp_path / "sheet.png"))
+    assert sheet.shape[1] > 900
+    assert (sheet < 128).any()
+    assert "PNG" in labelwise("data", "stats", files[0], "--sheet", tmp_path / "sheet.gif", code=2).err
+    labelwise("data", "split", files[0], tmp_path / "parts", "--fraction", 0.25)
+    parts = lw.read_splits(tmp_path / "parts")
+    assert {name: len(part) for name, part in parts.items()} == {"train": 180, "test": 60}
+    labelwise("data", "convert", tmp_path / "parts", tmp_path / "tables", "--to", "csv")
+    assert list(lw.read(tmp_path / "tables", split="test").paths) == list(parts["test"].paths)
