@@ -69,9 +69,9 @@ bench: $(VENV)/full.installed
 	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/time_budget.py --encoder $(ENCODER) --data $(DATA)/eurlex57k)
 	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/encoding.py --encoder $(ENCODER) --data $(DATA)/eurlex57k $(DATA)/yso-en)
 	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/encoding.py --encoder $(ENCODER) --data $(DATA)/eurlex57k --ranker)
-	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/hybrid.py --encoder $(ENCODER) --data $(DATA)/eurlex57k)
-	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/hybrid.py --encoder $(ENCODER) --data $(DATA)/yso-en \
-		--limit 150000 --test 10000)
+	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/methods.py --encoder $(ENCODER) --data $(DATA)/eurlex57k \
+		--runs build/methods --rows linear_tree linear_tree_pairs linear_tree_logistic hybrid_linear hybrid_linear_pairs \
+		xr_transformer ensemble)
 	$(BIN)/python benchmarks/flat_head_memory.py
 	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/text_encoder.py --encoder $(ENCODER) --long $(DATA)/eurlex57k --short $(DATA)/yso-en)
 	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/xr_transformer.py --encoder $(ENCODER) --data $(DATA)/eurlex57k --peers $(PEERS))

@@ -1,6 +1,6 @@
 """Heads of multi-head encoding on texts: quality, parameters and step time; and a step with millions of labels.
 
-    python benchmarks/mhe_text.py --data FOLDER --encoder FOLDER [--documents 20000] [--tests 3000] [--fine-tune 2000]
+    python benchmarks/mhe_text.py --data FOLDER --encoder FOLDER [--documents 10000] [--tests 3000] [--fine-tune 2000]
     python benchmarks/mhe_text.py --synthetic 3000000
 
 With data: the first documents of FOLDER's train split in their label space, and of its test split. Every text is
@@ -290,10 +290,10 @@ def main() -> None:
     options.add_argument("--data", help="folder with train and test texts")
     options.add_argument("--encoder", help="folder of an encoder")
     options.add_argument("--width", type=int, default=384, help="dimension of the encoder's vectors")
-    options.add_argument("--documents", type=int, default=20_000)
+    options.add_argument("--documents", type=int, default=10_000)
     options.add_argument("--tests", type=int, default=3000)
     options.add_argument("--length", type=int, default=128)
-    options.add_argument("--epochs", type=int, default=20)
+    options.add_argument("--epochs", type=int, default=10)
     options.add_argument("--batch", type=int, default=64)
     options.add_argument("--fine-tune", type=int, default=0, help="documents to fine-tune the encoder on; 0: none")
     options.add_argument("--tuning-epochs", type=int, default=3)

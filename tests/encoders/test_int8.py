@@ -13,8 +13,11 @@ from labelwise.encoders.corpus import encode_corpus
 from labelwise.encoders.int8 import Int8Linear, why_not_int8, with_int8_layers
 from labelwise.encoders.transformer import open_encoder
 from labelwise.errors import ConfigError
+from labelwise.fit_context import FitContext
+from labelwise.networks.settings import TrainingConfig
 from labelwise.parallel import using_threads
 from labelwise.strings import Strings
+from labelwise.training.loop import train
 
 needs_x86 = pytest.mark.skipif(why_not_int8(torch.device("cpu")) is not None, reason="needs AVX2 and oneDNN")
 TEXTS = Strings.of([" ".join(f"word{(n * k) % 50}" for k in range(1 + n % 12)) for n in range(60)])
@@ -122,3 +125,26 @@ def test_a_machine_that_cannot_says_so(monkeypatch, caplog):
     monkeypatch.undo()
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     assert why_not_int8(torch.device("cpu")) is not None
+
+
+@needs_x86
+@pytest.mark.parametrize("optimiser", ["adamw", "sgd"])
+def test_layers_are_those_of_the_weights_after_training_in_the_loop(optimiser):
+    class Fitting:
+        module = opened("int8")
+
+        def batches(self, epoch):
+            return [np.arange(20)]
+
+        def load(self, item, epoch):
+            return tensors_of(self.module.tokenizer.encode(TEXTS, self.module.config).batch(item))
+
+        def loss(self, batch):
+            return self.module(*batch).square().sum()
+
+    settings = {"epochs": 2, "clip": None, "optimiser": {"name": optimiser, "rate": 0.01}, "validate_every": None}
+    encode_corpus(Fitting.module, TEXTS)
+    train(Fitting(), TrainingConfig(**settings), context=FitContext())
+    fresh = opened("int8")
+    fresh.backbone.load_state_dict(Fitting.module.backbone.state_dict())
+    np.testing.assert_array_equal(encode_corpus(Fitting.module, TEXTS), encode_corpus(fresh, TEXTS))

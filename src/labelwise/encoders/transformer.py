@@ -121,6 +121,14 @@ class TransformerEncoder(nn.Module):
         sums = pooled.new_zeros(count, pooled.shape[1]).index_add(0, documents, pooled)
         return sums / torch.bincount(documents, minlength=count).unsqueeze(1)
 
+    def train(self, mode: bool = True) -> TransformerEncoder:
+        """As `torch.nn.Module.train`. The 8-bit layers are built again afterwards: fused optimisers change weights
+        without changing the version that torch counts.
+        """
+        if mode:
+            self._int8 = None
+        return super().train(mode)
+
     def _int8_backbone(self) -> Any:
         """The backbone with 8-bit layers, built again when weights have changed; itself where that is not possible."""
         with _INT8_WEIGHTS:

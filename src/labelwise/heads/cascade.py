@@ -13,10 +13,11 @@ children of all visited nodes. Prediction is a beam search; the original is gree
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
+from scipy.special import logit
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -24,17 +25,17 @@ from labelwise.codes.digits import DigitCode
 from labelwise.heads.base import INITIAL_STD, LabelHead, Targets
 from labelwise.heads.blocked_softmax import Mass, blocked_softmax
 from labelwise.heads.candidates import CandidateHead
-from labelwise.heads.config import LossConfig
 from labelwise.heads.digit_config import DigitHeadConfig
 from labelwise.heads.flat import FlatHead, exact_topk
-from labelwise.heads.losses import best_constants, label_priors, make_loss
+from labelwise.heads.losses import label_priors
 from labelwise.topk import NO_LABEL
 
 USUAL_BOTTLENECK = 256
 """Width of embeddings when the config has none."""
 WEIGHTS_AT_ONCE = 1 << 25
 """Weights of embeddings that a beam search copies at a time: 128 MB."""
-BINARY = make_loss(LossConfig())
+LEAST = 1e-12
+"""Priors are at least this, so that initial biases are finite."""
 USUAL_GROUPS = {"softmax": 1, "bce": 10}
 """Nodes per document and level in training, when the config has no number of them."""
 
@@ -93,8 +94,10 @@ class CascadeHead(LabelHead):
             level.weight.normal_(0, INITIAL_STD, generator=generator)
             if self.config.bias == "prior":
                 above = nodes[digit - 1].repeat(self.code.radices[digit])[: len(nodes[digit])]
-                priors = self._by_label(nodes[digit] / above, digit)
-                constants = np.log(priors) if self.config.loss == "softmax" else best_constants(BINARY, priors)
+                documents = above * n_documents  # an only child is no certainty: its parent is a negative too
+                most = (documents + 0.5) / (documents + 1.0)
+                priors = self._by_label(np.clip(nodes[digit] / above, LEAST, most), digit)
+                constants = np.log(priors) if self.config.loss == "softmax" else logit(priors)
                 level.bias.copy_(torch.from_numpy(constants))
         return self
 
@@ -205,7 +208,8 @@ class CascadeHead(LabelHead):
     def _best_of_few(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
         nodes, scores = self._search(vectors, self.config.beam, self.code.depth, k)[-1]
         ids = self._rows(nodes, self.code.depth - 1).masked_fill_(scores == -torch.inf, NO_LABEL)
-        return ids, scores
+        beyond = (0, k - ids.shape[1])
+        return functional.pad(ids, beyond, value=NO_LABEL), functional.pad(scores, beyond, value=-torch.inf)
 
     @torch.no_grad()
     def _search(self, vectors: Tensor, beam: int, depth: int, k: int = 1) -> list[tuple[Tensor, Tensor]]:
@@ -253,6 +257,14 @@ class CascadeHead(LabelHead):
     def probabilities(self, scores: Tensor) -> Tensor:
         """The exponential of log-probabilities."""
         return torch.exp(scores)
+
+    def constant_loss(self, labels: Any, rows: np.ndarray) -> float:
+        """The loss of `rows` with the constant scores that fit the frequencies of nodes."""
+        counts = np.bincount(labels.indices, minlength=self.n_labels)
+        narrow = self.config.model_copy(update={"bottleneck": 1, "bias": "prior", "dropout": 0.0})
+        constant = CascadeHead(1, self.code, narrow).initialise(counts, labels.shape[0], 0).eval()
+        with torch.no_grad():
+            return float(constant.loss(torch.zeros(len(rows), 1), Targets.of_rows(labels, rows)))
 
 
 def visited_nodes(true: Targets, n_documents: int, best: Tensor | None, count: int) -> Tensor:
