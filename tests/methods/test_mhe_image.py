@@ -121,9 +121,9 @@ def test_files_give_the_model_of_the_arrays(data, files, memory):
     }
     short = {"steps": 6, "load_ahead": 2}
     from_files = lw.Dataset(data.labels, data.label_names, paths=files[1])
-    one = made(short, image={**image}).fit(data)
     with using_threads(2):
-        other = made(short, image={**image}).fit(from_files)
+        one = made(short, image=image).fit(data)
+        other = made(short, image=image).fit(from_files)
     top, its = one.predict(data, k=3), other.predict(files[1], k=3)
     np.testing.assert_allclose(top.scores, its.scores, rtol=1e-4, atol=1e-6)
 

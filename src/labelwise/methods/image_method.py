@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
@@ -56,6 +56,14 @@ class ImageMethodConfig(BaseConfig):
     5,000."""
     monitor: MonitorConfig = MonitorConfig(attention=False)
     """Detects collapse during training."""
+
+    @model_validator(mode="after")
+    def _check_images(self) -> Self:
+        if self.monitor.enabled and self.monitor.attention:
+            raise ValueError("monitor.attention: networks of images have no attention to read; leave it false")
+        if self.training.tokens_per_batch is not None:
+            raise ValueError("training.tokens_per_batch has no effect: images have no tokens; set batch_size")
+        return self
 
 
 class ImageMethod(Method):
