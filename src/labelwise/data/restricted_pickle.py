@@ -122,7 +122,7 @@ class _Machine:
 
     def line(self) -> bytes:
         """The bytes up to the next line feed."""
-        size, end = 64, -1
+        size, end, piece = 64, -1, b""
         while end < 0:
             piece = self.content[self.at : self.at + size].tobytes()
             end = piece.find(b"\n")
