@@ -33,8 +33,9 @@ class ImageModel(nn.Module):
 
     def __init__(self, model: Any, dropout: float) -> None:
         super().__init__()
-        if getattr(model, "pooler", None) is not None:
-            model.pooler = None  # not used, and often without trained weights
+        pooler = getattr(model, "pooler", None)
+        if pooler is not None and any(True for _ in pooler.parameters()):
+            model.pooler = None  # not used, and often without trained weights; a pooling without weights is called
         self.model = model
         self.dropout = nn.Dropout(dropout)
         sizes = getattr(model.config, "hidden_sizes", None)

@@ -203,7 +203,8 @@ def _data_batches(request: Request, table: InputTable | None) -> Iterator[Batch]
     with progress("predicting", len(data)) as step:
         for begin in range(0, len(data), BATCH):
             part = data.take(slice(begin, begin + BATCH))
-            ids = list(part.ids) if part.ids is not None else [str(begin + i) for i in range(len(part))]
+            named = part.ids if part.ids is not None else part.paths
+            ids = list(named) if named is not None else [str(begin + i) for i in range(len(part))]
             rows = None if table is None else list(islice(table.rows, len(part)))
             if rows is not None and len(rows) != len(part):
                 raise DataError("the file has changed while it was read", request.documents)

@@ -18,7 +18,7 @@ from scipy import sparse
 from labelwise.data.dataset import Dataset
 from labelwise.data.files import first_bytes
 from labelwise.data.formats.base import Format
-from labelwise.data.image_files import is_image_name
+from labelwise.data.image_files import EXTENSIONS, is_image_name
 from labelwise.data.label_space import sorted_label_names
 from labelwise.data.options import ReadOptions
 from labelwise.data.splits import (
@@ -52,6 +52,9 @@ def _is_listed(folder: Path) -> bool:
 
 
 def recognises_unlabelled(path: Path) -> bool:
+    """Whether this is an image, or a folder of images."""
+    if path.is_file():
+        return is_image_name(path.name)
     return path.is_dir() and (_has_image(path) or any(_image_folders(path)))
 
 
@@ -97,6 +100,10 @@ def _image_folders(folder: Path) -> Iterator[Path]:
 
 
 def read(path: Path, options: ReadOptions) -> Dataset:
+    if path.is_file() and is_image_name(path.name):
+        if options.labels:
+            raise DataError("is one image without a label; give a folder of images, or a table with paths", path)
+        return Dataset(None, paths=Strings.of([str(path)]), name=str(path))  # type: ignore[arg-type]
     found: list[tuple[str, str]] = []
     for folder, folders, files in os.walk(path):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "__")))
@@ -142,5 +149,6 @@ FORMAT = Format(
     write=None,
     parts=parts,
     extension="",
+    other_extensions=EXTENSIONS,
     recognises_unlabelled=recognises_unlabelled,
 )
