@@ -3,7 +3,7 @@
 from labelwise.encoders.backbone_config import BackboneConfig
 from labelwise.encoders.config import EncoderConfig
 from labelwise.encoders.face_config import FaceNetworkConfig
-from labelwise.encoders.image_config import ImageConfig
+from labelwise.encoders.image_config import AugmentationConfig, ImageConfig
 from labelwise.encoders.word_config import RecurrentConfig, WordsConfig
 from labelwise.heads.digit_config import DigitHeadConfig
 from labelwise.heads.margin_config import MarginConfig
@@ -42,16 +42,20 @@ SMALL: dict[str, dict] = {
         "training": MachTraining(epochs=6, batch_size=32, optimiser=OptimiserConfig(name="adam", rate=0.05)),
     },
     "mhe_face": {
-        "image": ImageConfig(size=20, channels=1, fit="pad", interpolation="nearest"),
+        "image": ImageConfig(
+            size=20, channels=1, fit="pad", interpolation="nearest", augmentation=AugmentationConfig(flip=True)
+        ),
         "network": FaceNetworkConfig(network="r10", width_factor=0.125, dimension=32),
         "head": MarginConfig(margin=0.1, scale=16.0),
         "mirror": False,
         "valid_fraction": 0.0,
-        "monitor": MonitorConfig(enabled=False),
+        "monitor": MonitorConfig(enabled=False, attention=False),
         "training": TrainingConfig(
             epochs=10,
             batch_size=50,
-            optimiser=OptimiserConfig(name="adam", rate=0.005),
+            clip=5.0,
+            load_ahead=2,
+            optimiser=OptimiserConfig(name="adam", rate=0.005, weight_decay=5e-4),
             schedule=ScheduleConfig(kind="linear", warmup=0.1),
         ),
     },
