@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from labelwise.codes import digit_search
 from labelwise.codes.digit_search import best_labels_of_digits
 from labelwise.codes.digits import DigitCode, balanced_radices, group_radices, make_code
 from labelwise.errors import ConfigError
@@ -54,6 +55,20 @@ def test_the_best_labels_are_those_of_all_sums(case, k, seed, tied):
     ids, best = best_labels_of_digits(scores, code, k)
     np.testing.assert_array_equal(ids, expected)
     np.testing.assert_array_equal(best, np.take_along_axis(sums, expected, 1))
+
+
+@pytest.mark.parametrize("k", [40, 57, 60])
+def test_many_best_labels_are_sorted_not_inserted(k, monkeypatch):
+    """Inserting every label into a list of all labels takes their square; both ways find the same."""
+    code = make_code((3, 4, 5), 57, "random", np.ones(57), 0)
+    scores = np.round(np.random.default_rng(k).normal(size=(4, 12)), 1).astype(np.float32)
+    scores[2, 3], scores[3, 1] = -np.inf, np.nan
+    monkeypatch.setattr(digit_search, "best_codes", None)
+    found = best_labels_of_digits(scores, code, k)
+    monkeypatch.undo()
+    monkeypatch.setattr(digit_search, "INSERTIONS_PER_LABEL", 10**9)
+    for one, other in zip(found, best_labels_of_digits(scores, code, k), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_nothing_is_found_by_scores_that_are_no_numbers():

@@ -5,6 +5,7 @@ import io
 import os
 import pickle
 import pickletools
+import time
 
 import numpy as np
 import pytest
@@ -82,6 +83,12 @@ def test_nothing_is_run(protocol):
         b"S'no end.",
         b"(lp0\n(lp1\nb.",
         b"cnumpy\ndtype\n(\x8a\x06\xff\xff\xff\xff\xff\x7ftR.",  # a number where a name belongs
+        b"cnumpy\ndtype\n(X\x07\x00\x00\x00008i08OtR.",  # NumPy raises a SyntaxError
+        b"cnumpy\nndarray\n\x85.",  # a name inside the value
+        b"](\x85.",
+        b"}" * 100_000 + b".",
+        b"N" + b"\x85" * 100_000 + b".",
+        b"N" + b"\x94" * 100_000 + b".",
     ],
 )
 def test_damaged_pickles_are_refused(content):
@@ -122,3 +129,15 @@ def test_opcodes_of_plain_data_are_known():
     out = io.StringIO()
     pickletools.dis(pickle.dumps({"a": [np.arange(3), (1, 2.0, None, True)]}, 4), out)
     assert "STACK_GLOBAL" in out.getvalue()
+
+
+def test_time_is_linear_in_the_size():
+    many = 200_000
+    numbers = b"I1\n0" * many  # a copy of a megabyte per line would take 200 GB
+    known = b"cnumpy\ndtype\n(X\x02\x00\x00\x00u1tRq\x010cnumpy.core.multiarray\n_reconstruct\nq\x020"
+    memo = b"N" + b"".join(b"r" + (index + 10).to_bytes(4, "little") for index in range(many // 4)) + b"0"
+    arrays = b"h\x02)R(K\x01(K\x00th\x01\x89C\x00tb0" * (many // 20)
+    begin = time.process_time()
+    for content in (numbers, known + memo + arrays):
+        assert read_pickle(content + b"N.", "x") is None
+    assert time.process_time() - begin < 20

@@ -81,6 +81,7 @@ def test_shapes_and_types_of_arrays():
         (np.zeros((2, 10)), "shape"),
         (np.zeros((2, 4, 4, 5)), "shape"),
         (np.full((1, 3, 3), 1.5), "0 to 1"),
+        (np.full((1, 3, 3), np.nan), "0 to 1"),
         (np.full((1, 3, 3), 300), "0 to 255"),
         (np.zeros((2, 0, 4), np.uint8), "without pixels"),
     ):
@@ -100,6 +101,16 @@ def test_other_modes_of_files(tmp_path):
     palette = Image.fromarray(noise(6, 6)).convert("P")
     palette.save(tmp_path / "c.gif")
     assert inputs_of([str(tmp_path / "c.gif")], size=6).batch(np.array([0])).pixels.shape == (1, 3, 6, 6)
+
+
+def test_wide_files_need_finite_numbers(tmp_path):
+    wide = np.linspace(-1, 3, 16, dtype=np.float32).reshape(4, 4)
+    grey = inputs_of([saved(tmp_path, "wide.tif", wide)], size=4, channels=1).batch(np.array([0])).pixels[0, 0]
+    assert grey.min() == 0
+    assert grey.max() == 255
+    wide[1, 2] = np.nan
+    with pytest.raises(ImageError, match=r"wide\.tif.*finite"):
+        inputs_of([saved(tmp_path, "wide.tif", wide)], size=4, channels=1).batch(np.array([0]))
 
 
 def lying_png(width, height):
@@ -240,6 +251,7 @@ def test_mean_and_deviation_are_measured():
         {"mean": (0.5,), "std": (0.5,)},
         {"mean": (0.5,) * 3},
         {"resize": 16, "size": 32},
+        {"max_pixels": 1 << 28},  # Pillow refuses them in any case
         {"augmentation": {"padding": 8}},
         {"augmentation": {"crop": "resized", "scale": (0.9, 0.1)}},
     ],

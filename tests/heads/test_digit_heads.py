@@ -245,7 +245,8 @@ def test_sampling_all_groups_is_the_full_softmax(negatives, log_q):
 @pytest.mark.parametrize("labels", [one_label(), several_labels()], ids=["one", "several"])
 def test_sampled_softmax_is_that_of_the_drawn_labels(negatives, labels):
     number = {"sampled_groups": 3} if negatives in ("batch", "document") else {}
-    head = built(kind="sampling", radices=(6, 5), order="random", negatives=negatives, log_q=True, **number)
+    log_q = negatives not in ("V0", "B1")
+    head = built(kind="sampling", radices=(6, 5), order="random", negatives=negatives, log_q=log_q, **number)
     drawn = []
     sample = head.sample
     head.sample = lambda *arguments: drawn.append(sample(*arguments)) or drawn[-1]
@@ -302,6 +303,46 @@ def test_a_saved_head_is_restored_and_a_damaged_one_refused(kind):
         for order in (np.zeros(LABELS, np.int32), np.full(LABELS, -1, np.int32), np.arange(LABELS)):
             with pytest.raises(ModelFormatError, match="permutation"):
                 restored_head(WIDTH, LABELS, config, {**state, "label_at": order}, Path("x"))
+
+
+def test_a_group_of_one_label_does_not_begin_with_certainty():
+    """Groups are visited as negatives too; a bias of 30 would take tens of thousands of steps to fall."""
+    counts = np.full(13, 5)
+    config = DigitHeadConfig(kind="cascade", loss="bce", radices=(4, 4))
+    head = make_head(WIDTH, 13, config, counts, 0).initialise(counts, 50, 0)
+    assert head.levels[0].bias.abs().max() < 5
+
+
+def test_the_constant_loss_of_a_cascade():
+    labels = one_label()
+    counts = np.bincount(labels.indices, minlength=LABELS)
+    head = built(kind="cascade", radices=(3, 2, 5), order="random", bottleneck=4)
+    priors = (counts + 0.5) / (DOCUMENTS + 1)
+    expected = -np.log(priors / priors.sum())[labels.indices].mean()
+    assert head.constant_loss(labels, np.arange(DOCUMENTS)) == pytest.approx(expected, rel=0.01)
+    head = built(kind="cascade", loss="bce", radices=(6, 5), bottleneck=4, groups=2)
+    floor = head.constant_loss(several_labels(), np.arange(DOCUMENTS))
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.zero_()
+        zero = head.loss(vectors_of(), Targets.of_rows(several_labels(), np.arange(DOCUMENTS)))
+    assert 0 < floor < float(zero)
+
+
+@pytest.mark.parametrize("kind", ["one_hot", "product", "cascade", "sampling"])
+def test_ranks_beyond_the_labels_are_empty(kind):
+    head = built(kind=kind, **({} if kind == "one_hot" else {"radices": (6, 5)}))
+    ids, scores = head.best(vectors_of().detach(), LABELS + 3)
+    assert ids.shape == scores.shape == (DOCUMENTS, LABELS + 3)
+    assert (ids[:, :LABELS].sort(1).values == torch.arange(LABELS)).all()
+    assert (ids[:, LABELS:] == -1).all()
+    assert (scores[:, LABELS:] == -torch.inf).all()
+
+
+@pytest.mark.parametrize("negatives", ["V0", "B1"])
+def test_a_correction_of_random_groups_needs_some(negatives):
+    with pytest.raises(ValueError, match="no random groups"):
+        DigitHeadConfig(kind="sampling", negatives=negatives, log_q=True)
 
 
 def test_a_diverged_head_returns_no_labels():

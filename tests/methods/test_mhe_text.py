@@ -139,3 +139,6 @@ def test_the_digits_are_planned_from_the_command_line():
     assert "819 x 819" in planned.err
     assert "so few labels need no groups" in labelwise("plan", "--digits", "--labels", 50).err
     assert "--digits" in labelwise("plan", "--labels", 50, code=2).err
+    unused = labelwise("plan", "--digits", "--labels", 50, "--memory", 8, code=2)
+    assert "--memory: not used with --digits" in unused.err
+    assert "--width: needs --digits" in labelwise("plan", "--labels", 50, "--documents", 9, "--width", 8, code=2).err

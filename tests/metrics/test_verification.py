@@ -154,6 +154,9 @@ def test_the_public_function_writes_json():
     assert len(plain["accuracy"]["accuracies"]) == 10
     assert plain["rates"][-1]["tar"] is None
     assert "pairs" in plain["rates"][-1]["reason"]
+    endless = lw.verify([0.1, 0.2, 0.3, 0.4], [True, True, False, True], folds=[0, 0, 1, 1])
+    assert endless.accuracy.thresholds[1] == -np.inf
+    assert json.loads(json.dumps(endless.to_dict(), allow_nan=False))["accuracy"]["thresholds"][1] is None
 
 
 # --- templates ---

@@ -10,10 +10,13 @@ from labelwise.cli.terminal import echo
 
 LABELS = typer.Option(help="Labels of the task.", min=1)
 DOCUMENTS = typer.Option(help="Training documents; needed for mach.", min=1)
+FOR_BUCKETS = ("documents", "features", "memory", "confusion", "repetitions", "buckets")
+FOR_DIGITS = ("width", "bottleneck", "groups", "batch")
 DIGITS = typer.Option("--digits", help="Plan the heads of mhe_text instead: labels as digits in mixed radix.")
 
 
 def plan_command(
+    context: typer.Context,
     labels: Annotated[int, LABELS],
     documents: Annotated[int | None, DOCUMENTS] = None,
     features: Annotated[int, typer.Option(help="Features, such as words, before hashing.", min=1)] = 100_000,
@@ -33,6 +36,9 @@ def plan_command(
     """
     from labelwise.errors import ConfigError
 
+    for name in FOR_BUCKETS if digits else FOR_DIGITS:
+        if str(context.get_parameter_source(name)).endswith("COMMANDLINE"):
+            raise ConfigError(f"--{name}: {'not used with' if digits else 'needs'} --digits; see labelwise plan --help")
     if digits:
         _plan_digits(labels, width, bottleneck, groups, batch)
         return

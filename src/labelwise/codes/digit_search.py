@@ -1,7 +1,8 @@
 """Decode scores of digits to labels: the exact k best of all labels, for any number of digits.
 
-The score of a label is the sum of its digits' scores. Neither all sums nor all codes are ever computed: documents x k x
-radix additions per digit suffice (`kernels/digits/digit_scan.py`), and surplus codes are never among the best.
+The score of a label is the sum of its digits' scores. For usual k neither all sums nor all codes are computed:
+documents x k x radix additions per digit suffice (`kernels/digits/digit_scan.py`). Surplus codes are never among the
+best.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from labelwise.codes.digits import DigitCode
 from labelwise.kernels.digits.digit_scan import best_codes
 from labelwise.parallel import ranges, run_all, threads
 
+INSERTIONS_PER_LABEL = 16
+"""The kernel inserts into sorted lists, k x k moves; beyond so many per label it is faster to sort all labels."""
 FEW = 1 << 18
 """Additions up to which one thread is used."""
 
@@ -38,5 +41,20 @@ def best_labels_of_digits(scores: np.ndarray, code: DigitCode, k: int) -> tuple[
     kernel: Any = best_codes
     radices = np.array(code.radices, np.int64)
     parts = ranges(len(scores), threads() if len(scores) * k * scores.shape[1] > FEW else 1)
-    run_all(lambda part: kernel(scores, radices, code.n_labels, best, codes, *part), parts)
+    if k * k > INSERTIONS_PER_LABEL * code.n_labels:
+        run_all(lambda part: _sort_all(scores, code, best, codes, *part), parts)
+    else:
+        run_all(lambda part: kernel(scores, radices, code.n_labels, best, codes, *part), parts)
     return code.labels(codes), best
+
+
+def _sort_all(scores: np.ndarray, code: DigitCode, best: np.ndarray, codes: np.ndarray, begin: int, end: int) -> None:
+    """What the kernel does, by sorting the sums of all labels of one document after the other."""
+    edges = np.cumsum(code.sizes)[:-1]
+    for document in range(begin, end):
+        sums = np.zeros(1, np.float32)
+        for digit, part in enumerate(np.split(scores[document], edges)):
+            sums = (sums[:, None] + part).ravel()[: code.n_nodes(digit)]
+        order = np.argsort(-sums, kind="stable")[: best.shape[1]]
+        order = order[sums[order] > -np.inf]  # NaN is not
+        best[document, : len(order)], codes[document, : len(order)] = sums[order], order

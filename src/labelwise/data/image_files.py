@@ -5,6 +5,7 @@ Pillow reads the common formats only: others start external programs (EPS) or ar
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,6 +23,8 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".pgm", 
 """Names of image files, in lower case."""
 MAX_PIXELS = 1 << 26
 """Most pixels of an image (8192 x 8192) unless a config says otherwise: 200 MB when decoded."""
+PIXEL_LIMIT = 1 << 27
+"""What `max_pixels` may be at most: Pillow itself refuses images of 179 million pixels."""
 MODES = {1: "L", 3: "RGB"}
 """Pillow's name of grey and colour images."""
 
@@ -120,6 +123,8 @@ def _from_wide(image: Image, mode: str) -> Image:
         values = values >> 8
     else:
         low, high = float(values.min()), float(values.max())
+        if not math.isfinite(high - low):
+            raise ValueError("its pixels are not finite numbers")
         values = (values - low) * (255.0 / (high - low) if high > low else 0.0)
     return pillow.fromarray(np.ascontiguousarray(values, np.uint8)).convert(mode)
 

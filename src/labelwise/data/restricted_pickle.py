@@ -1,9 +1,9 @@
 """Reads pickled plain data (CIFAR archives, `.bin` sets of faces) without running anything.
 
 A pickle is a program; here it is interpreted by a machine that knows containers, strings, numbers and NumPy arrays of
-numbers, and no other object. Names of modules are compared with a list and never imported. Memory is bounded by the
-size of the file: arrays are views of its bytes, and what is decoded is counted. All protocols from 0 to 5 are read;
-strings of Python 2 become bytes.
+numbers, and no other object. Names of modules are compared with a list and never imported. Memory is bounded by a
+multiple of the file's size: arrays are views of its bytes, and what is decoded, nested or numbered is counted. Time is
+linear in it. All protocols from 0 to 5 are read; strings of Python 2 become bytes.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from labelwise.errors import DataError
 MAX_LINE = 1 << 20
 DECODED_PER_BYTE = 4
 """Bytes that conversions of strings may create, per byte of the file."""
+BYTES_PER_OBJECT, FEW_OBJECTS = 4, 10_000
+"""Bytes of the file per container, and per number of the memo; fewer are refused where there are many. Python writes at
+least 5 for a short string or tuple that it numbers."""
 NUMBER_KINDS = "biuf"
 _MARK = object()
 
@@ -34,6 +37,9 @@ class _Symbol:
 
 class _UnfinishedArray:
     """What `_reconstruct` returns, before its state is set."""
+
+    index: int | None = None
+    """Its number in the memo."""
 
 
 class _UnfinishedType:
@@ -68,7 +74,7 @@ def read_pickle(content: bytes | memoryview, path: str | Path) -> Any:
         return machine.run()
     except DataError:
         raise
-    except (ValueError, IndexError, KeyError, TypeError, OverflowError, RecursionError, struct.error) as error:
+    except (ValueError, IndexError, KeyError, TypeError, SyntaxError, OverflowError, struct.error) as error:
         raise DataError(f"the pickle is damaged at byte {machine.at:,} ({error})", path) from None
 
 
@@ -79,7 +85,8 @@ class _Machine:
         self.content, self.path, self.at = content, path, 0
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
-        self.decoded = 0
+        self.decoded = self.containers = 0
+        self.most_objects = FEW_OBJECTS + len(content) // BYTES_PER_OBJECT
 
     def run(self) -> Any:
         """Interpret operations until the one that ends the pickle."""
@@ -115,10 +122,13 @@ class _Machine:
 
     def line(self) -> bytes:
         """The bytes up to the next line feed."""
-        piece = self.content[self.at : self.at + MAX_LINE].tobytes()
-        end = piece.find(b"\n")
-        if end < 0:
-            raise self.refuse("a line has no end; copy or download the file again")
+        size, end = 64, -1
+        while end < 0:
+            piece = self.content[self.at : self.at + size].tobytes()
+            end = piece.find(b"\n")
+            if end < 0 and (size >= MAX_LINE or len(piece) < size):
+                raise self.refuse("a line has no end; copy or download the file again")
+            size *= 8  # most lines are short, and copying 1 MB for each would take hours
         self.at += end + 1
         return piece[:end]
 
@@ -132,6 +142,14 @@ class _Machine:
 
     def push(self, value: Any) -> None:
         self.stack.append(value)
+
+    def push_container(self, value: Any) -> None:
+        self.containers += 1
+        if self.containers > self.most_objects:
+            raise self.refuse(
+                "the pickle has hardly anything but containers, which need much more memory than the file"
+            )
+        self.push(value)
 
     def to_mark(self) -> list[Any]:
         """Pop everything above the last mark, and the mark."""
@@ -169,10 +187,14 @@ class _Machine:
             raise self.refuse("the pickle is damaged: a tuple lacks its items")
         items = tuple(self.stack[len(self.stack) - count :])
         del self.stack[len(self.stack) - count :]
-        self.push(items)
+        self.push_container(items)
 
     def keep(self, index: int) -> None:
-        self.memo[index] = self.stack[-1]
+        value = self.memo[index] = self.stack[-1]
+        if isinstance(value, _UnfinishedArray):
+            value.index = index
+        if len(self.memo) > self.most_objects:
+            raise self.refuse("the pickle numbers more objects than a file of its size can have")
 
     # --- names and objects ---
 
@@ -223,10 +245,8 @@ class _Machine:
             _, shape, dtype, fortran, content = state
             finished = self.array(shape, dtype, content, bool(fortran))
             self.stack[-1] = finished
-            for index in reversed(self.memo):  # it was kept a moment ago
-                if self.memo[index] is target:
-                    self.memo[index] = finished
-                    break
+            if target.index is not None and self.memo[target.index] is target:
+                self.memo[target.index] = finished
         else:
             raise self.refuse(f"the pickle sets the state of a {type(target).__name__}; nothing is run")
 
@@ -253,8 +273,17 @@ def _text(value: Any) -> str:
 
 
 def _checked(value: Any) -> Any:
-    if isinstance(value, _Symbol | _UnfinishedArray | _UnfinishedType) or value is _MARK:
-        raise ValueError("it ends before its value is complete")
+    """The value, if names and unfinished objects are neither it nor anywhere in it."""
+    todo, seen = [value], set()
+    while todo:
+        one = todo.pop()
+        if isinstance(one, _Symbol | _UnfinishedArray | _UnfinishedType) or one is _MARK:
+            raise ValueError("it ends before its value is complete")
+        if isinstance(one, list | tuple | dict) and id(one) not in seen:
+            seen.add(id(one))
+            todo.extend(one)
+            if isinstance(one, dict):
+                todo.extend(one.values())
     return value
 
 
@@ -317,12 +346,12 @@ _OPERATIONS: dict[bytes, Callable[[_Machine], Any]] = {
     b"X": _unicode("<I"),
     b"\x8c": _unicode("<B"),
     b"\x8d": _unicode("<Q"),
-    b"]": lambda m: m.push([]),
-    b"}": lambda m: m.push({}),
+    b"]": lambda m: m.push_container([]),
+    b"}": lambda m: m.push_container({}),
     b")": lambda m: m.push(()),
-    b"l": lambda m: m.push(m.to_mark()),
-    b"t": lambda m: m.push(tuple(m.to_mark())),
-    b"d": lambda m: (items := m.to_mark(), m.push({}), m.set_items(items)),
+    b"l": lambda m: m.push_container(m.to_mark()),
+    b"t": lambda m: m.push_container(tuple(m.to_mark())),
+    b"d": lambda m: (items := m.to_mark(), m.push_container({}), m.set_items(items)),
     b"\x85": lambda m: m.new_tuple(1),
     b"\x86": lambda m: m.new_tuple(2),
     b"\x87": lambda m: m.new_tuple(3),

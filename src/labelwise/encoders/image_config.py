@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from labelwise.config import Config
-from labelwise.data.image_files import MAX_PIXELS
+from labelwise.data.image_files import MAX_PIXELS, PIXEL_LIMIT
 from labelwise.result_fields import Decides
 
 CROP_FIELDS = {"padding": "padded", "pad_with": "padded", "scale": "resized", "ratio": "resized"}
@@ -64,7 +64,7 @@ class ImageConfig(Config):
     """Standard deviation per channel that pixels are divided by; null measures it on training images."""
     augmentation: AugmentationConfig = AugmentationConfig()
     """Random changes of training images."""
-    max_pixels: Annotated[int, Field(ge=16), Decides.NOTHING] = MAX_PIXELS
+    max_pixels: Annotated[int, Field(ge=16, le=PIXEL_LIMIT), Decides.NOTHING] = MAX_PIXELS
     """Larger images are refused before they are decoded."""
     bad_images: Literal["error", "skip"] = "error"
     """Training images that cannot be decoded: stop with the name of the file, or leave them out and report how many.

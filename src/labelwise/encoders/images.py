@@ -202,7 +202,7 @@ def _as_bytes(arrays: np.ndarray) -> np.ndarray:
         return arrays.astype(np.uint8)
     low, high = float(arrays.min()), float(arrays.max())
     if arrays.dtype.kind == "f":
-        if low < 0 or high > 1:
+        if not (low >= 0 and high <= 1):  # NaN is neither
             raise DataError(f"pixels as floats must be from 0 to 1, these are from {low:.4g} to {high:.4g}")
         return np.rint(arrays * 255).astype(np.uint8)
     if low < 0 or high > 255:

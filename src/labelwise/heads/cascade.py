@@ -13,7 +13,7 @@ children of all visited nodes. Prediction is a beam search; the original is gree
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ USUAL_BOTTLENECK = 256
 WEIGHTS_AT_ONCE = 1 << 25
 """Weights of embeddings that a beam search copies at a time: 128 MB."""
 LEAST = 1e-12
-"""Priors are at least this far from 0 and 1, so that initial biases are finite."""
+"""Priors are at least this, so that initial biases are finite."""
 USUAL_GROUPS = {"softmax": 1, "bce": 10}
 """Nodes per document and level in training, when the config has no number of them."""
 
@@ -94,10 +94,10 @@ class CascadeHead(LabelHead):
             level.weight.normal_(0, INITIAL_STD, generator=generator)
             if self.config.bias == "prior":
                 above = nodes[digit - 1].repeat(self.code.radices[digit])[: len(nodes[digit])]
-                priors = self._by_label(nodes[digit] / above, digit)
-                constants = (
-                    np.log(priors) if self.config.loss == "softmax" else logit(np.clip(priors, LEAST, 1 - LEAST))
-                )
+                documents = above * n_documents  # an only child is no certainty: its parent is a negative too
+                most = (documents + 0.5) / (documents + 1.0)
+                priors = self._by_label(np.clip(nodes[digit] / above, LEAST, most), digit)
+                constants = np.log(priors) if self.config.loss == "softmax" else logit(priors)
                 level.bias.copy_(torch.from_numpy(constants))
         return self
 
@@ -208,7 +208,8 @@ class CascadeHead(LabelHead):
     def _best_of_few(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
         nodes, scores = self._search(vectors, self.config.beam, self.code.depth, k)[-1]
         ids = self._rows(nodes, self.code.depth - 1).masked_fill_(scores == -torch.inf, NO_LABEL)
-        return ids, scores
+        beyond = (0, k - ids.shape[1])
+        return functional.pad(ids, beyond, value=NO_LABEL), functional.pad(scores, beyond, value=-torch.inf)
 
     @torch.no_grad()
     def _search(self, vectors: Tensor, beam: int, depth: int, k: int = 1) -> list[tuple[Tensor, Tensor]]:
@@ -256,6 +257,14 @@ class CascadeHead(LabelHead):
     def probabilities(self, scores: Tensor) -> Tensor:
         """The exponential of log-probabilities."""
         return torch.exp(scores)
+
+    def constant_loss(self, labels: Any, rows: np.ndarray) -> float:
+        """The loss of `rows` with the constant scores that fit the frequencies of nodes."""
+        counts = np.bincount(labels.indices, minlength=self.n_labels)
+        narrow = self.config.model_copy(update={"bottleneck": 1, "bias": "prior", "dropout": 0.0})
+        constant = CascadeHead(1, self.code, narrow).initialise(counts, labels.shape[0], 0).eval()
+        with torch.no_grad():
+            return float(constant.loss(torch.zeros(len(rows), 1), Targets.of_rows(labels, rows)))
 
 
 def visited_nodes(true: Targets, n_documents: int, best: Tensor | None, count: int) -> Tensor:

@@ -90,6 +90,8 @@ class DigitHeadConfig(Config):
             raise ValueError("give radices or heads, not both")
         if self.sampled_groups is not None and self.sampled_fraction is not None:
             raise ValueError("give sampled_groups or sampled_fraction, not both")
+        if self.negatives in ("V0", "B1") and self.log_q:
+            raise ValueError(f"log_q: negatives: {self.negatives} draws no random groups to correct")
         if self.negatives in ("V0", "V2", "B1") and (self.sampled_groups or self.sampled_fraction):
             raise ValueError(f"negatives: {self.negatives} fixes the number of groups; leave sampled_groups out")
         return self

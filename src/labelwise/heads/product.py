@@ -130,7 +130,10 @@ class ProductHead(LabelHead):
 
     @torch.no_grad()
     def best(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Ids and log-probabilities of the k best labels; with `bce` the sum of the logarithms of the digits'."""
+        """Ids and log-probabilities of the k best labels; with `bce` the sum of the logarithms of the digits'.
+
+        Ties are in the order of codes, which is that of ids unless the labels have another order.
+        """
         with torch.autocast(vectors.device.type, enabled=False):
             outputs = functional.linear(vectors.to(self.weight.dtype), self.weight, self.bias)
             if self.config.loss == "bce":

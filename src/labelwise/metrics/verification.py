@@ -119,7 +119,8 @@ class Verification:
         plain["rates"] = [
             asdict(rate) | {"threshold": _finite(rate.threshold)} for rate in self.rates
         ]  # JSON has no infinity
-        plain["accuracy"] = None if self.accuracy is None else asdict(self.accuracy)
+        accuracy = self.accuracy
+        plain["accuracy"] = accuracy and asdict(accuracy) | {"thresholds": [*map(_finite, accuracy.thresholds)]}
         return plain
 
 
