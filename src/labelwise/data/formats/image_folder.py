@@ -98,7 +98,12 @@ def _image_folders(folder: Path) -> Iterator[Path]:
 
 def read(path: Path, options: ReadOptions) -> Dataset:
     found: list[tuple[str, str]] = []
-    for folder, folders, files in os.walk(path):
+    seen: set[tuple[int, int]] = set()
+    for folder, folders, files in os.walk(path, followlinks=True):
+        status = os.stat(folder)
+        if (status.st_dev, status.st_ino) in seen:
+            raise DataError("a link leads to this folder a second time; remove it", folder)
+        seen.add((status.st_dev, status.st_ino))
         folders[:] = sorted(name for name in folders if not name.startswith((".", "__")))
         relative = Path(folder).relative_to(path)
         if len(relative.parts) > MAX_DEPTH:
