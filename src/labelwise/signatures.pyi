@@ -572,7 +572,7 @@ class XRTransformer(_XRTransformer):
     feature_norm
         Scale the data's own features to unit L2 norm per document, when training and when predicting.
     vector_scale
-        Norm of a document's vector, which is centred by the mean of the training documents; rows of TF-IDF have the norm 1.
+        Norm of a document's vector, which is centred by the mean of the training documents; rows of TF-IDF have the norm 1. 0.5 suits long texts, up to 1 short ones, in which words say less.
     label_documents
         Label names as training documents: `texts` (of the data), or a vocabulary file with other names as well.
     label_language
@@ -627,7 +627,7 @@ class XRTransformer(_XRTransformer):
         *,
         tfidf: Mapping[str, Any] | TfidfConfig = ...,
         feature_norm: Optional[Literal['l2']] = None,
-        vector_scale: float = 1.0,
+        vector_scale: float = 0.5,
         label_documents: str | None = None,
         label_language: str | None = None,
         label_text_weight: float = 0.0,
@@ -650,6 +650,6 @@ class XRTransformer(_XRTransformer):
         time_budget: float | None = None,
         seed: int = 0,
         encoder: Mapping[str, Any] | EncoderConfig = ...,
-        whitening: float = 0.0,
+        whitening: float = 0.25,
         fine_tuning: Mapping[str, Any] | FineTuningConfig = ...,
     ) -> None: ...

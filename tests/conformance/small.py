@@ -8,6 +8,7 @@ from labelwise.encoders.word_config import RecurrentConfig, WordsConfig
 from labelwise.heads.digit_config import DigitHeadConfig
 from labelwise.heads.margin_config import MarginConfig
 from labelwise.methods.mach import MachTraining
+from labelwise.methods.mhe_image import RECIPE as IMAGE_RECIPE
 from labelwise.methods.word_networks import WordTraining
 from labelwise.networks.fine_tuning_settings import FineTuningConfig
 from labelwise.networks.settings import AveragingConfig, MonitorConfig, OptimiserConfig, ScheduleConfig, TrainingConfig
@@ -63,11 +64,12 @@ SMALL: dict[str, dict] = {
         "image": ImageConfig(size=20, channels=1, fit="pad", interpolation="nearest"),
         "backbone": BackboneConfig(name="tiny", channels=8, pool="flatten"),
         "head": DigitHeadConfig(loss="bce"),
-        "training": TrainingConfig(
-            epochs=6,
-            batch_size=32,
-            optimiser=OptimiserConfig(name="adam", rate=0.005),
-            schedule=ScheduleConfig(warmup=0.1),
+        "training": IMAGE_RECIPE.model_copy(
+            update={
+                "epochs": 6,
+                "batch_size": 32,
+                "optimiser": OptimiserConfig(name="adam", rate=0.005, weight_decay=5e-4),
+            }
         ),
     },
     "mhe_text": {

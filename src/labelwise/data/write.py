@@ -43,10 +43,10 @@ HOLDS: dict[str, frozenset[str]] = {
     "xc": frozenset({"features"}),
     "tfrecord": frozenset({"features", "relevances"}),
     "vowpal": frozenset({"features", "label_names"}),
-    "recordio": frozenset({"paths", "ids", "label_names"}),
     "cifar": frozenset({"arrays", "label_names"}),
     "idx": frozenset({"arrays"}),
     "image_folder": frozenset({"paths", "label_names"}),
+    "recordio": frozenset({"paths", "ids", "label_names"}),
 }
 """What each format can store, besides the labels themselves."""
 CAN_BE_EMPTY = ("native", "csv", "pecos", "xc")

@@ -86,10 +86,10 @@ class EncodedTree(LinearTree):
 
         encoder: EncoderConfig = EncoderConfig(model="sentence-transformers/all-MiniLM-L6-v2", pooling="mean")
         """The encoder of the document vectors."""
-        vector_scale: VectorNorm = 1.0  # type: ignore[bad-override]
+        vector_scale: VectorNorm = 0.5  # type: ignore[bad-override]
         """Norm of a document's vector, which is centred by the mean of the training documents; rows of TF-IDF have the
-        norm 1."""
-        whitening: WhiteningPower = 0.0
+        norm 1. 0.5 suits long texts, up to 1 short ones, in which words say less."""
+        whitening: WhiteningPower = 0.25
         """Divide every principal direction of the vectors by its variance to this power: 0 for vectors as they are, 0.5
         for the same variance in all directions."""
 

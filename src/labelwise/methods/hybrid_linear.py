@@ -18,7 +18,7 @@ from pydantic import model_validator
 
 from labelwise.data.dataset import Dataset
 from labelwise.fit_context import FitContext
-from labelwise.methods.encoded_tree import EncodedTree, VectorNorm, WhiteningPower, refuse_training_settings
+from labelwise.methods.encoded_tree import EncodedTree, refuse_training_settings
 from labelwise.strings import Strings
 
 if TYPE_CHECKING:
@@ -34,13 +34,6 @@ class HybridLinear(EncodedTree):
 
     class Config(EncodedTree.Config):
         """Parameters."""
-
-        vector_scale: VectorNorm = 0.5
-        """Norm of a document's vector, which is centred by the mean of the training documents; rows of TF-IDF have the
-        norm 1. 0.5 suits long texts, up to 1 short ones, in which words say less."""
-        whitening: WhiteningPower = 0.25
-        """Divide every principal direction of the vectors by its variance to this power: 0 for vectors as they are, 0.5
-        for the same variance in all directions."""
 
         @model_validator(mode="after")
         def _encoder_is_not_trained(self) -> Self:
