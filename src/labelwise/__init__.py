@@ -20,6 +20,7 @@ _MODULES = {
     "LinearFlat": "labelwise.methods.linear_flat",
     "LinearTree": "labelwise.methods.linear_tree",
     "Mach": "labelwise.methods.mach",
+    "MheFace": "labelwise.methods.mhe_face",
     "MheImage": "labelwise.methods.mhe_image",
     "MheText": "labelwise.methods.mhe_text",
     "Popularity": "labelwise.methods.popularity",
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from labelwise.signatures import LinearFlat as LinearFlat
     from labelwise.signatures import LinearTree as LinearTree
     from labelwise.signatures import Mach as Mach
+    from labelwise.signatures import MheFace as MheFace
     from labelwise.signatures import MheImage as MheImage
     from labelwise.signatures import MheText as MheText
     from labelwise.signatures import Popularity as Popularity

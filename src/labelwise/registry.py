@@ -28,6 +28,7 @@ METHODS: dict[str, str] = {
     "linear_flat": "labelwise.methods.linear_flat:LinearFlat",
     "linear_tree": "labelwise.methods.linear_tree:LinearTree",
     "mach": "labelwise.methods.mach:Mach",
+    "mhe_face": "labelwise.methods.mhe_face:MheFace",
     "mhe_image": "labelwise.methods.mhe_image:MheImage",
     "mhe_text": "labelwise.methods.mhe_text:MheText",
     "popularity": "labelwise.methods.popularity:Popularity",

@@ -6,12 +6,14 @@ from typing import Any, Literal, Optional, Union
 from labelwise.codes.repartition import RepartitionConfig
 from labelwise.encoders.backbone_config import BackboneConfig
 from labelwise.encoders.config import EncoderConfig
+from labelwise.encoders.face_config import FaceNetworkConfig
 from labelwise.encoders.image_config import ImageConfig
 from labelwise.encoders.word_config import RecurrentConfig
 from labelwise.encoders.word_config import WordsConfig
 from labelwise.features.tfidf_config import TfidfConfig
 from labelwise.heads.config import HeadConfig
 from labelwise.heads.digit_config import DigitHeadConfig
+from labelwise.heads.margin_config import MarginConfig
 from labelwise.linear.level_trainer import SolverConfig
 from labelwise.methods.attention_xml import AttentionXML as _AttentionXML
 from labelwise.methods.bigru import BiGRU as _BiGRU
@@ -22,6 +24,7 @@ from labelwise.methods.linear_tree import LinearTree as _LinearTree
 from labelwise.methods.mach import CandidatesConfig
 from labelwise.methods.mach import Mach as _Mach
 from labelwise.methods.mach import MachTraining
+from labelwise.methods.mhe_face import MheFace as _MheFace
 from labelwise.methods.mhe_image import MheImage as _MheImage
 from labelwise.methods.mhe_text import MheText as _MheText
 from labelwise.methods.popularity import Popularity as _Popularity
@@ -407,6 +410,38 @@ class Mach(_Mach):
         repetitions_folder: str | None = None,
         missing: Literal['train', 'leave'] = 'train',
         tfidf: Mapping[str, Any] | TfidfConfig = ...,
+    ) -> None: ...
+
+class MheFace(_MheFace):
+    """Faces to vectors and people: IResNet or MobileFaceNet with ArcFace or CosFace, all people or sampled groups.
+
+    Parameters
+    ----------
+    image
+        How images are read and augmented: aligned faces, pixels from -1 to 1, mirrored at random. Keys: size, channels, fit, resize, interpolation, mean, std, augmentation, max_pixels, bad_images, memory.
+    training
+        Settings of training. Keys: epochs, steps, batch_size, tokens_per_batch, accumulate, clip, optimiser, schedule, precision, validate_every, metric, early_stopping, restore_best, averaging, time_budget, checkpoint_every, log_every, load_ahead, tensorboard, seed.
+    valid_fraction
+        Fraction of the training images held out to choose the best weights when the data has no valid part; at most 5,000.
+    monitor
+        Detects collapse during training. Keys: enabled, probe, attention, stop_on, patience.
+    network
+        The network from a face to its vector. Keys: network, width_factor, dimension, dropout.
+    head
+        Margin, and the people that a step is trained against. Keys: kind, margin, scale, sampling, sample_rate, radices, order, negatives, sampled_groups, sampled_fraction, block.
+    mirror
+        Whether `encode` adds the vector of the mirror image, as is usual for verification; it takes twice the time.
+    """
+    def __init__(
+        self,
+        *,
+        image: Mapping[str, Any] | ImageConfig = ...,
+        training: Mapping[str, Any] | TrainingConfig = ...,
+        valid_fraction: float = 0.05,
+        monitor: Mapping[str, Any] | MonitorConfig = ...,
+        network: Mapping[str, Any] | FaceNetworkConfig = ...,
+        head: Mapping[str, Any] | MarginConfig = ...,
+        mirror: bool = True,
     ) -> None: ...
 
 class MheImage(_MheImage):

@@ -2,14 +2,16 @@
 
 from labelwise.encoders.backbone_config import BackboneConfig
 from labelwise.encoders.config import EncoderConfig
-from labelwise.encoders.image_config import ImageConfig
+from labelwise.encoders.face_config import FaceNetworkConfig
+from labelwise.encoders.image_config import AugmentationConfig, ImageConfig
 from labelwise.encoders.word_config import RecurrentConfig, WordsConfig
 from labelwise.heads.digit_config import DigitHeadConfig
+from labelwise.heads.margin_config import MarginConfig
 from labelwise.methods.mach import MachTraining
 from labelwise.methods.mhe_image import RECIPE as IMAGE_RECIPE
 from labelwise.methods.word_networks import WordTraining
 from labelwise.networks.fine_tuning_settings import FineTuningConfig
-from labelwise.networks.settings import AveragingConfig, OptimiserConfig, ScheduleConfig, TrainingConfig
+from labelwise.networks.settings import AveragingConfig, MonitorConfig, OptimiserConfig, ScheduleConfig, TrainingConfig
 
 WORDS, RECURRENT = WordsConfig(width=16), RecurrentConfig(width=32, dropout=0.2)
 SMALL: dict[str, dict] = {
@@ -39,6 +41,24 @@ SMALL: dict[str, dict] = {
         "buckets": 64,
         "hidden": [32],
         "training": MachTraining(epochs=6, batch_size=32, optimiser=OptimiserConfig(name="adam", rate=0.05)),
+    },
+    "mhe_face": {
+        "image": ImageConfig(
+            size=20, channels=1, fit="pad", interpolation="nearest", augmentation=AugmentationConfig(flip=True)
+        ),
+        "network": FaceNetworkConfig(network="r10", width_factor=0.125, dimension=32),
+        "head": MarginConfig(margin=0.1, scale=16.0),
+        "mirror": False,
+        "valid_fraction": 0.0,
+        "monitor": MonitorConfig(enabled=False, attention=False),
+        "training": TrainingConfig(
+            epochs=10,
+            batch_size=50,
+            clip=5.0,
+            load_ahead=2,
+            optimiser=OptimiserConfig(name="adam", rate=0.005, weight_decay=5e-4),
+            schedule=ScheduleConfig(kind="linear", warmup=0.1),
+        ),
     },
     "mhe_image": {
         "image": ImageConfig(size=20, channels=1, fit="pad", interpolation="nearest"),

@@ -12,6 +12,7 @@ from data_cases import assert_same, put
 from PIL import Image
 
 import labelwise as lw
+from labelwise.data.formats import cifar
 from labelwise.data.read import detect
 from labelwise.errors import ConfigError, DataError, LabelwiseError
 
@@ -147,6 +148,16 @@ def test_damaged_archives_are_refused(tmp_path):
 # --- idx ---
 
 
+def test_archives_that_unpack_to_too_much_are_refused(tmp_path, monkeypatch):
+    """Files of 1 GB each, of zeros, would need no space in an archive."""
+    monkeypatch.setattr(cifar, "MAX_BYTES", 100_000)
+    zeros = dict.fromkeys(("data_batch_1", "data_batch_2", "data_batch_3"), bytes(40_000))
+    path = archived(tmp_path / "bomb.tar.gz", zeros)
+    assert cifar.holds_parts(path)
+    with pytest.raises(DataError, match=r"bomb\.tar\.gz.*more than 100,000 bytes up to '.*data_batch_3'"):
+        lw.read(path, split="train")
+
+
 def idx(array, code=0x08):
     return bytes([0, 0, code, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
 
@@ -242,6 +253,19 @@ def test_nested_folders_are_one_label_each(tmp_path):
     with pytest.raises(DataError, match="no data in any format"):
         lw.read(tmp_path / "Greek" / "character01")
     assert len(lw.read(tmp_path / "Greek" / "character01", labels=False)) == 1
+
+
+def test_folders_of_labels_may_be_links(tmp_path):
+    """As in subsets of ImageNet; a link that leads back is refused."""
+    picture(tmp_path / "all" / "cat" / "1.png")
+    picture(tmp_path / "all" / "dog" / "1.png")
+    picture(tmp_path / "some" / "fox" / "1.png")
+    (tmp_path / "some" / "cat").symlink_to(tmp_path / "all" / "cat")
+    data = lw.read(tmp_path / "some")
+    assert list(data.label_names) == ["cat", "fox"]
+    (tmp_path / "some" / "fox" / "again").symlink_to(tmp_path / "some")
+    with pytest.raises(DataError, match="link"):
+        lw.read(tmp_path / "some")
 
 
 def test_images_without_a_folder_are_reported(tmp_path):

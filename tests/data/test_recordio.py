@@ -115,6 +115,7 @@ def test_every_changed_byte_is_an_error_or_read(tmp_path):
         (part(struct.pack("<IfQQ", 1 << 30, 0, 0, 0)), "claims 1,073,741,824 labels"),
         (part(content(1.5, b"x")), "label of record 0 is 1.5"),
         (part(content(float("nan"), b"x")), "label of record 0 is nan"),
+        (part(content(3e9, b"x")), "a class is a whole number below"),
         (part(content(-1.0, b"x")), "label of record 0 is -1"),
         (part(content([99.0, 120.0])), "images end before record 99"),
         (part(content([float("inf")])), "images end before record inf"),

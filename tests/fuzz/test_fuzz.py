@@ -27,6 +27,7 @@ import pytest
 import labelwise as lw
 from conformance.planted import planted, planted_features, planted_texts
 from conformance.small import SMALL
+from data.record_files import content, image_bytes, write_records
 from fuzz.mutations import broken
 from labelwise.data.dataset import Dataset
 from labelwise.data.read import FORMATS
@@ -101,7 +102,7 @@ def seeds(name: str, folder: Path) -> list[Path]:
     return made
 
 
-IMAGE_SETS = ("cifar", "idx", "image_folder")
+IMAGE_SETS = ("cifar", "idx", "image_folder", "recordio")
 
 
 def _image_set(name: str, place: Path) -> Path:
@@ -113,6 +114,8 @@ def _image_set(name: str, place: Path) -> Path:
     elif name == "idx":
         (place / "train-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03" + struct.pack(">3I", 2, 3, 4) + bytes(24))
         (place / "train-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01" + struct.pack(">I", 2) + bytes([1, 0]))
+    elif name == "recordio":
+        write_records(place / "train.rec", [content(label, image_bytes(pixels[:, :4])) for label in (0, 1)])
     else:
         for label in "ab":
             (place / label).mkdir()
@@ -160,9 +163,9 @@ def fuzz_reader(name: str, cases: int, rng: random.Random, tmp_path: Path) -> Co
     for _ in range(cases):
         shutil.copytree(rng.choice(sources), work)
         victim = rng.choice(files_below(work))
-        content = victim.read_bytes()
+        sound = victim.read_bytes()
         inside = name == "tfrecord" and rng.random() < 0.7
-        victim.write_bytes(packed(broken_message(content, rng) if inside else broken(content, rng), rng))
+        victim.write_bytes(packed(broken_message(sound, rng) if inside else broken(sound, rng), rng))
         if name == "native" and rng.random() < 0.7:
             rehash(victim)
         before = [str(p) for p in files_below(work)]
@@ -170,7 +173,7 @@ def fuzz_reader(name: str, cases: int, rng: random.Random, tmp_path: Path) -> Co
             try:
                 data = lw.read(entry(work, name), name if rng.random() < 0.8 else "auto")
                 assert isinstance(data, Dataset)
-                if name == "image_folder":
+                if name in ("image_folder", "recordio"):
                     ImageInputs(ImageConfig(size=4), paths=data.paths).batch(np.arange(len(data)))
                 outcomes["read"] += 1
                 copy_somewhere(data, work, tmp_path, outcomes)

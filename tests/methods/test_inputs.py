@@ -110,5 +110,7 @@ def test_data_sets_hold_arrays(tmp_path):
     np.testing.assert_array_equal(data.take([1]).arrays, ARRAYS[1:])
     with pytest.raises(DataError, match="1 arrays for 2 rows of labels"):
         lw.Dataset(np.eye(2), arrays=ARRAYS[:1])
+    lw.write(replace(data, texts=["a", "b"]), tmp_path / "folder", format="native")
+    np.testing.assert_array_equal(lw.read(tmp_path / "folder").arrays, ARRAYS)
     with pytest.raises(DataError, match="arrays"):
-        lw.write(replace(data, texts=["a", "b"]), tmp_path / "folder", format="native")
+        lw.write(replace(data, texts=["a", "b"]), tmp_path / "train.jsonl")

@@ -83,6 +83,7 @@ def test_a_run_is_resumed_in_each_stage(stage, run_files, data, monkeypatch):
     done = {"in the second level": 3, "before the third level": 4, "while encoding": 6, "in the ranker": 6}
     assert len(steps) == 6 - done.get(stage, 0)
     same_predictions(lw.load(folder / stage.replace(" ", "-")).predict(data, k=5), whole)
+    assert "not used" not in (folder / stage.replace(" ", "-") / "log.txt").read_text()
 
 
 def test_encode_writes_the_vectors_of_the_model(run_files, data):
@@ -146,10 +147,11 @@ def test_settings_of_each_level_reach_the_loop(data):
 @pytest.mark.parametrize(
     ("field", "values"), [("level_steps", [4, 4]), ("level_rates", [1e-3] * 4), ("level_warmup", [1])]
 )
-def test_lists_must_have_an_entry_per_level(field, values, data):
+def test_lists_must_have_an_entry_per_level(field, values, data, tmp_path):
     count = len(values)
     with pytest.raises(ConfigError, match=rf"fine_tuning\.{field} has {count} entries, but 3 levels .*2, 8, 30 nodes"):
-        made({field: values}).fit(data)
+        made({field: values}).fit(data, context=FitContext(checkpoints=tmp_path))
+    assert not any(tmp_path.iterdir()), "nothing is kept, so a run may be started again with other settings"
 
 
 def test_levels_with_many_nodes_are_left_out(data):

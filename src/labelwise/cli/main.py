@@ -35,6 +35,7 @@ from labelwise.cli import (
     shrink,
     sweep,
     train,
+    verify,
 )
 from labelwise.cli.quiet import accept_quiet, be_quiet
 from labelwise.cli.terminal import LogFormatter, echo, note_begin
@@ -52,6 +53,7 @@ app.command("train")(train.train_command)
 app.command("evaluate")(evaluate.evaluate_command)
 app.command("predict")(predict.predict_command)
 app.command("encode")(encode.encode_command)
+app.command("verify")(verify.verify_command)
 app.command("explain")(explain.explain_command)
 app.command("learn")(learn.learn_command)
 app.command("shrink")(shrink.shrink_command)

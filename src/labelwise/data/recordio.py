@@ -26,6 +26,7 @@ MAGIC = 0xCED7230A
 WHOLE, FIRST, MIDDLE, LAST = range(4)
 MAX_RECORD = 1 << 28
 """Bytes of a record; longer ones are refused before they are read."""
+MAX_CLASS = 2**31
 MAX_LABELS = 1 << 16
 RECORDS_AT_ONCE = 1 << 14
 """Records whose headers are read at a time."""
@@ -236,7 +237,7 @@ def _labels(path: Path, keys: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     with _opened(path) as file:
         for begin in range(0, len(offsets), RECORDS_AT_ONCE):
             some = offsets[begin : begin + RECORDS_AT_ONCE]
-            rows = np.flatnonzero(some + HEAD_BYTES <= len(content))
+            rows = np.flatnonzero(some <= len(content) - HEAD_BYTES)  # an offset may be the largest number
             heads = content[some[rows, None] + np.arange(HEAD_BYTES)].view("<u4")
             usual = _are_usual(heads, some[rows], len(content))
             rows, heads = rows[usual], heads[usual]
@@ -245,10 +246,10 @@ def _labels(path: Path, keys: np.ndarray, offsets: np.ndarray) -> np.ndarray:
             for row in np.setdiff1d(np.arange(len(some)), rows).tolist():
                 record = parse_record(read_record(file, int(some[row]), path), f"record {keys[begin + row]}", path)
                 labels[begin + row] = record.labels[0]
-    wrong = np.flatnonzero(~(np.isfinite(labels) & (labels == np.floor(labels)) & (labels >= 0)))
+    wrong = np.flatnonzero(~((labels == np.floor(labels)) & (labels >= 0) & (labels < MAX_CLASS)))
     if len(wrong):
         raise DataError(
-            f"the label of record {keys[wrong[0]]} is {labels[wrong[0]]:g}; a class is a whole number", path
+            f"the label of record {keys[wrong[0]]} is {labels[wrong[0]]:g}; a class is a whole number below 2^31", path
         )
     return labels.astype(np.int64)
 

@@ -13,7 +13,7 @@ import numpy as np
 from labelwise.atomic import replacing
 from labelwise.data.dataset import Dataset
 from labelwise.data.image_files import ImageError, is_image_name, open_image
-from labelwise.errors import ConfigError, DataError, MissingDependencyError
+from labelwise.errors import ConfigError, DataError, MissingDependencyError, import_required
 from labelwise.formatting import cut, printable
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def _image(data: Dataset, row: int) -> Image | None:
     pixels = None if data.arrays is None else _pixels(np.asarray(data.arrays[row]))
     if pixels is None:
         return None
+    import_required("drawing images", "vision", "pillow")
     from PIL import Image
 
     return Image.fromarray(pixels).convert("RGB")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -84,6 +85,14 @@ class ImageConfig(Config):
         if self.resize is not None and (self.fit != "crop" or self.resize < self.size):
             raise ValueError("resize is for fit: crop and at least size")
         return self
+
+    def completed(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Merge with given settings; mean and std are not carried over to another number of channels."""
+        merged = super().completed(given)
+        if given.get("channels", self.channels) != self.channels and not given.keys() & {"mean", "std"}:
+            merged.pop("mean", None)
+            merged.pop("std", None)
+        return merged
 
     @property
     def short_side(self) -> int:

@@ -23,7 +23,6 @@ from labelwise.codes.tree import LabelTree
 from labelwise.errors import ModelFormatError
 from labelwise.finished import find_finished, keep_finished
 from labelwise.linear.weights import ChunkPart
-from labelwise.time_budget import RECORD_FILE
 
 log = logging.getLogger("labelwise")
 
@@ -33,6 +32,8 @@ WRITE_FRACTION = 0.01
 """Fraction of the time that may be spent on writing."""
 MAX_BYTES = 64 << 20
 """Maximum bytes collected before they are written."""
+CHUNKS, TREE = KINDS = ("chunks", "tree")
+"""Types of finished work, and the beginnings of its folders' names."""
 CHUNKS_FILE, TREE_FILE = "chunks.safetensors", "tree.safetensors"
 _ARRAYS = {"features": "i", "row_counts": "i", "lanes": "u", "values": "f", "bias": "f"}  # and the kind of each dtype
 
@@ -59,8 +60,10 @@ class ChunkShards:
         for path in self.folder.glob(".*.new-*"):
             shutil.rmtree(path, ignore_errors=True)  # left half written by a kill
         for path in sorted(self.folder.iterdir()):
-            if path.name != RECORD_FILE:
-                self._read(path)
+            kind, _, number = path.name.partition("-")
+            if kind in KINDS and number.isdigit():  # other stages of a method keep their work in the same folder
+                self.number = max(self.number, int(number) + 1)
+                self._read(path, kind)
         if self._parts or self._trees:
             log.info("resuming after %s finished chunks", f"{len(self._parts):,}")
         return self
@@ -76,7 +79,7 @@ class ChunkShards:
 
     def keep_tree(self, number: int, tree: LabelTree) -> None:
         """Write a new tree immediately: all its chunks depend on it."""
-        self._new_folder("tree", {"tree": number}, TREE_FILE, tree.to_tensors())
+        self._new_folder(TREE, {"tree": number}, TREE_FILE, tree.to_tensors())
 
     def level(self, tree: int, depth: int, widths: Mapping[int, int], n_features: int) -> dict[int, ChunkPart]:
         """The level's finished chunks by first child; `widths` has the number of children of each possible chunk."""
@@ -108,7 +111,7 @@ class ChunkShards:
         if not parts:
             return
         begin = time.monotonic()
-        self._new_folder("chunks", {}, CHUNKS_FILE, _to_tensors(parts))
+        self._new_folder(CHUNKS, {}, CHUNKS_FILE, _to_tensors(parts))
         end = time.monotonic()
         self._due = end + max(MIN_INTERVAL, (end - begin) / WRITE_FRACTION)
 
@@ -121,15 +124,12 @@ class ChunkShards:
             self.number += 1
         self._failed = not keep_finished(path, kind, self.fingerprint, name, tensors, about)
 
-    def _read(self, path: Path) -> None:
-        kind, _, number = path.name.partition("-")
-        if number.isdigit():
-            self.number = max(self.number, int(number) + 1)
+    def _read(self, path: Path, kind: str) -> None:
         folder = find_finished(path, kind, self.fingerprint)
         if folder is None:
             return
         try:
-            if kind == "tree":
+            if kind == TREE:
                 tree = LabelTree.from_tensors("tree", folder.tensors(TREE_FILE), path)
                 self._trees[int(folder.manifest.get("tree", -1))] = tree
             else:

@@ -48,6 +48,8 @@ class Capabilities:
     """Whether `encode` works: documents have vectors."""
     attends: ClassVar[bool] = False
     """Whether `attention` works: tokens attend to tokens."""
+    verifies: ClassVar[bool] = False
+    """Whether vectors of images tell whether two show the same: `labelwise verify`."""
     explains: ClassVar[bool] = False
     """Whether `explain` works."""
     shows_pixels: ClassVar[bool] = False
@@ -136,6 +138,10 @@ class Capabilities:
     def _encode(self, data: Documents) -> np.ndarray:
         """The documents' vectors."""
         raise ConfigError(f"{self.name} has no document vectors; {methods_that('encodes')} can")
+
+    def image_vectors(self, data: Documents) -> np.ndarray:
+        """Vectors of images given as paths or arrays, whatever the model was trained on; their norms have a meaning."""
+        raise ConfigError(f"{self.name} has no vectors to compare images by; {methods_that('verifies')} has")
 
     def _attention(self, data: Documents, tokens: int) -> list[AttentionMap]:
         """The documents' attention."""

@@ -108,12 +108,7 @@ class XRTransformer(EncodedTree):
         words = tfidf.fit_transform(texts)
         self._words = texts, tfidf, words
         tree = self._preliminary = self._preliminary_tree(data, words, context)
-        sizes = [size for size in tree.sizes if size <= fine.max_nodes]
-        if not sizes:
-            raise ConfigError(
-                f"fine_tuning.max_nodes: the top level of the tree has {tree.sizes[0]:,} nodes, more than "
-                f"{fine.max_nodes:,}; there is nothing to train"
-            )
+        sizes = self._level_sizes(tree)
         parts = self._split(data, words, valid, tfidf, encoder)
         recipe = self._recipe(sizes, parts[1] is not None)
         check_fine_tuning_memory(encoder, sizes, len(parts[0].inputs), fine.training, config.memory)
@@ -195,6 +190,7 @@ class XRTransformer(EncodedTree):
         tree = LabelTree.balanced(
             described, leaf_size=fine.leaf_size, branching=fine.branching, seed=config.seed, top_nodes=fine.top_nodes
         )
+        fine.trainings(self._level_sizes(tree))  # refuses wrong settings before anything is kept: they can be changed
         if path is not None:
             keep_finished(path, TREE_KIND, own, TREE_FILE, tree.to_tensors("tree"))
         return tree
@@ -205,6 +201,17 @@ class XRTransformer(EncodedTree):
             return super()._learn_words(texts)
         _, self.tfidf_, words = known
         return words
+
+    def _level_sizes(self, tree: LabelTree) -> list[int]:
+        """The number of nodes of each level that is fine-tuned."""
+        fine = self.config.fine_tuning
+        sizes = [size for size in tree.sizes if size <= fine.max_nodes]
+        if not sizes:
+            raise ConfigError(
+                f"fine_tuning.max_nodes: the top level of the tree has {tree.sizes[0]:,} nodes, more than "
+                f"{fine.max_nodes:,}; there is nothing to train"
+            )
+        return sizes
 
     def _given_tree(self, data: Dataset) -> LabelTree | None:
         tree, self._preliminary = self._preliminary, None

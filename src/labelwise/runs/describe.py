@@ -31,6 +31,7 @@ ABILITIES = {
     "explains": "explain",
     "encodes": "encode",
     "attends": "attention",
+    "verifies": "verify",
     "chooses_labels": "predict among some labels",
     "shrinks": "shrink",
     "learns_more": "learn",

@@ -105,7 +105,12 @@ def read(path: Path, options: ReadOptions) -> Dataset:
             raise DataError("is one image without a label; give a folder of images, or a table with paths", path)
         return Dataset(None, paths=Strings.of([str(path)]), name=str(path))  # type: ignore[arg-type]
     found: list[tuple[str, str]] = []
-    for folder, folders, files in os.walk(path):
+    seen: set[tuple[int, int]] = set()
+    for folder, folders, files in os.walk(path, followlinks=True):
+        status = os.stat(folder)
+        if (status.st_dev, status.st_ino) in seen:
+            raise DataError("a link leads to this folder a second time; remove it", folder)
+        seen.add((status.st_dev, status.st_ino))
         folders[:] = sorted(name for name in folders if not name.startswith((".", "__")))
         relative = Path(folder).relative_to(path)
         if len(relative.parts) > MAX_DEPTH:
