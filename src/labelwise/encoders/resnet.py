@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from labelwise.encoders.backbone_config import RESNETS, BackboneConfig
+from labelwise.encoders.batch_norm import BatchNorm
 
 EXPANSION = 4
 """Channels of a bottleneck block's output as a multiple of its inner ones."""
@@ -34,10 +35,10 @@ class Block(nn.Module):
         else:
             layers = [(inputs, channels, 3, stride), (channels, channels, 3, 1)]
         self.convolutions = nn.ModuleList(convolution(*layer) for layer in layers)
-        self.norms = nn.ModuleList(nn.BatchNorm2d(layer[1]) for layer in layers)
+        self.norms = nn.ModuleList(BatchNorm(layer[1]) for layer in layers)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != self.outputs:
-            self.shortcut = nn.Sequential(convolution(inputs, self.outputs, 1, stride), nn.BatchNorm2d(self.outputs))
+            self.shortcut = nn.Sequential(convolution(inputs, self.outputs, 1, stride), BatchNorm(self.outputs))
 
     def forward(self, images: Tensor) -> Tensor:
         """The sum of the input and what the convolutions compute."""
@@ -67,7 +68,7 @@ class ResNet(nn.Module):
         # a fifth faster on CPUs; with other numbers of channels torch 2.13 writes beyond its arrays in this layout
         self.channels_last = width % 8 == 0
         self.first = convolution(channels, width, 7 if large else 3, 2 if large else 1)
-        self.norm = nn.BatchNorm2d(width)
+        self.norm = BatchNorm(width)
         self.pool_first = nn.MaxPool2d(3, 2, padding=1) if large else nn.Identity()
         side = math.ceil(math.ceil(size / 2) / 2) if large else size
         blocks: list[nn.Module] = []
