@@ -1,8 +1,26 @@
 """What tests of many folders use."""
 
+import ctypes
+import gc
+import platform
+
+import pytest
+
+from labelwise import kept_memory
 from labelwise.testing.require import same_predictions
 
-__all__ = ["Stop", "same_predictions"]
+__all__ = ["Stop", "default_malloc", "same_predictions"]
+
+
+@pytest.fixture
+def default_malloc(monkeypatch):
+    """The C library's own settings, and no freed memory in the process: other tests may have left either."""
+    gc.collect()  # closes iterators that a test has abandoned, and their blocks of `keep_freed_memory`
+    if platform.libc_ver()[0] == "glibc":
+        monkeypatch.setattr(kept_memory, "_blocks", 0)
+        library = ctypes.CDLL(None)
+        kept_memory._set(library, kept_memory.DEFAULTS)
+        library.malloc_trim(0)
 
 
 class Stop(Exception):

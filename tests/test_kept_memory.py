@@ -9,11 +9,13 @@ import sys
 import numpy as np
 import pytest
 
+from common import default_malloc  # noqa: F401
 from labelwise.kept_memory import is_set_by_environment, keep_freed_memory
 
 pytestmark = [
     pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are left alone"),
     pytest.mark.skipif(is_set_by_environment(), reason="the environment has settings of its own"),
+    pytest.mark.usefixtures("default_malloc"),
 ]
 BLOCK = 48 << 20
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from common import default_malloc  # noqa: F401
 from labelwise.codes.tree import LabelTree
 from labelwise.features.rows import FeatureRows
 from labelwise.free_memory import free_memory
@@ -116,6 +117,7 @@ def test_weights_are_counted_exactly_when_all_are_kept():
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+@pytest.mark.usefixtures("default_malloc")
 def test_the_estimate_against_the_measured_peak():
     solver = SolverConfig(threshold=0, max_passes=3)
     with using_threads(2):
