@@ -54,7 +54,7 @@ class CascadeHead(LabelHead):
     """
 
     def __init__(self, width: int, code: DigitCode, config: DigitHeadConfig) -> None:
-        super().__init__()
+        super().__init__(code.n_labels)
         self.code, self.config = code, config
         flat = config.flat().model_copy(update={"dropout": 0.0})  # one mask for all levels
         narrow = config.bottleneck or min(USUAL_BOTTLENECK, width)
@@ -70,11 +70,6 @@ class CascadeHead(LabelHead):
         order = None if code.label_at is None else torch.from_numpy(code.label_at.astype(np.int64))
         self.label_at: Tensor | None
         self.register_buffer("label_at", order, persistent=False)
-
-    @property
-    def n_labels(self) -> int:
-        """Number of labels."""
-        return self.code.n_labels
 
     @property
     def is_conditional(self) -> bool:
