@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,10 @@ import labelwise as lw
 from cli.commands import labelwise
 from data.record_files import content, image_bytes, write_records
 from data.test_pairs import protocol
+from labelwise.data.pairs import Pairs, read_pairs
 from labelwise.errors import ConfigError, DataError
 from labelwise.methods.inputs import Documents
+from labelwise.runs.verify import verify_pairs
 
 SIZE, PEOPLE = 32, 6
 SETTINGS = {
@@ -158,8 +161,6 @@ def test_verify_pairs(saved, folder, tmp_path):
 
 def test_verify_a_bin_set(saved, folder, tmp_path):
     lw_pairs = lfw_pairs(folder)
-    from labelwise.data.pairs import read_pairs
-
     pairs = read_pairs(lw_pairs, folder)
     images = [Path(pairs.images[i]).read_bytes() for pair in zip(pairs.first, pairs.second, strict=True) for i in pair]
     (tmp_path / "a.bin").write_bytes(pickle.dumps((images, pairs.same.tolist()), 2))
@@ -171,6 +172,19 @@ def test_verify_a_bin_set(saved, folder, tmp_path):
     images[3] = b"no image"
     (tmp_path / "a.bin").write_bytes(pickle.dumps((images, pairs.same.tolist()), 2))
     assert "a.bin, image 3" in labelwise("verify", saved, tmp_path / "a.bin", code=2).err
+
+
+def test_images_of_a_bin_set_are_shrunk_as_they_are_decoded(model):
+    side = 500
+    images = [image_bytes(np.full((side + number, side, 3), 8 * number, np.uint8)) for number in range(24)]
+    answers = np.arange(12) % 2 == 0
+    pairs = Pairs(images, np.arange(0, 24, 2), np.arange(1, 24, 2), answers, None)
+    tracemalloc.start()
+    found = verify_pairs(model, pairs, [0.5])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.n_images == 24
+    assert peak < 6 * side * side * 3  # decoded together they are 24 times that
 
 
 def test_verify_templates(saved, folder, tmp_path):

@@ -41,13 +41,13 @@ class ImageBatch:
 
 
 class ImageInputs:
-    """Images of one size, from paths or from arrays.
+    """Images of one size, from paths, arrays or anything that opens them.
 
     Parameters
     ----------
-    paths, arrays
-        One of both: files, or numbers [documents, height, width], with the channels as last or second axis; uint8, or
-        floats from 0 to 1.
+    paths, arrays, images
+        One of them: files; or numbers [documents, height, width], with the channels as last or second axis, uint8 or
+        floats from 0 to 1; or a sequence that decodes an image of the config's channels when it is asked for it.
     config
         How images are read.
     seed
@@ -62,15 +62,17 @@ class ImageInputs:
         *,
         paths: Strings | None = None,
         arrays: np.ndarray | None = None,
+        images: Sequence[Any] | None = None,
         seed: int = 0,
         keep: bool = False,
     ) -> None:
         import_required("reading images", "vision", "pillow")
-        if (paths is None) == (arrays is None):
-            raise DataError("images are given as paths or as arrays, not both")
-        self.config, self.seed, self.paths = config, seed, paths
+        given = [source for source in (paths, arrays, images) if source is not None]
+        if len(given) != 1:
+            raise DataError("images are given in one way: as paths, as arrays or as images")
+        self.config, self.seed, self.paths, self.images = config, seed, paths, images
         self.pixels = None if arrays is None else as_pixels(arrays, config.channels)
-        self._count = len(paths) if paths is not None else len(arrays)  # type: ignore[arg-type]
+        self._count = len(given[0])
         self._kept: np.ndarray | None = None
         self._decoded = np.zeros(self._count, bool)
         self._keep = keep and self._count * config.channels * config.size**2 <= config.memory
@@ -85,10 +87,11 @@ class ImageInputs:
         return np.full(self._count, max(1, self.config.size**2 // PIXELS_PER_UNIT), np.int64)
 
     def identity(self) -> tuple[np.ndarray, ...]:
-        """Names and sizes of the files, or the arrays."""
+        """Names and sizes of the files, or the pixels."""
         if self.pixels is not None:
             return (self.pixels,)
-        assert self.paths is not None
+        if self.paths is None:
+            return (self._plain(np.arange(self._count)),)
         names = self.paths.compact()
         return names.buffer, names.ends, file_sizes(names)
 
@@ -144,9 +147,10 @@ class ImageInputs:
         if self.paths is not None:
             shrink = config.short_side if config.augmentation.crop != "resized" else None
             return open_image(self.paths[document], config.channels, config.max_pixels, shrink)
+        if self.pixels is None:
+            return self.images[document]  # type: ignore[unsupported-operation]
         from PIL import Image
 
-        assert self.pixels is not None
         pixels = self.pixels[document]
         return Image.fromarray(np.ascontiguousarray(pixels[0] if config.channels == 1 else pixels.transpose(1, 2, 0)))
 
