@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labelwise.data.ijb import TemplateProtocol, align_face, is_protocol, read_protocol
+from labelwise.data.ijb import TemplateProtocol, is_protocol, read_protocol
 from labelwise.data.image_files import open_image
 from labelwise.data.pairs import Pairs, read_pairs
 from labelwise.errors import ConfigError, DataError
@@ -91,7 +91,7 @@ def verify_templates(
 
     def face(row: int) -> Image:
         whole = open_image(images / protocol.names[row], config.channels, config.max_pixels)
-        return align_face(whole, protocol.points[row], config.short_side)
+        return protocol.face(whole, row, config.short_side)
 
     vectors, seconds = _vectors(model, len(protocol.names), face)
     templates = pool_templates(vectors, protocol.templates, protocol.media, protocol.scores)
