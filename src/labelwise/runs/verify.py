@@ -100,7 +100,7 @@ def verify_templates(
 
 
 @dataclass(frozen=True)
-class _Opened(Sequence):
+class _Opened:
     """Some of the images that a function opens."""
 
     open: Callable[[int], Image]
@@ -109,7 +109,7 @@ class _Opened(Sequence):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index: Any) -> Image:
+    def __getitem__(self, index: int) -> Image:
         return self.open(self.rows[index])
 
 
