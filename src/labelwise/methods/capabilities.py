@@ -42,6 +42,8 @@ class Capabilities:
     speed: ClassVar[str] = ""
     """In a few words: how long training takes."""
 
+    reads_all_inputs: ClassVar[bool] = False
+    """Whether a model predicts for every type of `inputs`, whatever it was trained on."""
     chooses_labels: ClassVar[bool] = False
     """Whether predictions can be restricted to some labels, and labels weighted."""
 

@@ -103,7 +103,7 @@ class MheFace(ImageMethod):
         from labelwise.encoders.mirrored import encode_with_mirror
 
         if isinstance(data, Documents):
-            data = self._images(data, "arrays" if data.arrays is not None else "paths")
+            data = self._images(data)
         encode = encode_with_mirror if self.config.mirror else encode_inputs
         with torch_threads():
             return encode(self.network_.encoder, data, "encoding")
