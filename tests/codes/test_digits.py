@@ -36,7 +36,9 @@ def test_digits_are_those_of_a_counter(case, order):
         assert code.n_nodes(digit) == len(prefixes)
 
 
-@given(radices_and_labels, st.integers(1, 6), st.integers(0, 10**6), st.booleans(), st.sampled_from(["index", "random"]))
+@given(
+    radices_and_labels, st.integers(1, 6), st.integers(0, 10**6), st.booleans(), st.sampled_from(["index", "random"])
+)
 @settings(max_examples=120, deadline=None)
 def test_the_best_labels_are_those_of_all_sums(case, k, seed, tied, order):
     radices, n_labels = case

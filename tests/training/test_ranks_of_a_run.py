@@ -57,8 +57,8 @@ def config(tmp_path_factory, kind):
         train = folder / "train.jsonl"
         lw.write(planted_texts(100, 12), train)
     else:
-        train = folder / "train"
-        pixels = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), np.uint8)  # a fifth and a quarter are held out
+        train = folder / "train"  # of its 40 images a fifth and then a quarter are held out
+        pixels = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), np.uint8)
         for number, picture in enumerate(pixels):
             (train / f"class{number % 5}").mkdir(parents=True, exist_ok=True)
             (train / f"class{number % 5}" / f"{number}.png").write_bytes(image_bytes(picture))
