@@ -31,6 +31,8 @@ from labelwise.tensor_file import tensor_file_parts
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
+STATE_FILE, CONFIG_FILE = "state.safetensors", "config.json"
+"""Of a model: what was learned, and the parameters of its method."""
 MAX_JSON_BYTES = 64 << 20
 MAX_COLUMNS = 1 << 31
 

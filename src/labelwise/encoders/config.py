@@ -16,7 +16,8 @@ class EncoderConfig(Config):
     """A text encoder: weights, maximum length of texts, and pooling."""
 
     model: str = "distilbert/distilbert-base-uncased"
-    """Folder with weights, or a name on the Hugging Face hub; `tiny` is a small BERT with random weights."""
+    """Folder with weights, folder of a saved model or run whose encoder is used, or a name on the Hugging Face hub;
+    `tiny` is a small BERT with random weights."""
     architecture: dict[str, Any] | None = None
     """Random weights instead: the settings of any transformers config, including `model_type`."""
     vocabulary: Annotated[int, Field(ge=16)] = 8000

@@ -25,10 +25,11 @@ from labelwise.encoders.arrays import as_array, as_tensor
 from labelwise.encoders.config import EncoderConfig
 from labelwise.encoders.encoder_files import check_vocabulary, encoder_source, why_no_safetensors
 from labelwise.encoders.int8 import why_not_int8, with_int8_layers
+from labelwise.encoders.saved_encoder import SECTION, check_encoder, no_encoder, saved_folder
 from labelwise.encoders.saved_settings import FIRST_TOKEN_FAMILIES, call_guarded, check_shapes, checked_settings
 from labelwise.encoders.tokens import TextTokenizer, state_of
 from labelwise.errors import ConfigError, MissingDependencyError, ModelFormatError
-from labelwise.store import get_tensor
+from labelwise.store import STATE_FILE, Folder, check_weights, get_tensor
 from labelwise.strings import Strings
 
 try:
@@ -261,7 +262,10 @@ def _empty_weights() -> Iterator[None]:
 
 
 def open_encoder(config: EncoderConfig, texts: Strings, seed: int) -> TransformerEncoder:
-    """Open the encoder of a config. With random weights, the tokenizer is trained on the texts."""
+    """Open the encoder of a config: pretrained, that of a saved model, or with random weights.
+
+    With random weights, the tokenizer is trained on the texts.
+    """
     reason = why_not_int8(computing_device()) if config.precision == "int8" else None
     if reason is not None:
         raise ConfigError(f"encoder.precision: {reason}; use float32")
@@ -272,7 +276,19 @@ def open_encoder(config: EncoderConfig, texts: Strings, seed: int) -> Transforme
         with _quiet(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return TransformerEncoder(_architecture(settings), tokenizer, config)
-    return _pretrained(config)
+    folder = saved_folder(config.model)
+    return _pretrained(config) if folder is None else _from_saved_model(config, folder)
+
+
+def _from_saved_model(config: EncoderConfig, folder: Folder) -> TransformerEncoder:
+    """A copy of the encoder of a saved model, which may be trained further."""
+    check_encoder(config)
+    path = folder.file(STATE_FILE)
+    state = state_of(f"{SECTION}.", folder.tensors(STATE_FILE))
+    if "tokenizer" not in state:
+        raise no_encoder(config.model, folder)
+    check_weights(state, path)
+    return TransformerEncoder.restored({name: np.array(value) for name, value in state.items()}, config, path)
 
 
 def _pretrained(config: EncoderConfig) -> TransformerEncoder:

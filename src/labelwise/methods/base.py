@@ -30,7 +30,6 @@ from labelwise.methods.inputs import Documents, as_any_documents, as_dataset, as
 from labelwise.methods.label_file import ModelLabels
 from labelwise.methods.label_filter import LabelFilter
 from labelwise.methods.model_folder import (
-    STATE_FILE,
     SavedModel,
     read_model,
     unknown_method,
@@ -97,6 +96,10 @@ class Method(Estimator, Capabilities):
         """All parameters as plain data, and what else identifies the result, such as the files that they name."""
         return self.config.model_dump(mode="json")
 
+    def _documents_behind(self, hashes: np.ndarray) -> np.ndarray:
+        """Hashes of all documents that the fitted model depends on, from those of `fit`; none if it ignores them."""
+        return hashes if self.learns else hashes[:0]
+
     def remarks(self) -> list[str]:
         """What a person should know of this model before relying on its results, besides what any evaluation says."""
         return []
@@ -142,7 +145,7 @@ class Method(Estimator, Capabilities):
         self.label_texts_ = dataset.label_texts
         self.label_counts_ = dataset.label_counts()
         self.n_documents_ = len(dataset)
-        self.trained_on_ = TrainingDocuments.of(dataset.labels, hashes if self.learns else hashes[:0])
+        self.trained_on_ = TrainingDocuments.of(dataset.labels, self._documents_behind(hashes))
         self.card_ = card_of(self, dataset, hashes)
         return self
 
@@ -366,7 +369,7 @@ class Method(Estimator, Capabilities):
         labels = saved.labels
         model.label_names_, model.label_texts_, model.label_counts_ = labels.names, labels.texts, labels.counts
         model.input_, model.n_documents_, model.feature_width_ = saved.input, saved.n_documents, saved.width
-        model._restore(saved.state, folder.file(STATE_FILE))
+        model._restore(saved.state, folder.file(store.STATE_FILE))
         model.calibration_, model.trained_on_ = saved.calibration, saved.trained_on
         model.card_, model._loaded_from = saved.card, folder.path
         return model

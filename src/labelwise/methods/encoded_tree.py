@@ -21,8 +21,7 @@ from labelwise.data.blocks import Blocks
 from labelwise.data.dataset import Dataset
 from labelwise.data.document_hash import text_hashes
 from labelwise.encoders.config import EncoderConfig
-from labelwise.encoders.encoder_files import encoder_source
-from labelwise.errors import check_installed, import_required
+from labelwise.errors import import_required
 from labelwise.features.feature_order import FeatureOrder, OrderedFeatures
 from labelwise.features.tfidf import Tfidf
 from labelwise.features.vector_scaling import VectorScaling
@@ -31,6 +30,7 @@ from labelwise.linear.memory_estimate import check_memory, encoding_need
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.inputs import Documents
 from labelwise.methods.linear_tree import LinearTree
+from labelwise.methods.uses_encoder import UsesTextEncoder
 from labelwise.strings import Strings
 
 if TYPE_CHECKING:
@@ -71,14 +71,9 @@ class RecentVectors:
         return self.vectors[at] if (self.hashes[at] == hashes).all() else None
 
 
-class EncodedTree(LinearTree):
+class EncodedTree(UsesTextEncoder, LinearTree):
     """A linear tree over TF-IDF and the vectors of an encoder; subclasses provide the encoder."""
 
-    needs = ("torch", "transformers")
-    inputs = ("texts",)
-    same_on_any_threads = False
-    encodes = True
-    attends = True
     learns_more = False
 
     class Config(LinearTree.Config):
@@ -113,13 +108,6 @@ class EncodedTree(LinearTree):
     def _training_encoder(self, data: Dataset, valid: Dataset | None, context: FitContext) -> TransformerEncoder:
         """The encoder whose vectors the trees read; with its time and unfinished work in the context."""
         raise NotImplementedError
-
-    def check_needs(self) -> None:
-        """Raise if a package or the folder of the encoder is missing."""
-        super().check_needs()
-        check_installed(self.name, "nn", *self.needs)
-        if not self.config.encoder.starts_random:
-            encoder_source(self.config.encoder.model)
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
         import_required(self.name, "nn", *self.needs)

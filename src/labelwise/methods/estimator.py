@@ -65,11 +65,16 @@ class Estimator:
         self._configure(params)
         return self
 
+    @classmethod
+    def completed_parameters(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The given parameters, with those that follow from files that they name; not called for saved models."""
+        return given
+
     def _configure(self, params: Mapping[str, Any]) -> None:
         """Check and set parameters, those of sections after the sections themselves."""
         merged = self._params | {key: value for key, value in params.items() if NESTED not in key}
         try:
-            config = validated(self.Config, merged)
+            config = validated(self.Config, self.completed_parameters(merged))
             before = dict(_nested(config))
             changed = {
                 key: value
@@ -78,7 +83,7 @@ class Estimator:
             }
             for key, value in changed.items():
                 _set_nested(merged, self.Config, key.split(NESTED), value)
-            self.config = validated(self.Config, merged) if changed else config
+            self.config = validated(self.Config, self.completed_parameters(merged)) if changed else config
         except ConfigError as error:
             raise ConfigError(f"{type(self).__name__}: {error}") from None
         self._params = merged

@@ -19,9 +19,8 @@ from labelwise.methods.feature_width import FeatureWidth
 from labelwise.methods.label_file import ModelLabels
 from labelwise.methods.training_documents import TrainingDocuments
 from labelwise.registry import method_package
+from labelwise.store import CONFIG_FILE, STATE_FILE
 
-STATE_FILE = "state.safetensors"
-CONFIG_FILE = "config.json"
 CALIBRATION_FILE = "calibration.safetensors"
 TRAINING_FILE = "training.safetensors"
 MAX_MEMBERS = 1000
@@ -150,6 +149,14 @@ def read_calibration(folder: store.Folder) -> Calibration | None:
     return Calibration.from_tensors(folder.tensors(CALIBRATION_FILE), folder.file(CALIBRATION_FILE))
 
 
+def read_training_documents(folder: store.Folder) -> TrainingDocuments | None:
+    """The documents that the model was trained on; None in older folders."""
+    if TRAINING_FILE not in folder.manifest["files"]:
+        return None
+    tensors = folder.tensors(TRAINING_FILE)
+    return TrainingDocuments.from_tensors(tensors, folder.file(TRAINING_FILE), folder.verify)
+
+
 def read_model(folder: store.Folder, config_class: type[Config], inputs: Sequence[str]) -> SavedModel:
     """Read a model, checked against the manifest: both may be untrusted. `inputs` are those the method accepts."""
     manifest, config = folder.manifest, read_parameters(folder, config_class)
@@ -162,10 +169,7 @@ def read_model(folder: store.Folder, config_class: type[Config], inputs: Sequenc
     state = folder.tensors(STATE_FILE)
     if folder.verify:
         store.check_weights(state, folder.file(STATE_FILE))
-    trained_on = None
-    if TRAINING_FILE in manifest["files"]:
-        path = folder.file(TRAINING_FILE)
-        trained_on = TrainingDocuments.from_tensors(folder.tensors(TRAINING_FILE), path, folder.verify)
+    trained_on = read_training_documents(folder)
     kind, n_documents = manifest["input"], manifest["n_documents"]
     calibration, card = read_calibration(folder), read_card(folder)
     return SavedModel(config, labels, kind, n_documents, width, state, calibration, trained_on, card)

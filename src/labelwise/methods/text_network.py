@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from labelwise.data.dataset import Dataset
-from labelwise.encoders.encoder_files import encoder_source
-from labelwise.errors import check_installed, import_required
+from labelwise.errors import import_required
 from labelwise.fit_context import FitContext
 from labelwise.methods.affordable import affordable
-from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents, split_for_early_stopping
+from labelwise.methods.uses_encoder import UsesTextEncoder
 from labelwise.networks.settings import TrainingConfig, without_validation
 from labelwise.result_fields import PART, deciding_json
 from labelwise.strings import Strings
@@ -47,15 +46,11 @@ MAX_VALID = 2000
 """Maximum number of documents held out from the training documents: more would only cost time."""
 
 
-class TextNetwork(Method):
+class TextNetwork(UsesTextEncoder):
     """A text encoder with a head. The Config has `encoder`, `training`, `head_epochs`, `valid_fraction`, `monitor`."""
 
     needs = ("torch", "transformers", "accelerate")
-    inputs = ("texts",)
-    same_on_any_threads = False
     validates = True
-    encodes = True
-    attends = True
     trains_on_ranks = True
     recipe: ClassVar[TrainingConfig]
     """The default settings of training."""
@@ -75,12 +70,6 @@ class TextNetwork(Method):
     history_: History | None
 
     # --- fit ---
-
-    def check_needs(self) -> None:
-        """Raise if a package or the folder of the encoder is missing."""
-        check_installed(self.name, "nn", *self.needs)
-        if not self.config.encoder.starts_random:
-            encoder_source(self.config.encoder.model)
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
         import_required(self.name, "nn", *self.needs)

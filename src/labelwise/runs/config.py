@@ -286,7 +286,7 @@ def run_config(source: ConfigSource) -> RunConfig:
     vectors = config.data.features is not None
     if vectors and "vector_scale" in method.Config.model_fields:
         params = {"vector_scale": 1.0} | params
-    model = validated(method.Config, params, source, ("model",), method.name)
+    model = validated(method.Config, method.completed_parameters(params), source, ("model",), method.name)
     if vectors and not getattr(model, "reads_vectors", False):
         raise ConfigError(
             f"{source.where(('data', 'features'))}: data.features: {method.name} cannot read vectors next to "
