@@ -39,13 +39,16 @@ def settings(given: argparse.Namespace, row: str, config: dict[str, Any]) -> lis
     """The changes that make a config of the repository run here."""
     found = [f"data.path={given.data}", f"run.folder={given.runs / row}", f"evaluate.metrics={json.dumps(METRICS)}"]
     method = config["model"]["method"]
+
+    def other_row(run: str) -> str:
+        return str(given.runs / Path(run).name.removeprefix(f"{given.data.name}-"))
+
     if method in ENCODED:
-        found += [f"model.encoder.model={given.encoder}", f"model.encoder.precision={given.precision}"]
+        named = config["model"]["encoder"].get("model", "")
+        encoder = other_row(named) if named.startswith("runs/") else given.encoder
+        found += [f"model.encoder.model={encoder}", f"model.encoder.precision={given.precision}"]
     if method == "ensemble":
-        members = [
-            given.runs / Path(one).name.removeprefix(f"{given.data.name}-") for one in config["model"]["members"]
-        ]
-        found.append(f"model.members={json.dumps([str(member) for member in members])}")
+        found.append(f"model.members={json.dumps([other_row(one) for one in config['model']['members']])}")
     return [part for setting in (*found, *given.set) for part in ("--set", setting)]
 
 
