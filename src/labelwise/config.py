@@ -280,10 +280,28 @@ def _fault_message(
     if fault["type"] == "missing":
         return f"{start}: this key is needed"
     if fault["type"] in ("model_type", "dict_type"):
-        return f"{start}: a section with keys is needed, got {_shown(fault['input'])}"
+        example = _section_example(_owner(config_class, fault["loc"]), fault["input"])
+        return f"{start}: a section with keys is needed, got {_shown(fault['input'])}{example}"
     message = fault["msg"].removeprefix("Value error, ").removeprefix("Input ")
     got = "" if isinstance(fault["input"], dict | BaseModel) else f", got {_shown(fault['input'])}"
     return f"{start}: {message}{got}"
+
+
+def _section_example(section: type[Config] | None, given: Any) -> str:
+    """Where a value was given for a section: the sections that it may have meant, or else the section's keys."""
+    if section is None:
+        return ""
+    fitting = []
+    for name in section.model_fields if type(given) in (int, float, str) else ():
+        try:
+            section.model_validate({name: given})
+        except ValidationError:
+            continue
+        fitting.append(f"{{{name}: {_shown(given)}}}")
+    if fitting:
+        return f"; for example {' or '.join(fitting[:2])}"
+    keys = list(section.model_fields)
+    return f"; its keys are {', '.join(keys[:8])}{', ...' if len(keys) > 8 else ''}"
 
 
 def _nearest_key(owner: type[Config] | None, key: str) -> str:

@@ -66,7 +66,7 @@ def on_terminal(*arguments, typed: str = "", code: int = 0) -> str:
 def labelwise_process(*arguments, stdin: str | bytes = b"", cwd=None, code: int = 0) -> Finished:
     """The command in a process of its own, where its start, its exit code or its end are the point."""
     process = subprocess.run(
-        [sys.executable, "-m", "labelwise.cli.main", *map(str, arguments)],
+        [sys.executable, "-m", "labelwise", *map(str, arguments)],
         input=stdin.encode() if isinstance(stdin, str) else stdin,
         capture_output=True,
         cwd=cwd,

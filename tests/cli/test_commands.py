@@ -189,7 +189,7 @@ def test_a_killed_run_keeps_its_finished_stages(tmp_path, config):
 
 def test_help_is_quick_and_pipes_may_close(config, tmp_path):
     begin = time.perf_counter()
-    labelwise_process("--help")
+    assert "python -m labelwise [OPTIONS] COMMAND" in labelwise_process("--help").out
     assert time.perf_counter() - begin < 20  # a hang, not a speed test
     for command in ("train", "evaluate", "predict", "explain", "calibrate", "compare", "report", "models", "demo"):
         assert "Usage" in labelwise(command, "--help").out

@@ -153,11 +153,12 @@ def test_begins_again_for_other_documents_of_any_kind(kind, tmp_path, monkeypatc
     assert batches == [10, 10], "the first batches are not taken from other documents"
 
 
-def test_no_documents_give_an_empty_file(tmp_path):
+def test_no_documents_give_an_empty_file_and_a_warning(tmp_path, caplog):
     source, out = tmp_path / "lines.txt", tmp_path / "x.npy"
     source.write_text("")
     encode_file(counting([]), Request(str(source)), str(out), "float32", force=False)
     assert np.load(out).shape == (0, 2)
+    assert "lines.txt: there are no documents, it is empty" in caplog.text
 
 
 HOLD_AT_THE_SECOND_BATCH = """

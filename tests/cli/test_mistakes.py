@@ -155,7 +155,15 @@ def test_what_is_typed_after_set(typed, value):
     ("config", "message"),
     [
         ("data: {path: x, text_column: t}\nmodel: {method: popularity}", "it belongs to the section options"),
-        ("data: x\nmodel: {method: popularity}", "a section with keys is needed, got 'x'"),
+        (
+            "data: x\nmodel: {method: popularity}",
+            "a section with keys is needed, got 'x'; for example {path: 'x'} or {train: 'x'}",
+        ),
+        (
+            "data: {path: x}\nmodel: {method: text_encoder, training: {checkpoint_every: 5}}",
+            "a section with keys is needed, got 5; for example {seconds: 5} or {steps: 5}",
+        ),
+        ("data: {path: x}\nmodel: {method: linear_tree, solver: []}", "got []; its keys are loss, cost_positive, "),
         ("data: {path: x}\nmodel: {meth: popularity}", "`method` is missing (given: meth)"),
         ("data: {path: x}\nmodel: {method: popularity}\nevaluate: {metrics: [P@50], k: 20}", "set evaluate.k to that"),
         ("data: {path: eurlex57}\nmodel: {method: popularity}", "did you mean the data set 'eurlex57k'?"),

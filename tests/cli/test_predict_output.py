@@ -227,6 +227,16 @@ def test_features_of_any_name(tmp_path):
     assert found["overall"]["documents"] == 3
 
 
+def test_nothing_to_predict_for(folder, tmp_path):
+    (tmp_path / "empty.txt").write_text("")
+    done = labelwise("predict", folder / "plain", tmp_path / "empty.txt")
+    assert done.out == ""
+    assert "empty.txt: there are no documents, it is empty" in done.err
+    assert "stdin: there are no documents" in labelwise("predict", folder / "plain", "-").err
+    (tmp_path / "one.txt").write_text("\n")
+    assert "no documents" not in labelwise("predict", folder / "plain", tmp_path / "one.txt").err
+
+
 def test_popularity_cannot_explain(tmp_path):
     lw.Popularity().fit(["a", "b"], [["x"], ["z"]]).save(tmp_path / "model")
     assert "cannot explain" in labelwise("predict", tmp_path / "model", "one text", "--explain", 2, code=2).err

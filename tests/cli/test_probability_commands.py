@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 
 import pytest
 
@@ -157,15 +158,16 @@ def test_explain_shows_words_and_paths(run, corpus):
     first = out.splitlines()[0]
     assert first.startswith("L3 ")
     score = lw.load(run / "model").predict([words], k=1).scores[0, 0]
-    assert f"{score:.4f}" in first
+    assert f"   probability {score:.4f}" in first
     assert "word3x" in out
     assert "█" in out
-    assert "path in tree 2" in out
+    assert re.search(r"path in tree 2, score 0\.\d{4} before calibration", out)
     assert labelwise("explain", run, "-", "-k", "2", "--terms", "3", stdin=words).out == out
     named = labelwise("explain", run, words, "--label", "L9", "--label", "L3").out
     assert [line.split()[0] for line in named.splitlines() if line.startswith("L")] == ["L9", "L3"]
     found = json.loads(labelwise("explain", run, "--data", corpus, "--document", "4", "--json", "--terms", "500").out)
     assert len(found) == 3
+    assert all(one["calibrated"] for one in found)
     text = lw.read(corpus, split="test").texts[4]
     for one in found:
         assert one["bias"] + sum(term["contribution"] for term in one["terms"]) == pytest.approx(one["margin"])
@@ -193,7 +195,7 @@ def test_printed_explanations_are_what_the_command_shows(run):
     assert f"{found}\n" == shown
     assert shown.startswith(f"{found[0]}\n\n")
     assert len(repr(found[0])) < 120
-    assert repr(found[0]).startswith("<Explanation: L3   score ")
+    assert repr(found[0]).startswith("<Explanation: L3   probability ")
     assert repr(found).count("\n") == 1
 
 

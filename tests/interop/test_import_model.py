@@ -236,9 +236,31 @@ def test_an_imported_model_is_evaluated_explained_calibrated_and_shrunk(ours, tm
     model = lw.load(ours / "numbered")
     (explanation,) = model.explain(rows[[3]], k=1)
     assert explanation.score == pytest.approx(float(model.predict(rows[[3]], k=1).scores[0, 0]), rel=1e-4)
-    assert "imported from omikuji" in labelwise("info", ours / "model").out
     shown = labelwise("learn", ours / "numbered", ours / "test.txt", "-o", tmp_path / "more", code=2)
     assert "imported" in shown.err
+
+
+def test_info_promises_what_an_imported_model_can_do(ours, tmp_path):
+    shown = labelwise("info", "model", cwd=ours).out
+    assert "imported from omikuji" in shown
+    can = next(line for line in shown.splitlines() if line.startswith("can"))
+    assert "shrink" in can
+    assert "learn" not in can
+    assert "labelwise predict model documents.npz -o suggestions.csv" in shown
+    sparse.save_npz(tmp_path / "documents.npz", sparse.csr_matrix(documents()))
+    labelwise("predict", ours / "model", "documents.npz", "-o", "suggestions.csv", cwd=tmp_path)
+    assert len((tmp_path / "suggestions.csv").read_text().splitlines()) == 41
+
+
+def test_info_of_a_model_that_was_trained_on_sparse_text_files(ours, tmp_path):
+    (tmp_path / "run.yml").write_text(
+        f"data: {{train: '{ours / 'test.txt'}', format: xc}}\nmodel: {{method: linear_flat}}\n"
+        "run: {folder: run, report: false}\n"
+    )
+    labelwise("train", "run.yml", cwd=tmp_path)
+    shown = labelwise("info", "run", cwd=tmp_path).out
+    assert "learn" in next(line for line in shown.splitlines() if line.startswith("can"))
+    assert "labelwise predict run documents.txt --format xc -o suggestions.csv" in shown
 
 
 def test_texts_through_the_tfidf_of_a_labelwise_model(tmp_path):

@@ -231,6 +231,7 @@ def test_explanations_say_whose_word_counted(ensemble, models, parts):
     assert unknown.members[1].rank is None
     assert unknown.members[1].explanation is None
     assert "not ranked" in str(unknown)
+    assert "before calibration" not in str(found[0])
     assert json.dumps(unknown.to_dict())
     words = top_words(ensemble, document, ensemble.predict(document, k=2), 2)
     assert len(words[0]) == 2
@@ -238,6 +239,19 @@ def test_explanations_say_whose_word_counted(ensemble, models, parts):
     against = copy.copy(ensemble)
     against.combination_ = replace(ensemble.combination_, weights=np.array([0.0, -1.0]))
     assert top_words(against, document, ensemble.predict(document, k=2), 2) == [[[], []]]
+
+
+def test_explanations_say_what_is_a_probability(ensemble, parts):
+    document, whole, member = parts[2].take([0]), copy.copy(ensemble), copy.copy(ensemble.members_[0])
+    whole.members_ = [member, ensemble.members_[1]]
+    member.calibrate(parts[1])
+    lines = str(whole.explain(document, k=1)[0]).splitlines()
+    assert "   score " in lines[0]
+    assert [("before calibration" in line) for line in lines if "rank 1" in line] == [True, False]
+    whole.calibrate(parts[1])
+    (one,) = whole.explain(document, k=1)
+    assert f"   probability {one.score:.4f}" in str(one)
+    assert one.to_dict()["calibrated"]
 
 
 def test_members_are_trained_and_resumed(parts, tmp_path, caplog):

@@ -1,5 +1,6 @@
 """What is special to mhe_image: every head, files and arrays, bad files, explanations, resume, commands."""
 
+import copy
 import json
 import logging
 import re
@@ -162,6 +163,11 @@ def test_the_map_shows_where_the_square_is(model, data, tmp_path):
     assert one.label in shown
     assert "multiplied by" in shown
     assert one.to_dict()["falls"][0][0] == pytest.approx(float(one.falls[0, 0]), abs=1e-4)
+    calibrated = copy.copy(model)
+    calibrated.calibrate(data)
+    shown = str(calibrated.explain(data.take([0]), k=1, terms=2)[0])
+    assert "  probability " in shown
+    assert "the score before calibration is multiplied by" in shown
     with pytest.raises(ConfigError, match="parts per side"):
         model.explain(data.take([0]), terms=100)
     with pytest.raises(DataError, match="no label 'nowhere'"):

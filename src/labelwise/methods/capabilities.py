@@ -5,7 +5,7 @@ The command line and messages use the attributes, never the name of a method.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -115,6 +115,11 @@ class Capabilities:
         stored = [] if precision is None else [f"weights stored as {precision}"]
         smaller.card_ = self.card_.with_change(f"shrunk: {', '.join(dropped + stored)}")
         return smaller
+
+    @classmethod
+    def saved_learns_more(cls, config: Any, arrays: Collection[str]) -> bool:
+        """Whether a saved model with these parameters, and arrays of these names, can `learn`."""
+        return cls.learns_more
 
     def _check_fitted(self) -> None:
         raise NotImplementedError

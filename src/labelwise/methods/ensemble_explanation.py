@@ -12,7 +12,7 @@ from labelwise.codes.average import MISSING, Candidates, side_by_side
 from labelwise.errors import DataError
 from labelwise.methods.ensemble_members import documents_for
 from labelwise.methods.explanation import Explanation, Term, feature_names, label_ids
-from labelwise.methods.explanation_text import causes, shortened, title
+from labelwise.methods.explanation_text import causes, named_score, plain_score, shortened, title
 from labelwise.methods.inputs import Documents
 from labelwise.topk import NO_LABEL, TopK
 
@@ -30,13 +30,15 @@ class MemberPart:
     """Its number and method."""
     weight: float
     score: float | None
-    """The member's own score; None if it does not rank the label."""
+    """The member's own score, before any calibration; None if it does not rank the label."""
     rank: int | None
     """From 1; None if it does not rank the label."""
     contribution: float
     """Its part of the score; of its log-odds with `combine: logistic`. A label that is not ranked has one too."""
     explanation: Any
     """The member's own explanation; None if it has none."""
+    calibrated: bool = False
+    """Whether the member itself predicts probabilities."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,8 +52,10 @@ class EnsembleExplanation:
     predicted: bool
     """Whether any member ranks the label."""
     bias: float
-    """Of `combine: logistic`, where contributions and bias add up to the log-odds of the score."""
+    """Of `combine: logistic`, where contributions and bias add up to the log-odds of the score before calibration."""
     members: tuple[MemberPart, ...]
+    calibrated: bool = False
+    """Whether `score` is a probability."""
 
     @property
     def terms(self) -> tuple[Term, ...]:
@@ -64,21 +68,27 @@ class EnsembleExplanation:
         return asdict(self)
 
     def __repr__(self) -> str:
-        return f"<Explanation: {title(self)}   score {self.score:.4f}   {causes(self)}>"
+        return f"<Explanation: {title(self)}   {named_score(self)}   {causes(self)}>"
 
     def __str__(self) -> str:
         unranked = "" if self.predicted else "   (not ranked by any member)"
-        lines = [f"{title(self)}   score {self.score:.4f}{unranked}"]
+        lines = [f"{title(self)}   {named_score(self)}{unranked}"]
         largest = max((abs(part.contribution) for part in self.members), default=0) or 1.0
         width = max(len(part.member) for part in self.members)
         for part in self.members:
-            rank = "not ranked" if part.rank is None else f"rank {part.rank}, score {part.score:.4f}"
+            rank = _rank(part)
             bar = ("█" if part.contribution > 0 else "░") * round(BAR * abs(part.contribution) / largest)
             own = f"    {part.member:<{width}}  {part.contribution:+.4f}  {rank}, weight {part.weight:.3f}  {bar}"
             words = "" if part.explanation is None else causes(part.explanation)
             lines.append(own.rstrip())
             lines += [f"    {'':<{width}}  {shortened(words, 100)}"] if words else []
         return "\n".join(lines)
+
+
+def _rank(part: MemberPart) -> str:
+    if part.rank is None or part.score is None:
+        return "not ranked"
+    return f"rank {part.rank}, {plain_score(part.score, part.calibrated)}"
 
 
 class EnsembleExplanations(list[EnsembleExplanation]):
@@ -121,13 +131,14 @@ def explained(
                 *_said(candidates.scores[0, column, number], int(candidates.ranks[0, column, number])),
                 float(parts[0, column, number]),
                 own[number].get(index),
+                member.calibration_ is not None,
             )
             for number, member in enumerate(model.members_)
         )
         text = None if model.label_texts_ is None else model.label_texts_[label]
         results.append(EnsembleExplanation(
             model.label_names_[label], text, float(score.scores[0, 0]), any(part.rank for part in members),
-            _bias(model, label), members,
+            _bias(model, label), members, model.calibration_ is not None,
         ))  # fmt: skip
     return results
 

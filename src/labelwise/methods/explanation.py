@@ -62,6 +62,9 @@ class Explanation:
     terms: tuple[Term, ...]
     other: float
     paths: tuple[TreePath, ...]
+    """With scores before calibration."""
+    calibrated: bool = False
+    """Whether `score` is a probability."""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values for JSON."""
@@ -137,7 +140,18 @@ def _explanation(model: Method, paths: Sequence[LabelPath], score: float, terms:
     margin = bias + sum(term.contribution for term in best) + other
     text = None if model.label_texts_ is None else model.label_texts_[label]
     reached = any(path.reached for path in paths)
-    return Explanation(model.label_names_[label], text, score, reached, margin, bias, best, other, shown)
+    return Explanation(
+        model.label_names_[label],
+        text,
+        score,
+        reached,
+        margin,
+        bias,
+        best,
+        other,
+        shown,
+        model.calibration_ is not None,
+    )
 
 
 def mean_over_trees(paths: Sequence[LabelPath]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

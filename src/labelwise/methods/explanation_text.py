@@ -33,19 +33,41 @@ class Explained(Protocol):
         """The words that contributed."""
 
 
+class Scored(Protocol):
+    """The score of a label, as `predict` returns it."""
+
+    @property
+    def score(self) -> float:
+        """The score, a probability if the model is calibrated."""
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether it is a probability."""
+
+
 def explanation_lines(one: Explanation) -> list[str]:
     """One label: score, words, and its path in each tree. Control characters are escaped."""
     unreached = "" if one.predicted else "   (not reached by the beam search)"
-    lines = [f"{title(one)}   score {one.score:.4f}{unreached}", *_term_lines(one)]
+    lines = [f"{title(one)}   {named_score(one)}{unreached}", *_term_lines(one)]
     for number, path in enumerate(one.paths, 1):
         of = f" in tree {number}" if len(one.paths) > 1 else ""
-        lines += [f"  path{of}, score {path.score:.4f}", *_path_lines(path)]
+        lines += [f"  path{of}, {plain_score(path.score, one.calibrated)}", *_path_lines(path)]
     return lines
 
 
 def short_explanation(one: Explanation) -> str:
     """One line: label, score and the words that contributed most."""
-    return f"{title(one)}   score {one.score:.4f}   {causes(one)}".rstrip()
+    return f"{title(one)}   {named_score(one)}   {causes(one)}".rstrip()
+
+
+def named_score(one: Scored) -> str:
+    """The score of a label, called a probability if it is one."""
+    return f"{'probability' if one.calibrated else 'score'} {one.score:.4f}"
+
+
+def plain_score(score: float, calibrated: bool) -> str:
+    """A score of the model itself, which says so where the model's predictions are probabilities."""
+    return f"score {score:.4f}{' before calibration' if calibrated else ''}"
 
 
 def title(one: Explained) -> str:

@@ -243,7 +243,7 @@ class ImageMethod(Method):
         return PixelMaps(
             PixelMap(
                 self.label_names_[label], None if self.label_texts_ is None else self.label_texts_[label],
-                scores.get(label, 0.0), label not in missing, falls, shown,
+                scores.get(label, 0.0), label not in missing, falls, shown, self.calibration_ is not None,
             )
             for label, falls in zip(ids.tolist(), maps, strict=True)
         )  # fmt: skip

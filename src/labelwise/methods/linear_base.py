@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -30,7 +30,7 @@ from labelwise.linear.retraining import retraining_reasons
 from labelwise.linear.settings import PRECISIONS, SearchSettings, TrainingSettings
 from labelwise.linear.settings import Precision as Precision
 from labelwise.linear.shards import ChunkShards
-from labelwise.linear.statistics import Learned
+from labelwise.linear.statistics import SQUARES, Learned
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.base import Method
 from labelwise.methods.card import CORE_PACKAGES, Card, TrainingData, now
@@ -148,6 +148,11 @@ class LinearMethod(TextFeatures, Method):
         self.linear_ = self.linear_.learned(features, data.labels, self.training_settings, counts, given, new.removed)
         self.tfidf_ = tfidf
         return n_features, retraining_reasons(self.linear_)
+
+    @classmethod
+    def saved_learns_more(cls, config: Any, arrays: Collection[str]) -> bool:
+        """Not with vectors next to TF-IDF, and not without statistics of the training documents."""
+        return cls.learns_more and not config.reads_vectors and SQUARES in arrays
 
     def check_needs(self) -> None:
         WordAnalysis.of(self.config.tfidf)

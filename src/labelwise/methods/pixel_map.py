@@ -38,10 +38,13 @@ class PixelMap:
     """Fall of the logarithm of the score, [rows, columns]; negative where the score rises."""
     pixels: np.ndarray
     """The image as the network reads it, uint8 [height, width, channels]."""
+    calibrated: bool = False
+    """Whether `score` is a probability; `falls` are those of the score before calibration."""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values for JSON."""
         about = {"label": self.label, "text": self.text, "score": self.score, "predicted": self.predicted}
+        about["calibrated"] = self.calibrated
         return {**about, "falls": [[round(float(fall), 5) for fall in row] for row in self.falls]}
 
     def __repr__(self) -> str:
@@ -50,12 +53,15 @@ class PixelMap:
     def __str__(self) -> str:
         """The label, and the map in characters: the darker, the more the score depends on the part."""
         title = f"{self.text} ({self.label})" if self.text and self.text != self.label else self.label
-        strength = self.strength()
+        kind, strength = "probability" if self.calibrated else "score", self.strength()
         shown = ["".join(2 * SHADES[round(9 * value)] for value in row) for row in strength.tolist()]
         row, column = np.unravel_index(int(np.argmax(self.falls)), self.falls.shape)
         where = f"row {row + 1}, column {column + 1} of {self.falls.shape[0]} x {self.falls.shape[1]}"
-        largest = f"without {where} the score is multiplied by {np.exp(-self.falls.max()):.2g}"
-        return "\n".join([printable(f"{title}  {self.score:.3g}"), *(f"  |{line}|" for line in shown), f"  {largest}"])
+        before = " before calibration" if self.calibrated else ""
+        largest = f"without {where} the score{before} is multiplied by {np.exp(-self.falls.max()):.2g}"
+        return "\n".join(
+            [printable(f"{title}  {kind} {self.score:.3g}"), *(f"  |{line}|" for line in shown), f"  {largest}"]
+        )
 
     def strength(self) -> np.ndarray:
         """Falls from 0 to 1; parts whose cover raises the score count as 0."""

@@ -37,7 +37,8 @@ class FineTuningConfig(Config):
     branching: Annotated[int, Field(ge=2)] = 16
     """Children per inner node of the preliminary tree."""
     top_nodes: Annotated[int, Field(ge=2)] = 128
-    """Maximum number of nodes of its top level."""
+    """Nodes are joined, `branching` under one, level by level, until a level has at most this many: it is the top
+    level, the first that is fine-tuned. A larger number means fewer levels."""
     keep_tree: bool = False
     """Rank with the preliminary tree; otherwise labels are clustered again, by words and vectors."""
     max_nodes: Annotated[int, Field(ge=2)] = 32_768

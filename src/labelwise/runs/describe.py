@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from inspect import getattr_static
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from labelwise import run_schema as files
 from labelwise.config import ConfigSource
@@ -87,6 +89,7 @@ def describe_model(path: Path) -> dict[str, Any]:
     manifest, card = folder.manifest, read_card(folder)
     calibration, plugin = read_calibration(folder), plugin_of(manifest)
     method, members = _method(manifest.get("method")), member_folders(folder)
+    arrays = Folder(path, "model", verify=False).tensors(STATE_FILE)
     return {
         "method": str(manifest.get("method")),
         "known": method is not None,
@@ -99,22 +102,27 @@ def describe_model(path: Path) -> dict[str, Any]:
         "parameters": _parameters(folder, method),
         "threshold": None if calibration is None else calibration.threshold,
         "expected": None if calibration is None else dict(zip(EXPECTED, calibration.expected, strict=True)),
-        "can": _abilities(method, members),
+        "can": _abilities(folder, method, members, arrays),
         "members": [_member(folder, number, inner) for number, inner in enumerate(members)],
         "bytes": {name: entry["bytes"] for name, entry in manifest["files"].items()},
-        "state_bytes": _state_bytes(path),
+        "state_bytes": _state_bytes(arrays),
         "changed_since_judged": None if card.scores is None else card.note_on_changes(card.scores.at),
         "card": card.model_dump(mode="json", exclude_none=True),
     }
 
 
-def _abilities(method: type[Method] | None, members: Sequence[Folder]) -> list[str]:
-    """What the model can do; some of it depends on its members."""
+def _abilities(
+    folder: Folder, method: type[Method] | None, members: Sequence[Folder], arrays: Mapping[str, Any]
+) -> list[str]:
+    """What the model can do; some of it depends on its members, and on what was saved with it."""
     if method is None:
         return []
+    learns_more = method.learns_more and method.saved_learns_more(read_parameters(folder, method.Config), arrays)
     inner = [_method(member.manifest.get("method")) for member in members]
     able = []
     for name, what in ABILITIES.items():
+        if name == "learns_more" and not learns_more:
+            continue
         among = getattr(getattr_static(method, name), "among", None)
         depends = among is not None and bool(inner)
         if among(getattr(one, name, False) for one in inner) if depends else getattr(method, name):
@@ -154,9 +162,9 @@ def _parameters(folder: Folder, method: type[Method] | None) -> dict[str, Any]:
     return {key: flat.get(key) for key in differing_keys(given, defaults) if key in flat}
 
 
-def _state_bytes(path: Path) -> dict[str, int]:
+def _state_bytes(arrays: Mapping[str, np.ndarray]) -> dict[str, int]:
     """Bytes of the learned arrays by the first part of their names without numbers, the largest first."""
     sizes: Counter[str] = Counter()
-    for name, array in Folder(path, "model", verify=False).tensors(STATE_FILE).items():
+    for name, array in arrays.items():
         sizes[re.sub(r"\d+", "", name.partition(".")[0]) or name] += array.nbytes
     return dict(sizes.most_common())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import shlex
 import sys
 from collections.abc import Iterable
@@ -19,6 +20,8 @@ from labelwise.data.read import FORMATS, format_named
 from labelwise.data.splits import stem_and_extension
 from labelwise.data.stream import decoded_line, open_stream
 from labelwise.errors import ConfigError, DataError
+
+log = logging.getLogger("labelwise")
 
 PIECE = 1 << 20
 """Bytes read at a time."""
@@ -104,6 +107,11 @@ def open_documents(documents: str) -> Any:
             raise DataError("standard input is closed: give a file", "stdin")
         return nullcontext(sys.stdin.buffer)
     return io.BufferedReader(open_stream(documents), PIECE)
+
+
+def warn_empty(name: str) -> None:
+    """Warn of a file or stream of lines without any: a stream may be empty, a file is more likely the wrong one."""
+    log.warning("%s: there are no documents, it is empty; one per line is expected", name)
 
 
 def decode_lines(lines: Iterable[bytes], name: str, first: int, options: ReadOptions) -> tuple[list[str], int]:

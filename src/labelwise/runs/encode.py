@@ -26,7 +26,7 @@ from labelwise.errors import ConfigError, DataError
 from labelwise.finished import fingerprint
 from labelwise.formatting import size
 from labelwise.progress import progress
-from labelwise.runs.documents import Request, decode_lines, is_text, open_documents
+from labelwise.runs.documents import Request, decode_lines, is_text, open_documents, warn_empty
 from labelwise.runs.load_data import read_part
 from labelwise.store import MANIFEST
 from labelwise.strings import Strings
@@ -128,6 +128,8 @@ def _documents(request: Request) -> Strings | Dataset:
         lines = stream.read().split(b"\n")
     if lines[-1] == b"":
         lines.pop()
+    if not lines:
+        warn_empty(name)
     texts, replaced = decode_lines(lines, name, 1, request.options)
     warn_replaced(name, replaced, request.options.encoding)
     return Strings.of(texts)

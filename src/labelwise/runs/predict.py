@@ -20,7 +20,7 @@ from labelwise.methods.base import Method
 from labelwise.methods.label_filter import LabelFilter
 from labelwise.methods.top_words import check_explains, top_words
 from labelwise.progress import progress
-from labelwise.runs.documents import PIECE, Request, decode_lines, is_text, open_documents
+from labelwise.runs.documents import PIECE, Request, decode_lines, is_text, open_documents, warn_empty
 from labelwise.runs.label_files import read_label_list, read_label_weights
 from labelwise.runs.load_data import read_part
 from labelwise.runs.prediction_writers import (
@@ -162,6 +162,8 @@ def _text_batches(request: Request, model: Method) -> Iterator[Batch]:
             with nullcontext() if step is None else step.part(len(texts)):
                 yield Batch([str(count + row) for row in range(len(texts))], Strings.of(texts))
             count += len(texts)
+    if not count and not typed:
+        warn_empty(name)
     warn_replaced(name, replaced, request.options.encoding)
 
 
