@@ -171,7 +171,7 @@ def page(given: argparse.Namespace, train, tests: int, rows: dict, tuned: dict) 
         "",
         f"Frozen encoder: every head has {given.epochs} epochs in batches of {given.batch} on the same vectors, AdamW "
         "at 2e-3. Step: loss, gradients and update of the head alone. Softmax heads divide a document's target among "
-        "its labels.",
+        "its labels. The CPU time of the first row contains the encoding of training texts, which the others reuse.",
         "",
         *table(rows),
     ]
