@@ -1,12 +1,12 @@
 """Omniglot, 1,623 handwritten characters: one output per label against product, cascade and sampling heads.
 
-    python benchmarks/omniglot.py --data omniglot.tar.xz [--epochs 10] [--seeds 0] [--classes 1623]
+    python benchmarks/omniglot.py --data omniglot.tar.xz [--epochs 8] [--seeds 0] [--classes 1623] [--heads NAME ...]
 
 Drawings 1 to 15 of each character are for training, 16 and 17 for validation (progress only), 18 to 20 for testing:
 other people drew them. All heads get the same network (a narrow ResNet-10 on 28 x 28 grey pixels), recipe and seed,
 each in a process of its own. Product and cascade are also trained for as long as one output per label took (`equal
-time`).
-Writes benchmarks/results/omniglot.md, .json and .svg.
+time`). With `--heads` only these are trained, the others keep their figures. Writes benchmarks/results/omniglot.md,
+.json and .svg.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SIZE = 28
 TRAIN, VALID = 15, 17
 """Drawings of a character: the first 15 train, two more to validate, the rest to test."""
 ALL = 1623
-EQUAL_TIME = ("product", "cascade")
+EQUAL_TIME, EQUAL = ("product", "cascade"), ", equal time"
 CLAIMS = """
 | heads, top-1 accuracy in the original | one output per label | product | cascade | sampling |
 |---|---|---|---|---|
@@ -43,16 +43,14 @@ CLAIMS = """
 def heads(classes: int) -> dict[str, dict]:
     """The heads by name: 40 x 41 codes for all characters, near equal digits for a slice."""
     digits = {"radices": [40, 41]} if classes == ALL else {}
+    sampling = {"kind": "sampling", **digits, "negatives": "document", "sampled_groups": 10 if classes == ALL else 2}
     return {
         "one_hot": {"kind": "one_hot"},
         "product": {"kind": "product", **digits},
         "cascade": {"kind": "cascade", **digits, "groups": 4},
-        "sampling": {
-            "kind": "sampling",
-            **digits,
-            "negatives": "document",
-            "sampled_groups": 10 if classes == ALL else 2,
-        },
+        "product, clustered": {"kind": "product", **digits, "order": "clustered"},
+        "sampling": sampling,
+        "sampling, log-q": {**sampling, "log_q": True},
     }
 
 
@@ -151,9 +149,10 @@ def page(results: dict[str, list[dict]], options: argparse.Namespace) -> str:
         "",
         f"{options.classes:,} characters, {results['one_hot'][0]['documents']:,} training images of {SIZE} x {SIZE} "
         f"pixels, 3 test images per character; ResNet-10 with 16 channels, batches of {options.batch}, SGD 0.1 with "
-        f"momentum 0.9, cosine; {options.epochs} epochs, seeds {options.seeds}. Digits 40 x 41; sampling: 10 of 40 "
-        f"groups per image; cascade: 4 groups per image. {platform.processor() or 'x86-64'}, "
-        f"{len(os.sched_getaffinity(0))} cores, {datetime.date.today()}. Made by `benchmarks/omniglot.py`.",
+        f"momentum 0.9, cosine; {options.epochs:g} epochs, seeds {options.seeds}. Digits 40 x 41 in the order of the "
+        f"index if not said otherwise; sampling: 10 of 40 groups per image; cascade: 4 groups per image. "
+        f"{platform.processor() or 'x86-64'}, {len(os.sched_getaffinity(0))} cores, "
+        f"{datetime.date.today()}. Made by `benchmarks/omniglot.py`.",
         "",
         "| head | top-1 | top-5 | parameters of the head | of all | ms per step (CPU) | wall s | memory, MB | "
         "ms per prediction (CPU) |",
@@ -202,34 +201,36 @@ def draw(results: dict[str, list[dict]], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--epochs", type=float, default=10)
+    parser.add_argument("--epochs", type=float, default=8)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--classes", type=int, default=ALL)
     parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--heads", nargs="+", help="train only these, for example `sampling` or `product, equal time`")
     parser.add_argument("--out", type=Path, default=RESULTS / "omniglot")
     parser.add_argument("--side")
     options = parser.parse_args()
     if options.side:
         print(json.dumps(side(options.data, **json.loads(options.side))))
         return
+    kept = options.out.with_suffix(".json")
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         prepare(options.data, folder, options.classes)
-        results: dict[str, list[dict]] = {}
+        rows = [*heads(options.classes), *(f"{name}{EQUAL}" for name in EQUAL_TIME)]
+        results: dict[str, list[dict]] = json.loads(kept.read_text()) if options.heads else {}
         for seed in options.seeds:
-            for name, head in heads(options.classes).items():
-                results.setdefault(name, []).append(measured(folder, head, options.epochs, seed, options.batch))
-                print(name, seed, json.dumps(results[name][-1]), flush=True)
-            for name in EQUAL_TIME:
-                base, own = results["one_hot"][-1], results[name][-1]
-                epochs = options.epochs * (base["cpu"] / base["steps"]) / (own["cpu"] / own["steps"])
-                equal = f"{name}, equal time"
-                head = heads(options.classes)[name]
-                results.setdefault(equal, []).append(measured(folder, head, epochs, seed, options.batch))
-                print(equal, seed, json.dumps(results[equal][-1]), flush=True)
+            for name in options.heads or rows:
+                head, epochs = heads(options.classes)[name.removesuffix(EQUAL)], options.epochs
+                if name.endswith(EQUAL):
+                    base, own = results["one_hot"][-1], results[name.removesuffix(EQUAL)][-1]
+                    epochs *= (base["cpu"] / base["steps"]) / (own["cpu"] / own["steps"])
+                found = measured(folder, head, epochs, seed, options.batch)
+                results[name] = [*(results.get(name, []) if seed != options.seeds[0] else []), found]
+                print(name, seed, json.dumps(found), flush=True)
+        results = {name: results[name] for name in rows if name in results}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.with_suffix(".md").write_text(page(results, options), encoding="utf-8")
-    options.out.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    kept.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     draw(results, options.out.with_suffix(".svg"))
 
 

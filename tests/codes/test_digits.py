@@ -36,13 +36,15 @@ def test_digits_are_those_of_a_counter(case, order):
         assert code.n_nodes(digit) == len(prefixes)
 
 
-@given(radices_and_labels, st.integers(1, 6), st.integers(0, 10**6), st.booleans())
-@settings(max_examples=80, deadline=None)
-def test_the_best_labels_are_those_of_all_sums(case, k, seed, tied):
+@given(
+    radices_and_labels, st.integers(1, 6), st.integers(0, 10**6), st.booleans(), st.sampled_from(["index", "random"])
+)
+@settings(max_examples=120, deadline=None)
+def test_the_best_labels_are_those_of_all_sums(case, k, seed, tied, order):
     radices, n_labels = case
     k = min(k, n_labels)
     rng = np.random.default_rng(seed)
-    code = DigitCode(radices, n_labels)
+    code = make_code(radices, n_labels, order, np.ones(n_labels), seed)
     scores = rng.normal(size=(3, sum(code.sizes))).astype(np.float32)
     if tied:
         scores = np.round(scores)

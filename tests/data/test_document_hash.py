@@ -1,15 +1,18 @@
 """Hashes of documents: equal content, equal hash; anything else differs; and fractions are uniform."""
 
 import hashlib
+import os
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
+from data.record_files import content, write_records
 from labelwise.data.blocks import Blocks
 from labelwise.data.dataset import Dataset
 from labelwise.data.document_hash import document_hashes, hash_fraction, hash_fractions
+from labelwise.data.read import read
 from labelwise.strings import Strings
 
 
@@ -54,6 +57,40 @@ def test_blocks_and_arrays_differ_where_their_content_does():
     assert np.flatnonzero(both != others).tolist() == [2]
     images = Dataset(labels, arrays=np.arange(24, dtype=np.uint8).reshape(6, 2, 2))
     assert len(set(document_hashes(images).tolist())) == 6
+
+
+def of_files(*paths):
+    return document_hashes(Dataset(sparse.csr_array((len(paths), 1)), paths=Strings.of(map(str, paths))))
+
+
+def test_files_are_hashed_by_content_and_not_by_name(tmp_path):
+    content = np.random.default_rng(0).bytes(300_000)
+    (tmp_path / "a.png").write_bytes(content)
+    (tmp_path / "b.png").write_bytes(content)
+    (tmp_path / "begin.png").write_bytes(b"?" + content[1:])
+    (tmp_path / "end.png").write_bytes(content[:-1] + b"?")
+    (tmp_path / "short.png").write_bytes(content[:-1])
+    (tmp_path / "empty.png").write_bytes(b"")
+    names = ("a", "b", "begin", "end", "short", "empty")
+    hashes = of_files(*(tmp_path / f"{name}.png" for name in names))
+    assert hashes[0] == hashes[1]
+    assert len(set(hashes.tolist())) == 5
+    many = of_files(*[tmp_path / "a.png"] * 600, tmp_path / "end.png")
+    assert many.tolist() == [hashes[0]] * 600 + [hashes[3]]
+
+
+def test_files_that_cannot_be_read_have_the_hash_of_their_path(tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")  # reading it would wait for ever
+    unreadable = [tmp_path / "missing.png", tmp_path / "pipe.png", tmp_path, f"{tmp_path}/no.rec#8"]
+    assert len(set(of_files(*unreadable).tolist())) == 4
+    assert of_files(*unreadable).tolist() == of_files(*unreadable).tolist()
+
+
+def test_images_in_record_files_are_hashed_one_by_one(tmp_path):
+    write_records(tmp_path / "train.rec", [content(0.0, b"one"), content(1.0, b"two"), content(2.0, b"one")])
+    paths = list(read(tmp_path / "train.rec").paths)
+    one, two, again = of_files(*paths)
+    assert one == again != two
 
 
 def test_nothing_has_no_hashes():

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import lzma
 import pickle
 import struct
 import tarfile
@@ -12,6 +13,7 @@ from data_cases import assert_same, put
 from PIL import Image
 
 import labelwise as lw
+from cli.commands import labelwise
 from labelwise.data.formats import cifar
 from labelwise.data.read import detect
 from labelwise.errors import ConfigError, DataError, LabelwiseError
@@ -134,9 +136,12 @@ def test_hostile_cifar(tmp_path, name, content, message, capsys):
 def test_damaged_archives_are_refused(tmp_path):
     files, *_ = cifar_files("10-python")
     whole = archived(tmp_path / "c.tar.gz", files).read_bytes()
+    for size in (40, len(whole) // 4, len(whole) // 2, len(whole) - 100):
+        put(tmp_path / "cifar-half.tar.gz", whole[:size])
+        with pytest.raises(DataError, match=r"cifar-half\.tar\.gz: the archive is truncated"):
+            lw.read(tmp_path / "cifar-half.tar.gz", split="train")
     put(tmp_path / "half.tar.gz", whole[: len(whole) // 2])
-    with pytest.raises(LabelwiseError, match="half"):
-        lw.read(tmp_path / "half.tar.gz", "cifar", split="train")
+    assert "half.tar.gz: the archive is truncated" in labelwise("data", "stats", tmp_path / "half.tar.gz", code=2).err
     archived(tmp_path / "two.tar.gz", {**files, "more/data_batch_1": files["data_batch_1"]})
     with pytest.raises(DataError, match="two files"):
         lw.read(tmp_path / "two.tar.gz", split="train")
@@ -202,6 +207,7 @@ def test_other_types_of_idx(tmp_path):
         (idx(np.zeros((2, 3, 3), np.uint8)), idx(np.array([-5, 1], ">i4"), 0x0C), "labels are numbers"),
         (b"\0\0\x08\x03" + b"\xff" * 12, idx(np.zeros(2, np.uint8)), "more than are read"),
         (b"\0\0\x08\x03" + struct.pack(">III", 2**20, 2**10, 2) + b"abc", idx(np.zeros(2, np.uint8)), "truncated"),
+        (gzip.compress(b"\0\0\x08\x03" + struct.pack(">III", 2**20, 2**10, 63)), idx(np.zeros(2, np.uint8)), "at most"),
         (b"\0\0\x07\x03" + b"\0" * 12, idx(np.zeros(2, np.uint8)), "not an idx"),
     ],
 )
@@ -210,6 +216,14 @@ def test_hostile_idx(tmp_path, content, labels, message):
     put(tmp_path / "train-labels-idx1-ubyte", labels)
     with pytest.raises(DataError, match=message):
         lw.read(tmp_path / "train-images-idx3-ubyte", "idx")
+
+
+def test_headers_are_compared_with_memory(tmp_path, monkeypatch):
+    """A compressed file of zeros can hold a thousand times its size, and other formats more."""
+    monkeypatch.setattr("labelwise.data.formats.idx.free_memory", lambda: 10**6)
+    put(tmp_path / "train-images-idx3-ubyte.xz", lzma.compress(idx(np.zeros((2000, 40, 40), np.uint8))))
+    with pytest.raises(DataError, match="3,200,000 bytes, but only 1,000,000 bytes of memory"):
+        lw.read(tmp_path / "train-images-idx3-ubyte.xz", labels=False)
 
 
 def test_missing_labels_are_reported(tmp_path):

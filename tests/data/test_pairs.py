@@ -162,6 +162,8 @@ IMAGES = [("1.jpg", 7, 1), ("2.jpg", 7, 1), ("3.jpg", 9, 2)]
 def test_a_protocol(tmp_path):
     assert not is_protocol(tmp_path)
     protocol(tmp_path, IMAGES, [(7, 9, 0), (7, 7, 1)])
+    with (tmp_path / "ijbc_template_pair_label.txt").open("a") as file:
+        file.write("\n\n")
     assert is_protocol(tmp_path)
     found = read_protocol(tmp_path)
     assert found.names == ["1.jpg", "2.jpg", "3.jpg"]
@@ -178,11 +180,16 @@ def test_a_protocol(tmp_path):
     [
         ("face_tid_mid", "2.jpg 7 1", "2.jpg 7", ":2: 3 columns are needed, got 2"),
         ("face_tid_mid", "2.jpg 7 1", "2.jpg 7 x", ":2: a column that should be a number"),
-        ("face_tid_mid", "2.jpg 7 1", "2.jpg 7 nan", "not finite"),
-        ("name_5pts_score", "2.jpg", "other.jpg", "image 1 is other.jpg, in the file of templates 2.jpg"),
-        ("template_pair_label", "7 9 0", "7 9 2", "1 or 0"),
-        ("template_pair_label", "7 9 0", "7 9", "3 whole numbers"),
-        ("template_pair_label", "7 9 0", "7 9 x", "3 whole numbers"),
+        ("face_tid_mid", "2.jpg 7 1", "2.jpg 7 nan", ":2: a number is not finite"),
+        ("face_tid_mid", "2.jpg 7 1", "\n2.jpg 7 1.5", ":3: templates and media are whole"),
+        ("name_5pts_score", "2.jpg", "other.jpg", ":2: image 1 is other.jpg, in the file of templates 2.jpg"),
+        ("name_5pts_score", "3.jpg", "\n3.jpg 38 51 73 51 56 71 41 92 70 inf 0.7\n3.jpg", ":4: a number is not finite"),
+        ("template_pair_label", "7 7 1", "7 7 2", ":2: the third column .* 1 or 0"),
+        ("template_pair_label", "7 7 1", "7 7", ":2: 3 whole numbers"),
+        ("template_pair_label", "7 7 1", "7 7 x", ":2: 3 whole numbers"),
+        ("template_pair_label", "7 7 1", "7 7\n1 7 8 9", ":2: 3 whole numbers"),
+        ("template_pair_label", "7 9 0\n7 7 1", "7 9 0\n\n7 7 1", ":2: 3 whole numbers"),
+        ("template_pair_label", "7 9 0\n7 7 1\n", " ", "empty"),
     ],
 )
 def test_bad_protocols(tmp_path, file, old, new, message):
@@ -209,6 +216,17 @@ def test_similarity_finds_rotation_scale_and_shift():
         np.testing.assert_allclose(found, np.column_stack([turn, shift]), atol=1e-8)
     with pytest.raises(DataError, match="all the same"):
         similarity(np.ones((5, 2)), MEAN_FACE)
+    with pytest.raises(DataError, match="not arranged"):
+        similarity([[1, 0], [-1, 0], [1, 0], [-1, 0], [0, 0]], [[1, 1], [1, 1], [-1, -1], [-1, -1], [0, 0]])
+
+
+def test_points_that_are_no_face_are_refused_with_their_line(tmp_path):
+    from PIL import Image
+
+    protocol(tmp_path, IMAGES, [(7, 9, 0)], points=np.ones((5, 2)))
+    found = read_protocol(tmp_path)
+    with pytest.raises(DataError, match=r"ijbc_name_5pts_score\.txt:2: the points of a face are all the same"):
+        found.face(Image.new("RGB", (50, 50)), 1, 32)
 
 
 def test_an_aligned_face_has_its_points_where_they_belong():

@@ -1,18 +1,23 @@
 """Images as documents: decoding, sizes, hostile files, augmentation."""
 
 import struct
+import tracemalloc
 import zlib
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from PIL import Image
+from scipy import sparse
 
 from labelwise.data.image_files import ImageError
+from labelwise.encoders import images
 from labelwise.encoders.augmentation import resized_crop_box, uniform
 from labelwise.encoders.base import SomeInputs, training_batch
 from labelwise.encoders.image_config import AugmentationConfig, ImageConfig
-from labelwise.encoders.images import ImageInputs, as_pixels, bad_images, measure
+from labelwise.encoders.images import ImageInputs, as_pixels, bad_images, label_means, measure
 from labelwise.errors import DataError, LabelwiseError
+from labelwise.finished import fingerprint
 from labelwise.strings import Strings
 
 RNG = np.random.default_rng(0)
@@ -236,6 +241,14 @@ def test_resized_crops_are_inside_and_have_the_asked_area():
     assert part.max() - part.min() < 40
 
 
+def test_another_image_of_the_same_name_and_size_is_another_input(tmp_path):
+    path = saved(tmp_path, "a.bmp", noise(8, 8, 3))
+    before = fingerprint(*inputs_of([path]).identity())
+    assert fingerprint(*inputs_of([path]).identity()) == before
+    saved(tmp_path, "a.bmp", noise(8, 8, 3))
+    assert fingerprint(*inputs_of([path]).identity()) != before
+
+
 def test_mean_and_deviation_are_measured():
     pixels = noise(50, 9, 9, 3)
     mean, std = measure(ImageInputs(ImageConfig(size=9), arrays=pixels))
@@ -243,6 +256,38 @@ def test_mean_and_deviation_are_measured():
     np.testing.assert_allclose(std, (pixels / 255.0).std((0, 1, 2)), rtol=1e-5)
     _, flat = measure(ImageInputs(ImageConfig(size=9), arrays=np.zeros((3, 9, 9), np.uint8)))
     assert (flat == 1).all()
+
+
+def test_mean_images_of_labels_take_the_memory_of_the_result():
+    n_labels, rng = 30_000, np.random.default_rng(2)
+    pixels = noise(600, 12, 12, 3)
+    labels = sparse.random_array((600, n_labels), density=5e-5, format="csr", dtype=np.float32, rng=rng)
+    labels.data[:] = 1
+    tracemalloc.start()
+    found = label_means(ImageInputs(ImageConfig(size=12), arrays=pixels), labels)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.shape == (n_labels, 192)
+    assert peak < 1.5 * found.nbytes
+    edges = np.linspace(0, 12, 9).astype(int)
+    small = np.array(
+        [
+            [pixels[:, top:bottom, left:right].mean((1, 2)) for left, right in pairwise(edges)]
+            for top, bottom in pairwise(edges)
+        ]
+    )
+    features = small.transpose(2, 3, 0, 1).reshape(600, 192)
+    used = np.flatnonzero(labels.sum(0))
+    means = np.array([features[labels[:, [label]].nonzero()[0]].mean(0) for label in used])
+    means -= means.mean(0)
+    np.testing.assert_allclose(found[used], means / np.linalg.norm(means, axis=1, keepdims=True), atol=1e-4)
+    assert (np.delete(found, used, axis=0) == 0).all()
+
+
+def test_mean_images_of_many_labels_are_smaller(monkeypatch):
+    monkeypatch.setattr(images, "MEAN_VALUES", 20 * 3 * 16)
+    labels = sparse.csr_array(np.eye(20, dtype=np.float32))
+    assert label_means(ImageInputs(ImageConfig(size=8), arrays=noise(20, 8, 8, 3)), labels).shape == (20, 48)
 
 
 @pytest.mark.parametrize(

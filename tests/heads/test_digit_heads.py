@@ -86,6 +86,21 @@ def test_product_is_a_softmax_over_all_labels(radices, order, labels):
     torch.testing.assert_close(scores, expected.values, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("radices", RADICES)
+def test_ties_of_a_product_are_in_the_order_of_labels(radices):
+    head = built(kind="product", radices=radices, order="random").float()
+    with torch.no_grad():
+        head.weight.zero_()
+        head.bias.copy_((head.bias * 2).round())
+    ids, scores = head.best(vectors_of().detach().float(), LABELS)
+    every = torch.empty_like(scores).scatter_(1, ids, scores)
+    for k in (1, 3, 10):
+        found, best = head.best(vectors_of().detach().float(), k)
+        expected = every.sort(dim=1, descending=True, stable=True)
+        assert found.tolist() == expected.indices[:, :k].tolist()
+        assert torch.equal(best, expected.values[:, :k])
+
+
 def test_losses_of_the_original_product_head():
     labels = several_labels()
     dense = torch.tensor(labels.toarray())
@@ -219,6 +234,21 @@ def test_cascade_softmax_with_negatives_is_over_all_visited_nodes():
         ).mean()
 
     compare(head, labels, expected)
+
+
+@pytest.mark.parametrize(("radices", "order"), [((6, 5), "random"), ((3, 2, 5), "index"), ((3, 2, 5), "random")])
+def test_scores_of_a_cascade_with_negatives_do_not_depend_on_the_beam(radices, order):
+    head = built(kind="cascade", radices=radices, order=order, bottleneck=4, groups=3, beam=100)
+    vectors = vectors_of().detach()
+    every = conditional(head, vectors)
+    torch.testing.assert_close(every.exp().sum(1), torch.ones(DOCUMENTS, dtype=torch.float64))
+    ids, scores = head.best(vectors, LABELS)
+    assert ids.tolist() == every.sort(descending=True).indices.tolist()
+    torch.testing.assert_close(scores, every.gather(1, ids))
+    for beam in (1, 2):
+        head.config = head.config.model_copy(update={"beam": beam})
+        ids, scores = head.best(vectors, 4)
+        torch.testing.assert_close(scores, every.gather(1, ids))
 
 
 def softmax_over_all(labels):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,12 @@ import labelwise as lw
 from cli.commands import labelwise
 from data.record_files import content, image_bytes, write_records
 from data.test_pairs import protocol
+from killing import kill_where_it_holds
+from labelwise.data.pairs import Pairs, read_pairs
 from labelwise.errors import ConfigError, DataError
 from labelwise.methods.inputs import Documents
+from labelwise.parallel import using_threads
+from labelwise.runs.verify import verify_pairs
 
 SIZE, PEOPLE = 32, 6
 SETTINGS = {
@@ -158,8 +163,6 @@ def test_verify_pairs(saved, folder, tmp_path):
 
 def test_verify_a_bin_set(saved, folder, tmp_path):
     lw_pairs = lfw_pairs(folder)
-    from labelwise.data.pairs import read_pairs
-
     pairs = read_pairs(lw_pairs, folder)
     images = [Path(pairs.images[i]).read_bytes() for pair in zip(pairs.first, pairs.second, strict=True) for i in pair]
     (tmp_path / "a.bin").write_bytes(pickle.dumps((images, pairs.same.tolist()), 2))
@@ -171,6 +174,19 @@ def test_verify_a_bin_set(saved, folder, tmp_path):
     images[3] = b"no image"
     (tmp_path / "a.bin").write_bytes(pickle.dumps((images, pairs.same.tolist()), 2))
     assert "a.bin, image 3" in labelwise("verify", saved, tmp_path / "a.bin", code=2).err
+
+
+def test_images_of_a_bin_set_are_shrunk_as_they_are_decoded(model):
+    side = 500
+    images = [image_bytes(np.full((side + number, side, 3), 8 * number, np.uint8)) for number in range(24)]
+    answers = np.arange(12) % 2 == 0
+    pairs = Pairs(images, np.arange(0, 24, 2), np.arange(1, 24, 2), answers, None)
+    tracemalloc.start()
+    found = verify_pairs(model, pairs, [0.5])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.n_images == 24
+    assert peak < 6 * side * side * 3  # decoded together they are 24 times that
 
 
 def test_verify_templates(saved, folder, tmp_path):
@@ -201,3 +217,50 @@ def test_settings_that_are_refused():
         lw.MheFace(network={"network": "r51"})
     grey = lw.MheFace(image={"channels": 1})
     assert grey.config.image.mean is None
+
+
+# --- runs ---
+
+
+@pytest.fixture(scope="module")
+def runs(folder, tmp_path_factory):
+    """A run, and the same run killed after its first checkpoint and started again."""
+    place = tmp_path_factory.mktemp("runs")
+    training = {**SETTINGS["training"], "steps": 9, "checkpoint_every": {"steps": 4}}
+    values = {
+        "data": {"train": str(folder), "test_fraction": 0.25},
+        "model": {"method": "mhe_face", **SETTINGS, "training": training},
+        "evaluate": {"metrics": ["P@1"], "examples": 0, "bootstrap": 50}, "inspect": {"enabled": False},
+        "calibrate": {"enabled": False}, "run": {"report": False},
+    }  # fmt: skip
+    (place / "run.yml").write_text(json.dumps(values))
+    patch = """
+from labelwise.training.checkpoint_manager import CheckpointManager
+plain = CheckpointManager.save
+def save(self, state):
+    plain(self, state)
+    hold()
+CheckpointManager.save = save
+"""
+    with using_threads(1):
+        labelwise("train", place / "run.yml", "-o", place / "whole")
+        kill_where_it_holds(patch, "train", place / "run.yml", "-o", place / "resumed")
+        assert not (place / "resumed" / "model").exists()
+        said = labelwise("train", place / "run.yml", "-o", place / "resumed").err
+    assert "resuming after step 4 of 9" in said
+    return place
+
+
+def test_a_killed_run_resumes_to_the_same_model(runs, folder):
+    one, other = (lw.load(runs / name).encode(paths_of(folder)) for name in ("whole", "resumed"))
+    np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_runs_of_images_are_compared(runs, tmp_path):
+    found = json.loads(labelwise("compare", runs / "whole", runs / "resumed", "--json").out)
+    assert [run["method"] for run in found["runs"]] == ["mhe_face", "mhe_face"]
+    assert found["runs"][0]["n_documents"] == 15
+    assert found["paired"]  # the same images, recognised by their content
+    table = labelwise("compare", runs / "whole", runs / "resumed", "-o", tmp_path / "page.html").out
+    assert "P@1" in table
+    assert "<svg" in (tmp_path / "page.html").read_text()

@@ -14,7 +14,11 @@ from cli.commands import labelwise
 from common import same_predictions
 from killing import kill_where_it_holds
 from labelwise.errors import ConfigError, DataError, ModelFormatError
+from labelwise.networks import occlusion
 from labelwise.parallel import using_threads
+from labelwise.runs.config import EvaluateSection
+from labelwise.runs.evaluate import evaluate_model
+from labelwise.time_budget import NO_LIMIT
 
 SIDE, LABELS = 8, 16
 
@@ -170,6 +174,29 @@ def test_the_map_shows_where_the_square_is(model, data, tmp_path):
         model.explain(data.take([0]), labels=["nowhere"])
 
 
+def test_covered_images_are_scored_together_and_in_parts(model, data, monkeypatch):
+    calls, best = [], model.network_.head.best
+    monkeypatch.setattr(model.network_.head, "best", lambda vectors, k: calls.append(len(vectors)) or best(vectors, k))
+    together = model.explain(data.take([5]), k=3, terms=4)
+    assert calls[1:] == [17]  # the first is the prediction
+    monkeypatch.setattr(occlusion, "PIXELS_AT_ONCE", 6 * SIDE * SIDE)
+    monkeypatch.setattr(occlusion, "SCORES_AT_ONCE", 4 * LABELS)
+    for one, other in zip(model.explain(data.take([5]), k=3, terms=4), together, strict=True):
+        np.testing.assert_allclose(one.falls, other.falls, atol=1e-4)
+    assert max(calls[3:]) == 4
+
+
+def test_examples_have_maps_while_there_is_time(model, data, tmp_path):
+    test = data.take(np.arange(30))
+
+    def maps(budget):
+        evaluate_model(model, test, EvaluateSection(examples=4, bootstrap=0), tmp_path, budget)
+        return [json.loads(line)["map"] for line in (tmp_path / "examples.jsonl").read_text().splitlines()]
+
+    assert all(uri.startswith("data:image/png") for uri in maps(NO_LIMIT))
+    assert maps(NO_LIMIT.limited(1e-6)) == [None] * 4
+
+
 def test_damaged_weights_are_refused(model, tmp_path):
     state = model._state()
     fresh = made()
@@ -278,6 +305,28 @@ def test_commands_take_images(run, files, tmp_path):
     assert np.load(tmp_path / "vectors.npy").shape == (240, 8 * 4 * 4)
     labelwise("calibrate", model, files[0])
     assert lw.load(model / "model").threshold_ is not None
+
+
+def test_models_of_arrays_take_images_and_models_of_images_arrays(data, model, run, files, tmp_path):
+    model.save(tmp_path / "model")
+    expected = model.predict(data.take(np.arange(5)), k=3)
+    for paths in ([files[1][0]], files[1][:5]):
+        found = model.predict(paths, k=3)
+        np.testing.assert_array_equal(found.ids, expected.ids[: len(paths)])
+        np.testing.assert_allclose(found.scores, expected.scores[: len(paths)], atol=1e-5)
+    colour = tmp_path / "large.png"
+    Image.open(files[1][0]).resize((40, 40), Image.Resampling.NEAREST).convert("RGB").save(colour)
+    for picture in (files[1][0], colour):
+        answer = json.loads(labelwise("predict", tmp_path / "model", picture, "-k", 1).out)
+        assert [one["label"] for one in answer["labels"]] == [model.label_names_[int(expected.ids[0, 0])]]
+    (tmp_path / "paths.txt").write_text("\n".join(files[1][:5]))
+    assert len(labelwise("predict", tmp_path / "model", tmp_path / "paths.txt").out.splitlines()) == 5
+    assert "multiplied by" in labelwise("explain", tmp_path / "model", colour, "-k", 1).out
+    assert model.score(files[1][:20], [data.labels_of(row) for row in range(20)]) > 0.8
+    with_files = lw.load(run / "whole")
+    np.testing.assert_allclose(
+        with_files.predict(data.arrays[:9], k=3).scores, with_files.predict(files[1][:9], k=3).scores, atol=1e-5
+    )
 
 
 def test_data_commands_take_images(files, tmp_path):

@@ -1,6 +1,8 @@
 """A training that was stopped anywhere goes on to the very weights of one that never was."""
 
 import logging
+import os
+import signal
 import time
 from functools import partial
 
@@ -144,6 +146,45 @@ def test_killed_at_any_moment(tmp_path):
     whole, history, _ = run(config, None)
     assert history.steps == again.steps == 42
     assert same_weights(resumed, whole)
+
+
+class Signal(Callback):
+    """Sends this process a signal at a step, which must then be finished and kept, and another one a step later."""
+
+    def __init__(self, number, step):
+        self.number, self.step = number, step
+
+    def after_step(self, step, loss):
+        if step == self.step:
+            os.kill(os.getpid(), self.number)
+
+
+@pytest.mark.parametrize(("number", "effect"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Stop)])
+def test_a_training_that_is_asked_to_end_writes_a_checkpoint(number, effect, tmp_path, caplog):
+    def terminate(number, frame):
+        raise Stop
+
+    config = TrainingConfig.model_validate({"epochs": 3, "batch_size": 7, "metric": "valid_loss"})
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        fitting = TinyFitting(config)
+        with pytest.raises(effect):
+            train(fitting, config, context=FitContext(tmp_path), head=("head.",), callbacks=[Signal(number, 5)])
+        assert signal.getsignal(signal.SIGTERM) is terminate
+        assert signal.getsignal(signal.SIGINT) is before[signal.SIGINT]
+        again = TinyFitting(config)
+        with caplog.at_level(logging.INFO, logger="labelwise"):
+            train(again, config, context=FitContext(tmp_path), head=("head.",), callbacks=[Signal(number, 0)])
+        assert "resuming after step 5 of 21" in caplog.text
+        with pytest.raises(effect):  # nothing to write: at once, inside the step
+            train(TinyFitting(config), config, context=FitContext(), head=("head.",), callbacks=[Signal(number, 1)])
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+    whole = TinyFitting(config)
+    train(whole, config, context=FitContext(), head=("head.",), callbacks=[Signal(number, 0)])
+    assert same_weights(weights_of(again.module), weights_of(whole.module))
 
 
 CONFIG = TrainingConfig.model_validate(

@@ -1,4 +1,4 @@
-"""`labelwise train` of mhe_text as two ranks of torchrun: the weights of one process with the same global batch."""
+"""`labelwise train` of texts and images as two ranks of torchrun: the weights of one process with the same global batch."""
 
 import json
 import os
@@ -8,10 +8,12 @@ import tempfile
 import numpy as np
 import pytest
 from accelerate.state import AcceleratorState
+from torch.nn.parallel import DistributedDataParallel
 
 import labelwise as lw
 from cli.commands import labelwise
 from conformance.planted import planted_texts
+from data.record_files import image_bytes
 from forking import Forked
 from labelwise.cli.main import main
 from labelwise.errors import ConfigError
@@ -20,24 +22,49 @@ from labelwise.registry import method_class
 from labelwise.runs.config import run_config
 from labelwise.runs.other_ranks import check_ranks
 
-RANKS = 2
+RANKS, IMAGES = 2, 24
+TEXTS = {
+    "method": "mhe_text",
+    "encoder": {"model": "tiny", "max_length": 16, "pooling": "mean", "layers": 2},
+    "num_group": 4, "groups": 2, "bottleneck": 8, "dropout": 0.0, "order": "random", "valid_fraction": 0.2,
+    "training": {
+        "epochs": 2, "batch_size": 8, "optimiser": {"rate": 0.003, "eps": 1e-3},
+        "averaging": {"kind": "swa", "start": 0.5, "every": 2}, "restore_best": False,
+    },
+}  # fmt: skip
+PICTURES = {
+    "method": "mhe_image",
+    "image": {"size": 8, "augmentation": {"crop": "padded", "padding": 1, "flip": True}},
+    "backbone": {"name": "tiny", "channels": 4},
+    "head": {"kind": "product", "radices": (3, 2), "order": "random"},
+    "valid_fraction": 0.25,
+    "training": {"epochs": 4, "batch_size": IMAGES // RANKS, "optimiser": {"rate": 0.05}, "restore_best": False},
+}
+SETTINGS = {"texts": TEXTS, "images": PICTURES}
+ONE_PROCESS = {"texts": f"model.training.accumulate={RANKS}", "images": f"model.training.batch_size={IMAGES}"}
+"""Images are normalised over the batch of all ranks, which is one batch of one process."""
+
+
+@pytest.fixture(scope="module", params=SETTINGS)
+def kind(request):
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory):
+def config(tmp_path_factory, kind):
     folder = tmp_path_factory.mktemp("ranks")
-    lw.write(planted_texts(100, 12), folder / "train.jsonl")
+    if kind == "texts":
+        train = folder / "train.jsonl"
+        lw.write(planted_texts(100, 12), train)
+    else:
+        train = folder / "train"  # of its 40 images a fifth and then a quarter are held out
+        pixels = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), np.uint8)
+        for number, picture in enumerate(pixels):
+            (train / f"class{number % 5}").mkdir(parents=True, exist_ok=True)
+            (train / f"class{number % 5}" / f"{number}.png").write_bytes(image_bytes(picture))
     values = {
-        "data": {"train": str(folder / "train.jsonl"), "test_fraction": 0.2},
-        "model": {
-            "method": "mhe_text",
-            "encoder": {"model": "tiny", "max_length": 16, "pooling": "mean", "layers": 2},
-            "num_group": 4, "groups": 2, "bottleneck": 8, "dropout": 0.0, "order": "random", "valid_fraction": 0.2,
-            "training": {
-                "epochs": 2, "batch_size": 8, "optimiser": {"rate": 0.003, "eps": 1e-3},
-                "averaging": {"kind": "swa", "start": 0.5, "every": 2}, "restore_best": False,
-            },
-        },
+        "data": {"train": str(train), "test_fraction": 0.2},
+        "model": SETTINGS[kind],
         "evaluate": {"bootstrap": 0, "metrics": ["P@1"]}, "inspect": {"enabled": False},
         "calibrate": {"enabled": False}, "run": {"report": False},
     }  # fmt: skip
@@ -46,7 +73,7 @@ def config(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def runs(config):
+def runs(config, kind):
     """The folders of a run of two ranks and of one process."""
     together, alone = config.parent / "together", config.parent / "alone"
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -59,6 +86,7 @@ def runs(config):
     def rank():
         AcceleratorState._reset_state(reset_partial_state=True)  # of the test's process, which has no ranks
         set_threads(1)
+        _print_buffers()
         main(["train", str(config), "--set", f"run.folder={together}"])
 
     with tempfile.TemporaryFile("w+b") as printed:
@@ -71,8 +99,19 @@ def runs(config):
         text = printed.read().decode()
     assert codes == [0] * RANKS, text[-3000:]
     with using_threads(1):
-        labelwise("train", config, "--set", f"run.folder={alone}", "--set", f"model.training.accumulate={RANKS}")
+        labelwise("train", config, "--set", f"run.folder={alone}", "--set", ONE_PROCESS[kind])
     return together, alone, text
+
+
+def _print_buffers():
+    """Print what DistributedDataParallel sends to all ranks in every step."""
+    first = DistributedDataParallel.__init__
+
+    def build(self, *arguments, **options):
+        first(self, *arguments, **options)
+        print("sent in every step:", *self.named_module_buffers)
+
+    DistributedDataParallel.__init__ = build
 
 
 def test_two_ranks_give_the_weights_and_figures_of_one_process(runs):
@@ -96,6 +135,13 @@ def test_two_ranks_give_the_weights_and_figures_of_one_process(runs):
 def test_only_rank_zero_reports(runs):
     assert runs[2].count("train: Dataset") == 1
     assert "Traceback" not in runs[2]
+
+
+def test_codes_of_labels_are_not_sent_in_every_step(runs, kind):
+    sent = [line.split() for line in runs[2].splitlines() if line.startswith("sent in every step:")]
+    assert len(sent) == RANKS
+    names = {name.rpartition(".")[2] for line in sent for name in line[4:]}
+    assert names == (set() if kind == "texts" else {"mean", "std", "running_mean", "running_var"})
 
 
 def test_methods_of_one_process_refuse_ranks(config, monkeypatch):

@@ -31,13 +31,14 @@ def best_labels_of_digits(scores: np.ndarray, code: DigitCode, k: int) -> tuple[
     code
         The digits of the labels.
     k
-        Labels per document. Ties are in the order of codes; ranks without a finite score have id -1 and score -inf.
+        Labels per document. Ties are in the order of ids; ranks without a finite score have id -1 and score -inf.
     """
     if scores.ndim != 2 or scores.shape[1] != sum(code.sizes):
         raise ValueError(f"scores have shape {scores.shape}, the code has {sum(code.sizes)} values of digits")
     scores = np.ascontiguousarray(scores, np.float32)
-    best = np.full((len(scores), k), -np.inf, np.float32)
-    codes = np.full((len(scores), k), -1, np.int64)
+    found = k if code.label_at is None else k + 1  # one more shows whether other labels tie with the last
+    best = np.full((len(scores), found), -np.inf, np.float32)
+    codes = np.full((len(scores), found), -1, np.int64)
     kernel: Any = best_codes
     radices = np.array(code.radices, np.int64)
     parts = ranges(len(scores), threads() if len(scores) * k * scores.shape[1] > FEW else 1)
@@ -45,16 +46,36 @@ def best_labels_of_digits(scores: np.ndarray, code: DigitCode, k: int) -> tuple[
         run_all(lambda part: _sort_all(scores, code, best, codes, *part), parts)
     else:
         run_all(lambda part: kernel(scores, radices, code.n_labels, best, codes, *part), parts)
-    return code.labels(codes), best
+    ids = code.labels(codes)
+    return (ids, best) if code.label_at is None else _by_label(ids, best, scores, code, k)
+
+
+def _by_label(
+    ids: np.ndarray, best: np.ndarray, scores: np.ndarray, code: DigitCode, k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The first k of k + 1 labels whose ties are in the order of codes, with ties in the order of labels."""
+    for document in np.flatnonzero((best[:, k] == best[:, k - 1]) & (best[:, k] > -np.inf)):
+        sums = _all_sums(scores[document], code)[code.code_of]
+        above = np.flatnonzero(sums > best[document, k])
+        ids[document, :k] = np.concatenate([above, np.flatnonzero(sums == best[document, k])])[:k]
+        best[document, :k] = sums[ids[document, :k]]
+    ids, best = ids[:, :k], best[:, :k]
+    order = np.lexsort((ids, -best), axis=1)
+    return np.take_along_axis(ids, order, 1), np.take_along_axis(best, order, 1)
+
+
+def _all_sums(scores: np.ndarray, code: DigitCode) -> np.ndarray:
+    """The scores of all codes for one document, with the kernel's additions."""
+    sums = np.zeros(1, np.float32)
+    for digit, part in enumerate(np.split(scores, np.cumsum(code.sizes)[:-1])):
+        sums = (sums[:, None] + part).ravel()[: code.n_nodes(digit)]
+    return sums
 
 
 def _sort_all(scores: np.ndarray, code: DigitCode, best: np.ndarray, codes: np.ndarray, begin: int, end: int) -> None:
     """What the kernel does, by sorting the sums of all labels of one document after the other."""
-    edges = np.cumsum(code.sizes)[:-1]
     for document in range(begin, end):
-        sums = np.zeros(1, np.float32)
-        for digit, part in enumerate(np.split(scores[document], edges)):
-            sums = (sums[:, None] + part).ravel()[: code.n_nodes(digit)]
+        sums = _all_sums(scores[document], code)
         order = np.argsort(-sums, kind="stable")[: best.shape[1]]
         order = order[sums[order] > -np.inf]  # NaN is not
         best[document, : len(order)], codes[document, : len(order)] = sums[order], order

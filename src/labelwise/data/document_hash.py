@@ -1,11 +1,15 @@
 """A hash of each document's content, 8 bytes: equal documents have equal hashes, in whatever file or order they come.
 
-Splits by hash, models that remember their training documents, and the search for duplicates all use it.
+Splits by hash, models that remember their training documents, and the search for duplicates all use it. Documents that
+are files, such as images, are hashed by their size, their first and their last 64 KB: small ones whole, large ones in
+little time.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
+import stat
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,12 +17,18 @@ import numpy as np
 from scipy import sparse
 
 from labelwise.data.blocks import Blocks
+from labelwise.data.recordio import member_image, split_member
+from labelwise.errors import DataError
 from labelwise.mapped import release_pages
+from labelwise.parallel import ranges, run_all
 from labelwise.strings import Strings
 
 KINDS = ("texts", "features", "paths", "arrays")
 """Types of documents, the first that is present is hashed."""
 PIECE = 1 << 20
+EDGE = 1 << 16
+"""Bytes at either end of a file that its hash is of."""
+FILES_AT_ONCE = 256
 SAMPLE_SEED = 1 << 40
 """No seed of a split by hash, from whose parts a sample would otherwise be drawn unevenly."""
 
@@ -27,14 +37,40 @@ RELEASED_ENTRIES = 1 << 20
 
 
 def document_hashes(data: Any, kind: str | None = None) -> np.ndarray:
-    """One uint64 per document of a `Dataset` or `Documents`, of its content of this type (the first it has, if None).
+    """One uint64 per document of a `Dataset` or `Documents`, of its content of this type, or the first type it has.
 
     A row of sparse features has the same hash whatever the number of columns.
     """
-    chosen = kind or next((one for one in KINDS if getattr(data, one) is not None), None)
+    chosen = next((one for one in (kind, *KINDS) if one and getattr(data, one) is not None), None)
     if chosen is None:
         return np.empty(0, np.uint64)
-    return _numbers(_contents(getattr(data, chosen)))
+    return file_hashes(data.paths) if chosen == "paths" else _numbers(_contents(getattr(data, chosen)))
+
+
+def file_hashes(paths: Strings) -> np.ndarray:
+    """One uint64 per file, or image inside a record file: of size, beginning and end, or of the path if unreadable."""
+    parts = ranges(len(paths), -(-len(paths) // FILES_AT_ONCE))
+    found = run_all(lambda part: _numbers(map(_ends_of_file, paths[part[0] : part[1]])), parts)
+    return np.concatenate(found) if found else np.empty(0, np.uint64)
+
+
+def _ends_of_file(path: str) -> bytes:
+    try:
+        member = split_member(path)
+        if member is not None:
+            content = member_image(*member)
+            size, first, last = len(content), content[:EDGE], content[max(EDGE, len(content) - EDGE) :]
+        else:
+            if not stat.S_ISREG(os.stat(path).st_mode):  # to open a pipe would wait for whoever writes into it
+                raise OSError
+            with open(path, "rb", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                first = file.read(EDGE)
+                file.seek(max(EDGE, size - EDGE))
+                last = file.read(EDGE)
+    except (OSError, ValueError, DataError):
+        return b"unreadable\0" + path.encode("utf-8", "surrogatepass")
+    return size.to_bytes(8, "little") + first + last
 
 
 def text_hashes(texts: Strings) -> np.ndarray:

@@ -21,6 +21,8 @@ _REFUSED = {
     b"PK\x03\x04": "is a zip archive; unpack it first (plain, .gz, .xz and .bz2 are read)",
 }
 _BZIP_BLOCKS = (b"1AY&SY", b"\x17rE8P\x90")
+GZIP_RATIO = 1032
+"""A byte of deflate expands to at most this many."""
 _DAMAGE = (EOFError, zlib.error, lzma.LZMAError, OSError)
 
 
@@ -40,6 +42,13 @@ class InputStream(io.RawIOBase):
             return self._decompressed.readinto(buffer)
         except _DAMAGE as error:
             raise _unreadable(self.path, error) from None
+
+    def most_bytes(self) -> int | None:
+        """How many bytes the stream can have at most, by the size of the file; None if that is unknown."""
+        if not self.path.is_file() or isinstance(self._decompressed, bz2.BZ2File | lzma.LZMAFile):
+            return None
+        size = self.path.stat().st_size
+        return size if self._decompressed is self._file else size * GZIP_RATIO
 
     def consumed(self) -> int:
         """Position in the compressed file; only for files with a known size."""

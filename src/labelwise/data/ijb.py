@@ -26,6 +26,8 @@ MEAN_FACE = np.array(
 )
 """Where eyes, nose and corners of the mouth are in an aligned face of 112 pixels."""
 MEAN_SIZE = 112
+BLOCK = 1 << 22
+"""Bytes of a text whose columns are counted at a time."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,17 @@ class TemplateProtocol:
     first: np.ndarray
     second: np.ndarray
     same: np.ndarray
+    points_file: Path
+    lines: np.ndarray
+    """The line of each image in the file of points."""
     name: str = "templates"
+
+    def face(self, image: Image, row: int, size: int) -> Image:
+        """The face of an image, `size` x `size` pixels, cut out by its points."""
+        try:
+            return align_face(image, self.points[row], size)
+        except DataError as error:
+            raise DataError(error.what, self.points_file, int(self.lines[row])) from None
 
 
 def is_protocol(path: str | Path) -> bool:
@@ -55,16 +67,19 @@ def read_protocol(folder: str | Path) -> TemplateProtocol:
     """Read the three files."""
     folder = Path(folder)
     media_file, pair_file, point_file = (_only(folder, suffix) for suffix in (MEDIA, PAIRS, POINTS))
-    names, numbers = _named_rows(media_file, 2)
+    names, numbers, _ = _named_rows(media_file, 2, whole=True)
     templates, media = numbers.T.astype(np.int64)
-    point_names, numbers = _named_rows(point_file, 11)
+    point_names, numbers, lines = _named_rows(point_file, 11)
     if point_names != names:
-        _refuse_other_images(names, point_names, point_file)
+        _refuse_other_images(names, point_names, point_file, lines)
     first, second, same = _numbers(pair_file, 3)
-    if not np.isin(same, (0, 1)).all():
-        raise DataError("the third column of a pair of templates is 1 or 0", pair_file)
+    neither = ~np.isin(same, (0, 1))
+    if neither.any():
+        raise DataError("the third column of a pair of templates is 1 or 0", pair_file, int(neither.argmax()) + 1)
     points, scores = numbers[:, :10].reshape(-1, 5, 2), numbers[:, 10]
-    return TemplateProtocol(names, templates, media, points, scores, first, second, same == 1, folder.name)
+    return TemplateProtocol(
+        names, templates, media, points, scores, first, second, same == 1, point_file, lines, folder.name
+    )
 
 
 def _only(folder: Path, suffix: str) -> Path:
@@ -74,10 +89,11 @@ def _only(folder: Path, suffix: str) -> Path:
     return found[0]
 
 
-def _named_rows(path: Path, count: int) -> tuple[list[str], np.ndarray]:
-    """Names, and `count` numbers each, of a text with columns separated by blanks."""
+def _named_rows(path: Path, count: int, whole: bool = False) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Names, `count` numbers each and the lines of a text with columns separated by blanks."""
     names: list[str] = []
     values: list[float] = []
+    at: list[int] = []
     with open_stream(path) as stream:
         lines = stream.read().decode("utf-8", "replace").splitlines()
     for number, line in enumerate(lines, 1):
@@ -91,30 +107,64 @@ def _named_rows(path: Path, count: int) -> tuple[list[str], np.ndarray]:
         except ValueError:
             raise DataError("a column that should be a number is none", path, number) from None
         names.append(name)
+        at.append(number)
     if not names:
         raise DataError("the file is empty", path)
     numbers = np.array(values).reshape(-1, count)
-    if not np.isfinite(numbers).all() or np.abs(numbers).max() > 2**53:
-        raise DataError("a number is not finite or too large", path)
-    return names, numbers
+    bad = ~(np.abs(numbers) <= 2**53).all(1)  # NaN is not
+    if bad.any():
+        raise DataError("a number is not finite or too large", path, at[bad.argmax()])
+    broken = whole & (numbers % 1 != 0).any(1)
+    if broken.any():
+        raise DataError("templates and media are whole numbers", path, at[broken.argmax()])
+    return names, numbers, np.array(at)
 
 
 def _numbers(path: Path, count: int) -> np.ndarray:
     """Columns [count, rows] of whole numbers; IJB-C has 15 million rows."""
     with open_stream(path) as stream:
-        numbers = whole_numbers(stream.read(), count)
-    if numbers is None:
-        raise DataError(f"{count} whole numbers per line are needed", path)
-    if not len(numbers):
+        text = stream.read().rstrip()
+    if not text:
         raise DataError("the file is empty", path)
+    numbers, uneven = whole_numbers(text, count), _uneven_line(text, count)
+    if numbers is None or uneven is not None:
+        line = _first_line_without_numbers(text, count) if numbers is None else uneven
+        raise DataError(f"{count} whole numbers per line are needed", path, line)
     return numbers.T
 
 
-def _refuse_other_images(names: list[str], others: list[str], path: Path) -> None:
-    if len(names) != len(others):
+def _uneven_line(text: bytes, count: int) -> int | None:
+    """The first line, from 1, that does not have `count` columns."""
+    begin = lines = 0
+    while begin < len(text):
+        end = text.find(b"\n", begin + BLOCK) + 1 or len(text)
+        characters = np.frombuffer(text, np.uint8, end - begin, begin)
+        blank = characters <= 32
+        starts = ~blank
+        starts[1:] &= blank[:-1]
+        newlines = np.flatnonzero(characters == 10)
+        ends = newlines if characters[-1] == 10 else np.append(newlines, len(characters) - 1)
+        uneven = np.diff(np.cumsum(starts)[ends], prepend=0) != count
+        if uneven.any():
+            return lines + int(uneven.argmax()) + 1
+        begin, lines = end, lines + len(ends)
+    return None
+
+
+def _first_line_without_numbers(text: bytes, count: int) -> int | None:
+    """The first line, from 1, that is not `count` whole numbers."""
+    for number, line in enumerate(text.split(b"\n"), 1):
+        if whole_numbers(line, count) is None or not line.strip():
+            return number
+    return None
+
+
+def _refuse_other_images(names: list[str], others: list[str], path: Path, lines: np.ndarray) -> None:
+    pairs = enumerate(zip(names, others, strict=False))
+    row = next((row for row, (one, other) in pairs if one != other), None)
+    if row is None:
         raise DataError(f"has {len(others):,} images, the file of templates {len(names):,}", path)
-    line = next(number for number, (one, other) in enumerate(zip(names, others, strict=True)) if one != other)
-    raise DataError(f"image {line:,} is {others[line]}, in the file of templates {names[line]}", path)
+    raise DataError(f"image {row:,} is {others[row]}, in the file of templates {names[row]}", path, int(lines[row]))
 
 
 # --- alignment ---
@@ -131,6 +181,8 @@ def similarity(points: Any, targets: Any) -> np.ndarray:
     signs = np.array([1.0, np.sign(np.linalg.det(left @ right)) or 1.0])  # a face is turned, never mirrored
     turn = (left * signs) @ right
     scale = (values * signs).sum() / spread
+    if scale <= 1e-9:
+        raise DataError("the points of a face are not arranged like those of any face")
     return np.column_stack([scale * turn, goal - scale * turn @ centre])
 
 

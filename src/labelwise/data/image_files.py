@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import math
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -162,19 +161,6 @@ def check_images(paths: Iterable[str], max_pixels: int = MAX_PIXELS) -> list[Ima
         return None
 
     return run_all(error, paths)
-
-
-def file_sizes(paths: Iterable[str]) -> np.ndarray:
-    """Bytes of each file, -1 if it is missing."""
-
-    def size(path: str) -> int:
-        try:
-            member = split_member(path)
-            return os.stat(path if member is None else member[0]).st_size
-        except (OSError, ValueError):
-            return -1
-
-    return np.fromiter((size(path) for path in paths), np.int64)
 
 
 def square(image: Image, size: int, fit: str, resize: int, resample: Any, fill: int = 0) -> Image:

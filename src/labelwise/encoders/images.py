@@ -10,11 +10,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+from scipy import sparse
 
-from labelwise.data.image_files import ImageError, check_images, file_sizes, open_image, square
+from labelwise.data.document_hash import file_hashes
+from labelwise.data.image_files import ImageError, check_images, open_image, square
 from labelwise.encoders.augmentation import augmented, resized_crop_box, resized_crop_draws
 from labelwise.encoders.image_config import ImageConfig
 from labelwise.errors import DataError, import_required
@@ -24,6 +26,8 @@ PIXELS_PER_UNIT = 256
 """Pixels that count as one token where batches are cut by length."""
 MEASURED = 4096
 """Images whose pixels are measured for mean and standard deviation."""
+MEAN_VALUES = 1 << 26
+"""Most pixels of the mean images of all labels: 256 MB."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +44,21 @@ class ImageBatch:
         return (self.pixels,)
 
 
+class LazyImages(Protocol):
+    """Images that are decoded when they are asked for."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
 class ImageInputs:
-    """Images of one size, from paths or from arrays.
+    """Images of one size, from paths, arrays or anything that opens them.
 
     Parameters
     ----------
-    paths, arrays
-        One of both: files, or numbers [documents, height, width], with the channels as last or second axis; uint8, or
-        floats from 0 to 1.
+    paths, arrays, images
+        One of them: files; or numbers [documents, height, width], with the channels as last or second axis, uint8 or
+        floats from 0 to 1; or what decodes an image of the config's channels when it is asked for it.
     config
         How images are read.
     seed
@@ -62,15 +73,17 @@ class ImageInputs:
         *,
         paths: Strings | None = None,
         arrays: np.ndarray | None = None,
+        images: LazyImages | None = None,
         seed: int = 0,
         keep: bool = False,
     ) -> None:
         import_required("reading images", "vision", "pillow")
-        if (paths is None) == (arrays is None):
-            raise DataError("images are given as paths or as arrays, not both")
-        self.config, self.seed, self.paths = config, seed, paths
+        given = [source for source in (paths, arrays, images) if source is not None]
+        if len(given) != 1:
+            raise DataError("images are given in one way: as paths, as arrays or as images")
+        self.config, self.seed, self.paths, self.images = config, seed, paths, images
         self.pixels = None if arrays is None else as_pixels(arrays, config.channels)
-        self._count = len(paths) if paths is not None else len(arrays)  # type: ignore[arg-type]
+        self._count = len(given[0])
         self._kept: np.ndarray | None = None
         self._decoded = np.zeros(self._count, bool)
         self._keep = keep and self._count * config.channels * config.size**2 <= config.memory
@@ -85,12 +98,12 @@ class ImageInputs:
         return np.full(self._count, max(1, self.config.size**2 // PIXELS_PER_UNIT), np.int64)
 
     def identity(self) -> tuple[np.ndarray, ...]:
-        """Names and sizes of the files, or the arrays."""
+        """Hashes of the files, or the pixels."""
         if self.pixels is not None:
             return (self.pixels,)
-        assert self.paths is not None
-        names = self.paths.compact()
-        return names.buffer, names.ends, file_sizes(names)
+        if self.paths is None:
+            return (self._plain(np.arange(self._count)),)
+        return (file_hashes(self.paths),)
 
     def batch(self, documents: np.ndarray) -> ImageBatch:
         """The given images as they are predicted, in that order."""
@@ -144,9 +157,10 @@ class ImageInputs:
         if self.paths is not None:
             shrink = config.short_side if config.augmentation.crop != "resized" else None
             return open_image(self.paths[document], config.channels, config.max_pixels, shrink)
+        if self.pixels is None:
+            return self.images[document]  # type: ignore[unsupported-operation]
         from PIL import Image
 
-        assert self.pixels is not None
         pixels = self.pixels[document]
         return Image.fromarray(np.ascontiguousarray(pixels[0] if config.channels == 1 else pixels.transpose(1, 2, 0)))
 
@@ -239,18 +253,28 @@ def measure(inputs: ImageInputs) -> tuple[np.ndarray, np.ndarray]:
 
 
 def label_means(inputs: ImageInputs, labels: Any) -> np.ndarray:
-    """The mean image of each label at 8 x 8 pixels, centred and of norm 1, float32 [labels, features]; 0 for none."""
-    cells, channels = 8, inputs.config.channels
-    edges = np.linspace(0, inputs.config.size, cells + 1).astype(np.int64)[:-1]
-    sums = np.zeros((labels.shape[1], channels * cells * cells))
+    """The mean image of each label, small, centred and of norm 1, float32 [labels, features]; 0 for none.
+
+    8 x 8 pixels, or fewer if there are very many labels.
+    """
+    n_labels, channels, cells = labels.shape[1], inputs.config.channels, 8
+    while cells > 1 and n_labels * channels * cells**2 > MEAN_VALUES:
+        cells //= 2
+    edges = np.linspace(0, inputs.config.size, min(cells, inputs.config.size) + 1).astype(np.int64)
+    areas = np.outer(np.diff(edges), np.diff(edges)).astype(np.float32)
+    means = np.zeros((n_labels, channels * areas.size), np.float32)
     for begin in range(0, len(inputs), 512):
         rows = np.arange(begin, min(begin + 512, len(inputs)))
-        pixels = inputs.batch(rows).pixels.astype(np.float64)
-        small = np.add.reduceat(np.add.reduceat(pixels, edges, axis=2), edges, axis=3)
-        sums += labels[rows].T @ small.reshape(len(rows), -1)
-    counts = np.maximum(np.bincount(labels.indices, minlength=labels.shape[1]), 1)[:, None]
-    means = sums / counts
-    used = sums.any(axis=1)
-    means[used] -= means[used].mean(axis=0)
-    norms = np.linalg.norm(means, axis=1, keepdims=True)
-    return (means / np.where(norms > 0, norms, 1)).astype(np.float32)
+        pixels = inputs.batch(rows).pixels.astype(np.float32)
+        small = np.add.reduceat(np.add.reduceat(pixels, edges[:-1], axis=2), edges[:-1], axis=3) / areas
+        some = labels[rows]
+        used, columns = np.unique(some.indices, return_inverse=True)
+        own = sparse.csr_array((some.data, columns, some.indptr), shape=(len(rows), len(used)))
+        means[used] += own.T @ small.reshape(len(rows), -1)
+    counts = np.bincount(labels.indices, minlength=n_labels)
+    means /= np.maximum(counts, 1)[:, None]
+    means -= np.einsum("lf,l->f", means, counts > 0, dtype=np.float64) / max(np.count_nonzero(counts), 1)
+    means[counts == 0] = 0
+    norms = np.sqrt(np.einsum("lf,lf->l", means, means))
+    means /= np.where(norms > 0, norms, 1)[:, None]
+    return means

@@ -115,21 +115,17 @@ class ProductHead(LinearHead):
 
     @torch.no_grad()
     def best(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Ids and log-probabilities of the k best labels; with `bce` the sum of the logarithms of the digits'.
-
-        Ties are in the order of codes, which is that of ids unless the labels have another order.
-        """
+        """Ids and log-probabilities of the k best labels; with `bce` the sum of the logarithms of the digits'."""
         with torch.autocast(vectors.device.type, enabled=False):
             outputs = functional.linear(vectors.to(self.weight.dtype), self.weight, self.bias)
             if self.config.loss == "bce":
                 scores = functional.logsigmoid(outputs)
             else:
                 scores = torch.cat([functional.log_softmax(part, 1) for part in outputs.split(self.code.sizes, 1)], 1)
+                if self.code.surplus:  # before the search, so that ties are those of the final scores
+                    scores[:, : self.code.sizes[0]] -= self.normaliser(scores)[:, None]
             ids, best = best_labels_of_digits(scores.cpu().numpy(), self.code, k)
-            found = torch.from_numpy(best).to(scores)
-            if self.config.loss != "bce" and self.code.surplus:
-                found = (found - self.normaliser(scores)[:, None]).clamp_max(0)
-        return torch.from_numpy(ids).to(vectors.device), found
+        return torch.from_numpy(ids).to(vectors.device), torch.from_numpy(best).to(scores).clamp_max(0)
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """The exponential of log-probabilities."""

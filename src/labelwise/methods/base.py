@@ -26,7 +26,7 @@ from labelwise.methods.capabilities import Capabilities
 from labelwise.methods.card import Card, card_of
 from labelwise.methods.estimator import Estimator
 from labelwise.methods.feature_width import FeatureWidth
-from labelwise.methods.inputs import Documents, as_dataset, as_documents
+from labelwise.methods.inputs import Documents, as_any_documents, as_dataset, as_documents
 from labelwise.methods.label_file import ModelLabels
 from labelwise.methods.label_filter import LabelFilter
 from labelwise.methods.model_folder import (
@@ -206,6 +206,8 @@ class Method(Estimator, Capabilities):
         return TopK(top.ids, top.scores, self.label_names_).padded(k)
 
     def _as_documents(self, documents: Any) -> Documents:
+        if self.reads_all_inputs:
+            return as_any_documents(documents, self.input_, self.inputs)
         return as_documents(documents, self.input_, self.feature_width_)
 
     def label_filter(self, labels: Any = None, label_weights: Any = None) -> LabelFilter | None:
@@ -218,7 +220,7 @@ class Method(Estimator, Capabilities):
         from labelwise.metrics.evaluate import evaluate
 
         self._check_fitted()
-        dataset = as_dataset(data, labels, (self.input_,), self.label_names_)
+        dataset = as_dataset(data, labels, (self.input_, *self.inputs), self.label_names_)
         return evaluate(self.predict(dataset, k=1), dataset, metrics=["P@1"])["P@1"]
 
     # --- probabilities and explanations ---
@@ -254,7 +256,7 @@ class Method(Estimator, Capabilities):
         from labelwise.methods.calibrate import calibrate
 
         self._check_fitted()
-        dataset = as_dataset(data, labels, (self.input_,), self.label_names_).align(self.label_names_)
+        dataset = as_dataset(data, labels, (self.input_, *self.inputs), self.label_names_).align(self.label_names_)
         return calibrate(self, dataset, k, precision, budget)
 
     @property

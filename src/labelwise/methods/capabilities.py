@@ -22,6 +22,7 @@ from labelwise.topk import TopK
 if TYPE_CHECKING:
     from labelwise.codes.label_path import LabelPath
     from labelwise.encoders.attention import AttentionMap
+    from labelwise.encoders.images import ImageInputs
     from labelwise.methods.card import Card
     from labelwise.methods.learning import LearningReport, NewDocuments
 
@@ -41,6 +42,8 @@ class Capabilities:
     speed: ClassVar[str] = ""
     """In a few words: how long training takes."""
 
+    reads_all_inputs: ClassVar[bool] = False
+    """Whether a model predicts for every type of `inputs`, whatever it was trained on."""
     chooses_labels: ClassVar[bool] = False
     """Whether predictions can be restricted to some labels, and labels weighted."""
 
@@ -144,8 +147,8 @@ class Capabilities:
         """The documents' vectors."""
         raise ConfigError(f"{self.name} has no document vectors; {methods_that('encodes')} can")
 
-    def image_vectors(self, data: Documents) -> np.ndarray:
-        """Vectors of images given as paths or arrays, whatever the model was trained on; their norms have a meaning."""
+    def image_vectors(self, data: Documents | ImageInputs) -> np.ndarray:
+        """Vectors of images, whatever the model was trained on; their norms have a meaning."""
         raise ConfigError(f"{self.name} has no vectors to compare images by; {methods_that('verifies')} has")
 
     def _attention(self, data: Documents, tokens: int) -> list[AttentionMap]:

@@ -71,6 +71,7 @@ class ImageMethod(Method):
 
     needs = ("torch", "accelerate", "pillow")
     inputs = ("paths", "arrays")
+    reads_all_inputs = True
     same_on_any_threads = False
     validates = True
     encodes = True
@@ -170,9 +171,11 @@ class ImageMethod(Method):
         )  # fmt: skip
         return data.take(np.delete(np.arange(len(data)), list(bad)))
 
-    def _images(self, data: Dataset | Documents, kind: str, keep: bool = False) -> ImageInputs:
+    def _images(self, data: Dataset | Documents, kind: str | None = None, keep: bool = False) -> ImageInputs:
+        """Images of one type of documents; None: the one that there is."""
         from labelwise.encoders.images import image_inputs
 
+        kind = kind or ("arrays" if data.arrays is not None else "paths")
         return image_inputs(data, kind, self.config.image, self.config.training.seed, keep)
 
     def _encoder(self, images: ImageInputs) -> ImageEncoder:
@@ -191,14 +194,14 @@ class ImageMethod(Method):
         from labelwise.device import torch_threads
 
         with torch_threads():
-            return self.network_.best(self._images(data, self.input_), k, "predicting")
+            return self.network_.best(self._images(data), k, "predicting")
 
     def _encode(self, data: Documents) -> np.ndarray:
         from labelwise.device import torch_threads
         from labelwise.encoders.embed import encode_inputs
 
         with torch_threads():
-            return encode_inputs(self.network_.encoder, self._images(data, self.input_), "encoding")
+            return encode_inputs(self.network_.encoder, self._images(data), "encoding")
 
     def explain(self, document: Any, labels: Sequence[str] | None = None, k: int = 5, terms: int | None = None) -> Any:
         """Which parts of one image the scores of its labels depend on, as a `PixelMap` per label.
@@ -230,7 +233,7 @@ class ImageMethod(Method):
         scores = dict(zip(top.ids[0].tolist(), top.scores[0].tolist(), strict=True))
         ids = top.ids[0][top.ids[0] != NO_LABEL] if labels is None else label_ids(self, labels)
         with torch_threads():
-            pixels = self._images(data, self.input_).batch(np.zeros(1, np.int64)).pixels[0]
+            pixels = self._images(data).batch(np.zeros(1, np.int64)).pixels[0]
             maps = occlusion_maps(self.network_, pixels, ids, cells)
         missing = [label for label in ids.tolist() if label not in scores]
         if missing:

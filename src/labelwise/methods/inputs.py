@@ -101,6 +101,15 @@ def as_documents(documents: Any, kind: str, width: FeatureWidth | None) -> Docum
     return Documents(**{kind: value})
 
 
+def as_any_documents(documents: Any, usual: str, kinds: Sequence[str]) -> Documents:
+    """Documents of any type in `kinds`; a Dataset with several types has those of the type `usual`."""
+    if isinstance(documents, Dataset):
+        given = [kind for kind in (usual, *kinds) if getattr(documents, kind) is not None]
+        return as_documents(documents, given[0] if given else usual, None)
+    kind, value = _documents(documents, (usual, *kinds))
+    return Documents(**{kind: value}) if kind in kinds else as_documents(documents, usual, None)
+
+
 def _texts_with_features(documents: Any, width: FeatureWidth) -> Documents:
     """Documents for a model that was trained on texts and features next to each other."""
     if not isinstance(documents, Dataset) or documents.texts is None or documents.features is None:

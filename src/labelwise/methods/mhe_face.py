@@ -31,6 +31,7 @@ from labelwise.networks.settings import OptimiserConfig, ScheduleConfig, Trainin
 if TYPE_CHECKING:
     from torch import nn
 
+    from labelwise.encoders.images import ImageInputs
     from labelwise.heads.base import LabelHead
 
 RECIPE = TrainingConfig(
@@ -95,13 +96,14 @@ class MheFace(ImageMethod):
         vectors = self.image_vectors(data)
         return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
-    def image_vectors(self, data: Documents) -> np.ndarray:
+    def image_vectors(self, data: Documents | ImageInputs) -> np.ndarray:
         """Vectors that are not normalised, as templates need them: their norm is a sign of the image's quality."""
         from labelwise.device import torch_threads
         from labelwise.encoders.embed import encode_inputs
         from labelwise.encoders.mirrored import encode_with_mirror
 
-        kind = "arrays" if data.arrays is not None else "paths"
+        if isinstance(data, Documents):
+            data = self._images(data)
         encode = encode_with_mirror if self.config.mirror else encode_inputs
         with torch_threads():
-            return encode(self.network_.encoder, self._images(data, kind), "encoding")
+            return encode(self.network_.encoder, data, "encoding")

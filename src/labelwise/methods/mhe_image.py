@@ -110,8 +110,7 @@ class MheImage(ImageMethod):
         """The mean image of each label, small: what labels look like before there is a network."""
         from labelwise.encoders.images import label_means
 
-        kind = "paths" if train.paths is not None else "arrays"
-        return label_means(self._images(train, kind), train.labels)
+        return label_means(self._images(train, "paths" if train.paths is not None else "arrays"), train.labels)
 
     def _head_state(self, head: LabelHead) -> dict[str, np.ndarray]:
         from labelwise.heads.make_head import head_state

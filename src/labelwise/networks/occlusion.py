@@ -10,8 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from labelwise.heads.base import LabelHead
 from labelwise.networks.encoder_head import EncoderHead
 
+PIXELS_AT_ONCE = 1 << 20
+"""Pixels of images that are encoded at a time."""
+SCORES_AT_ONCE = 1 << 22
+"""Documents x labels that are ranked at a time."""
 LEAST = 1e-6
 """Scores below it count as equal, so that the logarithm of a label that is not ranked any more is finite."""
 
@@ -31,26 +36,35 @@ def occlusion_maps(network: EncoderHead, pixels: np.ndarray, labels: np.ndarray,
     cells
         The image is divided into cells x cells parts, each of which is covered once by the mean colour.
     """
-    images = np.repeat(pixels[None], cells * cells + 1, axis=0)
     encoder: Any = network.encoder
     colour = np.rint(255 * encoder.mean.cpu().numpy()).astype(np.uint8)
     down, right = (np.linspace(0, length, cells + 1).round().astype(int) for length in pixels.shape[1:])
-    for cell in range(cells * cells):
-        row, column = divmod(cell, cells)
-        part = images[cell + 1, :, down[row] : down[row + 1], right[column] : right[column + 1]]
-        part[:] = colour[:, None, None]
+
+    def covered(cell: int) -> np.ndarray:
+        """The image without one part; without none for -1."""
+        image = pixels.copy()
+        if cell >= 0:
+            row, column = divmod(cell, cells)
+            image[:, down[row] : down[row + 1], right[column] : right[column + 1]] = colour[:, None, None]
+        return image
+
     encoder.eval()
-    vectors = torch.cat(
-        [encoder(torch.from_numpy(some).to(encoder.device)).float() for some in np.array_split(images, 4)]
-    )
-    scores = np.stack([label_scores(network, vector[None], labels) for vector in vectors])
-    logs = np.log(np.maximum(scores, LEAST))
+    at_once, parts = max(1, PIXELS_AT_ONCE // (pixels.shape[1] * pixels.shape[2])), []
+    for begin in range(-1, cells * cells, at_once):
+        images = np.stack([covered(cell) for cell in range(begin, min(begin + at_once, cells * cells))])
+        vectors = encoder(torch.from_numpy(images).to(encoder.device)).float()
+        parts.append(label_scores(network.head, vectors, labels))
+    logs = np.log(np.maximum(np.concatenate(parts), LEAST))
     return (logs[0] - logs[1:]).T.reshape(len(labels), cells, cells).astype(np.float32)
 
 
-def label_scores(network: EncoderHead, vector: torch.Tensor, labels: np.ndarray) -> np.ndarray:
-    """Scores of some labels for one vector; 0 where a search has not reached the label."""
-    head = network.head
-    ids, best = head.best(vector, head.n_labels)
-    found = dict(zip(ids[0].tolist(), head.probabilities(best)[0].tolist(), strict=True))
-    return np.array([found.get(int(label), 0.0) for label in labels])
+def label_scores(head: LabelHead, vectors: torch.Tensor, labels: np.ndarray) -> np.ndarray:
+    """Scores of some labels [documents, labels]; 0 where a search has not reached the label."""
+    scores = np.zeros((len(vectors), len(labels)))
+    at_once = max(1, SCORES_AT_ONCE // head.n_labels)
+    for begin in range(0, len(vectors), at_once):
+        ids, best = head.best(vectors[begin : begin + at_once], head.n_labels)
+        found = head.probabilities(best)
+        for column, label in enumerate(labels.tolist()):
+            scores[begin : begin + at_once, column] = torch.where(ids == label, found, 0.0).amax(1).cpu().numpy()
+    return scores

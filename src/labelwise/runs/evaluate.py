@@ -169,7 +169,7 @@ def evaluate_model(
         LabelTable(
             test.label_names, test.label_texts, counts, occurrences, per_label.predicted, per_label.correct, per_label.k
         ).write(folder / files.LABELS)
-        maps = (lambda row: pixel_map(model, test, row)) if model.shows_pixels else None
+        maps = _TimedMaps(model, test, budget) if model.shows_pixels else None
         write_examples(folder / files.EXAMPLES, top, test, counts, section.examples, maps)
     unknown = UnknownLabels.count(n_known, test)
     overlap = None if model.trained_on_ is None else model.trained_on_.overlap(test, model.input_)
@@ -212,10 +212,21 @@ def _aligned(model: Method, test: Dataset) -> Dataset:
     return replace(aligned, label_texts=model.label_texts_ + others[known:])
 
 
-def pixel_map(model: Method, test: Dataset, row: int) -> str | None:
-    """The parts of an image that its best label depends on, as the address of an HTML image."""
-    maps: Any = model.explain(test.take(slice(row, row + 1)), k=1)
-    return maps[0].data_uri() if maps else None
+class _TimedMaps:
+    """Draws which parts of an image its best label depends on, as long as there is time."""
+
+    def __init__(self, model: Method, test: Dataset, budget: TimeBudget) -> None:
+        self.model, self.test, self.budget = model, test, budget
+        self.longest = 0.0
+
+    def __call__(self, row: int) -> str | None:
+        """The map as the address of an HTML image; None if it would not be drawn in time, or shows nothing."""
+        if self.budget.remaining() <= self.longest:
+            return None
+        with stopwatch() as drawing:
+            maps: Any = self.model.explain(self.test.take(slice(row, row + 1)), k=1)
+        self.longest = max(self.longest, drawing.seconds)
+        return maps[0].data_uri() if maps else None
 
 
 def write_examples(

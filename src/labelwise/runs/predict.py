@@ -146,7 +146,8 @@ def _begin(writer: Writer, file: IO[str], request: Request) -> None:
 
 
 def _text_batches(request: Request, model: Method) -> Iterator[Batch]:
-    if model.input_ not in LINES and model.learns:
+    kinds = {model.input_, *(model.inputs if model.reads_all_inputs else ())}
+    if not kinds & {*LINES} and model.learns:
         raise DataError(f"the model was trained on {model.input_}: give a data file and its --format")
     if request.is_the_text:
         yield Batch(["0"], Strings.of([request.documents]))

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labelwise.data.ijb import TemplateProtocol, align_face, is_protocol, read_protocol
+from labelwise.data.ijb import TemplateProtocol, is_protocol, read_protocol
 from labelwise.data.image_files import open_image
 from labelwise.data.pairs import Pairs, read_pairs
 from labelwise.errors import ConfigError, DataError
-from labelwise.methods.inputs import Documents
 from labelwise.metrics.templates import pool_templates
 from labelwise.metrics.verification import Verification, verify
-from labelwise.parallel import run_all
 from labelwise.progress import progress
 from labelwise.registry import methods_that
-from labelwise.strings import Strings
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
     from labelwise.methods.base import Method
 
 AT_ONCE = 1024
-"""Images that are decoded and encoded at a time."""
+"""Images that are kept, at the size that the network reads, until their mirror images are encoded too."""
 
 
 @dataclass(frozen=True)
@@ -70,55 +69,61 @@ def verify_model(
 
 def verify_pairs(model: Method, pairs: Pairs, rates: Sequence[float]) -> VerificationRun:
     """Verify a model on pairs of images."""
-    begin, parts = time.monotonic(), []
-    with progress("encoding images", len(pairs.images)) as step:
-        for start in range(0, len(pairs.images), AT_ONCE):
-            some: Any = pairs.images[start : start + AT_ONCE]
-            with step.part(len(some)):
-                parts.append(model.image_vectors(_documents(model, some, f"{pairs.name}, image ", start)))
-    seconds, vectors = time.monotonic() - begin, _of_norm_one(np.concatenate(parts))
+    config = model.config.image
+
+    def image(index: int) -> Image:
+        source = pairs.images[index]
+        name = f"{pairs.name}, image {index:,}" if isinstance(source, bytes) else None
+        return open_image(source, config.channels, config.max_pixels, config.short_side, name)
+
+    vectors, seconds = _vectors(model, len(pairs.images), image)
+    vectors = _of_norm_one(vectors)
     scores = np.einsum("ij,ij->i", vectors[pairs.first], vectors[pairs.second])
     found = verify(scores, pairs.same, pairs.folds, rates)
     return VerificationRun(found, pairs.name, len(vectors), None, seconds)
-
-
-def _documents(model: Method, images: list[str] | list[bytes], name: str, start: int) -> Documents:
-    """Paths as they are; encoded images are decoded, and must have equal sizes."""
-    if isinstance(images[0], str):
-        return Documents(paths=Strings.of(images))  # type: ignore[arg-type]
-    most = model.config.image.max_pixels
-
-    def pixels(index: int) -> np.ndarray:
-        return np.asarray(open_image(images[index], 3, most, name=f"{name}{start + index:,}"))
-
-    arrays = run_all(pixels, range(len(images)))
-    for index, array in enumerate(arrays):
-        if array.shape != arrays[0].shape:
-            height, width = array.shape[:2]
-            expected = " x ".join(map(str, arrays[0].shape[1::-1]))
-            raise DataError(f"{name}{start + index:,} has {width} x {height} pixels, the others {expected}")
-    return Documents(arrays=np.stack(arrays))
 
 
 def verify_templates(
     model: Method, protocol: TemplateProtocol, images: Path, rates: Sequence[float]
 ) -> VerificationRun:
     """Verify a model on pairs of templates; faces are cut out of the images by their five points."""
-    image, begin, parts = model.config.image, time.monotonic(), []
+    config = model.config.image
 
-    def face(row: int) -> np.ndarray:
-        whole = open_image(images / protocol.names[row], 3, image.max_pixels)
-        return np.asarray(align_face(whole, protocol.points[row], image.short_side))
+    def face(row: int) -> Image:
+        whole = open_image(images / protocol.names[row], config.channels, config.max_pixels)
+        return protocol.face(whole, row, config.short_side)
 
-    with progress("encoding images", len(protocol.names)) as step:
-        for start in range(0, len(protocol.names), AT_ONCE):
-            rows = range(start, min(start + AT_ONCE, len(protocol.names)))
-            with step.part(len(rows)):
-                parts.append(model.image_vectors(Documents(arrays=np.stack(run_all(face, rows)))))
-    seconds = time.monotonic() - begin
-    templates = pool_templates(np.concatenate(parts), protocol.templates, protocol.media, protocol.scores)
+    vectors, seconds = _vectors(model, len(protocol.names), face)
+    templates = pool_templates(vectors, protocol.templates, protocol.media, protocol.scores)
     found = verify(templates.scores(protocol.first, protocol.second), protocol.same, None, rates)
     return VerificationRun(found, protocol.name, len(protocol.names), len(templates.ids), seconds)
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """Some of the images that a function opens."""
+
+    open: Callable[[int], Image]
+    rows: range
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Image:
+        return self.open(self.rows[index])
+
+
+def _vectors(model: Method, count: int, image: Callable[[int], Image]) -> tuple[np.ndarray, float]:
+    """Vectors of all images, and the seconds they took; images are kept at the size that the network reads."""
+    from labelwise.encoders.images import ImageInputs
+
+    begin, parts = time.monotonic(), []
+    with progress("encoding images", count) as step:
+        for start in range(0, count, AT_ONCE):
+            some = _Opened(image, range(start, min(start + AT_ONCE, count)))
+            with step.part(len(some)):
+                parts.append(model.image_vectors(ImageInputs(model.config.image, images=some, keep=True)))
+    return np.concatenate(parts), time.monotonic() - begin
 
 
 def _of_norm_one(vectors: np.ndarray) -> np.ndarray:

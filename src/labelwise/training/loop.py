@@ -30,6 +30,7 @@ from labelwise.training.callbacks import Best, Callback, History, MetricLogger, 
 from labelwise.training.checkpoint import TIME_BUDGET
 from labelwise.training.checkpoint_manager import CheckpointManager, LoopState
 from labelwise.training.fitting import Fitting as Fitting
+from labelwise.training.interruption import Interruption
 from labelwise.training.optimisers import clip_adaptively, clip_gradients, make_optimisers
 from labelwise.training.randomness import preserve_random_state, seed_random_state
 from labelwise.training.ranks import Ranks
@@ -83,9 +84,10 @@ def train(
     if config.tensorboard is not None:
         check_tensorboard()
     ranks = Ranks(config.precision)
-    with torch_threads(), keep_freed_memory(), seed_random_state(config.seed + ranks.rank):
+    interruption = Interruption(active=context.checkpoints is not None)
+    with torch_threads(), keep_freed_memory(), seed_random_state(config.seed + ranks.rank), interruption:
         loop = _Loop(fitting, config, context, ranks, (tuple(head), tuple(rows)), callbacks, stage, identity)
-        loop.title = title or stage
+        loop.title, loop.interruption = title or stage, interruption
         try:
             return loop.run()
         finally:
@@ -95,6 +97,8 @@ def train(
 
 class _Loop:
     """A training and its state."""
+
+    interruption = Interruption(active=False)
 
     def __init__(
         self,
@@ -176,11 +180,14 @@ class _Loop:
                 state.epoch, state.step_of_epoch = state.epoch + 1, 0
             self._after_step(loss)
             advance(1)
-            stop, save = self.ranks.broadcast_flags(self.stop is not None, self.manager.is_due(state.step))
+            asked = self.interruption.signal is not None
+            stop, save = self.ranks.broadcast_flags(self.stop is not None, asked or self.manager.is_due(state.step))
             if stop:
                 break
             if save:
                 self._save()
+            if asked:
+                self.interruption.act()
         self.stop = self.ranks.on_rank_zero(lambda: self.stop)
 
     def _step(self, batches: Iterator[Any], count: int) -> Tensor:

@@ -79,12 +79,14 @@ class Ranks:
             return function
         named = {name: p for name, p in module.named_parameters() if p.requires_grad and name.startswith(tuple(rows))}
         self._tables = list(named.values())
-        for table in self._tables:
-            broadcast(table.data)
+        constant = _constant_buffers(module)
+        for tensor in [*self._tables, *constant.values()]:
+            broadcast(tensor.data)
         whole = _LossModule(module, function)
         if len(named) == sum(p.requires_grad for p in module.parameters()):
             return whole  # nothing is left for DistributedDataParallel, which refuses a module without parameters
-        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(whole, [f"module.{name}" for name in named])
+        ignored = [f"module.{name}" for name in (*named, *constant)]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(whole, ignored)
         self._wrapped = self.accelerator.prepare_model(whole)
         return self._wrapped
 
@@ -147,6 +149,19 @@ class Ranks:
     def wait(self) -> None:
         """Wait for all ranks."""
         self.accelerator.wait_for_everyone()
+
+
+def _constant_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Buffers that are no part of the weights, such as the codes of all labels: equal on all ranks, and never changed.
+
+    DistributedDataParallel would send them to all ranks in every step.
+    """
+    names = {
+        f"{prefix}.{name}".lstrip(".")
+        for prefix, part in module.named_modules()
+        for name in part._non_persistent_buffers_set
+    }
+    return {name: buffer for name, buffer in module.named_buffers() if name in names}
 
 
 def _wants_half(precision: str, device: torch.device) -> bool:

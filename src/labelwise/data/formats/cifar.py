@@ -10,6 +10,7 @@ import io
 import re
 import tarfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,19 +64,25 @@ def recognises(path: Path) -> bool:
 
 
 def holds_parts(path: Path) -> bool:
-    """Whether this is an archive whose first files are those of CIFAR."""
+    """Whether this is an archive whose first files are those of CIFAR, as far as it can be read.
+
+    A truncated one is too, so that reading it reports what is wrong.
+    """
     if not path.is_file() or not path.name.lower().endswith(TAR_SUFFIXES):
         return False
     known = {*PARTS, *NAME_FILES, "readme.html", "file.txt~", "coarse_label_names.txt"}
+    names: list[str] = []
     try:
         with tarfile.open(path) as archive:
-            names = []
             for member in archive:
                 names.append(member.name.rpartition("/")[2])
                 if len(names) == 8 or member.size > MAX_BYTES:  # to find the next one, all of it would be unpacked
                     break
-    except (*DAMAGED, OSError, ValueError):
+    except (OSError, ValueError):
         return False
+    except DAMAGED:
+        names.append(path.name)  # files may follow whose names cannot be read
+        return any(name.startswith("cifar") or part_of(name) for name in names)
     return any(part_of(name) for name in names) and all(
         not name or name in known or part_of(name) or name.startswith("cifar") for name in names
     )
@@ -148,11 +155,24 @@ def _members(archive: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
                 if not member.isreg() or member.issparse():
                     continue
                 source: Any = tar.extractfile(member)
-                yield member.name.rpartition("/")[2], source.read
-    except DAMAGED as error:
-        raise DataError(f"the archive is damaged or truncated ({error}); download it again", archive) from None
-    except OSError as error:
-        raise DataError(f"the archive cannot be read: {error.strerror or error}", archive) from None
+                yield member.name.rpartition("/")[2], partial(_member_content, source, archive)
+    except (*DAMAGED, OSError) as error:
+        raise _unreadable(archive, error) from None
+
+
+def _member_content(source: Any, archive: Path) -> bytes:
+    try:
+        return source.read()
+    except (*DAMAGED, OSError) as error:
+        raise _unreadable(archive, error) from None
+
+
+def _unreadable(archive: Path, error: Exception) -> DataError:
+    if isinstance(error, EOFError) or "unexpected end of data" in str(error):
+        return DataError("the archive is truncated: it ends before its last file does; download it again", archive)
+    if isinstance(error, DAMAGED):
+        return DataError(f"the archive is damaged ({error}); download it again", archive)
+    return DataError(f"the archive cannot be read: {getattr(error, 'strerror', None) or error}", archive)
 
 
 # --- contents ---------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from labelwise.data.formats.base import Format
 from labelwise.data.options import ReadOptions
 from labelwise.data.splits import files_in, named_parts, plain_name, split_of
 from labelwise.errors import DataError
+from labelwise.free_memory import free_memory
 from labelwise.strings import Strings
 
 NAME = "idx"
@@ -93,8 +94,7 @@ def read_array(path: Path) -> np.ndarray:
         shape = struct.unpack(f">{head[3]}I", _exactly(stream, 4 * head[3], path))
         dtype = np.dtype(TYPES[head[2]])
         size = prod(shape) * dtype.itemsize
-        if size > MAX_BYTES:
-            raise DataError(f"the header has the sizes {list(shape)}: {size:,} bytes, more than are read", path)
+        _check_size(size, list(shape), stream.most_bytes(), path)
         content = bytearray()
         while piece := stream.read(min(CHUNK, size + 1 - len(content))):
             content += piece
@@ -106,6 +106,18 @@ def read_array(path: Path) -> np.ndarray:
         )
     values = np.frombuffer(content, dtype).reshape(shape)
     return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
+
+
+def _check_size(size: int, shape: list[int], most: int | None, path: Path) -> None:
+    """Refuse a header whose array cannot be in the file, or not in memory, before anything is read."""
+    says = f"the header has the sizes {shape}: {size:,} bytes"
+    if size > MAX_BYTES:
+        raise DataError(f"{says}, more than are read", path)
+    if most is not None and size > most:
+        raise DataError(f"{says}, but the file holds at most {most:,}; it is truncated, or the header is wrong", path)
+    free = free_memory()
+    if free is not None and size > free:
+        raise DataError(f"{says}, but only {free:,} bytes of memory are free", path)
 
 
 def _exactly(stream: object, count: int, path: Path) -> bytes:
