@@ -73,10 +73,10 @@ class Forked:
         os.kill(self.pid, signal.SIGKILL)
 
 
-def run_forked(function: Callable[[], object], env: Mapping[str, str] | None = None) -> Ended:
+def run_forked(function: Callable[[], object], env: Mapping[str, str] | None = None, timeout: float = 240) -> Ended:
     """Call a function in a child process, and wait for its end."""
     with tempfile.TemporaryFile("w+b") as out, tempfile.TemporaryFile("w+b") as err:
-        code = Forked(function, stdout=out.fileno(), stderr=err.fileno(), env=env).wait()
+        code = Forked(function, stdout=out.fileno(), stderr=err.fileno(), env=env).wait(timeout)
         texts = []
         for file in (out, err):
             file.seek(0)

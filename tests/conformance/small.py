@@ -21,7 +21,7 @@ SMALL: dict[str, dict] = {
         "hidden": [16],
         "cluster_size": 16,
         "beam_width": 2,
-        "training": WordTraining(epochs=8, steps=150, batch_size=32, optimiser=OptimiserConfig(name="adam", rate=0.03)),
+        "training": WordTraining(epochs=6, steps=150, batch_size=32, optimiser=OptimiserConfig(name="adam", rate=0.03)),
     },
     "bigru": {
         "words": WORDS,
@@ -52,7 +52,7 @@ SMALL: dict[str, dict] = {
         "valid_fraction": 0.0,
         "monitor": MonitorConfig(enabled=False, attention=False),
         "training": TrainingConfig(
-            epochs=10,
+            epochs=5,
             batch_size=50,
             clip=5.0,
             load_ahead=2,
@@ -66,7 +66,7 @@ SMALL: dict[str, dict] = {
         "head": DigitHeadConfig(loss="bce"),
         "training": IMAGE_RECIPE.model_copy(
             update={
-                "epochs": 6,
+                "epochs": 3,
                 "batch_size": 32,
                 "optimiser": OptimiserConfig(name="adam", rate=0.005, weight_decay=5e-4),
             }
@@ -80,7 +80,7 @@ SMALL: dict[str, dict] = {
         "bottleneck": 24,
         "dropout": 0.1,
         "training": TrainingConfig(
-            epochs=5,
+            epochs=4,
             batch_size=16,
             optimiser=OptimiserConfig(rate=0.01, head_factor=2),
             schedule=ScheduleConfig(warmup=0.1),
@@ -111,6 +111,8 @@ SMALL: dict[str, dict] = {
 def small_and_short(name: str, steps: int = 2) -> dict:
     """For tests that need a trained model and not what it has learned."""
     settings = dict(SMALL.get(name, {}))
+    if name == "mhe_image":  # vectors of a few numbers instead of a thousand, and so weights per label
+        settings["backbone"] = BackboneConfig(name="tiny", channels=4)
     if "training" in settings:
         settings["training"] = settings["training"].model_copy(update={"epochs": 1, "steps": steps})
     if "fine_tuning" in settings:

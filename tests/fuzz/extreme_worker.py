@@ -1,16 +1,13 @@
-"""Tries changed folders one after the other: ``python extreme_worker.py CASES FIRST``.
+"""Tries changed folders one after the other, in a process of its own, because a case may crash it.
 
-A process of its own, because a case may crash it: it prints a line before and after each case, so that whoever started
-it knows where to resume.
+It prints a line before and after each case, so that whoever started it knows where to resume.
 """
 
 from __future__ import annotations
 
-import pickle
 import resource
 import shutil
 import signal
-import sys
 import traceback
 from pathlib import Path
 
@@ -71,11 +68,11 @@ def late(*_):
     raise TimeoutError(f"no answer after {SECONDS} s")
 
 
-def main() -> None:
+def try_cases(cases: list, first: int) -> None:
+    """Try the cases from `first` on."""
     import labelwise as lw
 
     lw.set_threads(1)
-    cases, first = pickle.loads(Path(sys.argv[1]).read_bytes()), int(sys.argv[2])
     uses = {good: predict if (good / "config.json").exists() else read for good, _ in cases[first:]}
     for good, use in uses.items():
         use(good)  # compiles and imports what is needed
@@ -85,7 +82,3 @@ def main() -> None:
     for number, (good, case) in enumerate(cases[first:], first):
         print(f"{number} begins", flush=True)
         print(number, outcome(good, good.parent / "work", case, uses[good]).replace("\n", " "), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -7,26 +7,26 @@ Cases run in a worker process; where one ends it, the next worker resumes behind
 from __future__ import annotations
 
 import os
-import pickle
 import random
-import subprocess
-import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from conformance.planted import planted
 from conformance.small import small_and_short
+from forking import run_forked
+from fuzz.extreme_worker import try_cases
 from fuzz.extremes import Case, cases_of, sampled
 from labelwise.data.dataset import Dataset
 from labelwise.data.write import write
 from labelwise.registry import METHODS, method_class
 
-TESTS = Path(__file__).parents[1]
 CASES = int(os.environ.get("LABELWISE_FUZZ_CASES", "0"))
 TARGETS = [*(f"model-{name}" for name in METHODS), "data-native", "data-pecos"]
-SAMPLE = 40
+SAMPLE = 24
+LONGEST = 7200.0
 
 
 def make(target: str, folder: Path) -> Path:
@@ -47,26 +47,22 @@ def make(target: str, folder: Path) -> Path:
     return folder
 
 
-def run(folder: Path, cases: list[tuple[Path, Case]]) -> Counter:
+def run(cases: list[tuple[Path, Case]]) -> Counter:
     """Try all cases, each of a sound folder; faults are collected to the end."""
-    listed = folder / "cases.pickle"
-    listed.write_bytes(pickle.dumps(cases))
     outcomes: Counter = Counter()
     faults: list[str] = []
     done = 0
     while done < len(cases):
-        command = [sys.executable, str(TESTS / "fuzz" / "extreme_worker.py"), str(listed), str(done)]
-        paths = os.pathsep.join([str(TESTS), *sys.path])
-        ended = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": paths})
-        for line in ended.stdout.splitlines():
+        ended = run_forked(partial(try_cases, cases, done), timeout=LONGEST)
+        for line in ended.out.splitlines():
             number, _, found = line.partition(" ")
             if found != "begins":
                 done = int(number) + 1
                 outcomes[cases[int(number)][0].name, found.split(":")[0]] += 1
                 faults += [_shown(cases[int(number)], found)] if found.startswith("FAULT") else []
         if done < len(cases):
-            assert f"{done} begins" in ended.stdout, ended.stderr[-3000:]
-            faults.append(_shown(cases[done], f"ended with {ended.returncode}: {ended.stderr[-300:]}"))
+            assert f"{done} begins" in ended.out, ended.err[-3000:]
+            faults.append(_shown(cases[done], f"ended with {ended.code}: {ended.err[-300:]}"))
             done += 1
     assert not faults, f"{len(faults)} faults\n" + "\n".join(faults[:40])
     return outcomes
@@ -81,7 +77,7 @@ def try_extremes(targets: list[str], count: int, seed: str, tmp_path: Path) -> N
     for target in targets:
         good = make(target, tmp_path / target)
         cases += [(good, case) for case in sampled(cases_of(good), count, random.Random(f"{seed}-{target}"))]
-    outcomes = run(tmp_path, cases)
+    outcomes = run(cases)
     print(dict(outcomes))
     for target in targets:
         assert outcomes[target, "used"] > 0
@@ -93,7 +89,7 @@ def test_sample_of_extremes(tmp_path):
 
 
 @pytest.mark.fuzz
-@pytest.mark.timeout(7200)
+@pytest.mark.timeout(LONGEST)
 @pytest.mark.parametrize("target", TARGETS)
 def test_extremes(target, tmp_path):
     try_extremes([target], -(-CASES // len(TARGETS)) or 1000, str(random.SystemRandom().randrange(2**32)), tmp_path)

@@ -26,7 +26,7 @@ import pytest
 
 import labelwise as lw
 from conformance.planted import planted, planted_features, planted_texts
-from conformance.small import SMALL
+from conformance.small import small_and_short
 from data.record_files import content, image_bytes, write_records
 from fuzz.mutations import broken
 from labelwise.data.dataset import Dataset
@@ -233,7 +233,7 @@ def fuzz_model(name: str, cases: int, rng: random.Random, tmp_path: Path) -> Cou
     kind = method_class(name)
     good = tmp_path / "good"
     data = planted(kind.inputs[0], n_documents=60, n_labels=12)
-    model = kind(**SMALL.get(name, {})).fit(data)
+    model = kind(**small_and_short(name)).fit(data)
     model.calibrate(data, k=5)
     model.save(good)
     lw.load(good).predict(data, k=3)  # what a broken folder is refused for is what is broken in it
@@ -272,7 +272,7 @@ def fuzz(target: str, cases: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_sample(target, tmp_path, monkeypatch):
     monkeypatch.setenv(SEED_VARIABLE, "1")
-    fuzz(target, 80 if target.startswith("read") else 40, tmp_path)  # to load a model and predict takes longer
+    fuzz(target, 50 if target.startswith("read") else 20, tmp_path)  # to load a model and predict takes longer
 
 
 @pytest.mark.fuzz

@@ -38,17 +38,26 @@ def precision(model, test):
     return lw.evaluate(model.predict(test, k=3), test, metrics=["P@1"])["P@1"]
 
 
-@pytest.mark.parametrize(("part", "step"), [("level0", 25), ("level1", 25), ("level1", 5)])
-def test_a_fit_stopped_in_any_level_goes_on_to_the_same_model(part, step, tmp_path, monkeypatch):
+OFTEN = {"checkpoint_every": {"steps": 7}, "log_every": 5, "validate_every": 10}
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """Documents, and what a fit that nothing stopped predicts for them."""
     data = planted("texts", n_documents=300)
-    settings = {"checkpoint_every": {"steps": 7}, "log_every": 5, "validate_every": 10}
-    whole = made(settings).fit(data)
+    with using_threads(1):
+        return data, made(OFTEN).fit(data).predict(data, k=5)
+
+
+@pytest.mark.parametrize(("part", "step"), [("level0", 25), ("level1", 25), ("level1", 5)])
+def test_a_fit_stopped_in_any_level_goes_on_to_the_same_model(part, step, whole, tmp_path, monkeypatch):
+    data, expected = whole
 
     def log(**numbers):
         if (numbers.get("part"), numbers.get("step")) == (part, step):
             raise Stop
 
-    model = made(settings)
+    model = made(OFTEN)
     with pytest.raises(Stop):
         model.fit(data, context=FitContext(tmp_path, log))
     seen = []
@@ -60,7 +69,7 @@ def test_a_fit_stopped_in_any_level_goes_on_to_the_same_model(part, step, tmp_pa
     assert first > step - 10, "it started over"
     if part == "level1":
         assert all(name == "level1" for name, _ in seen)
-    same_predictions(model.predict(data, k=5), whole.predict(data, k=5))
+    same_predictions(model.predict(data, k=5), expected)
 
 
 def test_trees_of_every_depth_learn():

@@ -11,11 +11,22 @@ from labelwise.testing.require import require
 
 
 class Subject:
-    """Called, it makes a fresh, unfitted method; `inputs` are the types of documents to check, by default all."""
+    """Called, it makes a fresh, unfitted method.
 
-    def __init__(self, make: Callable[[], Method], inputs: Sequence[str] | None = None) -> None:
+    Parameters
+    ----------
+    make
+        Makes the method.
+    inputs
+        Types of documents to check; None: all.
+    n_documents
+        Documents of the planted data that most checks use: fewer are faster, but the model learns less.
+    """
+
+    def __init__(self, make: Callable[[], Method], inputs: Sequence[str] | None = None, n_documents: int = 600) -> None:
         self.make = make
         self.inputs = inputs
+        self.n_documents = n_documents
         self._fitted: dict[str, tuple[Method, Any]] = {}
 
     def __call__(self) -> Method:
@@ -33,6 +44,10 @@ class Subject:
     def fitted(self, kind: str) -> tuple[Method, Any]:
         """The model fitted on planted data, and this data; the same at each call, so only to be read."""
         if kind not in self._fitted:
-            data = planted(kind)
+            data = self.planted(kind)
             self._fitted[kind] = self.make().fit(data), data
         return self._fitted[kind]
+
+    def planted(self, kind: str, **sizes: int) -> Any:
+        """Planted data with as many documents as are wished for."""
+        return planted(kind, n_documents=self.n_documents, **sizes)
