@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, settings
 
 # As the command line does, and before torch is loaded: workers whose threads spin take each other's cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+for variable in ("LABELWISE_THREADS", "OMP_NUM_THREADS"):  # tests of threads set their own number
+    os.environ.setdefault(variable, "1")
 os.environ.setdefault("LABELWISE_COMPILE_AHEAD", "0")  # workers have all cores busy, and compile what they need
 os.environ["LABELWISE_VECTORS"] = "off"  # tests of the cache name their own folder
 sys.path.insert(0, str(Path(__file__).parent))
