@@ -139,7 +139,7 @@ def test_bad_files_are_named_or_left_out(data, files, tmp_path, caplog):
         broken.write_bytes(whole.read()[:60])
     paths = [*files[1][:40], str(broken)]
     some = lw.Dataset([data.labels_of(row) for row in [*range(40), 0]], paths=paths)
-    with pytest.raises(DataError, match=r"broken\.png.*damaged"):
+    with pytest.raises(DataError, match=r"broken\.png.*damaged.*image\.bad_images: skip"):
         made({"epochs": 1}).fit(some)
     image = {"size": SIDE, "channels": 1, "bad_images": "skip"}
     with caplog.at_level(logging.WARNING, logger="labelwise"):
@@ -301,6 +301,12 @@ def test_commands_take_images(run, files, tmp_path):
     explained = labelwise("explain", model, first, "-k", 2, "-o", tmp_path / "map.png")
     assert "multiplied by" in explained.out
     assert Image.open(tmp_path / "map.png").size[0] > 3 * 256
+    refused = labelwise("predict", model, first, "--explain", 2, code=2)
+    assert "labelwise explain" in refused.err
+    missing = labelwise("predict", model, "nothere.png", code=2)
+    assert "there is no file 'nothere.png'" in missing.err
+    assert "echo" not in missing.err
+    assert "explain by maps of pixels" in labelwise("info", model).out
     labelwise("encode", model, files[0], "-o", tmp_path / "vectors.npy")
     assert np.load(tmp_path / "vectors.npy").shape == (240, 8 * 4 * 4)
     labelwise("calibrate", model, files[0])

@@ -47,7 +47,7 @@ class DigitCode:
             given = " x ".join(map(str, self.radices))
             raise ConfigError(
                 f"radices: {given} = {prod(self.radices):,} codes are too few for {self.n_labels:,} labels; "
-                "`labelwise plan --digits` proposes some"
+                f"`labelwise plan --digits --labels {self.n_labels}` proposes some"
             )
 
     @property

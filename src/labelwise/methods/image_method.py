@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
+from labelwise.data.image_files import ImageError
 from labelwise.encoders.image_config import ImageConfig
 from labelwise.errors import ConfigError, DataError, check_installed, import_required
 from labelwise.fit_context import FitContext
@@ -127,11 +128,15 @@ class ImageMethod(Method):
         parts = [EncoderData(images, train.labels)]
         if held_out is not None:
             parts.append(EncoderData(self._images(held_out, kind, keep=True), held_out.labels))
-        with torch_threads(), seed_random_state(seed):
-            encoder = self._encoder(images)
-            head = self._head(encoder.width, train)
-            self.network_ = EncoderHead(encoder, head).to(computing_device())  # type: ignore[arg-type]
-            self.history_ = self._train(parts, training, context)
+        try:
+            with torch_threads(), seed_random_state(seed):
+                encoder = self._encoder(images)
+                head = self._head(encoder.width, train)
+                self.network_ = EncoderHead(encoder, head).to(computing_device())  # type: ignore[arg-type]
+                self.history_ = self._train(parts, training, context)
+        except ImageError as error:
+            advice = "; `image.bad_images: skip` leaves such files out of training" if kind == "paths" else ""
+            raise ImageError(error.what + advice, error.path) from None
         self._stored = None
 
     def _train(self, parts: list[Any], training: TrainingConfig, context: FitContext) -> History:

@@ -42,6 +42,8 @@ def check_explains(model: Method, count: int) -> None:
     """Raise unless the method can explain predictions, and with so many words."""
     if count < 1:
         raise ConfigError(f"explain: 1 word or more per label is needed, got {count}")
+    if model.shows_pixels:
+        raise ConfigError(f"{model.name} has no words to show; `labelwise explain` draws maps of pixels")
     if not model.explains:
         raise ConfigError(f"{model.name} cannot explain its predictions; {methods_that('explains')} can")
 

@@ -31,6 +31,7 @@ from labelwise.store import MANIFEST, Folder
 EXPECTED = ("precision", "recall", "micro-F1")
 ABILITIES = {
     "explains": "explain",
+    "shows_pixels": "explain by maps of pixels",
     "encodes": "encode",
     "attends": "attention",
     "verifies": "verify",

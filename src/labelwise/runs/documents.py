@@ -15,6 +15,7 @@ from typing import Any
 from labelwise.data.catalogue import names as named_sets
 from labelwise.data.catalogue import near_sets
 from labelwise.data.formats.workbook import OTHER_SPREADSHEETS
+from labelwise.data.image_files import is_image_name
 from labelwise.data.options import ReadOptions
 from labelwise.data.read import FORMATS, format_named
 from labelwise.data.splits import stem_and_extension
@@ -73,6 +74,8 @@ def is_text_argument(argument: str, format: str, model: str) -> bool:
     question = near_sets(argument)
     hint = f" ({question})" if question else ""
     reading = "it looks like the name of a file" if file_name else "a text has more than one word"
+    if is_image_name(argument):
+        raise DataError(f"there is no file '{argument}'{hint}")
     raise DataError(
         f"there is no file, folder or known data set '{argument}'{hint}, and as a text it is not read, because "
         f"{reading}; to read it as a text: echo {shlex.quote(argument)} | "
