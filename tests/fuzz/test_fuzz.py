@@ -272,7 +272,7 @@ def fuzz(target: str, cases: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_sample(target, tmp_path, monkeypatch):
     monkeypatch.setenv(SEED_VARIABLE, "1")
-    fuzz(target, 50 if target.startswith("read") else 20, tmp_path)  # to load a model and predict takes longer
+    fuzz(target, 80 if target.startswith("read") else 20, tmp_path)  # to load a model and predict takes longer
 
 
 @pytest.mark.fuzz

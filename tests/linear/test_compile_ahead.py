@@ -63,8 +63,7 @@ def run(code, *arguments, **environment):
 
 
 def cold(folder):
-    quick = {"NUMBA_OPT": "0"}  # what is compiled does not matter here
-    return {"NUMBA_CACHE_DIR": str(folder), ahead.VARIABLE: "1", "LABELWISE_THREADS": "2", **quick}
+    return {"NUMBA_CACHE_DIR": str(folder), ahead.VARIABLE: "1", "LABELWISE_THREADS": "2"}
 
 
 def test_a_kernel_that_the_second_process_compiles_is_waited_for_and_found(tmp_path):
