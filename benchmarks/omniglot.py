@@ -51,6 +51,7 @@ def heads(classes: int) -> dict[str, dict]:
         "product, clustered": {"kind": "product", **digits, "order": "clustered"},
         "sampling": sampling,
         "sampling, log-q": {**sampling, "log_q": True},
+        "sampling, batch": {**sampling, "negatives": "batch"},
     }
 
 
@@ -150,7 +151,8 @@ def page(results: dict[str, list[dict]], options: argparse.Namespace) -> str:
         f"{options.classes:,} characters, {results['one_hot'][0]['documents']:,} training images of {SIZE} x {SIZE} "
         f"pixels, 3 test images per character; ResNet-10 with 16 channels, batches of {options.batch}, SGD 0.1 with "
         f"momentum 0.9, cosine; {options.epochs:g} epochs, seeds {options.seeds}. Digits 40 x 41 in the order of the "
-        f"index if not said otherwise; sampling: 10 of 40 groups per image; cascade: 4 groups per image. "
+        f"index if not said otherwise; sampling: 10 of 40 groups per image, with `batch` those of the labels of "
+        "the batch, about 32; cascade: 4 groups per image. "
         f"{platform.processor() or 'x86-64'}, {len(os.sched_getaffinity(0))} cores, "
         f"{datetime.date.today()}. Made by `benchmarks/omniglot.py`.",
         "",

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from common import default_malloc  # noqa: F401
+from labelwise import kept_memory
 from labelwise.kept_memory import is_set_by_environment, keep_freed_memory
 
 pytestmark = [
@@ -31,6 +32,7 @@ def faults_of_steps(count: int) -> int:
 ALONE = """
 import resource
 import numpy as np
+from labelwise import kept_memory
 from labelwise.kept_memory import keep_freed_memory
 
 def held():
@@ -84,3 +86,22 @@ def test_the_last_of_several_blocks_gives_back():
         inside = faults_of_steps(10)
     assert inside < outside / 5, "the inner block has set the settings back"
     assert faults_of_steps(10) > outside / 2
+
+
+def test_predictions_that_fail_leave_no_block_open():
+    """Also while somebody holds the error, and with it the frames of the loop over batches."""
+    torch = pytest.importorskip("torch")
+    from labelwise.encoders.base import Vectors
+    from labelwise.networks.encoder_head import EncoderHead
+
+    class Head(torch.nn.Module):
+        def best(self, vectors, k):
+            assert kept_memory._blocks == 1
+            raise RuntimeError
+
+    encoder = torch.nn.Linear(2, 2)
+    encoder.device = torch.device("cpu")
+    network = EncoderHead(encoder, Head())
+    with pytest.raises(RuntimeError) as held:
+        network.best(Vectors(np.ones((5000, 2), np.float32)), 1, "predicting")
+    assert kept_memory._blocks == 0, held

@@ -480,6 +480,16 @@ class MheText(_MheText):
     ----------
     encoder
         The pretrained encoder and its tokenization. Keys: model, architecture, vocabulary, max_length, long_texts, windows, pooling, layers, frozen, precision, gradient_checkpointing.
+    head
+        Any other head; instead of all settings of groups, loss and dropout. Keys: kind, loss, reduction, radices, heads, order, bottleneck, groups, beam, negatives, sampled_groups, sampled_fraction, log_q, bias, dropout, block.
+    training
+        Settings of training. Keys: epochs, steps, batch_size, tokens_per_batch, accumulate, clip, optimiser, schedule, precision, validate_every, metric, early_stopping, restore_best, averaging, time_budget, checkpoint_every, log_every, load_ahead, tensorboard, seed.
+    head_epochs
+        Epochs in which only the head is trained, on the vectors of the pretrained encoder, before both are trained together: the texts are encoded once more, and gradients of an untrained head do not disturb the encoder. null is 10, and 0 if the encoder is frozen or starts from random weights.
+    valid_fraction
+        Fraction of the training documents held out to choose the best weights when the data has no valid part; at most 2,000 documents.
+    monitor
+        Detects collapse during training. Keys: enabled, probe, attention, stop_on, patience.
     num_group
         Groups of labels, fewer if the last ones would be empty; 0: one output per label, without groups. A good number is some times the square root of the number of labels (`labelwise plan --digits`).
     groups
@@ -496,21 +506,16 @@ class MheText(_MheText):
         Sum of the binary cross-entropies of a document, or the mean over groups and over labels, as published.
     dropout
         Dropout rate of the document's vector.
-    head
-        Any other head; instead of all settings of groups, loss and dropout. Keys: kind, loss, reduction, radices, heads, order, bottleneck, groups, beam, negatives, sampled_groups, sampled_fraction, log_q, bias, dropout, block.
-    training
-        Settings of training. Keys: epochs, steps, batch_size, tokens_per_batch, accumulate, clip, optimiser, schedule, precision, validate_every, metric, early_stopping, restore_best, averaging, time_budget, checkpoint_every, log_every, load_ahead, tensorboard, seed.
-    head_epochs
-        Epochs in which only the head is trained, on the vectors of the pretrained encoder, before both are trained together. null is 10, and 0 if the encoder is frozen or starts from random weights.
-    valid_fraction
-        Fraction of the training documents held out to choose the best weights when the data has no valid part; at most 2,000 documents.
-    monitor
-        Detects collapse during training. Keys: enabled, probe, attention, stop_on, patience.
     """
     def __init__(
         self,
         *,
         encoder: Mapping[str, Any] | EncoderConfig = ...,
+        head: Mapping[str, Any] | DigitHeadConfig | None = ...,
+        training: Mapping[str, Any] | TrainingConfig = ...,
+        head_epochs: int | None = None,
+        valid_fraction: float = 0.05,
+        monitor: Mapping[str, Any] | MonitorConfig = ...,
         num_group: int = 0,
         groups: int = 10,
         beam: int | None = None,
@@ -519,11 +524,6 @@ class MheText(_MheText):
         loss: Literal['bce', 'softmax'] = 'bce',
         reduction: Literal['sum', 'mean'] = 'sum',
         dropout: float = 0.5,
-        head: Mapping[str, Any] | DigitHeadConfig | None = ...,
-        training: Mapping[str, Any] | TrainingConfig = ...,
-        head_epochs: int | None = None,
-        valid_fraction: float = 0.05,
-        monitor: Mapping[str, Any] | MonitorConfig = ...,
     ) -> None: ...
 
 class Popularity(_Popularity):

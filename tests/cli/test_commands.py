@@ -156,7 +156,7 @@ def test_ctrl_c_leaves_a_run_that_goes_on(tmp_path, config):
         [sys.executable, "-c", SLOW, "train", str(config)], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert process.stdout.readline() == b"fitting\n"
-    locked = labelwise_process("train", config, cwd=tmp_path, code=2)
+    locked = labelwise("train", config, cwd=tmp_path, code=2)
     assert "another process" in locked.err
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)

@@ -150,7 +150,7 @@ def test_the_search_is_that_of_the_csr_path_to_the_bit(seed, mixed, precision):
 
 def test_norms_count_both_blocks():
     left, dense, _ = problem(1, n=5000)
-    rows = FeatureRows(left.indptr, left.indices, left.data, (5000, 104), dense, 80)
+    rows = FeatureRows.of(left)._replace(shape=(5000, 104), dense=dense, first_dense=80)
     expected = left.multiply(left).sum(axis=1) + np.square(dense, dtype=np.float64).sum(axis=1)
     np.testing.assert_allclose(squared_norms(rows), expected, rtol=1e-5)
 

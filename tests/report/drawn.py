@@ -31,6 +31,12 @@ def draw_once(monkeypatch) -> None:
     monkeypatch.setattr(Chart, "_render", remembered)
 
 
+def draw_files_of(monkeypatch, name) -> None:
+    """Let only the files of one chart be drawn, where the test is about which files there are."""
+    file = Chart.file
+    monkeypatch.setattr(Chart, "file", lambda chart, kind: file(chart, kind) if chart.name == name else EMPTY[kind])
+
+
 def figure_of(chart: Chart):
     """The figure as it is drawn."""
     with _matplotlib() as new_figure:

@@ -107,6 +107,7 @@ def test_learning_curves_of_train_and_valid():
     assert named[0].description.startswith("level 2 valid: ")
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_run_tells_what_the_monitor_saw(tmp_path):
     run = make_run(tmp_path / "run")
     (run / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in course("collapsed")))

@@ -23,8 +23,15 @@ pytest.importorskip("jinja2")
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory) -> Page:
-    return page_of(make_run(tmp_path_factory.mktemp("runs") / "first", curves=True))
+def written(tmp_path_factory):
+    """A run with all charts, and the bytes of its report."""
+    run = make_run(tmp_path_factory.mktemp("runs") / "first", curves=True)
+    return run, write_report(run).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def page(written) -> Page:
+    return Page(written[1].decode())
 
 
 def test_the_verdict_names_method_data_scores_and_time(page):
@@ -58,6 +65,7 @@ def test_the_group_and_data_tables(page):
     assert facts["labels that occur"] == ["4,108", "2,876"]
 
 
+@pytest.mark.usefixtures("quick")
 def test_the_label_table_names_the_predictions_that_count(page, tmp_path):
     assert "Predictions that count: the best 5 labels of each document." in page.text
     run = make_run(tmp_path / "run")
@@ -69,6 +77,7 @@ def test_true_labels_that_were_never_trained_are_counted_both_ways(page):
     assert "163 distinct true labels (90 occurrences) never occur in the training documents." in page.text
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_model_that_has_changed_since_it_was_judged(tmp_path):
     run = make_run(tmp_path / "run")
     card = Card().with_change("trained on all documents", refit=True)
@@ -82,6 +91,7 @@ def test_a_model_that_has_changed_since_it_was_judged(tmp_path):
     assert "Whether the model has changed since it was judged is not known" in page_of(run).text
 
 
+@pytest.mark.usefixtures("quick")
 def test_sizes_and_times_of_a_refitted_run(tmp_path):
     run = make_run(tmp_path / "run")
     refit = {"n_documents": 60_000, "n_judged": 45_000, "n_labels": 4400, "bytes": 99_000_000, "seconds": 21.5}
@@ -132,9 +142,8 @@ def test_ids_are_unique_and_references_lead_to_them(page):
     assert set(used) <= set(ids)
 
 
-def test_nothing_is_loaded_from_elsewhere(tmp_path):
-    source = write_report(make_run(tmp_path / "run", curves=True)).read_text(encoding="utf-8")
-    page = Page(source)
+def test_nothing_is_loaded_from_elsewhere(page, written):
+    source = written[1].decode()
     assert not {tag for tag, _ in page.tags} & {"script", "link", "img", "iframe", "object", "embed", "base"}
     for _, attributes in page.tags:
         for key, value in attributes.items():
@@ -199,10 +208,8 @@ def test_the_draw_of_rare_labels_is_fixed_and_inside_the_rare(tmp_path):
     assert max(int(row[0][1:]) for row in table.rare) > 2500
 
 
-def test_the_same_files_give_the_same_bytes(tmp_path):
-    run = make_run(tmp_path / "run", curves=True)
-    first = write_report(run, tmp_path / "one.html").read_bytes()
-    assert write_report(run, tmp_path / "two.html").read_bytes() == first
+def test_the_same_files_give_the_same_bytes(written, tmp_path):
+    run, first = written
     program = (
         "import sys\n"
         "from labelwise.report.html import write_report\n"
@@ -210,7 +217,7 @@ def test_the_same_files_give_the_same_bytes(tmp_path):
         "assert not {'matplotlib', 'jinja2', 'numba'} & set(sys.modules)\n"
         "write_report(sys.argv[1], sys.argv[2])\n"
     )
-    arguments = [sys.executable, "-c", program, str(run), str(tmp_path / "three.html")]
+    arguments = [sys.executable, "-c", program, str(run), str(tmp_path / "again.html")]
     environment = {
         "PYTHONPATH": ":".join(sys.path),
         "PYTHONHASHSEED": "12345",
@@ -218,16 +225,15 @@ def test_the_same_files_give_the_same_bytes(tmp_path):
         "PATH": "",
     }
     subprocess.run(arguments, check=True, env=environment)
-    assert (tmp_path / "three.html").read_bytes() == first
+    assert (tmp_path / "again.html").read_bytes() == first
 
 
-def test_the_users_matplotlib_settings_do_not_matter(tmp_path):
+def test_the_users_matplotlib_settings_do_not_matter(written, tmp_path):
     import matplotlib
 
-    run = make_run(tmp_path / "run")
-    first = write_report(run, tmp_path / "one.html").read_bytes()
+    run, first = written
     with matplotlib.rc_context({"font.size": 30, "axes.grid": False, "svg.fonttype": "path"}):
-        assert write_report(run, tmp_path / "two.html").read_bytes() == first
+        assert write_report(run, tmp_path / "again.html").read_bytes() == first
         assert matplotlib.rcParams["font.size"] == 30
 
 
@@ -355,6 +361,7 @@ def test_what_an_evaluation_writes_is_what_a_report_reads(tmp_path):
     assert "Lower bounds" not in page.text
 
 
+@pytest.mark.usefixtures("quick")
 def test_unknown_values_are_dashes(tmp_path):
     run = make_run(tmp_path / "run")
     bare = '{"evaluation": {"values": {"P@1": NaN, "P@3": 0.5}, "intervals": null}, "data": {"train": {"a": 1e999}}}'

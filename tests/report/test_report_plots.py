@@ -5,6 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ElementTree
 
 import pytest
+from drawn import leave_out_drawing
 from made_up_run import make_run
 
 from labelwise.errors import ConfigError, DataError
@@ -47,7 +48,8 @@ def test_an_unknown_kind_is_refused_before_anything_is_written(tmp_path):
     assert not (tmp_path / "plots").exists()
 
 
-def test_plots_replace_files_only_when_forced(tmp_path):
+def test_plots_replace_files_only_when_forced(tmp_path, monkeypatch):
+    leave_out_drawing(monkeypatch)
     run = make_run(tmp_path / "run")
     (tmp_path / "plots").mkdir()
     mine = tmp_path / "plots" / "groups.svg"

@@ -47,6 +47,7 @@ def test_the_page_tells_threshold_and_reliability(tmp_path):
     assert "Probabilities against the truth" in page
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_wanted_precision_and_scores_that_were_none(tmp_path):
     run = run_with(tmp_path / "run", wanted_precision=0.9, reached=False, before=[], error_before=None)
     page = write_report(run).read_text(encoding="utf-8")
@@ -54,6 +55,7 @@ def test_a_wanted_precision_and_scores_that_were_none(tmp_path):
     assert "reliability" in [chart.name for chart in run_charts(read_run(run))]
 
 
+@pytest.mark.usefixtures("quick")
 def test_runs_without_it_have_no_section(tmp_path):
     assert 'id="calibration"' not in write_report(make_run(tmp_path / "run")).read_text(encoding="utf-8")
     assert reliability_chart(None) is None

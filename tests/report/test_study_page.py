@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from drawn import draw_once
+from drawn import draw_files_of, draw_once
 from made_up_study import OPTIMISER, WORDS, add_trial, course, every_verdict, inspection, optimiser_study, write_results
 from reading_pages import Page
 
@@ -40,7 +40,9 @@ def one_setting(folder, values, lines, inside=None, **trial):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     folder = every_verdict(tmp_path_factory.mktemp("study"))
-    return folder, write_study_report(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        draw_files_of(patch, "settings")
+        return folder, write_study_report(folder)
 
 
 def test_the_page_and_every_chart_as_files(whole):

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from labelwise import parallel
+from labelwise.data.csr import read_only
 from labelwise.errors import ConfigError, DataError
-from labelwise.features.label_features import read_only, two_blocks, unsigned
+from labelwise.features.label_features import two_blocks, unsigned
 from labelwise.progress import progress
 
 SHARED_WORK = 500_000

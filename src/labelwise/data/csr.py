@@ -1,4 +1,4 @@
-"""CSR matrices larger than memory: selecting rows, and building matrices block by block in memory or in files."""
+"""CSR matrices larger than memory: selecting rows, arrays for kernels, and building matrices block by block."""
 
 from __future__ import annotations
 
@@ -60,6 +60,26 @@ def widened(matrix: Any, n_columns: int) -> Any:
     if matrix.shape[1] == n_columns:
         return matrix
     return csr_of(matrix.data, matrix.indices, matrix.indptr, (matrix.shape[0], n_columns))
+
+
+# --- arrays for kernels ---------------------------------------------------------------------------------------------
+
+
+def offsets_of(matrix: Any) -> np.ndarray:
+    """Where the rows of a CSR matrix begin and end, as kernels take it: int64 that may be written to."""
+    return np.require(matrix.indptr, np.int64, ["C", "A", "W"])
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    """A contiguous read-only view, so that kernels are compiled for one array type only."""
+    view = np.ascontiguousarray(array)[:]
+    view.flags.writeable = False
+    return view
+
+
+def read_only_arrays(matrix: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Offsets (int64), columns and values of a CSR matrix as read-only views."""
+    return read_only(offsets_of(matrix)), read_only(matrix.indices), read_only(matrix.data)
 
 
 # --- building matrices ----------------------------------------------------------------------------------------------

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, nullcontext
 
 import numpy as np
 import torch
@@ -26,11 +26,12 @@ BLOCK = 1024
 """Documents that are encoded, and kept, at a time."""
 
 
-def vectors_in_batches(encoder: Encoder, inputs: Inputs, what: str) -> Iterator[tuple[np.ndarray, Tensor]]:
+def vectors_in_batches(encoder: Encoder, inputs: Inputs, what: str) -> Generator[tuple[np.ndarray, Tensor], None, None]:
     """Encode documents in order of length; yields the indices and vectors [documents, width] of each batch.
 
     On a CPU every thread encodes batches of its own: layers of small encoders are over before threads have divided them
     among themselves, and vectors do not depend on the number of threads. Fewer batches than threads share all threads.
+    Callers close it, because a traceback may keep it: until then the process keeps freed memory.
     """
     encoder.eval()
     lengths, usual = inputs.lengths, torch.get_num_threads()
@@ -56,8 +57,9 @@ def vectors_in_batches(encoder: Encoder, inputs: Inputs, what: str) -> Iterator[
 def encode_inputs(encoder: Encoder, inputs: Inputs, what: str) -> np.ndarray:
     """One vector per document, float32 [documents, width]."""
     vectors = np.empty((len(inputs), encoder.width), np.float32)
-    for documents, batch in vectors_in_batches(encoder, inputs, what):
-        vectors[documents] = batch.cpu().numpy()
+    with closing(vectors_in_batches(encoder, inputs, what)) as batches:
+        for documents, batch in batches:
+            vectors[documents] = batch.cpu().numpy()
     return vectors
 
 

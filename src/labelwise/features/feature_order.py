@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import sparse
 
 from labelwise.checks import in_range
+from labelwise.data.csr import csr_of, offsets_of, read_only
 from labelwise.errors import DataError, ModelFormatError
 from labelwise.features.rows import NO_COLUMNS, FeatureRows, as_csr, blocks_of
 from labelwise.parallel import ranges, run_all, threads
@@ -68,7 +68,7 @@ class FeatureOrder:
         n_seen = int(ordered.indices.max(initial=-1)) + 1  # all features that occur have the lowest numbers
         shape = (csr.shape[0], len(order.original))
         unused = shape[1] - n_seen - dense.shape[1]
-        rows = FeatureRows(ordered.indptr, ordered.indices, ordered.data, shape, dense, n_seen, unused=unused)
+        rows = FeatureRows(offsets_of(ordered), ordered.indices, ordered.data, shape, dense, n_seen, unused=unused)
         return OrderedFeatures(order, rows)
 
     def extended(self, n_features: int) -> FeatureOrder:
@@ -82,7 +82,7 @@ class FeatureOrder:
             return features
         indices, data = np.empty_like(features.indices), np.empty_like(features.data)
         self._renumber(features, indices, data)
-        return sparse.csr_array((data, indices, features.indptr), shape=features.shape)
+        return csr_of(data, indices, features.indptr, features.shape)
 
     def rows(self, features: Any) -> FeatureRows:
         """Renumbered documents to predict for, as arrays: building a matrix takes longer than scoring a document.
@@ -106,12 +106,12 @@ class FeatureOrder:
         indices, data = np.empty_like(csr.indices), np.empty_like(csr.data)
         self._renumber(csr, indices, data)
         zeros = not isinstance(features, np.ndarray)  # CSR built from an array stores none
-        return FeatureRows(csr.indptr, indices, data, shape, dense, first, zeros)
+        return FeatureRows(offsets_of(csr), indices, data, shape, dense, first, zeros)
 
     def _renumber(self, features: Any, out_indices: np.ndarray, out_data: np.ndarray) -> None:
         from labelwise.kernels.tree.renumber import renumber_rows
 
-        matrix = features.indptr, features.indices, features.data, self.ranks
+        matrix = offsets_of(features), read_only(features.indices), read_only(features.data), self.ranks
         if features.shape[0] <= MIN_PARALLEL:
             renumber_rows(*matrix, 0, features.shape[0], out_indices, out_data)
             return

@@ -18,6 +18,7 @@ from scipy import sparse
 
 from labelwise import parallel
 from labelwise.checks import all_finite
+from labelwise.data.csr import read_only
 from labelwise.data.dataset import canonical_csr, canonical_features
 from labelwise.errors import ConfigError, DataError
 
@@ -145,13 +146,6 @@ class _Sums:
             *self.arrays, first, last, self.n_columns, self.max_entries, counts, indices, data, dense
         )
         return counts, indices[:filled].copy(), data[:filled].copy()
-
-
-def read_only(array: np.ndarray) -> np.ndarray:
-    """A contiguous read-only view, so that kernels are compiled for one array type only."""
-    view = np.ascontiguousarray(array)[:]
-    view.flags.writeable = False
-    return view
 
 
 def unsigned(indices: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from labelwise.data.blocks import Blocks
-from labelwise.data.csr import csr_of
+from labelwise.data.csr import csr_of, offsets_of
 from labelwise.data.dataset import CSR
 
 NO_COLUMNS = np.empty((0, 0), np.float32)
@@ -17,7 +17,10 @@ MIN_DENSITY = 0.5
 
 
 class FeatureRows(NamedTuple):
-    """A CSR matrix as plain arrays, and `dense` columns, which are the features from index `first_dense` on."""
+    """A CSR matrix as plain arrays, and `dense` columns, which are the features from index `first_dense` on.
+
+    Offsets are int64 and indices int32, whatever a user's matrix has, so that every kernel is compiled once.
+    """
 
     indptr: np.ndarray
     indices: np.ndarray
@@ -35,14 +38,15 @@ class FeatureRows(NamedTuple):
     @classmethod
     def of(cls, matrix: Any) -> FeatureRows:
         """The arrays of a CSR matrix; rows are returned unchanged."""
-        return (
-            matrix if isinstance(matrix, FeatureRows) else cls(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
-        )
+        if isinstance(matrix, FeatureRows):
+            return matrix
+        return cls(offsets_of(matrix), matrix.indices.astype(np.int32, copy=False), matrix.data, matrix.shape)
 
     @property
     def sparse(self) -> sparse.csr_array:
-        """The sparse features as a CSR matrix that shares the arrays."""
-        return csr_of(self.data, self.indices, self.indptr, self.shape)
+        """The sparse features as a CSR matrix that shares the arrays, but has offsets of the type of its indices."""
+        offsets = self.indptr.astype(np.int32) if self.indptr[-1] < 1 << 31 else self.indptr
+        return csr_of(self.data, self.indices, offsets, self.shape)
 
     @property
     def n_dense(self) -> int:
@@ -58,7 +62,7 @@ class FeatureRows(NamedTuple):
 
 def stacked(above: FeatureRows, below: FeatureRows) -> FeatureRows:
     """The documents of two, which have the same features and the same dense columns."""
-    indptr = np.append(above.indptr, below.indptr[1:].astype(np.int64) + int(above.indptr[-1]))
+    indptr = np.append(above.indptr, below.indptr[1:] + above.indptr[-1])
     indices, data = np.append(above.indices, below.indices), np.append(above.data, below.data)
     dense = np.concatenate([above.dense, below.dense]) if above.n_dense else NO_COLUMNS
     shape = (above.shape[0] + below.shape[0], above.shape[1])

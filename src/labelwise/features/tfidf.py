@@ -334,13 +334,10 @@ def _joined(row_ranges: list[RowRange], row_ends: np.ndarray, n_features: int) -
 
 
 def _rows(indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, n_features: int) -> FeatureRows:
-    if indptr[-1] < 1 << 31:
-        indptr = indptr.astype(np.int32)
     return FeatureRows(indptr, indices, values, (len(indptr) - 1, n_features))
 
 
 def _matrix(rows: FeatureRows) -> sparse.csr_array:
-    parts: Any = (rows.data, rows.indices, rows.indptr)
-    matrix = sparse.csr_array(parts, shape=rows.shape)
+    matrix = rows.sparse
     matrix.has_canonical_format = True  # columns are sorted and unique: scipy need not check
     return matrix

@@ -62,9 +62,9 @@ class LabelHead(nn.Module):
     row_tables: tuple[str, ...] = ()
     """Names of the parameters with row-sparse gradients, which the training loop needs."""
 
-    @property
-    @abstractmethod
-    def n_labels(self) -> int:
+    def __init__(self, n_labels: int) -> None:
+        super().__init__()
+        self.n_labels = n_labels
         """Number of labels."""
 
     @abstractmethod
@@ -116,3 +116,40 @@ class LabelHead(nn.Module):
             owner, _, leaf = name.rpartition(".")
             setattr(self.get_submodule(owner), leaf, nn.Parameter(as_tensor(array), requires_grad=False))
         return self
+
+
+class LinearHead(LabelHead):
+    """A head with one linear layer: an output per label, or per value of a digit.
+
+    Parameters
+    ----------
+    width
+        Dimension of a vector.
+    n_labels
+        Number of labels.
+    n_outputs
+        Number of outputs.
+    config
+        Settings, among them `dropout` and `bias`.
+    """
+
+    config: Any
+
+    def __init__(self, width: int, n_labels: int, n_outputs: int, config: Any) -> None:
+        super().__init__(n_labels)
+        self.config = config
+        self.dropout = nn.Dropout(config.dropout)
+        self.weight = nn.Parameter(torch.empty(n_outputs, width))
+        self.bias = nn.Parameter(torch.zeros(n_outputs))
+
+    @torch.no_grad()
+    def initialise(self, counts: np.ndarray, n_documents: int, seed: int) -> Self:
+        """Draw the initial weights, and set biases from the frequencies of labels."""
+        self.weight.normal_(0, INITIAL_STD, generator=torch.Generator().manual_seed(seed))
+        if self.config.bias == "prior":
+            self.bias.copy_(torch.from_numpy(self._constants(counts, n_documents)))
+        return self
+
+    @abstractmethod
+    def _constants(self, counts: np.ndarray, n_documents: int) -> np.ndarray:
+        """The constant score of each output with (about) the lowest loss."""

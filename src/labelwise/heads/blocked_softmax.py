@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from labelwise.encoders.row_gradients import add_row_gradient
+from labelwise.heads.forward_gradients import keep_gradients, kept_gradients, precisions
 
 KEPT_SCORES = 1 << 24
 """Scores of a batch that are kept from the first to the second pass: 64 MB."""
@@ -179,13 +179,10 @@ class _BlockedSoftmax(torch.autograd.Function):
         sample: Sample | None,
         cosines: Cosines | None,
     ) -> Tensor:
-        device = vectors.device.type
-        low_precision = torch.is_autocast_enabled(device)
-        dtype = torch.get_autocast_dtype(device) if low_precision else weight.dtype
-        wide = torch.float32 if low_precision else weight.dtype
+        dtype, wide = precisions(vectors, weight)
         learning = any(ctx.needs_input_grad[:3])
         scale = 1.0 / max(len(vectors), 1)
-        with torch.autocast(device, enabled=False):
+        with torch.autocast(vectors.device.type, enabled=False):
             inputs = vectors.to(dtype)
             blocks = _Blocks(inputs, weight, bias, sample, mass, block, wide, cosines)
             blocks.keep = blocks.keep and learning
@@ -201,24 +198,14 @@ class _BlockedSoftmax(torch.autograd.Function):
                 of_targets += (own.double() * values[one.targets].double()).sum()
             total = (normaliser.double() * totals.double()).sum() - of_targets
             if learning:
-                ctx.gradients = _gradients(blocks, values, normaliser, totals, scale)
-                ctx.tables, ctx.rows, ctx.dtype = (weight, bias), None if sample is None else sample.rows, vectors.dtype
+                gradients = _gradients(blocks, values, normaliser, totals, scale)
+                keep_gradients(ctx, gradients, vectors, (weight, bias), None if sample is None else sample.rows)
         return (total * scale).to(wide)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # type: ignore[bad-override]
-        (outer,) = grad_outputs
-        gradients, ctx.gradients = ctx.gradients, None  # moved, not copied
-        if float(outer) != 1.0:
-            gradients = tuple(part.mul_(outer) for part in gradients)
-        of_vectors, *of_tables = gradients
-        result: list[Tensor | None] = [of_vectors.to(ctx.dtype) if ctx.needs_input_grad[0] else None]
-        for table, values, wanted in zip(ctx.tables, of_tables, ctx.needs_input_grad[1:3], strict=True):
-            if wanted and ctx.rows is not None:
-                add_row_gradient(table, ctx.rows, values)
-            result.append(values if wanted and ctx.rows is None else None)
-        return *result, None, None, None, None
+        return *kept_gradients(ctx, *grad_outputs), None, None, None, None
 
 
 def _gradients(

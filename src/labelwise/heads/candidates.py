@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from labelwise.encoders.row_gradients import add_row_gradient
 from labelwise.heads.base import INITIAL_STD
 from labelwise.heads.config import LossConfig
 from labelwise.heads.flat import exact_topk
+from labelwise.heads.forward_gradients import keep_gradients, kept_gradients
 from labelwise.heads.losses import ScoreLoss, make_loss
 
 CandidateLosses = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -162,22 +162,14 @@ class _CandidateLoss(torch.autograd.Function):
                     row_gradients.addmm_(dense.T, batch.vectors[documents])
                     bias_gradients += dense.sum(0)
         if learning:
-            ctx.gradients = tuple(part.mul_(scale) for part in (vector_gradients, row_gradients, bias_gradients))
-            ctx.tables, ctx.rows, ctx.dtype = (weight, bias), batch.rows, vectors.dtype
+            gradients = tuple(part.mul_(scale) for part in (vector_gradients, row_gradients, bias_gradients))
+            keep_gradients(ctx, gradients, vectors, (weight, bias), batch.rows)
         return (total * scale).to(weight.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # type: ignore[bad-override]
-        (outer,) = grad_outputs
-        gradients, ctx.gradients = ctx.gradients, None
-        if float(outer) != 1.0:
-            gradients = tuple(part.mul_(outer) for part in gradients)
-        vectors, *rows = gradients
-        for table, values, needed in zip(ctx.tables, rows, ctx.needs_input_grad[1:3], strict=True):
-            if needed:
-                add_row_gradient(table, ctx.rows, values)
-        return (vectors.to(ctx.dtype) if ctx.needs_input_grad[0] else None), *[None] * 6
+        return *kept_gradients(ctx, *grad_outputs), *[None] * 4
 
 
 def _score_losses(scores: Tensor, candidates: Tensor, targets: Tensor, loss: ScoreLoss) -> tuple[Tensor, Tensor]:

@@ -6,9 +6,11 @@ are scored. It has labels x bottleneck parameters instead of labels x width, and
 the groups that it visits.
 
 Training visits the true nodes of a document, all of them, and those that the model itself ranks highest, as negatives.
-With `bce` a score is the product of the probabilities of the nodes on its path, with `softmax` it is p(group)
-p(label | group), a hierarchical softmax; scores of all labels then sum to 1, and none depends on what else a search
-visits. With other nodes as negatives, the softmax of a level in training is over the children of all visited nodes.
+With `bce` a score is the product of the probabilities of the nodes on its path. With `softmax` and only true nodes it
+is p(group) p(label | group), a hierarchical softmax. With other nodes as negatives, the softmax of a level is over the
+children of all visited nodes, in training and in prediction, and the score is still the product over the path: on
+Omniglot it has 77 % top-1 accuracy, p(group) p(label | group) of the same weights 62 %, the last level alone 69 %. The
+order of labels does not depend on the beam then, but the sum that normalises their scores does.
 Prediction is a beam search; the original is greedy.
 """
 
@@ -55,7 +57,7 @@ class CascadeHead(LabelHead):
     """
 
     def __init__(self, width: int, code: DigitCode, config: DigitHeadConfig) -> None:
-        super().__init__()
+        super().__init__(code.n_labels)
         self.code, self.config = code, config
         flat = config.flat().model_copy(update={"dropout": 0.0})  # one mask for all levels
         narrow = config.bottleneck or min(USUAL_BOTTLENECK, width)
@@ -73,13 +75,8 @@ class CascadeHead(LabelHead):
         self.register_buffer("label_at", order, persistent=False)
 
     @property
-    def n_labels(self) -> int:
-        """Number of labels."""
-        return self.code.n_labels
-
-    @property
     def is_conditional(self) -> bool:
-        """Whether a level's softmax in training is over the children of one node."""
+        """Whether a level's softmax is over the children of one node."""
         return self.config.loss == "softmax" and self.visited == 1
 
     @torch.no_grad()
@@ -248,9 +245,11 @@ class CascadeHead(LabelHead):
         return candidates.gather(1, columns).masked_fill_(best == -torch.inf, NO_LABEL), best
 
     def _log_probabilities(self, scores: Tensor, digit: int) -> Tensor:
-        """Of nodes given their parents. All children of a parent are scored together, whatever the beam is."""
+        """Of nodes: given their parents, or among the children of all visited parents."""
         if self.config.loss == "bce":
             return functional.logsigmoid(scores)
+        if not self.is_conditional:
+            return functional.log_softmax(scores, 1)
         segments = scores.view(len(scores), -1, self.code.radices[digit])
         return functional.log_softmax(segments, 2).flatten(1)
 

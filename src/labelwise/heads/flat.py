@@ -8,17 +8,18 @@ block are merged with the best k so far.
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from labelwise.heads.base import INITIAL_STD, LabelHead, Targets
+from labelwise.heads.base import LinearHead, Targets
 from labelwise.heads.blocked_softmax import Mass, blocked_softmax
 from labelwise.heads.config import HeadConfig
+from labelwise.heads.forward_gradients import keep_gradients, kept_gradients, precisions
 from labelwise.heads.losses import (
     ScoreLoss,
     best_constants,
@@ -34,35 +35,19 @@ SCORES_AT_ONCE = 1 << 20
 """Scores computed at a time in prediction: few enough for a processor's cache."""
 
 
-class FlatHead(LabelHead):
+class FlatHead(LinearHead):
     """Scores of all labels from a document's vector, in blocks of labels."""
 
+    config: HeadConfig
+
     def __init__(self, width: int, n_labels: int, config: HeadConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(width, n_labels, n_labels, config)
         self.loss_function: ScoreLoss | None = None if config.loss.name == "softmax" else make_loss(config.loss)
-        self.dropout = nn.Dropout(config.dropout)
-        self.weight = nn.Parameter(torch.empty(n_labels, width))
-        self.bias = nn.Parameter(torch.zeros(n_labels))
 
-    @torch.no_grad()
-    def initialise(self, counts: np.ndarray, n_documents: int, seed: int) -> Self:
-        """Draw the initial weights, and set biases from the label frequencies."""
-        self.weight.normal_(0, INITIAL_STD, generator=torch.Generator().manual_seed(seed))
-        if self.config.bias == "prior":
-            self.bias.copy_(torch.from_numpy(self._best_constants(counts, n_documents)))
-        return self
-
-    def _best_constants(self, counts: np.ndarray, n_documents: int) -> np.ndarray:
-        """The constant score of each label with the lowest loss."""
+    def _constants(self, counts: np.ndarray, n_documents: int) -> np.ndarray:
         if self.loss_function is None:
             return softmax_constants(counts, n_documents)
         return best_constants(self.loss_function, label_priors(counts, n_documents))
-
-    @property
-    def n_labels(self) -> int:
-        """Number of labels."""
-        return len(self.bias)
 
     def loss(self, vectors: Tensor, targets: Targets) -> Tensor:
         """The mean loss of the documents."""
@@ -95,7 +80,7 @@ class FlatHead(LabelHead):
     def constant_loss(self, labels: Any, rows: np.ndarray) -> float:
         """The lowest mean loss of `rows` with scores that are equal for all documents of `labels`."""
         counts = np.bincount(labels.indices, minlength=self.n_labels)
-        constants, own = self._best_constants(counts, labels.shape[0]), labels[rows]
+        constants, own = self._constants(counts, labels.shape[0]), labels[rows]
         if self.loss_function is None:
             return softmax_constant_loss(constants, own)
         floor = constant_loss(self.loss_function, constants, own.indices, len(rows))
@@ -181,12 +166,9 @@ class _BlockedLoss(torch.autograd.Function):
         scale: float,
         block: int,
     ) -> Tensor:
-        device = vectors.device.type
-        low_precision = torch.is_autocast_enabled(device)
-        dtype = torch.get_autocast_dtype(device) if low_precision else weight.dtype
-        wide = torch.float32 if low_precision else weight.dtype
+        dtype, wide = precisions(vectors, weight)
         learning = any(ctx.needs_input_grad[:3])
-        with torch.autocast(device, enabled=False):
+        with torch.autocast(vectors.device.type, enabled=False):
             inputs = vectors.to(dtype)
             scaled = inputs * scale
             total = torch.zeros((), dtype=torch.float64, device=vectors.device)
@@ -212,22 +194,14 @@ class _BlockedLoss(torch.autograd.Function):
                     gradient_weight[begin:end] = gradients.T @ scaled
                     gradient_bias[begin:end] = gradients.sum(0, dtype=wide)
         if learning:
-            ctx.gradients = (
-                (gradient_vectors.mul_(scale)).to(vectors.dtype),
-                gradient_weight,
-                gradient_bias.mul_(scale),
-            )
+            gradients = gradient_vectors.mul_(scale), gradient_weight, gradient_bias.mul_(scale)
+            keep_gradients(ctx, gradients, vectors, (weight, bias), rows=None)
         return (total * scale).to(wide)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # type: ignore[bad-override]
-        gradients, ctx.gradients = ctx.gradients, None  # moved, not copied
-        (outer,) = grad_outputs
-        if float(outer) != 1.0:
-            gradients = tuple(gradient.mul_(outer) for gradient in gradients)
-        pairs = zip(gradients, ctx.needs_input_grad, strict=False)
-        return *(gradient if needed else None for gradient, needed in pairs), None, None, None, None
+        return *kept_gradients(ctx, *grad_outputs), None, None, None, None
 
 
 def _edges(labels: Tensor, n_labels: int, block: int) -> list[tuple[int, int, int, int]]:

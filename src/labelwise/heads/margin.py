@@ -75,16 +75,11 @@ class MarginHead(LabelHead):
     """
 
     def __init__(self, width: int, n_labels: int, config: MarginConfig) -> None:
-        super().__init__()
+        super().__init__(n_labels)
         self.config = config
         self.sampler: GroupSampler | None = None
         self.row_tables = () if config.sampling == "all" else ("weight",)
         self.weight = nn.Parameter(torch.empty(n_labels, width))
-
-    @property
-    def n_labels(self) -> int:
-        """Number of classes."""
-        return len(self.weight)
 
     @torch.no_grad()
     def initialise(self, counts: np.ndarray, n_documents: int, seed: int) -> Self:

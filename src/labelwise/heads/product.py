@@ -13,22 +13,22 @@ it there, and free after it. The original's losses are `joint_softmax` (one soft
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from labelwise.codes.digit_search import best_labels_of_digits
 from labelwise.codes.digits import DigitCode
-from labelwise.heads.base import INITIAL_STD, LabelHead, Targets
+from labelwise.heads.base import LinearHead, Targets
 from labelwise.heads.config import LossConfig
 from labelwise.heads.digit_config import DigitHeadConfig
 from labelwise.heads.losses import best_constants, label_priors, make_loss
 
 
-class ProductHead(LabelHead):
+class ProductHead(LinearHead):
     """Outputs per value of each digit, digit after digit.
 
     Parameters
@@ -41,12 +41,11 @@ class ProductHead(LabelHead):
         Settings.
     """
 
+    config: DigitHeadConfig
+
     def __init__(self, width: int, code: DigitCode, config: DigitHeadConfig) -> None:
-        super().__init__()
-        self.code, self.config = code, config
-        self.dropout = nn.Dropout(config.dropout)
-        self.weight = nn.Parameter(torch.empty(sum(code.sizes), width))
-        self.bias = nn.Parameter(torch.zeros(sum(code.sizes)))
+        super().__init__(width, code.n_labels, sum(code.sizes), config)
+        self.code = code
         starts = np.concatenate([[0], np.cumsum(code.sizes)[:-1]])
         columns = torch.from_numpy(code.encode(np.arange(code.n_labels)) + starts)
         self.columns: Tensor
@@ -54,28 +53,14 @@ class ProductHead(LabelHead):
         last = code.n_labels - 1
         self.last_digits = [last // place % radix for place, radix in zip(code.places, code.radices, strict=True)]
 
-    @property
-    def n_labels(self) -> int:
-        """Number of labels."""
-        return self.code.n_labels
-
-    @torch.no_grad()
-    def initialise(self, counts: np.ndarray, n_documents: int, seed: int) -> Self:
-        """Draw the initial weights, and set biases from the frequencies of digits."""
-        self.weight.normal_(0, INITIAL_STD, generator=torch.Generator().manual_seed(seed))
-        if self.config.bias == "prior":
-            self.bias.copy_(self._constants(counts, n_documents))
-        return self
-
-    def _constants(self, counts: np.ndarray, n_documents: int) -> Tensor:
-        """The constant score of each output with (about) the lowest loss."""
+    def _constants(self, counts: np.ndarray, n_documents: int) -> np.ndarray:
         sums = np.zeros(len(self.bias))
         np.add.at(sums, self.columns.cpu().numpy(), np.asarray(counts, np.float64)[:, None])
         if self.config.loss == "bce":
             priors = label_priors(np.minimum(sums, n_documents), n_documents)
-            return torch.from_numpy(best_constants(make_loss(LossConfig()), priors))
+            return best_constants(make_loss(LossConfig()), priors)
         parts = torch.from_numpy(sums + 0.5).split(self.code.sizes)
-        return torch.cat([torch.log(part / part.sum()) for part in parts])
+        return torch.cat([torch.log(part / part.sum()) for part in parts]).numpy()
 
     # --- loss ---
 
@@ -149,7 +134,7 @@ class ProductHead(LabelHead):
     def constant_loss(self, labels: Any, rows: np.ndarray) -> float:
         """The loss of `rows` with the constant scores that fit the frequencies of digits."""
         counts = np.bincount(labels.indices, minlength=self.n_labels)
-        constants = self._constants(counts, labels.shape[0]).to(self.device)
+        constants = torch.from_numpy(self._constants(counts, labels.shape[0])).to(self.device)
         targets = Targets.of_rows(labels, rows).to(self.device)
         with torch.no_grad():
             return float(self._loss(constants.expand(len(rows), -1), targets))

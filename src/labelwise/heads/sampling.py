@@ -8,14 +8,14 @@ parameters and the cost of prediction are those of one output per label.
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from labelwise.codes.digits import DigitCode
-from labelwise.heads.base import INITIAL_STD, LabelHead, Targets
+from labelwise.heads.base import LinearHead, Targets
 from labelwise.heads.blocked_softmax import Mass, Sample, blocked_softmax
 from labelwise.heads.digit_config import DigitHeadConfig
 from labelwise.heads.flat import best_of_blocks
@@ -33,7 +33,7 @@ def groups_per_step(config: DigitHeadConfig, n_groups: int) -> int:
     return min(config.sampled_groups or USUAL_GROUPS, n_groups)
 
 
-class SamplingHead(LabelHead):
+class SamplingHead(LinearHead):
     """An output per label and a group of labels per value of the first digit.
 
     Parameters
@@ -47,27 +47,15 @@ class SamplingHead(LabelHead):
     """
 
     row_tables = ("weight", "bias")
+    config: DigitHeadConfig
 
     def __init__(self, width: int, code: DigitCode, config: DigitHeadConfig) -> None:
-        super().__init__()
-        self.code, self.config = code, config
+        super().__init__(width, code.n_labels, code.n_labels, config)
         self.sampler = GroupSampler(code, config.negatives, groups_per_step(config, code.n_nodes(0)), config.log_q)
-        self.dropout = nn.Dropout(config.dropout)
-        self.weight = nn.Parameter(torch.empty(code.n_labels, width))
-        self.bias = nn.Parameter(torch.zeros(code.n_labels))
+        self.code = code
 
-    @property
-    def n_labels(self) -> int:
-        """Number of labels."""
-        return self.code.n_labels
-
-    @torch.no_grad()
-    def initialise(self, counts: np.ndarray, n_documents: int, seed: int) -> Self:
-        """Draw the initial weights, and set biases from the label frequencies."""
-        self.weight.normal_(0, INITIAL_STD, generator=torch.Generator().manual_seed(seed))
-        if self.config.bias == "prior":
-            self.bias.copy_(torch.from_numpy(softmax_constants(counts, n_documents)))
-        return self
+    def _constants(self, counts: np.ndarray, n_documents: int) -> np.ndarray:
+        return softmax_constants(counts, n_documents)
 
     def loss(self, vectors: Tensor, targets: Targets) -> Tensor:
         """The mean loss of the documents: of sampled groups in training, of all labels in evaluation."""
@@ -95,5 +83,5 @@ class SamplingHead(LabelHead):
 
     def constant_loss(self, labels: Any, rows: np.ndarray) -> float:
         """The lowest mean loss over all labels of `rows` with scores that are equal for all documents."""
-        constants = softmax_constants(np.bincount(labels.indices, minlength=self.n_labels), labels.shape[0])
+        constants = self._constants(np.bincount(labels.indices, minlength=self.n_labels), labels.shape[0])
         return softmax_constant_loss(constants, labels[rows])

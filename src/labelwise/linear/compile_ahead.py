@@ -122,7 +122,7 @@ def _search(precision: str) -> None:
 
     weights = np.arange(FEW), np.ones(FEW, np.int64), np.zeros(FEW, np.uint8), np.ones(FEW, np.float32)
     level = ChunkedWeights.joined([ChunkPart(*weights, np.zeros(FEW, np.float32))], FEW, np.array([0, FEW]))
-    top = TreeSearch([level.stored_as(precision)], np.arange(FEW)).best(_few_documents(np.int32), beam=1, k=1)
+    top = TreeSearch([level.stored_as(precision)], np.arange(FEW)).best(_few_documents(), beam=1, k=1)
     averaged([top, top], k=1, product=True)
 
 
@@ -139,15 +139,13 @@ def _solver(_precision: str) -> None:
     from labelwise.linear.train_tree import TrainingExamples, train_tree
 
     tree = LabelTree.from_bounds(np.arange(FEW), [np.arange(0, FEW + 1, 2)])  # small nodes, so that rows are copied
-    examples = TrainingExamples(FeatureRows.of(_few_documents(np.int32)), _few_documents(np.int64))
+    examples = TrainingExamples(FeatureRows.of(_few_documents()), _few_documents())
     train_tree(examples, tree, tree.aggregate(examples.labels), TrainingSettings())
 
 
-def _few_documents(kind: Any) -> Any:
-    """A number per document, with indices of a type."""
-    matrix = sparse.csr_array(np.eye(FEW, dtype=np.float32))
-    matrix.indptr, matrix.indices = matrix.indptr.astype(kind), matrix.indices.astype(kind)
-    return matrix
+def _few_documents() -> Any:
+    """A number per document."""
+    return sparse.csr_array(np.eye(FEW, dtype=np.float32))
 
 
 STAGES: dict[str, Callable[[str], None]] = {"search": _search, "words": _words, "solver": _solver}

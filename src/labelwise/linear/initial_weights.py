@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from labelwise.features.label_features import read_only
+from labelwise.data.csr import read_only
 from labelwise.linear.weights import ChunkedWeights, ChunkPart
 
 

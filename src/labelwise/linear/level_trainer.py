@@ -81,7 +81,7 @@ class LevelTrainer:
         limit: PassLimit,
         initial: InitialWeights | None = None,
     ) -> None:
-        self.features, self.norms, self.targets, self.solver = features, norms, targets, solver
+        self.features, self.norms, self.targets, self.solver = features, norms, FeatureRows.of(targets), solver
         self.weighted, self.seed, self.limit, self.initial = weighted, seed, limit, initial
         self._scratch = threading.local()
 

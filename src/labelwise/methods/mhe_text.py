@@ -23,15 +23,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.encoders.config import EncoderConfig
 from labelwise.features.tfidf_config import LINEAR_TFIDF
 from labelwise.heads.digit_config import DigitHeadConfig
-from labelwise.methods.text_network import TextNetwork
+from labelwise.methods.text_network import TextNetwork, TextNetworkConfig
 from labelwise.networks.settings import (
     AveragingConfig,
-    MonitorConfig,
     OptimiserConfig,
     ScheduleConfig,
     TrainingConfig,
@@ -62,9 +60,8 @@ class MheText(TextNetwork):
     name = "mhe_text"
     good_for = "very many labels with a pre-trained encoder, on a GPU"
     speed = "a GPU to fine-tune; a step does not score all labels"
-    recipe = RECIPE
 
-    class Config(BaseConfig):
+    class Config(TextNetworkConfig):
         """Parameters."""
 
         encoder: EncoderConfig = EncoderConfig(model="google-bert/bert-base-uncased", pooling="summary", layers=LAYERS)
@@ -91,21 +88,9 @@ class MheText(TextNetwork):
         """Any other head; instead of all settings of groups, loss and dropout."""
         training: TrainingConfig = RECIPE
         """Settings of training."""
-        head_epochs: Annotated[int, Field(ge=0)] | None = None
-        """Epochs in which only the head is trained, on the vectors of the pretrained encoder, before both are trained
-        together. null is 10, and 0 if the encoder is frozen or starts from random weights."""
-        valid_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
-        """Fraction of the training documents held out to choose the best weights when the data has no valid part; at
-        most 2,000 documents."""
-        monitor: MonitorConfig = MonitorConfig()
-        """Detects collapse during training."""
 
         @model_validator(mode="after")
         def _check(self) -> Self:
-            if self.encoder.frozen and self.head_epochs:
-                raise ValueError(
-                    "head_epochs: with a frozen encoder only the head is trained anyway, for training.epochs"
-                )
             fields = type(self).model_fields
             if self.head is not None:
                 for field in (*GROUP_FIELDS, "loss", "reduction", "dropout"):

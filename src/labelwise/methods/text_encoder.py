@@ -15,17 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
-from pydantic import Field, model_validator
 
-from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
-from labelwise.encoders.config import EncoderConfig
 from labelwise.heads.config import HeadConfig
-from labelwise.methods.text_network import TextNetwork
-from labelwise.networks.settings import MonitorConfig, OptimiserConfig, ScheduleConfig, TrainingConfig
+from labelwise.methods.text_network import TextNetwork, TextNetworkConfig
+from labelwise.networks.settings import OptimiserConfig, ScheduleConfig, TrainingConfig
 
 if TYPE_CHECKING:
     from labelwise.heads.base import LabelHead
@@ -43,34 +40,14 @@ class TextEncoder(TextNetwork):
     name = "text_encoder"
     good_for = "short texts and paraphrases, where a pre-trained encoder helps"
     speed = "minutes with a frozen encoder on a CPU; a GPU to fine-tune"
-    recipe = RECIPE
 
-    class Config(BaseConfig):
+    class Config(TextNetworkConfig):
         """Parameters."""
 
-        encoder: EncoderConfig = EncoderConfig()
-        """The pretrained encoder and its tokenization."""
         head: HeadConfig = HeadConfig()
         """Outputs and loss."""
         training: TrainingConfig = RECIPE
         """Settings of training."""
-        head_epochs: Annotated[int, Field(ge=0)] | None = None
-        """Epochs in which only the head is trained, on the vectors of the pretrained encoder, before both are trained
-        together: the texts are encoded once more, and gradients of an untrained head do not disturb the encoder.
-        null is 10, and 0 if the encoder is frozen or starts from random weights."""
-        valid_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
-        """Fraction of the training documents held out to choose the best weights when the data has no valid part; at
-        most 2,000 documents."""
-        monitor: MonitorConfig = MonitorConfig()
-        """Detects collapse during training."""
-
-        @model_validator(mode="after")
-        def _check(self) -> Self:
-            if self.encoder.frozen and self.head_epochs:
-                raise ValueError(
-                    "head_epochs: with a frozen encoder only the head is trained anyway, for training.epochs"
-                )
-            return self
 
     def _new_head(self, width: int, train: Dataset) -> LabelHead:
         from labelwise.heads.flat import FlatHead

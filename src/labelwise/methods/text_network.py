@@ -11,17 +11,20 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import numpy as np
+from pydantic import Field, model_validator
 
+from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
+from labelwise.encoders.config import EncoderConfig
 from labelwise.errors import import_required
 from labelwise.fit_context import FitContext
 from labelwise.methods.affordable import affordable
 from labelwise.methods.inputs import Documents, split_for_early_stopping
 from labelwise.methods.uses_encoder import UsesTextEncoder
-from labelwise.networks.settings import TrainingConfig, without_validation
+from labelwise.networks.settings import MonitorConfig, TrainingConfig, without_validation
 from labelwise.result_fields import PART, deciding_json
 from labelwise.strings import Strings
 from labelwise.time_budget import TimeBudget
@@ -46,14 +49,40 @@ MAX_VALID = 2000
 """Maximum number of documents held out from the training documents: more would only cost time."""
 
 
+class TextNetworkConfig(BaseConfig):
+    """Parameters of a text encoder with a head; a method has its own `head` and its own default of `training`."""
+
+    encoder: EncoderConfig = EncoderConfig()
+    """The pretrained encoder and its tokenization."""
+    head: Any = None
+    """The head."""
+    training: TrainingConfig = TrainingConfig()
+    """Settings of training."""
+    head_epochs: Annotated[int, Field(ge=0)] | None = None
+    """Epochs in which only the head is trained, on the vectors of the pretrained encoder, before both are trained
+    together: the texts are encoded once more, and gradients of an untrained head do not disturb the encoder.
+    null is 10, and 0 if the encoder is frozen or starts from random weights."""
+    valid_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    """Fraction of the training documents held out to choose the best weights when the data has no valid part; at
+    most 2,000 documents."""
+    monitor: MonitorConfig = MonitorConfig()
+    """Detects collapse during training."""
+
+    @model_validator(mode="after")
+    def _frozen_encoders_have_no_second_stage(self) -> Self:
+        if self.encoder.frozen and self.head_epochs:
+            raise ValueError("head_epochs: with a frozen encoder only the head is trained anyway, for training.epochs")
+        return self
+
+
 class TextNetwork(UsesTextEncoder):
-    """A text encoder with a head. The Config has `encoder`, `training`, `head_epochs`, `valid_fraction`, `monitor`."""
+    """A text encoder with a head."""
 
     needs = ("torch", "transformers", "accelerate")
     validates = True
     trains_on_ranks = True
-    recipe: ClassVar[TrainingConfig]
-    """The default settings of training."""
+
+    Config: ClassVar[type[TextNetworkConfig]] = TextNetworkConfig
 
     @abstractmethod
     def _new_head(self, width: int, train: Dataset) -> LabelHead:
@@ -91,7 +120,7 @@ class TextNetwork(UsesTextEncoder):
 
         config, training = self.config, self.config.training
         if valid is None:
-            training = without_validation(training, self.recipe)
+            training = without_validation(training, self.Config().training)
         train, valid = affordable(train, valid, self._tokens, context, training.seed)
         tokens = [EncoderData(self._tokens(part), part.labels) for part in (train, valid) if part is not None]
         texts = [part.texts or Strings.of(()) for part in (train, valid) if part is not None]

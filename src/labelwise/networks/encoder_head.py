@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,8 @@ class EncoderHead(nn.Module):
 
     def best(self, inputs: Inputs, k: int, what: str) -> TopK:
         """The k best labels of each document, with probabilities as scores."""
-        return best_labels(self.head, vectors_in_batches(self.encoder, inputs, what), len(inputs), k)
+        with closing(vectors_in_batches(self.encoder, inputs, what)) as batches:
+            return best_labels(self.head, batches, len(inputs), k)
 
 
 def best_labels(head: LabelHead, batches: Iterable[tuple[np.ndarray, Tensor]], count: int, k: int) -> TopK:

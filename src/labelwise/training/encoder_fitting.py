@@ -5,7 +5,8 @@ With a frozen encoder every text is encoded once and only the head is trained, o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -110,14 +111,15 @@ class EncoderFitting:
         ids = np.full((len(self.valid), k), -1, np.int32)
         scores = np.full((len(self.valid), k), -np.inf, np.float32)
         count, total = min(k, self.head.n_labels), 0.0
-        for rows, vectors in self._valid_vectors(self.valid):
-            labels, best = self.head.best(vectors, count)
-            ids[rows, :count], scores[rows, :count] = labels.cpu().numpy(), best.cpu().numpy()
-            total += len(rows) * float(self.head.loss(vectors, Targets.of_rows(known, rows).to(vectors.device)))
+        with closing(self._valid_vectors(self.valid)) as batches:
+            for rows, vectors in batches:
+                labels, best = self.head.best(vectors, count)
+                ids[rows, :count], scores[rows, :count] = labels.cpu().numpy(), best.cpu().numpy()
+                total += len(rows) * float(self.head.loss(vectors, Targets.of_rows(known, rows).to(vectors.device)))
         numbers = validation_metrics(TopK(ids, scores), self.valid.labels, metrics, self.train.labels)
         return {**numbers, "valid_loss": total / len(self.valid)}
 
-    def _valid_vectors(self, part: EncoderData) -> Iterator[tuple[np.ndarray, Tensor]]:
+    def _valid_vectors(self, part: EncoderData) -> Generator[tuple[np.ndarray, Tensor], None, None]:
         if self.encoder is not None:
             yield from vectors_in_batches(self.encoder, part.inputs, "validating")
             return

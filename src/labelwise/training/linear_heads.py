@@ -43,7 +43,7 @@ def linear_head(
         With little time the solver makes fewer passes.
     """
     empty = sparse.csr_array((len(vectors), 0), dtype=np.float32)
-    rows = FeatureRows(empty.indptr, empty.indices, empty.data, vectors.shape, np.ascontiguousarray(vectors))
+    rows = FeatureRows.of(empty)._replace(shape=vectors.shape, dense=np.ascontiguousarray(vectors))
     offsets = np.array([0, targets.shape[1]]) if parents is None else parents.offsets
     chunks = chunks_of(offsets, None if parents is None else _documents(parents))
     limit = PassLimit(budget, budget, SolverPace(rows))

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from labelwise.data.blocks import Blocks
-from labelwise.data.csr import csr_builder
+from labelwise.data.csr import csr_builder, read_only, read_only_arrays
 from labelwise.data.dataset import Dataset
 from labelwise.data.stream import write_stream
 from labelwise.errors import DataError
@@ -106,13 +106,15 @@ def write_lines(
     label_bytes = np.concatenate([[0], np.cumsum(name_bytes + 1)])[labels.indptr]
     max_bytes = np.diff(label_bytes) + 3 + MAX_ENTRY_BYTES * np.diff(features.indptr).astype(np.int64)
 
+    arrays = (
+        *read_only_arrays(features), *read_only_arrays(labels)[:2],
+        read_only(names.buffer), read_only(names.starts), read_only(names.ends),
+    )  # fmt: skip
+
     def lines(rows: tuple[int, int]) -> np.ndarray:
         begin, end = rows
         out = np.empty(int(max_bytes[begin:end].sum()), np.uint8)
-        length = format_lines(
-            begin, end, features.indptr, features.indices, features.data, labels.indptr, labels.indices,
-            names.buffer, names.starts, names.ends, bar, out,
-        )  # fmt: skip
+        length = format_lines(begin, end, *arrays, bar, out)
         return out[:length]
 
     write_rows(lines, max_bytes, path, header)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from labelwise.data.csr import read_only_arrays
 from labelwise.data.dataset import Dataset
 from labelwise.data.formats.base import Format
 from labelwise.data.formats.checks import refuse_empty
@@ -113,14 +114,12 @@ def write(dataset: Dataset, path: Path) -> None:
         matrix.shape[1] - 1 if matrix.indices.max(initial=-1) < matrix.shape[1] - 1 else -1
         for matrix in (features, labels)
     )
+    arrays = *read_only_arrays(features), *read_only_arrays(labels)
     max_bytes = RECORD_BYTES + ENTRY_BYTES * (np.diff(features.indptr).astype(np.int64) + np.diff(labels.indptr))
 
     def records(rows: tuple[int, int]) -> np.ndarray:
         out = np.empty(int(max_bytes[slice(*rows)].sum()), np.uint8)
-        start = format_examples(
-            *rows, features.indptr, features.indices, features.data, labels.indptr, labels.indices, labels.data,
-            last_feature, last_label, out,
-        )  # fmt: skip
+        start = format_examples(*rows, *arrays, last_feature, last_label, out)
         return out[start:]
 
     write_rows(records, max_bytes, path)

@@ -117,7 +117,9 @@ def _as_bytes(data: np.ndarray) -> np.ndarray:
 
 
 def _as_positions(values: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(values, np.int64)
+    view = np.ascontiguousarray(values, np.int64)[:]
+    view.flags.writeable = False
+    return view
 
 
 @inner

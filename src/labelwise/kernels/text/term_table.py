@@ -170,5 +170,7 @@ def as_bytes(data: np.ndarray) -> np.ndarray:
 
 
 def as_positions(values: np.ndarray) -> np.ndarray:
-    """Positions as contiguous int64, the type that kernels take."""
-    return np.ascontiguousarray(values, np.int64)
+    """Positions as a read-only view of contiguous int64, for the same reason."""
+    view = np.ascontiguousarray(values, np.int64)[:]
+    view.flags.writeable = False
+    return view
