@@ -13,6 +13,7 @@ from labelwise.data.blocks import Blocks
 from labelwise.data.dataset import Dataset
 from labelwise.data.document_hash import document_hashes, hash_fraction, hash_fractions
 from labelwise.data.read import read
+from labelwise.methods.training_documents import TrainingDocuments
 from labelwise.strings import Strings
 
 
@@ -91,6 +92,14 @@ def test_images_in_record_files_are_hashed_one_by_one(tmp_path):
     paths = list(read(tmp_path / "train.rec").paths)
     one, two, again = of_files(*paths)
     assert one == again != two
+
+
+def test_documents_of_another_type_cannot_be_recognised():
+    labels = sparse.csr_array(np.eye(2, dtype=np.float32))
+    arrays = Dataset(labels, arrays=np.arange(8, dtype=np.uint8).reshape(2, 2, 2))
+    known = TrainingDocuments.of(labels, document_hashes(arrays))
+    assert known.overlap(arrays, "arrays").seen == 2
+    assert known.overlap(Dataset(labels, paths=Strings.of(["a", "b"])), "arrays") is None, "not 0: nobody knows"
 
 
 def test_nothing_has_no_hashes():

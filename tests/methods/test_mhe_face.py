@@ -6,6 +6,7 @@ import json
 import pickle
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,10 +17,13 @@ from data.record_files import content, image_bytes, write_records
 from data.test_pairs import protocol
 from killing import kill_where_it_holds
 from labelwise.data.pairs import Pairs, read_pairs
+from labelwise.encoders.image_config import ImageConfig
+from labelwise.encoders.images import ImageInputs
 from labelwise.errors import ConfigError, DataError
 from labelwise.methods.inputs import Documents
 from labelwise.parallel import using_threads
 from labelwise.runs.verify import verify_pairs
+from labelwise.strings import Strings
 
 SIZE, PEOPLE = 32, 6
 SETTINGS = {
@@ -187,6 +191,29 @@ def test_images_of_a_bin_set_are_shrunk_as_they_are_decoded(model):
     tracemalloc.stop()
     assert found.n_images == 24
     assert peak < 6 * side * side * 3  # decoded together they are 24 times that
+
+
+@pytest.mark.parametrize("crop", ["none", "resized"])
+def test_verified_images_have_the_pixels_of_predicted_ones(crop, tmp_path):
+    from PIL import Image
+
+    config = ImageConfig.model_validate({"size": 16, "augmentation": {"crop": crop}})
+    paths = [str(tmp_path / f"{number}.jpg") for number in range(2)]
+    for path in paths:
+        Image.fromarray(np.random.default_rng(1).integers(0, 256, (200, 200, 3), np.uint8)).save(path)
+    seen = []
+
+    class Recorder:
+        config = SimpleNamespace(image=None)
+
+        def image_vectors(self, images):
+            seen.append(images.batch(np.arange(2)).pixels)
+            return np.ones((2, 1))
+
+    Recorder.config.image = config
+    verify_pairs(Recorder(), Pairs(paths, np.array([0, 0]), np.array([1, 1]), np.array([True, False]), None), [0.5])
+    predicted = ImageInputs(config, paths=Strings.of(paths)).batch(np.arange(2)).pixels
+    np.testing.assert_array_equal(seen[0], predicted)
 
 
 def test_verify_templates(saved, folder, tmp_path):

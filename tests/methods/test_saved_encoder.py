@@ -10,10 +10,11 @@ import labelwise as lw
 from cli.commands import labelwise
 from conformance.small import small_and_short
 from labelwise.encoders.corpus import encoder_fingerprint
+from labelwise.encoders.saved_encoder import with_saved_settings
 from labelwise.errors import ConfigError, ModelFormatError
 from labelwise.parallel import using_threads
 from labelwise.registry import method_class
-from labelwise.store import STATE_FILE
+from labelwise.store import CONFIG_FILE, STATE_FILE, new_folder
 from labelwise.testing.planted import planted_texts
 
 ENCODERS = {
@@ -130,3 +131,23 @@ def test_documents_of_the_encoders_training_count_as_seen(saved, data):
     model = hybrid(saved["text_encoder"]).fit(others)
     assert model.trained_on_.overlap(data, "texts").seen == len(data)
     assert model.trained_on_.overlap(others, "texts").seen == len(others)
+
+
+def test_tiny_is_never_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with new_folder(tmp_path / "tiny", "model", {"method": "text_encoder"}) as folder:
+        folder.write_json(CONFIG_FILE, {"encoder": {"max_length": 12}})
+    assert with_saved_settings({"encoder": {"model": "./tiny"}})["encoder"]["max_length"] == 12
+    assert with_saved_settings({"encoder": {"model": "tiny"}}) == {"encoder": {"model": "tiny"}}
+
+
+def test_documents_of_the_encoders_training_are_read_before_training():
+    class Unreadable(lw.Popularity):
+        def _documents_behind(self, hashes):
+            raise ModelFormatError("damaged")
+
+        def _fit(self, *arguments):
+            pytest.fail("hours of training would be lost")
+
+    with pytest.raises(ModelFormatError, match="damaged"):
+        Unreadable().fit(["a text"], [["x"]])

@@ -1,6 +1,8 @@
 """One rank of a training: the first rank writes what came out to `result.json` in the folder."""
 
 import json
+import os
+import signal
 
 import torch
 from tiny_fitting import TinyFitting, same_weights, weights_of
@@ -21,23 +23,32 @@ class Breaking(TinyFitting):
     """Breaks off on every rank at the same step."""
 
     left = 10**9
+    asked_at = None
+    calls = 0
 
     def loss(self, batch):
         self.left -= 1
+        self.calls += 1
+        if self.calls == self.asked_at:
+            os.kill(os.getpid(), signal.SIGTERM)
         if self.left < 0:
             raise Broken
         return super().loss(batch)
 
 
-def trained(folder, left=10**9, sparse=False, dropout=0.3):
+def trained(folder, left=10**9, sparse=False, dropout=0.3, asked_at=None):
     config = TrainingConfig.model_validate(COMMON)
     fitting = Breaking(config, sparse=sparse, dropout=dropout, batch_norm=False)
-    fitting.left = left
+    fitting.left, fitting.asked_at = left, asked_at
     try:
         history = train(fitting, config, context=FitContext(folder))
     except Broken:
         return None, fitting
     return history, fitting
+
+
+def _break_off(number, frame):
+    raise Broken
 
 
 def train_as_rank(folder):
@@ -46,6 +57,9 @@ def train_as_rank(folder):
     rank = torch.distributed.get_rank()
     trained(folder / "kept", left=5)
     again, resumed = trained(folder / "kept")
+    signal.signal(signal.SIGTERM, _break_off)
+    trained(folder / "asked", asked_at=3 if rank == 1 else None)
+    _, after = trained(folder / "asked")
     _, even = trained(None, dropout=0.0)
     _, rows = trained(None, sparse=True, dropout=0.0)
     mine = torch.cat([p.detach().flatten() for p in whole.module.parameters()])
@@ -56,6 +70,7 @@ def train_as_rank(folder):
             "steps": history.steps,
             "ranks_agree": all(torch.equal(mine, other) for other in every),
             "resumed": same_weights(weights_of(whole.module), weights_of(resumed.module)),
+            "steps_after_signal": after.calls,
             "records": again.records == history.records,
             "files": sorted(path.name for path in (folder / "kept" / "train").iterdir()),
             "weights": {name: tensor.tolist() for name, tensor in weights_of(even.module).items()},

@@ -16,6 +16,7 @@ from forking import kill_soon_after
 from labelwise.finished import fingerprint
 from labelwise.fit_context import FitContext
 from labelwise.networks.settings import TrainingConfig
+from labelwise.training import interruption
 from labelwise.training.callbacks import Callback
 from labelwise.training.loop import train
 
@@ -149,7 +150,7 @@ def test_killed_at_any_moment(tmp_path):
 
 
 class Signal(Callback):
-    """Sends this process a signal at a step, which must then be finished and kept, and another one a step later."""
+    """Sends this process a signal at a step, which must then be finished and kept."""
 
     def __init__(self, number, step):
         self.number, self.step = number, step
@@ -185,6 +186,30 @@ def test_a_training_that_is_asked_to_end_writes_a_checkpoint(number, effect, tmp
     whole = TinyFitting(config)
     train(whole, config, context=FitContext(), head=("head.",), callbacks=[Signal(number, 0)])
     assert same_weights(weights_of(again.module), weights_of(whole.module))
+
+
+class Twice(Callback):
+    """Sends two signals at step 5."""
+
+    reached = False
+
+    def after_step(self, step, loss):
+        if step == 5:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+            self.reached = True
+
+
+@pytest.mark.parametrize(("seconds", "finished"), [(60.0, True), (0.0, False)])
+def test_a_second_signal_ends_at_once_unless_it_is_the_same_request(seconds, finished, tmp_path, monkeypatch):
+    monkeypatch.setattr(interruption, "ONE_REQUEST", seconds)
+    config, twice = TrainingConfig.model_validate({"epochs": 1, "batch_size": 7, "metric": "valid_loss"}), Twice()
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        train(TinyFitting(config), config, context=FitContext(tmp_path), head=("head.",), callbacks=[twice])
+    assert twice.reached == finished
+    assert any(path.is_file() for path in tmp_path.rglob("*")) == finished
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 CONFIG = TrainingConfig.model_validate(

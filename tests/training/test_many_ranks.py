@@ -70,6 +70,10 @@ def test_ranks_agree_and_resume(result):
     assert result["files"] == ["final"]
 
 
+def test_a_signal_to_one_rank_ends_all_after_a_checkpoint(result):
+    assert result["steps_after_signal"] == 9 - 3
+
+
 @pytest.mark.parametrize("key", ["weights", "row_weights"])
 def test_one_process_gives_the_same(result, alone, key):
     for name, tensor in alone[key].items():

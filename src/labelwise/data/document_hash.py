@@ -37,11 +37,11 @@ RELEASED_ENTRIES = 1 << 20
 
 
 def document_hashes(data: Any, kind: str | None = None) -> np.ndarray:
-    """One uint64 per document of a `Dataset` or `Documents`, of its content of this type, or the first type it has.
+    """One uint64 per document of a `Dataset` or `Documents`, of its content of this type (the first it has, if None).
 
     A row of sparse features has the same hash whatever the number of columns.
     """
-    chosen = next((one for one in (kind, *KINDS) if one and getattr(data, one) is not None), None)
+    chosen = kind or next((one for one in KINDS if getattr(data, one) is not None), None)
     if chosen is None:
         return np.empty(0, np.uint64)
     return file_hashes(data.paths) if chosen == "paths" else _numbers(_contents(getattr(data, chosen)))

@@ -98,3 +98,8 @@ class ImageConfig(Config):
     def short_side(self) -> int:
         """The shorter side before the middle is cut out."""
         return self.resize or self.size
+
+    @property
+    def shrink_to(self) -> int | None:
+        """The shorter side to which files may be shrunk while they are decoded; random parts need all pixels."""
+        return None if self.augmentation.crop == "resized" else self.short_side

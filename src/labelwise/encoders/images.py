@@ -155,8 +155,7 @@ class ImageInputs:
     def _image(self, document: int) -> Any:
         config = self.config
         if self.paths is not None:
-            shrink = config.short_side if config.augmentation.crop != "resized" else None
-            return open_image(self.paths[document], config.channels, config.max_pixels, shrink)
+            return open_image(self.paths[document], config.channels, config.max_pixels, config.shrink_to)
         if self.pixels is None:
             return self.images[document]  # type: ignore[unsupported-operation]
         from PIL import Image

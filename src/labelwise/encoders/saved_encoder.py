@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.config import validated
-from labelwise.encoders.config import EncoderConfig
+from labelwise.encoders.config import TINY, EncoderConfig
 from labelwise.encoders.encoder_files import encoder_source
 from labelwise.errors import ConfigError, LabelwiseError, ModelFormatError
 from labelwise.registry import methods_that
@@ -65,7 +65,9 @@ def with_saved_settings(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     given = parameters.get(SECTION)
     given = given.given_fields() if isinstance(given, EncoderConfig) else given
-    if not isinstance(given, Mapping) or not isinstance(given.get("model"), str) or given.get("architecture"):
+    if not isinstance(given, Mapping) or given.get("architecture"):
+        return parameters
+    if not isinstance(given.get("model"), str) or given["model"] == TINY:  # also if there is such a folder
         return parameters
     try:
         saved = saved_settings(given["model"])

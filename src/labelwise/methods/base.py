@@ -97,7 +97,7 @@ class Method(Estimator, Capabilities):
         return self.config.model_dump(mode="json")
 
     def _documents_behind(self, hashes: np.ndarray) -> np.ndarray:
-        """Hashes of all documents that the fitted model depends on, from those of `fit`; none if it ignores them."""
+        """Hashes of all documents that the model will depend on, from those of `fit`; none if it ignores them."""
         return hashes if self.learns else hashes[:0]
 
     def remarks(self) -> list[str]:
@@ -136,6 +136,7 @@ class Method(Estimator, Capabilities):
         self.__dict__.pop("label_names_", None)  # a failed fit must not leave the model looking fitted
         with limited_time(context or FitContext(), self.time_budget, begin) as timed:
             hashes = document_hashes(dataset, kind)
+            behind = self._documents_behind(hashes)  # before hours of training: it may read files
             self._fit(dataset, kind, held_out, timed)
         self.calibration_, self._loaded_from = None, None
         self.fitted_config_ = self.config
@@ -145,7 +146,7 @@ class Method(Estimator, Capabilities):
         self.label_texts_ = dataset.label_texts
         self.label_counts_ = dataset.label_counts()
         self.n_documents_ = len(dataset)
-        self.trained_on_ = TrainingDocuments.of(dataset.labels, self._documents_behind(hashes))
+        self.trained_on_ = TrainingDocuments.of(dataset.labels, behind)
         self.card_ = card_of(self, dataset, hashes)
         return self
 

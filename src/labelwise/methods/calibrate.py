@@ -57,8 +57,9 @@ def calibrate(
     most = None if k is not None or budget.expired() else len(model.label_names_)
     model.calibration_, report = calibrated(ranked, dataset, count, precision, most)
     report = replace(report, n_available=available)
-    if model.trained_on_ is not None:
-        report = replace(report, n_seen=model.trained_on_.overlap(dataset, model.input_).seen)
+    overlap = None if model.trained_on_ is None else model.trained_on_.overlap(dataset, model.input_)
+    if overlap is not None:
+        report = replace(report, n_seen=overlap.seen)
     model.card_ = model.card_.model_copy(update={"calibration": CalibrationNote.of(report, dataset.name)})
     for remark in report.remarks():
         log.warning("calibration: %s", remark)

@@ -168,8 +168,8 @@ def combination_of(
 def _overlap(members: Sequence[Method], documents: Dataset) -> Overlap:
     """How many documents any one member was trained on, at most."""
     known = [(member.trained_on_, member.input_) for member in members]
-    found = [trained.overlap(documents, kind).seen for trained, kind in known if trained is not None]
-    return Overlap(len(documents), max(found, default=0))
+    found = [trained.overlap(documents, kind) for trained, kind in known if trained is not None]
+    return Overlap(len(documents), max((one.seen for one in found if one is not None), default=0))
 
 
 def _held(model: Ensemble, documents: Dataset, context: FitContext) -> Held:

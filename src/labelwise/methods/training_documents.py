@@ -46,8 +46,10 @@ class TrainingDocuments:
         """From the label matrix and the hashes of the documents, none for methods that ignore the document."""
         return cls(np.unique(hashes), int(np.quantile(np.diff(labels.indptr), MANY, method="higher")))
 
-    def overlap(self, documents: Any, kind: str) -> Overlap:
-        """How many of these documents were trained on."""
+    def overlap(self, documents: Any, kind: str) -> Overlap | None:
+        """How many of these documents were trained on, where documents had this type; None if these do not have it."""
+        if len(self.hashes) and getattr(documents, kind) is None:
+            return None
         given = document_hashes(documents, kind) if len(self.hashes) else np.empty(0, np.uint64)
         index = np.minimum(np.searchsorted(self.hashes, given), len(self.hashes) - 1)
         return Overlap(len(documents), int(np.count_nonzero(self.hashes[index] == given)))

@@ -74,7 +74,7 @@ def verify_pairs(model: Method, pairs: Pairs, rates: Sequence[float]) -> Verific
     def image(index: int) -> Image:
         source = pairs.images[index]
         name = f"{pairs.name}, image {index:,}" if isinstance(source, bytes) else None
-        return open_image(source, config.channels, config.max_pixels, config.short_side, name)
+        return open_image(source, config.channels, config.max_pixels, config.shrink_to, name)
 
     vectors, seconds = _vectors(model, len(pairs.images), image)
     vectors = _of_norm_one(vectors)

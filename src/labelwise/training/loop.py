@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -180,14 +181,16 @@ class _Loop:
                 state.epoch, state.step_of_epoch = state.epoch + 1, 0
             self._after_step(loss)
             advance(1)
-            asked = self.interruption.signal is not None
-            stop, save = self.ranks.broadcast_flags(self.stop is not None, asked or self.manager.is_due(state.step))
+            stop, save, asked = self.ranks.broadcast_flags(
+                self.stop is not None, self.manager.is_due(state.step), any_rank=self.interruption.signal is not None
+            )
             if stop:
                 break
-            if save:
+            if save or asked:
                 self._save()
             if asked:
-                self.interruption.act()
+                self.ranks.wait()  # until rank zero has written it
+                self.interruption.act(signal.SIGTERM)  # or other ranks would wait for those that end in this step
         self.stop = self.ranks.on_rank_zero(lambda: self.stop)
 
     def _step(self, batches: Iterator[Any], count: int) -> Tensor:

@@ -114,11 +114,12 @@ class Ranks:
         mine = [items[(turn * self.world_size + self.rank) % len(items)] for turn in range(count)]
         return [mine[begin : begin + accumulate] for begin in range(0, count, accumulate)]
 
-    def broadcast_flags(self, *flags: bool) -> tuple[bool, ...]:
-        """The flags of rank zero, on all ranks."""
+    def broadcast_flags(self, *flags: bool, any_rank: bool) -> tuple[bool, ...]:
+        """The flags of rank zero, on all ranks, and as the last one whether `any_rank` is true on any of them."""
         if self.world_size == 1:
-            return flags
-        values = torch.tensor([flag and self.is_rank_zero for flag in flags], dtype=torch.int32, device=self.device)
+            return *flags, any_rank
+        own = [*(flag and self.is_rank_zero for flag in flags), any_rank]
+        values = torch.tensor(own, dtype=torch.int32, device=self.device)
         return tuple(bool(flag) for flag in self._reduce(values, "sum"))
 
     def mean(self, value: Tensor) -> float:
