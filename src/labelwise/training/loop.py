@@ -175,8 +175,7 @@ class _Loop:
         for step_batches in todo:
             self.time.begin()
             loss = self._step(batches, len(step_batches))
-            state.step += 1
-            state.step_of_epoch += 1
+            state.step, state.step_of_epoch = state.step + 1, state.step_of_epoch + 1
             if state.step_of_epoch == len(steps):
                 state.epoch, state.step_of_epoch = state.epoch + 1, 0
             self._after_step(loss)
