@@ -32,8 +32,8 @@ TRAIN, VALID = 15, 17
 ALL = 1623
 EQUAL_TIME, EQUAL = ("product", "cascade"), ", equal time"
 ADDED = (
-    "`product, clustered` and the rows of sampling with log-q and of the batch were added after the others had been seen, "
-    "on the same test images: read them as an exploration, not as a choice."
+    "`product, clustered` and the rows of sampling with log-q and of the batch were added after the others had been "
+    "seen, on the same test images: read them as an exploration, not as a choice."
 )
 CLAIMS = """
 | heads, top-1 accuracy in the original | one output per label | product | cascade | sampling |
