@@ -6,6 +6,16 @@ from collections.abc import Callable
 from forking import kill_soon_after
 from labelwise.cli.main import main
 
+AFTER_A_CHECKPOINT = """
+from labelwise.training.checkpoint_manager import CheckpointManager
+plain = CheckpointManager.save
+def save(self, state):
+    plain(self, state)
+    hold()
+CheckpointManager.save = save
+"""
+"""A patch: networks hold when they have written their first checkpoint."""
+
 
 def kill_where_it_holds(patch: str, *arguments: object) -> None:
     """`labelwise ARGUMENTS` after `patch`, code that makes it call `hold()` somewhere; SIGKILL when it does."""

@@ -15,7 +15,7 @@ import labelwise as lw
 from cli.commands import labelwise
 from data.record_files import content, image_bytes, write_records
 from data.test_pairs import protocol
-from killing import kill_where_it_holds
+from killing import AFTER_A_CHECKPOINT, kill_where_it_holds
 from labelwise.data.pairs import Pairs, read_pairs
 from labelwise.encoders.image_config import ImageConfig
 from labelwise.encoders.images import ImageInputs
@@ -261,17 +261,9 @@ def runs(folder, tmp_path_factory):
         "calibrate": {"enabled": False}, "run": {"report": False},
     }  # fmt: skip
     (place / "run.yml").write_text(json.dumps(values))
-    patch = """
-from labelwise.training.checkpoint_manager import CheckpointManager
-plain = CheckpointManager.save
-def save(self, state):
-    plain(self, state)
-    hold()
-CheckpointManager.save = save
-"""
     with using_threads(1):
         labelwise("train", place / "run.yml", "-o", place / "whole")
-        kill_where_it_holds(patch, "train", place / "run.yml", "-o", place / "resumed")
+        kill_where_it_holds(AFTER_A_CHECKPOINT, "train", place / "run.yml", "-o", place / "resumed")
         assert not (place / "resumed" / "model").exists()
         said = labelwise("train", place / "run.yml", "-o", place / "resumed").err
     assert "resuming after step 4 of 9" in said

@@ -12,7 +12,7 @@ from PIL import Image
 import labelwise as lw
 from cli.commands import labelwise
 from common import same_predictions
-from killing import kill_where_it_holds
+from killing import AFTER_A_CHECKPOINT, kill_where_it_holds
 from labelwise.errors import ConfigError, DataError, ModelFormatError
 from labelwise.networks import occlusion
 from labelwise.parallel import using_threads
@@ -266,16 +266,8 @@ def run(files, tmp_path_factory):
 
 
 def test_a_killed_run_resumes_to_the_same_model(run, data):
-    patch = """
-from labelwise.training.checkpoint_manager import CheckpointManager
-plain = CheckpointManager.save
-def save(self, state):
-    plain(self, state)
-    hold()
-CheckpointManager.save = save
-"""
     resumed = ("--set", f"run.folder={run / 'resumed'}")
-    kill_where_it_holds(patch, "train", run / "run.yml", *resumed)
+    kill_where_it_holds(AFTER_A_CHECKPOINT, "train", run / "run.yml", *resumed)
     assert not (run / "resumed" / "model").exists()
     labelwise("train", run / "run.yml", *resumed)
     one, other = (lw.load(run / name / "model") for name in ("whole", "resumed"))

@@ -9,7 +9,7 @@ import labelwise as lw
 from cli.commands import labelwise
 from common import same_predictions
 from conformance.planted import planted
-from killing import kill_where_it_holds
+from killing import AFTER_A_CHECKPOINT, kill_where_it_holds
 from labelwise.errors import ConfigError
 from labelwise.parallel import using_threads
 
@@ -89,16 +89,8 @@ def test_a_killed_run_resumes_to_the_same_model(tmp_path, data):
         "run": {"report": False},
     }  # fmt: skip
     (tmp_path / "run.yml").write_text(json.dumps(values))
-    patch = """
-from labelwise.training.checkpoint_manager import CheckpointManager
-plain = CheckpointManager.save
-def save(self, state):
-    plain(self, state)
-    hold()
-CheckpointManager.save = save
-"""
     whole, resumed = ("--set", f"run.folder={tmp_path / 'whole'}"), ("--set", f"run.folder={tmp_path / 'resumed'}")
-    kill_where_it_holds(patch, "train", tmp_path / "run.yml", *resumed)
+    kill_where_it_holds(AFTER_A_CHECKPOINT, "train", tmp_path / "run.yml", *resumed)
     assert not (tmp_path / "resumed" / "model").exists()
     labelwise("train", tmp_path / "run.yml", *resumed)
     labelwise("train", tmp_path / "run.yml", *whole)

@@ -315,6 +315,8 @@ class Method(Estimator, Capabilities):
         hint = ""
         if self.inputs == ("features",) and dataset.texts is not None:
             hint = "; texts become features with labelwise.features.tfidf.Tfidf, or inside the method with TextFeatures"
+        elif "paths" in self.inputs and dataset.texts is not None:
+            hint = "; the column of a table with paths of files is named by data.options.path_column"
         raise DataError(f"{dataset.name}: {self.name} needs {' or '.join(self.inputs)}, the data has none{hint}")
 
     # --- hooks of a method ---

@@ -15,6 +15,7 @@ from labelwise.topk import NO_LABEL, TopK
 
 if TYPE_CHECKING:
     from labelwise.methods.base import Method
+    from labelwise.methods.inputs import Documents
 
 N_EXAMPLES = 3
 
@@ -91,13 +92,7 @@ def explanations(model: Method, document: Any, labels: Sequence[str] | None, k: 
     """What `Method.explain` returns."""
     if terms is not None and terms < 0:
         raise ConfigError(f"terms must be 0 or more, got {terms}")
-    model._check_fitted()
-    data = model._as_documents(document)
-    if len(data) != 1:
-        raise DataError(f"explain takes one document, got {len(data):,}")
-    top = model.predict(document, k)
-    ids = top.ids[0][top.ids[0] != NO_LABEL] if labels is None else label_ids(model, labels)
-    scores = dict(zip(top.ids[0].tolist(), top.scores[0].tolist(), strict=True))
+    data, ids, scores = labels_to_explain(model, document, labels, k)
     trees = model._explain(data, ids)
     results = Explanations()
     for index, label in enumerate(ids.tolist()):
@@ -105,6 +100,19 @@ def explanations(model: Method, document: Any, labels: Sequence[str] | None, k: 
         score = scores.get(label)
         results.append(_explanation(model, paths, _score(model, paths) if score is None else score, terms))
     return results
+
+
+def labels_to_explain(
+    model: Method, document: Any, labels: Sequence[str] | None, k: int
+) -> tuple[Documents, np.ndarray, dict[int, float]]:
+    """The one document, the ids of the labels to explain (None: the best k), and the scores of the best k by id."""
+    model._check_fitted()
+    data = model._as_documents(document)
+    if len(data) != 1:
+        raise DataError(f"explain takes one document, got {len(data):,}")
+    top = model.predict(document, k)
+    ids = top.ids[0][top.ids[0] != NO_LABEL] if labels is None else label_ids(model, labels)
+    return data, ids, dict(zip(top.ids[0].tolist(), top.scores[0].tolist(), strict=True))
 
 
 def label_ids(model: Method, labels: Sequence[str]) -> np.ndarray:

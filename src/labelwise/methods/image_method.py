@@ -24,7 +24,7 @@ from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents, split_for_early_stopping
 from labelwise.networks.settings import MonitorConfig, TrainingConfig, without_validation
 from labelwise.result_fields import PART, deciding_json
-from labelwise.topk import NO_LABEL, TopK
+from labelwise.topk import TopK
 
 if TYPE_CHECKING:
     from torch import nn
@@ -223,20 +223,14 @@ class ImageMethod(Method):
             Parts per side of the image, each of which is covered once. None: 8.
         """
         from labelwise.device import torch_threads
-        from labelwise.methods.explanation import label_ids
+        from labelwise.methods.explanation import labels_to_explain
         from labelwise.methods.pixel_map import PixelMap, PixelMaps
         from labelwise.networks.occlusion import occlusion_maps
 
-        cells = CELLS if terms is None else terms
-        if not 1 <= cells <= min(MAX_CELLS, self.config.image.size):
-            raise ConfigError(f"terms: from 1 to {MAX_CELLS} parts per side of the image can be covered, got {cells}")
-        self._check_fitted()
-        data = self._as_documents(document)
-        if len(data) != 1:
-            raise DataError(f"explain takes one image, got {len(data):,}")
-        top = self.predict(document, k)
-        scores = dict(zip(top.ids[0].tolist(), top.scores[0].tolist(), strict=True))
-        ids = top.ids[0][top.ids[0] != NO_LABEL] if labels is None else label_ids(self, labels)
+        cells, most = CELLS if terms is None else terms, min(MAX_CELLS, self.config.image.size)
+        if not 1 <= cells <= most:
+            raise ConfigError(f"terms: from 1 to {most} parts per side of the image can be covered, got {cells}")
+        data, ids, scores = labels_to_explain(self, document, labels, k)
         with torch_threads():
             pixels = self._images(data).batch(np.zeros(1, np.int64)).pixels[0]
             maps = occlusion_maps(self.network_, pixels, ids, cells)

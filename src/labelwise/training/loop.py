@@ -20,13 +20,14 @@ import torch
 from torch import Tensor
 
 from labelwise.device import torch_threads
-from labelwise.errors import ConfigError, DataError, did_you_mean
+from labelwise.errors import DataError
 from labelwise.kept_memory import keep_freed_memory
-from labelwise.networks.settings import TrainingConfig, lower_is_better
+from labelwise.networks.settings import TrainingConfig
 from labelwise.parallel import run_stream
 from labelwise.progress import progress, stage_name
 from labelwise.time_budget import OutOfTimeError, TimeBudget, complete_within
 from labelwise.training.averaging import Averaging
+from labelwise.training.best_weights import is_out_of_patience, update_best
 from labelwise.training.callbacks import Best, Callback, History, MetricLogger, check_tensorboard, finite
 from labelwise.training.checkpoint import TIME_BUDGET
 from labelwise.training.checkpoint_manager import CheckpointManager, LoopState
@@ -175,7 +176,8 @@ class _Loop:
         for step_batches in todo:
             self.time.begin()
             loss = self._step(batches, len(step_batches))
-            state.step, state.step_of_epoch = state.step + 1, state.step_of_epoch + 1
+            state.step += 1
+            state.step_of_epoch += 1
             if state.step_of_epoch == len(steps):
                 state.epoch, state.step_of_epoch = state.epoch + 1, 0
             self._after_step(loss)
@@ -269,7 +271,10 @@ class _Loop:
         with self._evaluation_mode():
             numbers, stop = self.ranks.on_rank_zero(lambda: self._validate(budget))
             if numbers is not None:
-                self._update_best(numbers)
+                if update_best(state, numbers, self.config):
+                    self.manager.save_best(state.step)
+                elif is_out_of_patience(state, self.config):
+                    self.stop = self.stop or "early stopping"
         if numbers is None:
             self.time.give_up_rounds()
             name = stage_name(self.title)
@@ -312,27 +317,6 @@ class _Loop:
         if written:
             self.logger.write(state.step, split="valid", epoch=self._epochs_done(), **written)
         return numbers, next((reason for reason in stops if reason is not None), None)
-
-    def _update_best(self, numbers: dict[str, Any]) -> None:
-        """Keep the weights if they are the best so far; stop when patience has run out."""
-        state, config = self.state, self.config
-        if config.validate_every is None:
-            return
-        if config.metric not in numbers:
-            offered = [key for key in numbers if key not in ("step", "epoch", "rate")]
-            if offered == ["loss"] and config.early_stopping is None:
-                return  # no held-out documents, and no setting depends on them
-            raise ConfigError(f"training.metric: no '{config.metric}' here; {did_you_mean(config.metric, offered)}")
-        value = float(numbers[config.metric])
-        sign = -1 if lower_is_better(config.metric) else 1
-        if math.isfinite(value) and (state.best is None or sign * value > sign * state.best["value"]):
-            state.best = {"metric": config.metric, "value": value, "step": state.step}
-            state.without_gain = 0
-            self.manager.save_best(state.step)
-            return
-        state.without_gain += 1
-        if config.early_stopping is not None and state.without_gain >= config.early_stopping.patience:
-            self.stop = self.stop or "early stopping"
 
     # --- unfinished and finished work ---
 
