@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.formatting import duration
+from labelwise.process_group import rank
 from labelwise.time_budget import NO_LIMIT, RECORD_FILE, TimeBudget
 
 log = logging.getLogger("labelwise")
@@ -45,7 +46,7 @@ def limited_time(context: FitContext, seconds: float | None, begin: float | None
     It began at `begin` on the monotonic clock; None: now. The time spent is recorded in the folder of checkpoints until
     the fit is done.
     """
-    path = None if context.checkpoints is None else context.checkpoints / RECORD_FILE
+    path = None if context.checkpoints is None or rank() > 0 else context.checkpoints / RECORD_FILE
     budget = context.budget.limited(seconds, path, begin)
     own = budget.records[len(context.budget.records) :]
     if any(record.before for record in own):

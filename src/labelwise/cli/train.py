@@ -63,10 +63,10 @@ def train_command(
     from labelwise.cli.tables import show_results
     from labelwise.data.formats.columns import MissingColumnsError
     from labelwise.errors import ConfigError, DataError
+    from labelwise.process_group import n_ranks, rank
     from labelwise.run_schema import CALIBRATION, MODEL
     from labelwise.runs.config import run_config
     from labelwise.runs.from_data import is_config
-    from labelwise.runs.other_ranks import rank
     from labelwise.runs.train import train
 
     columns = {option: value for option, value in {"text": text, "labels": labels, "id": id}.items() if value}
@@ -78,6 +78,8 @@ def train_command(
     )
     checked = run_config(given)
     if repetition:
+        if n_ranks() > 1:
+            raise ConfigError("--repetition is for one process per repetition; under torchrun, train all of them")
         if force:
             raise ConfigError("--force is for runs; to train a repetition again, delete its folder")
         _train_repetitions(checked, repetition)

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
+from labelwise.encoders.batch_share import current_share
+
 
 class BatchNorm(nn.Module):
     """Batch normalisation of maps [documents, channels, height, width] or of vectors [documents, channels]."""
@@ -44,12 +46,14 @@ class BatchNorm(nn.Module):
         wide = values.to(torch.promote_types(values.dtype, torch.float32))
         others = [axis for axis in range(values.ndim) if axis != 1]
         shape = [1, -1, *[1] * (values.ndim - 2)]
-        own = torch.cat([wide.sum(others), wide.new_full((1,), float(count))])
+        share = current_share()
+        counts = 1.0 if share is None or share.own else 0.0  # a rank without documents computes one of another rank
+        own = torch.cat([wide.sum(others), wide.new_full((1,), float(count))]) * counts
         sums: Any = all_reduce(own)
         total = sums[-1].detach()
         mean = sums[:-1] / total
         centred = wide - mean.reshape(shape)
-        squares: Any = all_reduce(centred.square().sum(others))  # of differences: no cancellation
+        squares: Any = all_reduce(centred.square().sum(others) * counts)  # of differences: no cancellation
         variance = squares / total
         if float(total) > 1:
             with torch.no_grad():

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from labelwise.encoders.batch_share import divisor
 from labelwise.heads.base import INITIAL_STD
 from labelwise.heads.config import LossConfig
 from labelwise.heads.flat import exact_topk
@@ -82,12 +83,20 @@ class CandidateHead(nn.Module):
         loss, usually 1, for those it has. With softmax these are the masses of a target distribution, and each
         `segment` candidates have a softmax of their own; None: all candidates of a document.
         """
-        count = len(vectors) if self.reduction == "sum" else int((candidates >= 0).sum())
+        count = max(len(vectors), 1) if self.reduction == "sum" else self._divisor(candidates)
         weight, bias = (part if torch.is_grad_enabled() else part.detach() for part in (self.weight, self.bias))
         loss: Any = _CandidateLoss.apply(
-            self.dropout(vectors), weight, bias, candidates, targets, self._losses(segment), 1.0 / max(count, 1)
+            self.dropout(vectors), weight, bias, candidates, targets, self._losses(segment), 1.0 / count
         )
         return loss
+
+    def _divisor(self, candidates: Tensor) -> float:
+        return divisor(int((candidates >= 0).sum()), candidates.device)
+
+    def without_candidates(self, candidates: Tensor) -> None:
+        """A step in which no document of this rank has candidates: other ranks may wait for their number."""
+        if self.reduction == "mean":
+            self._divisor(candidates)
 
     def _losses(self, segment: int | None) -> CandidateLosses:
         if self.loss_function is None:

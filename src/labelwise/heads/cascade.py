@@ -133,6 +133,7 @@ class CascadeHead(LabelHead):
             best = tops[digit - 1][0] if tops else None
             parents = visited_nodes(true[digit - 1], len(vectors), best, self.visited)
             if parents.shape[1] == 0:
+                self._level(digit).without_candidates(parents)
                 continue
             candidates = self._children(parents, digit)
             masses = self._target_masses(true[digit], parents, digit)

@@ -15,6 +15,7 @@ from torch import Tensor, distributed, nn
 
 from labelwise.codes.digits import DigitCode
 from labelwise.encoders.batch_norm import is_distributed
+from labelwise.encoders.batch_share import current_share, rows_of_share
 from labelwise.heads.base import Targets
 from labelwise.heads.blocked_softmax import Sample
 
@@ -141,7 +142,9 @@ def _for_documents(
         total = n_own.clamp_min(min(count, n_groups))
     else:
         total = n_own if negatives == "V0" else (n_own + 1).clamp_max(n_groups)
-    keys = torch.rand(n_documents, n_groups, device=groups.device).masked_fill_(own, -1.0)
+    share = current_share()
+    keys = torch.rand(n_documents if share is None else share.total, n_groups, device=groups.device)
+    keys = rows_of_share(keys, n_documents).masked_fill(own, -1.0)
     ranks = torch.empty_like(keys, dtype=torch.long)
     ranks.scatter_(1, keys.argsort(1), torch.arange(n_groups, device=groups.device).expand_as(ranks))
     member = ranks < total

@@ -24,6 +24,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from labelwise.device import limited_threads
+from labelwise.encoders.batch_share import divisor
 from labelwise.encoders.buffers import BufferPool, Buffers
 from labelwise.encoders.row_gradients import add_row_gradient
 from labelwise.heads.label_outputs import LabelOutput, SharedOutput
@@ -160,7 +161,8 @@ class _AttentionPass:
         documents = len(self.lengths)
         self.scores = self.states.new_zeros(documents, count)
         scored = documents * count - (0 if self.empty is None else int(self.empty.sum()))
-        self.scale = 1.0 / max(scored, 1)
+        learning = targets is not None and gradients is not None
+        self.scale = 1.0 / (divisor(scored, self.states.device) if learning else max(scored, 1))
         self.total = torch.zeros((), dtype=torch.float64)
         self.sums: list[Tensor] = []
 

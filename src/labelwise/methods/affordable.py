@@ -18,6 +18,7 @@ from labelwise.atomic import replacing
 from labelwise.data.dataset import Dataset
 from labelwise.fit_context import FitContext
 from labelwise.formatting import duration
+from labelwise.process_group import on_rank_zero
 from labelwise.time_budget import SAMPLE_FILE, TimeBudget
 
 log = logging.getLogger("labelwise")
@@ -37,6 +38,14 @@ def affordable(
     """
     if not context.budget.is_limited:
         return train, valid
+    counts = on_rank_zero(lambda: _counts(train, valid, prepare, context, seed))
+    return _sample(train, counts["train"], seed), None if valid is None else _sample(valid, counts["valid"], seed)
+
+
+def _counts(
+    train: Dataset, valid: Dataset | None, prepare: Callable[[Dataset], Any], context: FitContext, seed: int
+) -> dict[str, int]:
+    """Numbers of documents of both parts; those of an earlier attempt, if there was one."""
     path = None if context.checkpoints is None else context.checkpoints / SAMPLE_FILE
     before = {} if path is None else _kept_counts(path)
     counts = {}
@@ -47,7 +56,7 @@ def affordable(
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             file.write(json.dumps(counts) + "\n")
-    return _sample(train, counts["train"], seed), None if valid is None else _sample(valid, counts["valid"], seed)
+    return counts
 
 
 def _count(data: Dataset, prepare: Callable[[Dataset], Any], budget: TimeBudget, seed: int) -> int:

@@ -30,7 +30,7 @@ from labelwise.errors import ConfigError, import_required
 from labelwise.features.label_features import pifa
 from labelwise.features.tfidf import Tfidf, TfidfConfig
 from labelwise.fit_context import FitContext
-from labelwise.methods.word_networks import WordNetworkMethod, WordTraining, check_training_process, word_data
+from labelwise.methods.word_networks import WordNetworkMethod, WordTraining, word_data
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -113,7 +113,7 @@ class AttentionXML(WordNetworkMethod):
             return self
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
-        check_training_process(self.name)
+        import_required(self.name, "nn", *self.needs)
         from labelwise.device import torch_threads
         from labelwise.training.tree_training import train_trees
 

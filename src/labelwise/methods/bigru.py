@@ -24,7 +24,7 @@ from labelwise.encoders.word_config import RecurrentConfig, WordsConfig
 from labelwise.encoders.words import Vocabulary
 from labelwise.errors import import_required
 from labelwise.fit_context import FitContext
-from labelwise.methods.word_networks import WordNetworkMethod, WordTraining, check_training_process, word_data
+from labelwise.methods.word_networks import WordNetworkMethod, WordTraining, word_data
 from labelwise.networks.settings import OptimiserConfig
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class BiGRU(WordNetworkMethod):
         most 1,000 documents."""
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
-        check_training_process(self.name)
+        import_required(self.name, "nn", *self.needs)
         from labelwise.device import torch_threads
         from labelwise.training.tree_training import train_trees
 

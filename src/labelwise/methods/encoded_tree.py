@@ -31,6 +31,7 @@ from labelwise.linear.trees import LinearTrees
 from labelwise.methods.inputs import Documents
 from labelwise.methods.linear_tree import LinearTree
 from labelwise.methods.uses_encoder import UsesTextEncoder
+from labelwise.process_group import n_ranks, on_rank_zero, rank
 from labelwise.strings import Strings
 
 if TYPE_CHECKING:
@@ -116,7 +117,17 @@ class EncodedTree(UsesTextEncoder, LinearTree):
         with torch_threads():
             self._recent = None
             self.encoder_ = self._training_encoder(data, valid, context).to(computing_device()).eval()
+        state = on_rank_zero(lambda: self._fit_ranker(data, kind, valid, context))
+        if rank() > 0:
+            self.label_names_ = data.label_names
+            self._restore(state, Path("rank 0"))
+
+    def _fit_ranker(
+        self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext
+    ) -> dict[str, np.ndarray]:
+        """Train the linear trees; returns the whole model for other ranks, if there are any."""
         super()._fit(data, kind, valid, context)
+        return self._state() if n_ranks() > 1 else {}
 
     def training_features(self, data: Dataset, kind: str, context: FitContext) -> tuple[OrderedFeatures, Any]:
         """TF-IDF, which is fitted here, and the vectors of the encoder, scaled."""

@@ -16,7 +16,6 @@ labels without an array of documents x labels, and metrics are the usual ones.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
@@ -90,6 +89,7 @@ class Mach(TextFeatures, Method):
     validates = True
     chooses_labels = True
     trains_in_parts = True
+    trains_on_ranks = True
     changeable = ("score", "candidates")
     presets = {
         "cpu": {"repetitions": 4, "buckets": 300, "training": {"batch_size": 64, "optimiser": {"rate": 4e-3}}},
@@ -166,12 +166,8 @@ class Mach(TextFeatures, Method):
     # --- fit ---
 
     def check_needs(self) -> None:
-        """Raise without torch, without a file of TF-IDF, or with several ranks: they would average other gradients."""
+        """Raise without torch, or without a file of TF-IDF."""
         import_required(self.name, "nn", *self.needs)
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            raise ConfigError(
-                "mach trains in one process, without torchrun; use train --repetition for one process per repetition"
-            )
         WordAnalysis.of(self.config.tfidf)
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:

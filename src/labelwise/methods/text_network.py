@@ -10,6 +10,7 @@ import logging
 import time
 from abc import abstractmethod
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
@@ -25,6 +26,7 @@ from labelwise.methods.affordable import affordable
 from labelwise.methods.inputs import Documents, split_for_early_stopping
 from labelwise.methods.uses_encoder import UsesTextEncoder
 from labelwise.networks.settings import MonitorConfig, TrainingConfig, without_validation
+from labelwise.process_group import on_rank_zero
 from labelwise.result_fields import PART, deciding_json
 from labelwise.strings import Strings
 from labelwise.time_budget import TimeBudget
@@ -127,7 +129,7 @@ class TextNetwork(UsesTextEncoder):
         if config.encoder.frozen:
             return self._train_head(tokens, texts, training, context, watched=True)[0]
         epochs = self._head_epochs()
-        if epochs and not (context.budget.is_limited and self._has_begun(context)):
+        if epochs and not (context.budget.is_limited and on_rank_zero(lambda: self._has_begun(context))):
             plain = training.schedule.model_copy(update={"warmup": 0.0})  # a linear model needs none
             alone = {
                 "epochs": epochs, "steps": None, "validate_every": None, "early_stopping": None, "schedule": plain,
@@ -136,8 +138,8 @@ class TextNetwork(UsesTextEncoder):
             history, pace = self._train_head(
                 tokens[:1], texts[:1], training.model_copy(update=alone), within, watched=False
             )
-            left = context.budget.remaining()
-            if left <= 0 or left < pace * STEP_COST * training.batch_size * training.accumulate:
+            step = pace * STEP_COST * training.batch_size * training.accumulate
+            if on_rank_zero(lambda: context.budget.remaining() <= step):
                 log.info("training: left out, only the head is trained: the time budget does not allow a step of both")
                 return history
         fitting = EncoderFitting(self.network_, tokens[0], tokens[1] if valid is not None else None, training)
@@ -225,10 +227,11 @@ class TextNetwork(UsesTextEncoder):
         from labelwise.encoders.corpus import encode_some_texts
         from labelwise.training.encoder_fitting import EncoderData
 
-        rows, vectors = encode_some_texts(
-            self.network_.encoder, texts, folder=folder, budget=budget, seed=self.config.training.seed,
-            inputs=part.inputs,
+        encode = partial(
+            encode_some_texts, self.network_.encoder, texts, folder=folder, budget=budget,
+            seed=self.config.training.seed, inputs=part.inputs,
         )  # fmt: skip
+        rows, vectors = on_rank_zero(encode)
         if len(rows) == len(part):
             return EncoderData(Vectors(vectors), part.labels)
         log.info(

@@ -5,7 +5,6 @@ A method builds its label trees and trains them itself; a model without a tree i
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,7 +14,7 @@ import numpy as np
 from labelwise.codes.average import averaged
 from labelwise.data.dataset import Dataset
 from labelwise.encoders.words import Vocabulary, WordTokens
-from labelwise.errors import ConfigError, DataError, check_installed, import_required
+from labelwise.errors import DataError, check_installed
 from labelwise.fit_context import FitContext
 from labelwise.methods.affordable import affordable
 from labelwise.methods.base import Method
@@ -85,6 +84,7 @@ class WordNetworkMethod(Method):
     validates = True
     encodes = True
     explains = True
+    trains_on_ranks = True
 
     vocabulary_: Vocabulary
     trees_: list[AttentionTree]
@@ -190,13 +190,6 @@ class WordData:
     valid: TreeData | None
     training: TrainingConfig
     identity: str
-
-
-def check_training_process(name: str) -> None:
-    """Raise if torch cannot be imported, or several processes train."""
-    import_required(name, "nn", "torch", "accelerate")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError(f"{name} trains in one process: start it without torchrun")
 
 
 def word_data(config: Any, data: Dataset, valid: Dataset | None, context: FitContext) -> WordData:

@@ -33,9 +33,9 @@ from labelwise.fit_context import FitContext
 from labelwise.linear.level_trainer import SolverConfig
 from labelwise.linear.memory_estimate import bytes_of, check_memory, clustering_need
 from labelwise.methods.encoded_tree import EncodedTree
-from labelwise.methods.word_networks import check_training_process
 from labelwise.networks.fine_tuning_settings import LEVEL_TRAINING, FineTuningConfig
 from labelwise.networks.settings import without_validation
+from labelwise.process_group import on_rank_zero
 from labelwise.result_fields import PART, deciding_fields
 from labelwise.strings import Strings
 
@@ -62,6 +62,7 @@ class XRTransformer(EncodedTree):
     good_for = "many documents and a GPU, up to millions of labels"
     speed = "minutes to hours on a GPU; hours on a CPU with a small encoder"
     validates = True
+    trains_on_ranks = True
 
     class Config(EncodedTree.Config):
         """Parameters."""
@@ -97,7 +98,6 @@ class XRTransformer(EncodedTree):
     # --- fit ---
 
     def _training_encoder(self, data: Dataset, valid: Dataset | None, context: FitContext) -> TransformerEncoder:
-        check_training_process(self.name)
         from labelwise.encoders.transformer import open_encoder
         from labelwise.training.encoder_tree import EncoderTreeTraining
         from labelwise.training.fine_tuning_memory import check_fine_tuning_memory
@@ -107,7 +107,7 @@ class XRTransformer(EncodedTree):
         encoder = open_encoder(config.encoder, texts, fine.training.seed)
         words = tfidf.fit_transform(texts)
         self._words = texts, tfidf, words
-        tree = self._preliminary = self._preliminary_tree(data, words, context)
+        tree = self._preliminary = on_rank_zero(lambda: self._preliminary_tree(data, words, context))
         sizes = self._level_sizes(tree)
         parts = self._split(data, words, valid, tfidf, encoder)
         recipe = self._recipe(sizes, parts[1] is not None)

@@ -22,6 +22,7 @@ from labelwise.atomic import clean_up, is_temporary_name, replacing
 from labelwise.config import ConfigSource
 from labelwise.errors import ConfigError, LabelwiseError
 from labelwise.file_lock import LOCK, lock_folder
+from labelwise.process_group import is_restarted
 from labelwise.result_fields import RESULT, UNFINISHED, differing_keys
 from labelwise.run_schema import (
     CHECKPOINTS,
@@ -51,6 +52,8 @@ from labelwise.time_budget import RECORD_FILE, SAMPLE_FILE
 log = logging.getLogger("labelwise")
 
 FILES = (*WRITTEN_FILES, STATE)
+RESTART_SECONDS = 60.0
+"""How long a process that torchrun has started again waits for the one before it to end."""
 
 
 class RunFolder:
@@ -87,7 +90,9 @@ class RunFolder:
         """
         created = [path for path in (self.path, *self.path.parents) if not path.exists()]
         self._create_or_check()
-        with lock_folder(self.path, ConfigError(f"{self.path}: another process is working in this run folder")):
+        wait = RESTART_SECONDS if is_restarted() else 0.0
+        busy = ConfigError(f"{self.path}: another process is working in this run folder")
+        with lock_folder(self.path, busy, wait):
             is_new = not (self / STATE).exists()
             self._prepare(config, force)
             try:

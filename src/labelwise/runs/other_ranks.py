@@ -1,55 +1,63 @@
-"""A run under torchrun: rank 0 is the run, the other ranks only train with it and write nothing."""
+"""A run under torchrun: rank 0 is the run, the other ranks only train with it and write nothing.
+
+Rank 0 announces each training to the others (a resumed run may have none left, a refit is a second one) and in the end
+that there is no other.
+"""
 
 from __future__ import annotations
 
 import logging
-import os
 import tempfile
+import time
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labelwise import run_schema as files
+from labelwise.data.dataset import Dataset
 from labelwise.data.out_of_core import scratch_at
 from labelwise.errors import ConfigError
 from labelwise.fit_context import FitContext
 from labelwise.parallel import using_threads
+from labelwise.process_group import leave_ranks, n_ranks, on_rank_zero
 from labelwise.runs.load_data import load_run_data
+from labelwise.runs.refit import documents_to_refit
+from labelwise.time_budget import TimeBudget
 
 if TYPE_CHECKING:
     from labelwise.methods.base import Method
     from labelwise.runs.config import RunConfig
     from labelwise.runs.folder import RunFolder
+    from labelwise.runs.load_data import RunData
+
+Announcement = tuple[str, float, float]
+"""What is trained (`fit` or `refit`), the seconds of its time budget, and those that are left of it."""
 
 
-def rank() -> int:
-    """The rank of this process under torchrun; 0 without."""
-    return int(os.environ.get("RANK", "0")) if n_ranks() > 1 else 0
+def check_ranks(method: Method) -> None:
+    """Refuse several ranks for a method that they cannot train together."""
+    if n_ranks() > 1 and not method.trains_on_ranks:
+        raise ConfigError(
+            f"{method.name} trains in one process, with threads: start it without torchrun"
+            + ("; its members can be trained under torchrun, each alone" if method.name == "ensemble" else "")
+        )
 
 
-def n_ranks() -> int:
-    """Number of processes under torchrun; 1 without."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+def announce(what: str, budget: TimeBudget) -> None:
+    """Let the other ranks train with rank 0."""
+    if n_ranks() > 1:
+        on_rank_zero(lambda: (what, budget.seconds, budget.remaining()))
 
 
-def check_ranks(config: RunConfig, method: Method) -> None:
-    """Refuse many ranks for a method, or with settings, that need one process."""
-    if n_ranks() == 1:
-        return
-    if not method.trains_on_ranks:
-        raise ConfigError(f"{method.name} trains in one process: start it without torchrun")
-    training = getattr(method.config, "training", None)
-    settings = {
-        "run.refit": config.run.refit,
-        "run.time_budget": config.run.time_budget,
-        "model.training.time_budget": getattr(training, "time_budget", None),
-    }
-    for name, given in settings.items():
-        if given:  # ranks would decide by their own clocks, or wait for a fit that only rank 0 knows of
-            raise ConfigError(f"{name}: not under torchrun; leave it out, or train in one process")
+def release_ranks() -> None:
+    """Let the other ranks end: there is no other training."""
+    if n_ranks() > 1:
+        on_rank_zero(lambda: None)
+        leave_ranks()
 
 
-def fit_with_rank_zero(config: RunConfig, run: RunFolder) -> None:
-    """Read the data and train as rank 0 does; evaluation, reports and all files are rank 0's."""
+def train_with_rank_zero(config: RunConfig, run: RunFolder, force: bool) -> None:
+    """Read the data and train what rank 0 trains; evaluation, reports and all files are rank 0's."""
     from labelwise.runs.train import split_for_calibration
 
     logging.getLogger("labelwise").setLevel(logging.ERROR)  # rank 0 says it all
@@ -58,5 +66,23 @@ def fit_with_rank_zero(config: RunConfig, run: RunFolder) -> None:
         tempfile.TemporaryDirectory() as temporary,
         scratch_at(Path(temporary) / files.SCRATCH, config.data.mapped) as scratch,
     ):
-        data, _ = split_for_calibration(config, load_run_data(config.data, scratch), scratch)
-        config.make_method().fit(data.train, valid=data.valid, context=FitContext(run / files.CHECKPOINTS))
+
+        @cache
+        def data() -> tuple[RunData, Dataset | None]:
+            return split_for_calibration(config, load_run_data(config.data, scratch), scratch)
+
+        if force or not (run / files.MODEL).exists():
+            data()  # at the same time as rank 0
+        while (announced := on_rank_zero(_nothing)) is not None:
+            what, seconds, left = announced
+            parts, held_out = data()
+            model = config.make_method()
+            train, valid = parts.train, parts.valid
+            if what == files.REFIT:
+                train = documents_to_refit(parts, held_out, model.validates, scratch)
+                valid = parts.valid if model.validates else None
+            model.fit(train, valid=valid, context=FitContext(budget=TimeBudget(seconds, time.monotonic() + left)))
+
+
+def _nothing() -> Announcement | None:
+    return None

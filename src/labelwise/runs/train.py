@@ -32,13 +32,14 @@ from labelwise.metrics.names import parse_metric
 from labelwise.metrics.result import Evaluation
 from labelwise.metrics.saved_predictions import SavedPredictions
 from labelwise.parallel import using_threads
+from labelwise.process_group import is_restarted, rank
 from labelwise.runs.config import RunConfig
 from labelwise.runs.evaluate import ModelEvaluation, evaluate_model, sample
 from labelwise.runs.folder import RunFolder, folder_bytes
 from labelwise.runs.inspect import can_be_inspected, inspect
 from labelwise.runs.load_data import CALIBRATION, RunData, hold_out, load_run_data
 from labelwise.runs.machine import peak_memory
-from labelwise.runs.other_ranks import check_ranks, fit_with_rank_zero, rank
+from labelwise.runs.other_ranks import announce, check_ranks, release_ranks, train_with_rank_zero
 from labelwise.runs.refit import carry_over, check_resumable, documents_to_refit, is_refitted, record_refit
 from labelwise.runs.remarks import run_remarks, with_calibration
 from labelwise.runs.run_time import REPORT_SECONDS, RunTime
@@ -55,15 +56,18 @@ def train(config: RunConfig, force: bool = False, begin: float | None = None) ->
     """
     begin = time.monotonic() if begin is None else begin
     run = RunFolder(str(config.run.folder))
+    if is_restarted():
+        force = False  # what torchrun starts again is to be resumed
+        if (run / files.STATE).exists() and run.finished:
+            return run
     with using_device(config.run.device):
+        method = config.make_method()
+        check_ranks(method)
         if force or not (run / files.MODEL).exists():
-            method = config.make_method()
             method.check_needs()
             check_device(method, config.run.device)
-            check_ranks(config, method)
-            if rank() > 0:
-                fit_with_rank_zero(config, run)
         if rank() > 0:
+            train_with_rank_zero(config, run, force)
             return run
         return _train(config, run, force, begin)
 
@@ -90,6 +94,8 @@ def _train(config: RunConfig, run: RunFolder, force: bool, begin: float) -> RunF
         run.has_data = True
         log.info("train: %r", data.train)
         model = _fit(config, run, data, times.for_fit(config.run.refit))
+        if not config.run.refit:
+            release_ranks()
         if is_refitted(model, data):
             check_resumable(run, data, held_out)
         if held_out is not None:
@@ -107,6 +113,8 @@ def _train(config: RunConfig, run: RunFolder, force: bool, begin: float) -> RunF
                 inspect(run, model, data, config.inspect)
         if config.run.refit or is_refitted(model, data):
             _refit(config, run, data, held_out, model, scratch, times.for_refit())
+        if config.run.refit:
+            release_ranks()
         run.finish_stages()
         if config.run.report and times.allows("report", REPORT_SECONDS):
             _write_report(run)
@@ -143,6 +151,7 @@ def _fit(config: RunConfig, run: RunFolder, data: RunData, budget: TimeBudget) -
     model = config.make_method()
     context = FitContext(run / files.CHECKPOINTS, lambda **numbers: run.record("fit", **numbers), budget)
     with _timed(run, "fit"):
+        announce("fit", budget)
         model.fit(data.train, valid=data.valid, context=context)
     reading = Reading.of(config.data.training_path, config.data.format, config.data.options)
     model.card_ = model.card_.model_copy(update={"reading": reading})
@@ -175,6 +184,7 @@ def _refit(
     model = config.make_method()
     context = FitContext(run / files.REFIT_CHECKPOINTS, lambda **numbers: run.record(files.REFIT, **numbers), budget)
     with _timed(run, files.REFIT):
+        announce(files.REFIT, budget)
         model.fit(everything, valid=data.valid if judged.validates else None, context=context)
     carry_over(judged, model)
     model.save(run / files.MODEL, force=True)

@@ -1,16 +1,21 @@
-"""Saves and resumes the state of one training stage."""
+"""Saves and resumes the state of one training stage.
+
+Only rank 0 reads and writes files; it sends to the other ranks what they resume from. A checkpoint does not depend on
+the number of ranks, so any number of them resumes it.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from labelwise.finished import fingerprint
 from labelwise.networks.settings import CheckpointConfig
@@ -59,7 +64,7 @@ class CheckpointManager:
     Parameters
     ----------
     folder
-        Folder of checkpoints; None keeps only the best weights, in memory.
+        Folder of checkpoints, on rank 0; None keeps only the best weights, in memory.
     settings
         JSON that with the module's parameters forms the fingerprint of this training.
     time_budget
@@ -93,19 +98,20 @@ class CheckpointManager:
 
     def resume(self, stage: str) -> LoopState | None:
         """Restore the newest checkpoint, if any, and return its state."""
-        name = self.ranks.on_rank_zero(self.checkpoints.newest)
-        if name is None:
+        name = self.checkpoints.newest()
+        snapshot = None if name is None else self.checkpoints.load(name)
+        values = self.ranks.on_rank_zero(lambda: None if snapshot is None else snapshot.state)
+        if values is None:
             return None
-        snapshot = self.checkpoints.load(name)
-        state = LoopState(**snapshot.state)
-        put_tensors(self.module, snapshot.tensors["weights"])
+        state, tensors = LoopState(**values), {} if snapshot is None else snapshot.tensors
+        self._put_weights(tensors.get("weights", {}))
         if state.stopped is not None:
             log.info("%s: already trained (%s after %d steps)", stage, state.stopped, state.step)
             return state
         log.info("%s: resuming after step %d of %d", stage, state.step, state.total_steps)
-        self.optimisers.restore(snapshot.tensors.get("optimiser", {}))  # plain SGD has no state
-        self.averaging.restore(snapshot.tensors.get("average", {}), state.averaged)
-        set_random_state({name: t.numpy() for name, t in snapshot.tensors[f"random {self.ranks.rank}"].items()})
+        self.optimisers.restore(self.ranks.send(tensors.get("optimiser", {})))  # plain SGD has no state
+        self.averaging.restore(self.ranks.send(tensors.get("average", {})), state.averaged)
+        self._restore_random_state(tensors)
         for callback, kept in zip(self.callbacks, state.watchers, strict=False):
             callback.restore(kept)
         step = self._best_step(state)
@@ -141,7 +147,7 @@ class CheckpointManager:
 
     def save_best(self, step: int) -> None:
         """Save the weights of the module as the best."""
-        if self.restore_best and (self.ranks.is_rank_zero or self.folder is None):
+        if self.restore_best and self.ranks.is_rank_zero:
             self.checkpoints.save_best(step, changing_tensors(self.module))
 
     def finish(self, state: LoopState) -> None:
@@ -152,11 +158,27 @@ class CheckpointManager:
         if step is None:
             self.averaging.swap()
         else:
-            self.ranks.wait()
-            put_tensors(self.module, self.checkpoints.load_best(step))
+            self._put_weights(self.checkpoints.load_best(step) if self.ranks.is_rank_zero else {})
         if self.ranks.is_rank_zero:
             self.checkpoints.save_final(Snapshot(asdict(state), {"weights": changing_tensors(self.module)}))
         self.ranks.wait()
+
+    def _put_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Put the weights of rank zero into the modules of all ranks."""
+        if self.ranks.is_rank_zero:
+            put_tensors(self.module, weights)
+        self.ranks.broadcast(changing_tensors(self.module).values())
+
+    def _restore_random_state(self, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Each rank gets its own generators; ranks that the checkpoint does not know keep those they began with."""
+        kept = {
+            name: {part: np.array(tensor) for part, tensor in generators.items()}
+            for name, generators in tensors.items()
+            if name.startswith("random ")
+        }
+        own = self.ranks.on_rank_zero(lambda: kept).get(f"random {self.ranks.rank}")
+        if own is not None:
+            set_random_state(own)
 
     def _best_step(self, state: LoopState) -> int | None:
         return state.best["step"] if state.best is not None and self.restore_best else None

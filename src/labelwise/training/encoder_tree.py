@@ -26,16 +26,16 @@ from labelwise.finished import find_finished, fingerprint, keep_finished
 from labelwise.fit_context import FitContext
 from labelwise.heads.config import LossConfig
 from labelwise.linear.level_trainer import SolverConfig
-from labelwise.networks.attention_tree import parents_of
 from labelwise.networks.encoder_level import EncoderLevel
 from labelwise.networks.levels import Level, best_nodes
 from labelwise.networks.settings import TrainingConfig
+from labelwise.process_group import on_rank_zero
 from labelwise.time_budget import TimeBudget
 from labelwise.topk import NO_LABEL, TopK
 from labelwise.training.level_fitting import LevelData
 from labelwise.training.linear_heads import linear_head
 from labelwise.training.linear_matcher import matched_nodes
-from labelwise.training.tree_training import VALID_TIME, TreeDocuments, TreeTraining, log_ranked
+from labelwise.training.tree_training import VALID_TIME, TreeDocuments, TreeTraining
 
 HEAD_KIND, HEAD_FILE = "initial head", "head.safetensors"
 HEAD_TIME = 0.3
@@ -100,9 +100,9 @@ class EncoderTreeTraining(TreeTraining):
 
     # --- the documents for a level ---
 
-    def _rank_all(
+    def _rankings(
         self, tree: LabelTree, depth: int, above: Level, documents: list[TreeDocuments], budget: TimeBudget
-    ) -> list[TreeDocuments]:
+    ) -> dict[str, tuple[np.ndarray, TopK]]:
         self._vectors.clear()
         by_name = {part.name: part for part in documents}
         rankings: dict[str, TopK] = {}
@@ -115,18 +115,17 @@ class EncoderTreeTraining(TreeTraining):
                 rankings.update(self._ranked(tree, depth, above, encoded, budget))
             return rows_of[name], rankings[name]
 
-        ranked = []
+        found = {}
         # a matcher depends on more than the level: words, norm of the vectors, precision of the encoder
         settings = [self.identity, min(self.beam, tree.sizes[depth - 1]), self.recipe.matcher]
         for part in documents:
             if part.name == "valid" and part.name not in rankings and budget.expired():
                 continue  # there will be no time to validate
             rows, top = self._kept_ranking(depth - 1, part, above, budget, partial(rank, part.name), *settings)
-            log_ranked(part, rows)
             if part.name in rows_of and not np.array_equal(rows, rows_of[part.name]):
                 self._vectors.pop(part.name)  # the ranking is that of an earlier attempt, of other documents
-            ranked.append(part.some(rows, parents_of(top, tree, depth)))
-        return ranked
+            found[part.name] = rows, top
+        return found
 
     def _encode_all(self, level: Any, documents: list[TreeDocuments], budget: TimeBudget) -> dict[str, np.ndarray]:
         """Encode the documents, held-out ones first and in little time; returns the indices of those encoded."""
@@ -188,7 +187,10 @@ class EncoderTreeTraining(TreeTraining):
             parents = tree.parents[depth]
             level.initialise_head(*(part.detach().cpu().numpy()[parents] for part in (head.weight, head.bias)))
         elif how in ("linear", "weighted"):
-            level.initialise_head(*self._linear_head(depth, documents, data, level, how == "weighted", context))
+            weighted = how == "weighted"
+            level.initialise_head(
+                *on_rank_zero(lambda: self._linear_head(depth, documents, data, level, weighted, context))
+            )
         self._vectors.clear()
         return level
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from labelwise.device import torch_threads
+from labelwise.encoders.batch_share import BatchShare, sharing
 from labelwise.errors import DataError
 from labelwise.kept_memory import keep_freed_memory
 from labelwise.networks.settings import TrainingConfig
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("labelwise")
 
 LAYOUT = 1  # version of the state in a checkpoint; part of the fingerprint
+ANY_RANKS = 1  # part of the fingerprint as well: any number of ranks trains as one does
 
 
 def train(
@@ -86,7 +88,7 @@ def train(
     if config.tensorboard is not None:
         check_tensorboard()
     ranks = Ranks(config.precision)
-    interruption = Interruption(active=context.checkpoints is not None)
+    interruption = Interruption(active=ranks.on_rank_zero(lambda: context.checkpoints is not None))
     with torch_threads(), keep_freed_memory(), seed_random_state(config.seed + ranks.rank), interruption:
         loop = _Loop(fitting, config, context, ranks, (tuple(head), tuple(rows)), callbacks, stage, identity)
         loop.title, loop.interruption = title or stage, interruption
@@ -122,8 +124,8 @@ class _Loop:
         self.averaging = Averaging(config.averaging, self.learning)
         outer = context.budget
         self.manager = CheckpointManager(
-            None if context.checkpoints is None else context.checkpoints / stage,
-            [LAYOUT, stage, identity, names, ranks.world_size, config.part_of_the_result()],
+            None if context.checkpoints is None or not ranks.is_rank_zero else context.checkpoints / stage,
+            [LAYOUT, stage, identity, names, ANY_RANKS, config.part_of_the_result()],
             outer.seconds if config.time_budget is None and outer.is_limited else config.time_budget,
             config.checkpoint_every,
             config.restore_best,
@@ -172,10 +174,10 @@ class _Loop:
         steps = self._batches_of_steps(state.epoch)
         self.steps_of_epoch = len(steps)
         todo = steps[state.step_of_epoch :]
-        batches = self._load_batches([item for step_batches in todo for item in step_batches])
+        batches = self._load_batches([self.ranks.part(item) for step_batches in todo for item in step_batches])
         for step_batches in todo:
             self.time.begin()
-            loss = self._step(batches, len(step_batches))
+            loss = self._step(batches, [self.ranks.share(item) for item in step_batches])
             state.step += 1
             state.step_of_epoch += 1
             if state.step_of_epoch == len(steps):
@@ -194,15 +196,16 @@ class _Loop:
                 self.interruption.act(signal.SIGTERM)  # or other ranks would wait for those that end in this step
         self.stop = self.ranks.on_rank_zero(lambda: self.stop)
 
-    def _step(self, batches: Iterator[Any], count: int) -> Tensor:
-        """One step: gradients of `count` batches, clipping, update. Returns the mean loss of the batches."""
+    def _step(self, batches: Iterator[Any], shares: Sequence[BatchShare | None]) -> Tensor:
+        """One step: gradients of a batch per share, clipping, update. Returns the mean loss of the batches."""
         self.optimisers.set_rates(self.schedule(self.state.step))
         self.optimisers.clear_gradients()
-        total = torch.zeros(())
-        for number in range(1, count + 1):
+        total, count = torch.zeros(()), len(shares)
+        for number, share in enumerate(shares, 1):
             batch = self.ranks.move(next(batches))
-            with self.ranks.no_sync() if number < count else nullcontext():
-                loss = self.loss(batch) if count == 1 else self.loss(batch) / count
+            with sharing(share), self.ranks.no_sync() if number < count else nullcontext():
+                factor = (1.0 if share is None else share.weight) / count
+                loss = self.loss(batch) if factor == 1.0 else self.loss(batch) * factor
                 loss.backward()
             total = loss.detach() if number == 1 else total + loss.detach()
         self.ranks.average_rows()
@@ -343,7 +346,8 @@ class _Loop:
         items = self.fitting.batches(epoch)
         if len(items) == 0:
             raise DataError("there are no batches to train on")
-        return self.ranks.batches_of_steps(items, self.config.accumulate)
+        size = self.config.accumulate
+        return [list(items[begin : begin + size]) for begin in range(0, len(items), size)]
 
     def _total_steps(self) -> int:
         """Total number of steps, by the number of batches of the first epoch."""

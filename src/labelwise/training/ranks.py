@@ -3,29 +3,32 @@
 Accelerate chooses the device, joins the ranks, averages their gradients and exchanges numbers. Steps, gradient
 accumulation and precision are the loop's: bf16 needs no loss scaling, and Accelerate would fix one precision for the
 whole process. Row-sparse gradients that losses set themselves are not seen by DistributedDataParallel; they are
-averaged here, by rows.
+averaged here, by rows. The documents of a batch are dealt to ranks, and their losses weighted, so that a step is that
+of one process with the whole batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import (
     DistributedDataParallelKwargs,
     broadcast,
-    broadcast_object_list,
     send_to_device,
 )
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from labelwise.device import computing_device
+from labelwise.encoders.batch_share import BatchShare
 from labelwise.encoders.row_gradients import average_row_gradient
 from labelwise.errors import ConfigError
+from labelwise.process_group import join_ranks, n_ranks, on_rank_zero
 
 Loss = Callable[[Any], Tensor]
 
@@ -45,6 +48,8 @@ class Ranks:
     """The device and the ranks of this training."""
 
     def __init__(self, precision: str) -> None:
+        if n_ranks() > 1:
+            join_ranks()
         unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # poolers that no loss uses
         self.accelerator = Accelerator(cpu=computing_device().type == "cpu", kwargs_handlers=[unused])
         self.device = self.accelerator.device
@@ -105,14 +110,21 @@ class Ranks:
         """Move a batch to the device."""
         return batch if self.device.type == "cpu" else send_to_device(batch, self.device, non_blocking=True)
 
-    def batches_of_steps(self, items: Sequence[Any], accumulate: int) -> list[list[Any]]:
-        """The batches of each step of an epoch for this rank.
+    def share(self, batch: np.ndarray) -> BatchShare | None:
+        """The share of this rank in a batch of documents; None without other ranks."""
+        if self.world_size == 1:
+            return None
+        own = len(range(self.rank, len(batch), self.world_size))
+        return BatchShare(own, len(batch), self.rank, self.world_size)
 
-        Batches are dealt to ranks in turn. If the last ranks lack a batch, the epoch's first ones are used again.
+    def part(self, batch: np.ndarray) -> np.ndarray:
+        """The documents of a batch that this rank computes: every n-th, so that lengths are similar on all ranks.
+
+        A rank for which none is left computes the first, which then counts for nothing (`BatchShare`).
         """
-        count = -(-len(items) // self.world_size)
-        mine = [items[(turn * self.world_size + self.rank) % len(items)] for turn in range(count)]
-        return [mine[begin : begin + accumulate] for begin in range(0, count, accumulate)]
+        if self.world_size == 1:
+            return batch
+        return batch[self.rank :: self.world_size] if self.rank < len(batch) else batch[:1]
 
     def broadcast_flags(self, *flags: bool, any_rank: bool) -> tuple[bool, ...]:
         """The flags of rank zero, on all ranks, and as the last one whether `any_rank` is true on any of them."""
@@ -132,11 +144,26 @@ class Ranks:
 
     def on_rank_zero(self, make: Callable[[], Any]) -> Any:
         """The result of `make` on rank zero, on all ranks; the others wait."""
+        return make() if self.world_size == 1 else on_rank_zero(make)
+
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
+        """Copy tensors from rank zero to all ranks, in place."""
+        for tensor in tensors if self.world_size > 1 else ():
+            on_device = tensor.detach().to(self.device).contiguous()
+            broadcast(on_device)
+            if not self.is_rank_zero and on_device.data_ptr() != tensor.data_ptr():
+                tensor.detach().copy_(on_device)
+
+    def send(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The tensors of rank zero by name, on all ranks; the others have no need to know names or shapes."""
         if self.world_size == 1:
-            return make()
-        box = [make() if self.is_rank_zero else None]
-        broadcast_object_list(box)
-        return box[0]
+            return tensors
+        about = self.on_rank_zero(lambda: [(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()])
+        sent = {name: torch.empty(shape, dtype=dtype) for name, shape, dtype in about}
+        if self.is_rank_zero:
+            sent = dict(tensors)
+        self.broadcast(sent.values())
+        return sent
 
     def gather(self, tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
         """The tensors of all ranks, which must have equal shapes, on all ranks."""

@@ -10,7 +10,7 @@ import logging
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,7 @@ from labelwise.heads.bucket_loss import Loss
 from labelwise.mapped import counts_of
 from labelwise.networks.bucket_networks import NetworkShape, Repetition, repetition_of, sparse_rows, stacked_networks
 from labelwise.networks.settings import TrainingConfig
+from labelwise.process_group import on_rank_zero, rank
 from labelwise.progress import stage
 from labelwise.training.checkpoint import TIME_BUDGET
 from labelwise.training.finished_repetitions import FinishedRepetitions
@@ -77,15 +78,14 @@ class RepetitionTraining:
         Those to train have equal parts of the time budget; where it is spent, the others are left out.
         """
         store = self._store(folder)
-        kept = {} if store is None else {number: store.find(number) for number in numbers}
-        done = {number: one for number, one in kept.items() if one is not None}
+        done = {one.number: one for one in self.finished(numbers, folder)}
         missing = [number for number in dict.fromkeys(numbers) if number not in done]
         if done:
             log.info("%d of %d repetitions are already finished", len(done), len(numbers))
         groups = [missing[begin : begin + at_once] for begin in range(0, len(missing), at_once)]
         late = 0.0  # seconds that the last group took after the end of its training, which the next one reserves
         for index, group in enumerate(groups):
-            if done and self.context.budget.expired():
+            if done and on_rank_zero(self.context.budget.expired):
                 log.warning(
                     "time budget: %d of %d repetitions are trained, the others are left out", len(done), len(numbers)
                 )
@@ -102,9 +102,9 @@ class RepetitionTraining:
                     log.warning(
                         "repetition %d has diverged: it predicts no labels and is not saved as finished", one.number
                     )
-                elif store is not None:
+                elif store is not None and rank() == 0:
                     store.keep(one, ended_by_budget)
-            if store is not None and self.context.checkpoints is not None:  # no longer needed
+            if store is not None and self.context.checkpoints is not None and rank() == 0:  # no longer needed
                 shutil.rmtree(self.context.checkpoints / _stage(group), ignore_errors=True)
             late = budget.exceeded()
         return [done[number] for number in numbers if number in done]
@@ -112,8 +112,12 @@ class RepetitionTraining:
     def finished(self, numbers: Sequence[int], folder: Path | None) -> list[Repetition]:
         """Those of some repetitions that the folder holds."""
         store = self._store(folder)
-        kept = [] if store is None else [store.find(number) for number in numbers]
-        return [one for one in kept if one is not None]
+
+        def find() -> list[Repetition]:
+            kept = [] if store is None else [store.find(number) for number in numbers]
+            return [one for one in kept if one is not None]
+
+        return on_rank_zero(find)
 
     def _store(self, folder: Path | None) -> FinishedRepetitions | None:
         if folder is None:
@@ -157,9 +161,7 @@ class RepetitionTraining:
             ended_by_budget |= history.stopped == TIME_BUDGET
             if self.repartition is not None and index + 1 < len(rounds):
                 before = tables
-                tables = [
-                    self._repartition(network, row, tables[row], hashed, number) for row, number in enumerate(numbers)
-                ]
+                tables = on_rank_zero(partial(self._repartition_all, network, before, hashed, numbers))
                 stay = np.mean([(old == new).mean() for old, new in zip(before, tables, strict=True)])
                 log.info("round %d: %.0f %% of the labels changed buckets", index + 1, 100 * (1 - stay))
         trained = [
@@ -177,6 +179,15 @@ class RepetitionTraining:
             self.training.model_copy(update={"epochs": count, "seed": self.training.seed + SEED_STEP * index})
             for index, count in enumerate(epochs)
         ]
+
+    def _repartition_all(
+        self,
+        network: SparseMLP,
+        tables: list[np.ndarray],
+        hashed: Sequence[np.ndarray] | None,
+        numbers: Sequence[int],
+    ) -> list[np.ndarray]:
+        return [self._repartition(network, row, tables[row], hashed, number) for row, number in enumerate(numbers)]
 
     def _repartition(
         self, network: SparseMLP, index: int, table: np.ndarray, hashed: Sequence[np.ndarray] | None, number: int

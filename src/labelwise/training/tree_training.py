@@ -25,6 +25,7 @@ from labelwise.networks.attention_tree import AttentionTree, parents_of
 from labelwise.networks.level_factory import LevelFactory
 from labelwise.networks.levels import Level, Parents, best_nodes
 from labelwise.networks.settings import TrainingConfig
+from labelwise.process_group import on_rank_zero
 from labelwise.progress import progress, stage, stage_name
 from labelwise.strings import Strings
 from labelwise.time_budget import TimeBudget, timed_blocks
@@ -178,16 +179,24 @@ class TreeTraining:
     def _rank_all(
         self, tree: LabelTree, depth: int, above: Level, documents: list[TreeDocuments], budget: TimeBudget
     ) -> list[TreeDocuments]:
-        """The documents with the nodes that the level above ranks highest; held-out ones first, in little time."""
-        ranked = {}
+        """The documents with the nodes that the level above ranks highest; some or none of them, with little time."""
+        found = on_rank_zero(lambda: self._rankings(tree, depth, above, documents, budget))
+        ranked = [part for part in documents if part.name in found]
+        for part in ranked:
+            log_ranked(part, found[part.name][0])
+        return [part.some(found[part.name][0], parents_of(found[part.name][1], tree, depth)) for part in ranked]
+
+    def _rankings(
+        self, tree: LabelTree, depth: int, above: Level, documents: list[TreeDocuments], budget: TimeBudget
+    ) -> dict[str, tuple[np.ndarray, TopK]]:
+        """Indices of documents and their best nodes at the level above; held-out ones first, in little time."""
+        found = {}
         for part in reversed(documents):
             if part.name == "valid" and budget.expired():
                 continue  # there will be no time to validate
             own = budget.part(VALID_TIME) if part.name == "valid" else budget
-            rows, top = self._rank(tree, depth - 1, above, part, own)
-            log_ranked(part, rows)
-            ranked[part.name] = part.some(rows, parents_of(top, tree, depth))
-        return [ranked[part.name] for part in documents if part.name in ranked]
+            found[part.name] = self._rank(tree, depth - 1, above, part, own)
+        return found
 
     def _rank(
         self, tree: LabelTree, depth: int, level: Level, part: TreeDocuments, budget: TimeBudget

@@ -1,0 +1,82 @@
+"""The ranks of torchrun for code outside the training loop: what one of them decides or computes, and all use.
+
+Every rank runs the same program on the same data. What depends on a clock or on files, or is expensive and done once,
+is done by rank 0 and sent to the others, which wait. Without torchrun nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TypeVar
+
+from labelwise.errors import LabelwiseError
+
+T = TypeVar("T")
+
+PATIENCE = timedelta(days=7)
+"""How long ranks wait for each other: rank 0 may train for hours what the others need. A rank that has ended is noticed
+by torchrun, which ends the others."""
+
+_local = threading.local()
+_left = False
+
+
+def rank() -> int:
+    """The rank of this process under torchrun; 0 without."""
+    return int(os.environ.get("RANK", "0")) if n_ranks() > 1 else 0
+
+
+def n_ranks() -> int:
+    """Number of processes under torchrun; 1 without."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def is_restarted() -> bool:
+    """Whether torchrun has started this process again after a failure (`--max-restarts`)."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def join_ranks() -> None:
+    """Connect the ranks, unless they are connected: gloo on CPUs, nccl on GPUs."""
+    from accelerate import PartialState
+
+    from labelwise.device import computing_device
+
+    PartialState(cpu=computing_device().type == "cpu", timeout=PATIENCE)
+
+
+def leave_ranks() -> None:
+    """The other ranks have ended: from now on this process works alone."""
+    global _left
+    _left = True
+
+
+def on_rank_zero(make: Callable[[], T]) -> T:
+    """The result of `make` on rank 0, on all ranks; the others wait. If it fails there, it fails on all.
+
+    `make` may call what itself uses this function: it then runs on rank 0 alone.
+    """
+    if n_ranks() == 1 or _left or getattr(_local, "inside", False):
+        return make()
+    join_ranks()
+    from accelerate.utils import broadcast_object_list
+
+    if rank() > 0:
+        received: list[tuple[bool, T]] = broadcast_object_list([None])
+        succeeded, result = received[0]
+        if not succeeded:
+            raise LabelwiseError("rank 0 has failed; the reason is in its output")
+        return result
+    _local.inside = True
+    try:
+        result = make()
+    except Exception:
+        broadcast_object_list([(False, None)])
+        raise
+    finally:
+        _local.inside = False
+    broadcast_object_list([(True, result)])
+    return result
