@@ -13,6 +13,8 @@ from labelwise.parallel import set_threads
 from labelwise.training.loop import train
 
 COMMON = {"epochs": 3, "batch_size": 8, "metric": "valid_loss", "checkpoint_every": {"steps": 2}, "restore_best": False}
+UNEVEN = 47
+"""A batch size for which the last batch of an epoch has one document: rank 1 has none."""
 
 
 class Broken(Exception):
@@ -36,8 +38,8 @@ class Breaking(TinyFitting):
         return super().loss(batch)
 
 
-def trained(folder, left=10**9, sparse=False, dropout=0.3, asked_at=None):
-    config = TrainingConfig.model_validate(COMMON)
+def trained(folder, left=10**9, sparse=False, dropout=0.3, asked_at=None, batch_size=8):
+    config = TrainingConfig.model_validate({**COMMON, "batch_size": batch_size})
     fitting = Breaking(config, sparse=sparse, dropout=dropout, batch_norm=False)
     fitting.left, fitting.asked_at = left, asked_at
     try:
@@ -61,7 +63,9 @@ def train_as_rank(folder):
     trained(folder / "asked", asked_at=3 if rank == 1 else None)
     _, after = trained(folder / "asked")
     _, even = trained(None, dropout=0.0)
-    _, rows = trained(None, sparse=True, dropout=0.0)
+    _, rows = trained(None, sparse=True, dropout=0.0, batch_size=UNEVEN)
+    trained(folder / "by two", left=5, sparse=True, dropout=0.0)
+    _, from_one = trained(folder / "by one", sparse=True, dropout=0.0)
     mine = torch.cat([p.detach().flatten() for p in whole.module.parameters()])
     every = [torch.empty_like(mine) for _ in range(torch.distributed.get_world_size())]
     torch.distributed.all_gather(every, mine)
@@ -75,6 +79,7 @@ def train_as_rank(folder):
             "files": sorted(path.name for path in (folder / "kept" / "train").iterdir()),
             "weights": {name: tensor.tolist() for name, tensor in weights_of(even.module).items()},
             "row_weights": {name: tensor.tolist() for name, tensor in weights_of(rows.module).items()},
+            "from_one": {name: tensor.tolist() for name, tensor in weights_of(from_one.module).items()},
         }
         (folder / "result.json").write_text(json.dumps(result))
     torch.distributed.barrier()  # a group that ends while the other rank still uses it may abort that rank

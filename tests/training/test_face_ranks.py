@@ -1,16 +1,11 @@
-"""Faces on two ranks: batch normalisation, margins and sampled people give the weights of one process with the whole batch."""
-
-import os
-import socket
-import tempfile
+"""Faces on two ranks: batch normalisation, margins, sampled people and divided heads give the weights of one process."""
 
 import numpy as np
 import pytest
 import torch
-from accelerate.state import AcceleratorState
+from forked_ranks import run_ranks
 from scipy import sparse
 
-from forking import Forked
 from labelwise.encoders.face_config import FaceNetworkConfig
 from labelwise.encoders.image_config import ImageConfig
 from labelwise.encoders.image_encoder import ImageEncoder
@@ -21,77 +16,103 @@ from labelwise.heads.margin import MarginHead
 from labelwise.heads.margin_config import MarginConfig
 from labelwise.networks.encoder_head import EncoderHead
 from labelwise.networks.settings import TrainingConfig
-from labelwise.parallel import set_threads, using_threads
+from labelwise.parallel import using_threads
 from labelwise.training.encoder_fitting import EncoderData, EncoderFitting
+from labelwise.training.head_shards import join_head, split_head
 from labelwise.training.loop import train
 
 RANKS, IMAGES, PEOPLE, SIZE = 2, 36, 9, 16
+GROUPS = {"margin": 0.2, "scale": 8.0, "sampling": "groups", "radices": (5, 2)}
 HEADS = {
-    "all": MarginConfig(margin=0.2, scale=8.0),
-    "groups": MarginConfig(margin=0.2, scale=8.0, sampling="groups", radices=(5, 2), negatives="B1"),
+    "all": MarginConfig(margin=0.2, scale=8.0, block=4),
+    "groups": MarginConfig(**GROUPS, negatives="B1"),
+    "groups of each image": MarginConfig(**GROUPS, negatives="V2"),
 }
+DIVIDED = ("all", "groups")
 
 
-class Parts(EncoderFitting):
-    """Batches of 12 images: whole, or as parts of 6 that follow each other, one for each rank."""
+class Broken(Exception):
+    pass
 
-    parts = 1
+
+class Batches(EncoderFitting):
+    """Batches of 11 images and a last one of 3."""
+
+    left = 10**9
 
     def batches(self, epoch):
         rows = np.random.default_rng(epoch).permutation(IMAGES)
-        return [part for batch in np.split(rows, 3) for part in np.split(batch, self.parts)]
+        return np.split(rows, [11, 22, 33])
+
+    def loss(self, batch):
+        self.left -= 1
+        if self.left < 0:
+            raise Broken
+        return super().loss(batch)
 
 
-def trained(head, parts):
+def trained(head, divided=False, folder=None, left=10**9):
     rng = np.random.default_rng(0)
     who = np.arange(IMAGES) % PEOPLE
     labels = sparse.csr_array((np.ones(IMAGES), who, np.arange(IMAGES + 1)), (IMAGES, PEOPLE))
     config = TrainingConfig(
-        epochs=2, batch_size=12, clip=None, validate_every=None,
+        epochs=2, batch_size=12, clip=1.0, validate_every=3, metric="valid_loss", shard_head=divided,
         optimiser={"name": "sgd", "rate": 0.02, "momentum": 0.9}, schedule={"kind": "constant"},
+        checkpoint_every={"steps": 2},
     )  # fmt: skip
     images = ImageInputs(ImageConfig(size=SIZE), arrays=rng.integers(0, 256, (IMAGES, SIZE, SIZE, 3), np.uint8))
     network = make_face_network(FaceNetworkConfig(network="r10", width_factor=0.125, dimension=8), 3, SIZE, seed=1)
     encoder = ImageEncoder(network, np.full(3, 0.5), np.full(3, 0.25))
-    whole = EncoderHead(encoder, MarginHead(8, PEOPLE, HEADS[head]).initialise(np.full(PEOPLE, 4), IMAGES, seed=2))
-    fitting = Parts(whole, EncoderData(images, labels), None, config)
-    fitting.parts = parts
-    train(fitting, config, context=FitContext(), rows=fitting.row_tables)
-    return {name: value.clone() for name, value in whole.state_dict().items()}
+    made = MarginHead(8, PEOPLE, HEADS[head]).initialise(np.full(PEOPLE, 4), IMAGES, seed=2)
+    split_head(made, config)
+    whole, data = EncoderHead(encoder, made), EncoderData(images, labels)
+    fitting = Batches(whole, data, data, config)
+    fitting.left = left
+    try:
+        history = train(fitting, config, context=FitContext(folder), rows=fitting.row_tables)
+    except Broken:
+        return None
+    join_head(whole)
+    records = [{key: value for key, value in one.items() if key != "loss"} for one in history.records]
+    return {name: value.clone() for name, value in whole.state_dict().items()}, records
 
 
 @pytest.fixture(scope="module")
-def together(tmp_path_factory):
+def alone():
+    with using_threads(1):
+        return {head: trained(head) for head in HEADS}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    common = {
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true",
-        "WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS),
-    }  # fmt: skip
 
     def rank(number):
-        AcceleratorState._reset_state(reset_partial_state=True)  # of the test's process, which has no ranks
-        set_threads(1)
-        torch.save({head: trained(head, RANKS) for head in HEADS}, folder / f"{number}.pt")
+        results = {head: trained(head) for head in HEADS}
+        results |= {f"{head}, divided": trained(head, divided=True) for head in DIVIDED}
+        trained("groups", divided=True, folder=folder / "kept", left=5)
+        torch.save(results, folder / f"{number}.pt")
 
-    with tempfile.TemporaryFile("w+b") as printed:
-        ranks = []
-        for number in range(RANKS):
-            env = {**os.environ, **common, "RANK": str(number), "LOCAL_RANK": str(number)}
-            ranks.append(Forked(lambda n=number: rank(n), stdout=printed.fileno(), stderr=printed.fileno(), env=env))
-        codes = [one.wait() for one in ranks]
-        printed.seek(0)
-        assert codes == [0] * RANKS, printed.read().decode()[-3000:]
-    return [torch.load(folder / f"{number}.pt") for number in range(RANKS)]
+    codes, printed = run_ranks(rank)
+    assert codes == [0, 0], printed[-3000:]
+    return folder
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_two_ranks_give_the_weights_of_one_process(together, head):
+def same(mine, theirs):
+    for name, value in theirs[0].items():
+        torch.testing.assert_close(mine[0][name], value, rtol=2e-3, atol=2e-4, msg=lambda m, n=name: f"{n}: {m}")
+    for one, other in zip(mine[1], theirs[1], strict=True):
+        assert one == pytest.approx(other, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", [*HEADS, *(f"{head}, divided" for head in DIVIDED)])
+def test_two_ranks_give_the_weights_and_figures_of_one_process(folder, alone, name):
+    ranks = [torch.load(folder / f"{number}.pt") for number in range(RANKS)]
+    same(ranks[0][name], alone[name.removesuffix(", divided")])
+    for part, value in ranks[0][name][0].items():
+        assert torch.equal(value, ranks[1][name][0][part]), part
+
+
+def test_one_process_resumes_with_the_head_that_ranks_had_divided(folder, alone):
     with using_threads(1):
-        alone = trained(head, 1)
-    for name, value in alone.items():
-        torch.testing.assert_close(
-            together[0][head][name], value, rtol=2e-3, atol=2e-4, msg=lambda m, n=name: f"{n}: {m}"
-        )
-        assert torch.equal(together[0][head][name], together[1][head][name]), name
+        same(trained("groups", folder=folder / "kept"), alone["groups"])

@@ -1,28 +1,23 @@
 """`labelwise train` of texts and images as two ranks of torchrun: the weights of one process with the same global batch."""
 
 import json
-import os
-import socket
-import tempfile
 
 import numpy as np
 import pytest
-from accelerate.state import AcceleratorState
+from forked_ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 import labelwise as lw
 from cli.commands import labelwise
 from conformance.planted import planted_texts
 from data.record_files import image_bytes
-from forking import Forked
 from labelwise.cli.main import main
 from labelwise.errors import ConfigError
-from labelwise.parallel import set_threads, using_threads
+from labelwise.parallel import using_threads
 from labelwise.registry import method_class
-from labelwise.runs.config import run_config
 from labelwise.runs.other_ranks import check_ranks
 
-RANKS, IMAGES = 2, 24
+RANKS = 2
 TEXTS = {
     "method": "mhe_text",
     "encoder": {"model": "tiny", "max_length": 16, "pooling": "mean", "layers": 2},
@@ -38,11 +33,9 @@ PICTURES = {
     "backbone": {"name": "tiny", "channels": 4},
     "head": {"kind": "product", "radices": (3, 2), "order": "random"},
     "valid_fraction": 0.25,
-    "training": {"epochs": 4, "batch_size": IMAGES // RANKS, "optimiser": {"rate": 0.05}, "restore_best": False},
+    "training": {"epochs": 4, "batch_size": 11, "optimiser": {"rate": 0.05}, "restore_best": False},
 }
 SETTINGS = {"texts": TEXTS, "images": PICTURES}
-ONE_PROCESS = {"texts": f"model.training.accumulate={RANKS}", "images": f"model.training.batch_size={IMAGES}"}
-"""Images are normalised over the batch of all ranks, which is one batch of one process."""
 
 
 @pytest.fixture(scope="module", params=SETTINGS)
@@ -66,40 +59,26 @@ def config(tmp_path_factory, kind):
         "data": {"train": str(train), "test_fraction": 0.2},
         "model": SETTINGS[kind],
         "evaluate": {"bootstrap": 0, "metrics": ["P@1"]}, "inspect": {"enabled": False},
-        "calibrate": {"enabled": False}, "run": {"report": False},
+        "calibrate": {"enabled": False},
+        "run": {"report": False, "refit": kind == "texts", "time_budget": 3600},
     }  # fmt: skip
     (folder / "run.yml").write_text(json.dumps(values))
     return folder / "run.yml"
 
 
 @pytest.fixture(scope="module")
-def runs(config, kind):
+def runs(config):
     """The folders of a run of two ranks and of one process."""
     together, alone = config.parent / "together", config.parent / "alone"
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    common = {
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true",
-        "WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS),
-    }  # fmt: skip
 
-    def rank():
-        AcceleratorState._reset_state(reset_partial_state=True)  # of the test's process, which has no ranks
-        set_threads(1)
+    def rank(number):
         _print_buffers()
         main(["train", str(config), "--set", f"run.folder={together}"])
 
-    with tempfile.TemporaryFile("w+b") as printed:
-        ranks = []
-        for number in map(str, range(RANKS)):
-            env = {**os.environ, **common, "RANK": number, "LOCAL_RANK": number}
-            ranks.append(Forked(rank, stdout=printed.fileno(), stderr=printed.fileno(), env=env))
-        codes = [one.wait() for one in ranks]
-        printed.seek(0)
-        text = printed.read().decode()
+    codes, text = run_ranks(rank)
     assert codes == [0] * RANKS, text[-3000:]
     with using_threads(1):
-        labelwise("train", config, "--set", f"run.folder={alone}", "--set", ONE_PROCESS[kind])
+        labelwise("train", config, "--set", f"run.folder={alone}")
     return together, alone, text
 
 
@@ -144,13 +123,18 @@ def test_codes_of_labels_are_not_sent_in_every_step(runs, kind):
     assert names == (set() if kind == "texts" else {"mean", "std", "running_mean", "running_var"})
 
 
-def test_methods_of_one_process_refuse_ranks(config, monkeypatch):
-    from labelwise.config import ConfigSource
-
-    given = run_config(ConfigSource.from_file(config))
+def test_methods_of_one_process_refuse_ranks(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="linear_flat trains in one process"):
-        check_ranks(given, method_class("linear_flat")())
-    refit = given.model_copy(update={"run": given.run.model_copy(update={"refit": True})})
-    with pytest.raises(ConfigError, match=r"run\.refit"):
-        check_ranks(refit, method_class("mhe_text")())
+        check_ranks(method_class("linear_flat")())
+    with pytest.raises(ConfigError, match="members can be trained under torchrun"):
+        check_ranks(method_class("ensemble")())
+    for name in ("text_encoder", "mhe_text", "mhe_face", "xr_transformer", "attention_xml", "bigru", "mach"):
+        check_ranks(method_class(name)())
+
+
+def test_heads_that_cannot_be_divided_are_refused(config, kind):
+    head = "model.num_group=4" if kind == "texts" else "model.head.kind=product"
+    got = labelwise("train", config, "--set", f"run.folder={config.parent / 'refused'}", "--set", head,
+                    "--set", "model.training.shard_head=true", code=2)  # fmt: skip
+    assert "training.shard_head" in got.err

@@ -17,7 +17,7 @@ ADAMW = {"rate": 0.003, "eps": 1e-3}
 ENCODER = {"model": "tiny", "max_length": 16, "pooling": "mean"}
 KEPT = {"checkpoint_every": {"steps": 3}}
 WORDS = {
-    "words": {"width": 8}, "recurrent": {"width": 8, "dropout": 0.0},
+    "words": {"width": 8}, "recurrent": {"width": 8, "word_dropout": 0.0, "dropout": 0.0},
     "training": {"epochs": 2, "batch_size": 9, "optimiser": ADAM, "validate_every": "epoch", **KEPT},
 }  # fmt: skip
 IMAGES = {
@@ -32,7 +32,7 @@ MODELS = {
         "training": {"epochs": 2, "batch_size": 9, "optimiser": ADAMW, **KEPT},
     },
     "mhe_text": {
-        "method": "mhe_text", "encoder": ENCODER, "num_group": 4, "groups": 2, "bottleneck": 8, "dropout": 0.0,
+        "method": "mhe_text", "encoder": {**ENCODER, "layers": 2}, "num_group": 4, "groups": 2, "bottleneck": 8, "dropout": 0.0,
         "training": {"epochs": 2, "batch_size": 9, "accumulate": 2, "optimiser": ADAMW, **KEPT},
     },
     "mhe_image": {
@@ -47,7 +47,7 @@ MODELS = {
         "method": "xr_transformer", "encoder": ENCODER, "trees": 1,
         "fine_tuning": {
             "leaf_size": 4, "branching": 4, "top_nodes": 4, "beam": 2, "dropout": 0.0, "valid_fraction": 0.1,
-            "training": {"epochs": None, "steps": 10, "batch_size": 9, "optimiser": ADAMW, **KEPT},
+            "training": {"epochs": None, "steps": 10, "batch_size": 9, "validate_every": 5, "optimiser": ADAMW, **KEPT},
         },
     },
     "attention_xml": {"method": "attention_xml", **WORDS, "hidden": [8], "cluster_size": 4, "beam_width": 2},
@@ -100,7 +100,7 @@ def difference(one: Path, other: Path) -> float:
     differences = [0.0]
     for name, array in mine.items():
         its = theirs[name]
-        assert array.shape == its.shape and array.dtype == its.dtype, name
+        assert (array.shape, array.dtype) == (its.shape, its.dtype), name
         if np.issubdtype(array.dtype, np.floating):
             differences.append(float(np.abs(array.astype(np.float64) - its).max(initial=0.0)))
         else:

@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from labelwise.heads.forward_gradients import keep_gradients, kept_gradients, precisions
+from labelwise.heads.sharding import Gradients, Shard, WholeBatch, combined_normalisers, sharded_loss
 
 KEPT_SCORES = 1 << 24
 """Scores of a batch that are kept from the first to the second pass: 64 MB."""
@@ -179,33 +180,98 @@ class _BlockedSoftmax(torch.autograd.Function):
         sample: Sample | None,
         cosines: Cosines | None,
     ) -> Tensor:
-        dtype, wide = precisions(vectors, weight)
         learning = any(ctx.needs_input_grad[:3])
-        scale = 1.0 / max(len(vectors), 1)
-        with torch.autocast(vectors.device.type, enabled=False):
-            inputs = vectors.to(dtype)
-            blocks = _Blocks(inputs, weight, bias, sample, mass, block, wide, cosines)
-            blocks.keep = blocks.keep and learning
-            values = mass.values.to(wide)
-            totals = torch.zeros(len(vectors), dtype=wide, device=vectors.device)
-            totals.index_add_(0, mass.documents, values)
-            normaliser = torch.full_like(totals, -torch.inf)
-            of_targets = torch.zeros((), dtype=torch.float64, device=vectors.device)
-            for one in blocks.blocks:
-                scores = blocks.scores(one)
-                normaliser = torch.logaddexp(normaliser, torch.logsumexp(scores, 1))
-                own = scores[blocks.targets(one)]
-                of_targets += (own.double() * values[one.targets].double()).sum()
-            total = (normaliser.double() * totals.double()).sum() - of_targets
-            if learning:
-                gradients = _gradients(blocks, values, normaliser, totals, scale)
-                keep_gradients(ctx, gradients, vectors, (weight, bias), None if sample is None else sample.rows)
-        return (total * scale).to(wide)
+        loss, gradients = _softmax(vectors, weight, bias, mass, block, sample, cosines, learning)
+        if gradients is not None:
+            keep_gradients(ctx, gradients, vectors, (weight, bias), None if sample is None else sample.rows)
+        return loss
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # type: ignore[bad-override]
         return *kept_gradients(ctx, *grad_outputs), None, None, None, None
+
+
+def _softmax(
+    vectors: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    mass: Mass,
+    block: int,
+    sample: Sample | None,
+    cosines: Cosines | None,
+    learning: bool,
+    totals: Tensor | None = None,
+) -> tuple[Tensor, Gradients | None]:
+    """The loss, and if `learning` all gradients.
+
+    `totals` are the masses of the documents where `mass` has only targets of this rank's labels: then normalisers are
+    those of all ranks, and the loss is this rank's part of it.
+    """
+    dtype, wide = precisions(vectors, weight)
+    scale = 1.0 / max(len(vectors), 1)
+    with torch.autocast(vectors.device.type, enabled=False):
+        inputs = vectors.to(dtype)
+        blocks = _Blocks(inputs, weight, bias, sample, mass, block, wide, cosines)
+        blocks.keep = blocks.keep and learning
+        values = mass.values.to(wide)
+        own_totals = torch.zeros(len(vectors), dtype=wide, device=vectors.device)
+        own_totals.index_add_(0, mass.documents, values)
+        normaliser = torch.full_like(own_totals, -torch.inf)
+        of_targets = torch.zeros((), dtype=torch.float64, device=vectors.device)
+        for one in blocks.blocks:
+            scores = blocks.scores(one)
+            normaliser = torch.logaddexp(normaliser, torch.logsumexp(scores, 1))
+            own = scores[blocks.targets(one)]
+            of_targets += (own.double() * values[one.targets].double()).sum()
+        if totals is not None:
+            normaliser = combined_normalisers(normaliser)
+        total = (normaliser.double() * own_totals.double()).sum() - of_targets
+        gradients = None
+        if learning:
+            gradients = _gradients(blocks, values, normaliser, own_totals if totals is None else totals, scale)
+    return (total * scale).to(wide), gradients
+
+
+def softmax_of_shards(
+    vectors: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    batch: WholeBatch,
+    shard: Shard,
+    block: int,
+    sample: Sample | None = None,
+    cosines: Cosines | None = None,
+) -> Tensor:
+    """`blocked_softmax` over the labels and documents of all ranks; `weight` and `bias` have this rank's rows.
+
+    A sample has the labels of all ranks, with the same offsets for all documents.
+    """
+    inside = batch.inside(shard)
+    masses = batch.targets.masses(len(batch.vectors))
+    totals = torch.zeros(len(batch.vectors), dtype=masses.dtype, device=masses.device)
+    totals.index_add_(0, batch.targets.documents, masses)
+    first = int(torch.searchsorted(batch.targets.labels, shard.begin))
+    values, columns, rows = masses[first : first + len(inside.labels)], inside.labels, None
+    if sample is not None:
+        sample = _inside(sample, shard)
+        rows = sample.rows
+        columns = torch.searchsorted(rows, columns)
+    mass = Mass(inside.documents, columns, values)
+
+    def compute(inputs: Tensor, learning: bool) -> tuple[Tensor, Gradients | None]:
+        tables = weight.detach(), None if bias is None else bias.detach()
+        wide = precisions(inputs, weight)[1]
+        return _softmax(inputs, *tables, mass, block, sample, cosines, learning, totals.to(wide))
+
+    return sharded_loss(vectors, weight, bias, batch, rows, compute)
+
+
+def _inside(sample: Sample, shard: Shard) -> Sample:
+    """The labels of a sample that a shard has, counted from its first."""
+    chosen = (sample.rows >= shard.begin) & (sample.rows < shard.end)
+    groups = None if sample.groups is None else sample.groups[chosen]
+    return Sample(sample.rows[chosen] - shard.begin, groups, sample.offsets)
 
 
 def _gradients(

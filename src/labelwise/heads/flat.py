@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from labelwise.heads.base import LinearHead, Targets
-from labelwise.heads.blocked_softmax import Mass, blocked_softmax
+from labelwise.heads.blocked_softmax import Mass, blocked_softmax, softmax_of_shards
 from labelwise.heads.config import HeadConfig
 from labelwise.heads.forward_gradients import keep_gradients, kept_gradients, precisions
 from labelwise.heads.losses import (
@@ -29,16 +29,26 @@ from labelwise.heads.losses import (
     softmax_constant_loss,
     softmax_constants,
 )
+from labelwise.heads.sharding import (
+    Gradients,
+    Shard,
+    ShardedRows,
+    best_of_shards,
+    combined_normalisers,
+    sharded_loss,
+    whole_batch,
+)
 from labelwise.topk import NO_LABEL
 
 SCORES_AT_ONCE = 1 << 20
 """Scores computed at a time in prediction: few enough for a processor's cache."""
 
 
-class FlatHead(LinearHead):
+class FlatHead(LinearHead, ShardedRows):
     """Scores of all labels from a document's vector, in blocks of labels."""
 
     config: HeadConfig
+    sharded_tables = ("weight", "bias")
 
     def __init__(self, width: int, n_labels: int, config: HeadConfig) -> None:
         super().__init__(width, n_labels, n_labels, config)
@@ -52,16 +62,34 @@ class FlatHead(LinearHead):
     def loss(self, vectors: Tensor, targets: Targets) -> Tensor:
         """The mean loss of the documents."""
         vectors = self.dropout(vectors)
+        if self.shard is not None:
+            return self._loss_of_shards(vectors, targets, self.shard)
         if self.loss_function is None:
             mass = Mass(targets.documents, targets.labels, targets.masses(len(vectors)))
             return blocked_softmax(vectors, self.weight, self.bias, mass, self.config.block)
-        scale = 1.0 / max(len(vectors), 1)
-        if self.config.loss.reduction == "mean":
-            scale /= self.n_labels
         # without grad mode, parameters would still require gradients, which are two thirds of the work
         weight, bias = (part if torch.is_grad_enabled() else part.detach() for part in (self.weight, self.bias))
+        scale = self._scale(len(vectors))
         loss: Any = _BlockedLoss.apply(vectors, weight, bias, targets, self.loss_function, scale, self.config.block)
         return loss
+
+    def _scale(self, n_documents: int) -> float:
+        """The factor of the sum over documents and labels."""
+        return 1.0 / max(n_documents, 1) / (self.n_labels if self.config.loss.reduction == "mean" else 1)
+
+    def _loss_of_shards(self, vectors: Tensor, targets: Targets, shard: Shard) -> Tensor:
+        """The mean loss of the documents of all ranks, from the labels of all ranks."""
+        batch = whole_batch(vectors, targets)
+        function = self.loss_function
+        if function is None:
+            return softmax_of_shards(vectors, self.weight, self.bias, batch, shard, self.config.block)
+        inside, scale = batch.inside(shard), self._scale(len(batch.vectors))
+
+        def compute(inputs: Tensor, learning: bool) -> Any:
+            weight, bias = self.weight.detach(), self.bias.detach()
+            return blocked_loss(inputs, weight, bias, inside, function, scale, self.config.block, learning)
+
+        return sharded_loss(vectors, self.weight, self.bias, batch, None, compute)
 
     @torch.no_grad()
     def best(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -71,7 +99,7 @@ class FlatHead(LinearHead):
         precision of the weights, also inside autocast: in bfloat16 many of them would be tied.
         """
         normalise = self.loss_function is None
-        return best_of_blocks(vectors, self.weight, self.bias, k, self.config.block, normalise)
+        return best_of_blocks(vectors, self.weight, self.bias, k, self.config.block, normalise, shard=self.shard)
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """Log-odds as probabilities; margins of other losses are only mapped into [0, 1]."""
@@ -96,11 +124,13 @@ def best_of_blocks(
     block: int,
     normalise: bool = False,
     unit_rows: bool = False,
+    shard: Shard | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Ids and scores of the k best rows of `weight` for each vector, best first, ties in order of ids.
 
     Scores are computed block by block, in the precision of the weights; `normalise` makes them the logarithms of the
-    softmax over all rows, and `unit_rows` divides rows by their norms.
+    softmax over all rows, and `unit_rows` divides rows by their norms. With a shard, `weight` has its rows, and all
+    ranks get the best of all.
     """
     rows = max(1, SCORES_AT_ONCE // block)
     with torch.autocast(vectors.device.type, enabled=False):
@@ -111,12 +141,17 @@ def best_of_blocks(
         ]
     if not parts:
         return torch.empty(0, k, dtype=torch.long, device=vectors.device), vectors.new_empty(0, k)
-    return torch.cat([ids for ids, _ in parts]), torch.cat([best for _, best in parts])
+    ids, best, normaliser = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+    if shard is not None:
+        ids, best = best_of_shards(ids, best, shard)
+        normaliser = combined_normalisers(normaliser) if normalise else normaliser
+    return ids, best - normaliser[:, None] if normalise else best
 
 
 def _best_of_few(
     vectors: Tensor, weight: Tensor, bias: Tensor | None, k: int, block: int, normalise: bool, unit_rows: bool
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Ids and scores of the best rows, and with `normalise` the logarithm of the sum of all exponentials."""
     best = vectors.new_full((len(vectors), k), -torch.inf)
     ids = torch.full((len(vectors), k), NO_LABEL, device=vectors.device)
     normaliser = vectors.new_full((len(vectors),), -torch.inf)
@@ -135,7 +170,7 @@ def _best_of_few(
         order = torch.sort(merged, dim=1, descending=True, stable=True).indices[:, :k]
         best[better] = merged.gather(1, order)
         ids[better] = torch.cat([ids[better], columns + begin], 1).gather(1, order)
-    return ids, best - normaliser[:, None] if normalise else best
+    return ids, best, normaliser
 
 
 def exact_topk(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -166,42 +201,56 @@ class _BlockedLoss(torch.autograd.Function):
         scale: float,
         block: int,
     ) -> Tensor:
-        dtype, wide = precisions(vectors, weight)
         learning = any(ctx.needs_input_grad[:3])
-        with torch.autocast(vectors.device.type, enabled=False):
-            inputs = vectors.to(dtype)
-            scaled = inputs * scale
-            total = torch.zeros((), dtype=torch.float64, device=vectors.device)
-            gradient_vectors = torch.zeros_like(vectors, dtype=wide)
-            gradient_weight, gradient_bias = (torch.empty_like(part) if learning else part for part in (weight, bias))
-            edges = _edges(targets.labels, len(bias), block)
-            for begin, end, first, last in edges:
-                part = weight[begin:end].to(dtype)
-                scores = torch.addmm(bias[begin:end].to(dtype), inputs, part.T).to(wide)
-                positive = targets.documents[first:last], targets.labels[first:last] - begin
-                positive_values, positive_gradients = loss.positive(scores[positive])
-                if targets.weights is not None:
-                    own = targets.weights[first:last].to(wide)
-                    positive_values, positive_gradients = positive_values * own, positive_gradients * own
-                values, gradients = loss.negative(scores)
-                del scores
-                values[positive], gradients[positive] = positive_values, positive_gradients
-                total += values.sum()
-                del values
-                if learning:
-                    gradients = gradients.to(dtype)
-                    gradient_vectors += gradients @ part
-                    gradient_weight[begin:end] = gradients.T @ scaled
-                    gradient_bias[begin:end] = gradients.sum(0, dtype=wide)
-        if learning:
-            gradients = gradient_vectors.mul_(scale), gradient_weight, gradient_bias.mul_(scale)
+        total, gradients = blocked_loss(vectors, weight, bias, targets, loss, scale, block, learning)
+        if gradients is not None:
             keep_gradients(ctx, gradients, vectors, (weight, bias), rows=None)
-        return (total * scale).to(wide)
+        return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # type: ignore[bad-override]
         return *kept_gradients(ctx, *grad_outputs), None, None, None, None
+
+
+def blocked_loss(
+    vectors: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    targets: Targets,
+    loss: ScoreLoss,
+    scale: float,
+    block: int,
+    learning: bool,
+) -> tuple[Tensor, Gradients | None]:
+    """Sum over documents and labels of a loss, times `scale`, and if `learning` all gradients."""
+    dtype, wide = precisions(vectors, weight)
+    with torch.autocast(vectors.device.type, enabled=False):
+        inputs = vectors.to(dtype)
+        scaled = inputs * scale
+        total = torch.zeros((), dtype=torch.float64, device=vectors.device)
+        gradient_vectors = torch.zeros_like(vectors, dtype=wide)
+        gradient_weight, gradient_bias = (torch.empty_like(part) if learning else part for part in (weight, bias))
+        for begin, end, first, last in _edges(targets.labels, len(bias), block):
+            part = weight[begin:end].to(dtype)
+            scores = torch.addmm(bias[begin:end].to(dtype), inputs, part.T).to(wide)
+            positive = targets.documents[first:last], targets.labels[first:last] - begin
+            positive_values, positive_gradients = loss.positive(scores[positive])
+            if targets.weights is not None:
+                own = targets.weights[first:last].to(wide)
+                positive_values, positive_gradients = positive_values * own, positive_gradients * own
+            values, gradients = loss.negative(scores)
+            del scores
+            values[positive], gradients[positive] = positive_values, positive_gradients
+            total += values.sum()
+            del values
+            if learning:
+                gradients = gradients.to(dtype)
+                gradient_vectors += gradients @ part
+                gradient_weight[begin:end] = gradients.T @ scaled
+                gradient_bias[begin:end] = gradients.sum(0, dtype=wide)
+    result = (total * scale).to(wide)
+    return result, (gradient_vectors.mul_(scale), gradient_weight, gradient_bias.mul_(scale)) if learning else None
 
 
 def _edges(labels: Tensor, n_labels: int, block: int) -> list[tuple[int, int, int, int]]:

@@ -18,12 +18,13 @@ from torch.nn import functional
 
 from labelwise.codes.digits import DigitCode, make_code
 from labelwise.heads.base import LabelHead, Targets
-from labelwise.heads.blocked_softmax import Cosines, Mass, blocked_softmax
+from labelwise.heads.blocked_softmax import Cosines, Mass, blocked_softmax, softmax_of_shards
 from labelwise.heads.flat import best_of_blocks
 from labelwise.heads.group_sampling import GroupSampler
 from labelwise.heads.make_head import radices_of
 from labelwise.heads.margin_config import MarginConfig
 from labelwise.heads.sampling import groups_per_step
+from labelwise.heads.sharding import ShardedRows, whole_batch
 
 INITIAL_STD = 0.01
 """Standard deviation of initial weights; only their directions matter."""
@@ -59,7 +60,7 @@ def make_sampler(config: MarginConfig, counts: np.ndarray, seed: int) -> GroupSa
     return GroupSampler(code, settings.negatives, groups_per_step(settings, code.n_nodes(0)))
 
 
-class MarginHead(LabelHead):
+class MarginHead(LabelHead, ShardedRows):
     """One vector per class.
 
     Parameters
@@ -81,6 +82,11 @@ class MarginHead(LabelHead):
         self.row_tables = () if config.sampling == "all" else ("weight",)
         self.weight = nn.Parameter(torch.empty(n_labels, width))
 
+    @property
+    def can_be_sharded(self) -> bool:
+        """Not with groups for each document, whose offsets other ranks do not have."""
+        return self.config.sampling != "groups" or self.config.group_settings().negatives in ("batch", "B1")
+
     @torch.no_grad()
     def initialise(self, counts: np.ndarray, n_documents: int, seed: int) -> Self:
         """Draw the initial weights, and assign classes to groups."""
@@ -93,6 +99,9 @@ class MarginHead(LabelHead):
         sample = None if self.sampler is None or not self.training else self.sampler.sample(targets, len(vectors))
         with torch.autocast(vectors.device.type, enabled=False):
             unit = functional.normalize(vectors.to(self.weight.dtype))
+            if self.shard is not None:
+                batch, block = whole_batch(unit, targets), self.config.block
+                return softmax_of_shards(unit, self.weight, None, batch, self.shard, block, sample, self._cosines())
             masses = targets.masses(len(vectors))
             columns = targets.labels if sample is None else torch.searchsorted(sample.rows, targets.labels)
             mass = Mass(targets.documents, columns, masses)
@@ -106,7 +115,7 @@ class MarginHead(LabelHead):
     def best(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Ids and cosines of the k nearest classes."""
         unit = functional.normalize(vectors.to(self.weight.dtype))
-        return best_of_blocks(unit, self.weight, None, k, self.config.block, unit_rows=True)
+        return best_of_blocks(unit, self.weight, None, k, self.config.block, unit_rows=True, shard=self.shard)
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """Cosines, mapped from [-1, 1] to [0, 1]: comparable between images, and low for people without a class."""

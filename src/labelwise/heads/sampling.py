@@ -16,11 +16,12 @@ from torch import Tensor
 
 from labelwise.codes.digits import DigitCode
 from labelwise.heads.base import LinearHead, Targets
-from labelwise.heads.blocked_softmax import Mass, Sample, blocked_softmax
+from labelwise.heads.blocked_softmax import Mass, Sample, blocked_softmax, softmax_of_shards
 from labelwise.heads.digit_config import DigitHeadConfig
 from labelwise.heads.flat import best_of_blocks
 from labelwise.heads.group_sampling import GroupSampler
 from labelwise.heads.losses import softmax_constant_loss, softmax_constants
+from labelwise.heads.sharding import ShardedRows, whole_batch
 
 USUAL_GROUPS = 10
 """Groups of a step when the config has no number of them."""
@@ -33,7 +34,7 @@ def groups_per_step(config: DigitHeadConfig, n_groups: int) -> int:
     return min(config.sampled_groups or USUAL_GROUPS, n_groups)
 
 
-class SamplingHead(LinearHead):
+class SamplingHead(LinearHead, ShardedRows):
     """An output per label and a group of labels per value of the first digit.
 
     Parameters
@@ -47,6 +48,7 @@ class SamplingHead(LinearHead):
     """
 
     row_tables = ("weight", "bias")
+    sharded_tables = ("weight", "bias")
     config: DigitHeadConfig
 
     def __init__(self, width: int, code: DigitCode, config: DigitHeadConfig) -> None:
@@ -60,6 +62,10 @@ class SamplingHead(LinearHead):
     def loss(self, vectors: Tensor, targets: Targets) -> Tensor:
         """The mean loss of the documents: of sampled groups in training, of all labels in evaluation."""
         vectors, masses = self.dropout(vectors), targets.masses(len(vectors))
+        if self.shard is not None:
+            sample = self.sample(targets, len(vectors)) if self.training else None
+            batch, block = whole_batch(vectors, targets), self.config.block
+            return softmax_of_shards(vectors, self.weight, self.bias, batch, self.shard, block, sample)
         if not self.training:
             mass = Mass(targets.documents, targets.labels, masses)
             return blocked_softmax(vectors, self.weight, self.bias, mass, self.config.block)
@@ -69,13 +75,18 @@ class SamplingHead(LinearHead):
         mass = Mass(targets.documents, torch.searchsorted(sample.rows, targets.labels), masses)
         return blocked_softmax(vectors, self.weight, self.bias, mass, self.config.block, sample)
 
+    @property
+    def can_be_sharded(self) -> bool:
+        """Not with groups for each document, whose offsets other ranks do not have."""
+        return self.config.negatives in ("batch", "B1")
+
     def sample(self, targets: Targets, n_documents: int) -> Sample:
         """The labels that a step is trained against."""
         return self.sampler.sample(targets, n_documents)
 
     def best(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Ids and log-probabilities of the k best labels, of all labels block by block."""
-        return best_of_blocks(vectors, self.weight, self.bias, k, self.config.block, normalise=True)
+        return best_of_blocks(vectors, self.weight, self.bias, k, self.config.block, normalise=True, shard=self.shard)
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """The exponential of log-probabilities."""

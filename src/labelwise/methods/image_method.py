@@ -117,6 +117,7 @@ class ImageMethod(Method):
         from labelwise.device import computing_device, torch_threads
         from labelwise.networks.encoder_head import EncoderHead
         from labelwise.training.encoder_fitting import EncoderData
+        from labelwise.training.head_shards import join_head, split_head
         from labelwise.training.randomness import seed_random_state
 
         config = self.config
@@ -132,8 +133,10 @@ class ImageMethod(Method):
             with torch_threads(), seed_random_state(seed):
                 encoder = self._encoder(images)
                 head = self._head(encoder.width, train)
+                split_head(head, training)
                 self.network_ = EncoderHead(encoder, head).to(computing_device())  # type: ignore[arg-type]
                 self.history_ = self._train(parts, training, context)
+                join_head(self.network_)
         except ImageError as error:
             advice = "; `image.bad_images: skip` leaves such files out of training" if kind == "paths" else ""
             raise ImageError(error.what + advice, error.path) from None

@@ -107,14 +107,17 @@ class TextNetwork(UsesTextEncoder):
         from labelwise.device import computing_device, torch_threads
         from labelwise.encoders.transformer import open_encoder
         from labelwise.networks.encoder_head import EncoderHead
+        from labelwise.training.head_shards import join_head, split_head
 
         config = self.config
         train, held_out = split_for_early_stopping(data, valid, config.valid_fraction, MAX_VALID, config.training.seed)
         with torch_threads():
             encoder = open_encoder(config.encoder, train.texts or Strings.of(()), config.training.seed)
             head = self._new_head(encoder.width, train)
+            split_head(head, config.training)
             self.network_ = EncoderHead(encoder, head).to(computing_device())
             self.history_ = self._train(train, held_out, context)
+            join_head(self.network_)
         self._stored: dict[str, np.ndarray] | None = None
 
     def _train(self, train: Dataset, valid: Dataset | None, context: FitContext) -> History:

@@ -196,6 +196,9 @@ class TrainingConfig(Config):
     interruption. Stages have their parts of it, and the model is usable whenever it ends."""
     checkpoint_every: Annotated[CheckpointConfig, Decides.NOTHING] = CheckpointConfig()
     """When checkpoints are written, from which a killed run resumes."""
+    shard_head: Annotated[bool, Decides.NOTHING] = False
+    """Under torchrun, divide the output layer over ranks: for weights, gradients and moments that exceed one GPU. For
+    heads with one output per label; the result is the same."""
     log_every: Annotated[Count, Decides.NOTHING] = 50
     """Steps between two lines of the training loss in metrics.jsonl."""
     load_ahead: Annotated[int, Field(ge=0), Decides.NOTHING] = 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,10 @@ TIME_BUDGET = "time budget"
 STATE_FILE, TENSORS_FILE = "state.json", "tensors.safetensors"
 
 
-def module_fingerprint(module: nn.Module) -> str:
+def module_fingerprint(module: nn.Module, shape_of: Callable[[str, torch.Size], list[int]]) -> str:
     """Hash of names, shapes and dtypes of all parameters, and values of frozen ones, which checkpoints leave out."""
-    shapes = [(name, list(p.shape), str(p.dtype), p.requires_grad) for name, p in module.named_parameters()]
+    named = module.named_parameters()
+    shapes = [(name, shape_of(name, p.shape), str(p.dtype), p.requires_grad) for name, p in named]
     return fingerprint(shapes, *(p for p in module.parameters() if not p.requires_grad))
 
 

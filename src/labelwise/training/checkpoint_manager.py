@@ -28,6 +28,7 @@ from labelwise.training.checkpoint import (
     module_fingerprint,
     put_tensors,
 )
+from labelwise.training.head_shards import HeadShards
 from labelwise.training.optimisers import Optimisers
 from labelwise.training.randomness import random_state, set_random_state
 from labelwise.training.ranks import Ranks
@@ -73,7 +74,7 @@ class CheckpointManager:
         When to write checkpoints.
     restore_best
         Whether to restore the best weights at the end.
-    ranks, module, optimisers, averaging, callbacks
+    ranks, shards, module, optimisers, averaging, callbacks
         What is saved.
     """
 
@@ -85,14 +86,15 @@ class CheckpointManager:
         every: CheckpointConfig,
         restore_best: bool,
         ranks: Ranks,
+        shards: HeadShards,
         module: nn.Module,
         optimisers: Optimisers,
         averaging: Averaging,
         callbacks: Sequence[Callback],
     ) -> None:
-        own = fingerprint(settings, module_fingerprint(module)) if folder is not None else ""
+        own = fingerprint(settings, module_fingerprint(module, shards.whole_shape)) if folder is not None else ""
         self.folder, self.checkpoints = folder, Checkpoints(folder, own, time_budget)
-        self.every, self.restore_best, self.ranks = every, restore_best, ranks
+        self.every, self.restore_best, self.ranks, self.shards = every, restore_best, ranks, shards
         self.module, self.optimisers, self.averaging, self.callbacks = module, optimisers, averaging, callbacks
         self.saved_at, self.saved_step = time.monotonic(), 0
 
@@ -109,8 +111,8 @@ class CheckpointManager:
             log.info("%s: already trained (%s after %d steps)", stage, state.stopped, state.step)
             return state
         log.info("%s: resuming after step %d of %d", stage, state.step, state.total_steps)
-        self.optimisers.restore(self.ranks.send(tensors.get("optimiser", {})))  # plain SGD has no state
-        self.averaging.restore(self.ranks.send(tensors.get("average", {})), state.averaged)
+        self.optimisers.restore(self.shards.send(tensors.get("optimiser", {})))  # plain SGD has no state
+        self.averaging.restore(self.shards.send(tensors.get("average", {})), state.averaged)
         self._restore_random_state(tensors)
         for callback, kept in zip(self.callbacks, state.watchers, strict=False):
             callback.restore(kept)
@@ -135,11 +137,13 @@ class CheckpointManager:
         state.averaged = self.averaging.count
         state.watchers = [callback.state() for callback in self.callbacks]
         random = self.ranks.gather({name: torch.from_numpy(a) for name, a in random_state().items()})
+        held = changing_tensors(self.module), self.optimisers.state(), self.averaging.state()
+        weights, optimiser, average = (self.shards.gather(tensors) for tensors in held)
         if self.ranks.is_rank_zero:
             tensors = {
-                "weights": changing_tensors(self.module),
-                "optimiser": self.optimisers.state(),
-                "average": self.averaging.state(),
+                "weights": weights,
+                "optimiser": optimiser,
+                "average": average,
                 **{f"random {rank}": generators for rank, generators in enumerate(random)},
             }
             self.checkpoints.save_last(Snapshot(asdict(state), tensors), self._best_step(state))
@@ -147,8 +151,11 @@ class CheckpointManager:
 
     def save_best(self, step: int) -> None:
         """Save the weights of the module as the best."""
-        if self.restore_best and self.ranks.is_rank_zero:
-            self.checkpoints.save_best(step, changing_tensors(self.module))
+        if not self.restore_best:
+            return
+        weights = self.shards.gather(changing_tensors(self.module))
+        if self.ranks.is_rank_zero:
+            self.checkpoints.save_best(step, weights)
 
     def finish(self, state: LoopState) -> None:
         """Put the final weights into the module, and on disk in case the run is interrupted later."""
@@ -159,15 +166,14 @@ class CheckpointManager:
             self.averaging.swap()
         else:
             self._put_weights(self.checkpoints.load_best(step) if self.ranks.is_rank_zero else {})
+        weights = self.shards.gather(changing_tensors(self.module))
         if self.ranks.is_rank_zero:
-            self.checkpoints.save_final(Snapshot(asdict(state), {"weights": changing_tensors(self.module)}))
+            self.checkpoints.save_final(Snapshot(asdict(state), {"weights": weights}))
         self.ranks.wait()
 
     def _put_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Put the weights of rank zero into the modules of all ranks."""
-        if self.ranks.is_rank_zero:
-            put_tensors(self.module, weights)
-        self.ranks.broadcast(changing_tensors(self.module).values())
+        put_tensors(self.module, self.shards.send(weights))
 
     def _restore_random_state(self, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Each rank gets its own generators; ranks that the checkpoint does not know keep those they began with."""

@@ -26,13 +26,14 @@ from labelwise.kept_memory import keep_freed_memory
 from labelwise.networks.settings import TrainingConfig
 from labelwise.parallel import run_stream
 from labelwise.progress import progress, stage_name
-from labelwise.time_budget import OutOfTimeError, TimeBudget, complete_within
+from labelwise.time_budget import NO_LIMIT, OutOfTimeError, TimeBudget, complete_within
 from labelwise.training.averaging import Averaging
 from labelwise.training.best_weights import is_out_of_patience, update_best
 from labelwise.training.callbacks import Best, Callback, History, MetricLogger, check_tensorboard, finite
 from labelwise.training.checkpoint import TIME_BUDGET
 from labelwise.training.checkpoint_manager import CheckpointManager, LoopState
 from labelwise.training.fitting import Fitting as Fitting
+from labelwise.training.head_shards import HeadShards, check_head
 from labelwise.training.interruption import Interruption
 from labelwise.training.optimisers import clip_adaptively, clip_gradients, make_optimisers
 from labelwise.training.randomness import preserve_random_state, seed_random_state
@@ -87,6 +88,7 @@ def train(
     """
     if config.tensorboard is not None:
         check_tensorboard()
+    check_head(getattr(fitting, "head", None), config)
     ranks = Ranks(config.precision)
     interruption = Interruption(active=ranks.on_rank_zero(lambda: context.checkpoints is not None))
     with torch_threads(), keep_freed_memory(), seed_random_state(config.seed + ranks.rank), interruption:
@@ -116,7 +118,9 @@ class _Loop:
         identity: str,
     ) -> None:
         self.fitting, self.config, self.ranks, self.title = fitting, config, ranks, stage
-        self.callbacks = tuple(callbacks) if ranks.is_rank_zero else ()
+        self.shards = HeadShards(fitting.module, ranks)
+        # a head that is divided over ranks needs all of them for any score
+        self.callbacks = tuple(callbacks) if ranks.is_rank_zero or self.shards else ()
         self.has_rounds = config.validate_every is not None or len(callbacks) > 0
         self.module = fitting.module.to(ranks.device)
         self.learning = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
@@ -130,6 +134,7 @@ class _Loop:
             config.checkpoint_every,
             config.restore_best,
             ranks,
+            self.shards,
             self.module,
             self.optimisers,
             self.averaging,
@@ -142,7 +147,7 @@ class _Loop:
         self.loss_sum = torch.full((), self.state.loss_sum, device=ranks.device)
         tensorboard = config.tensorboard if ranks.is_rank_zero and self.stop is None else None
         self.logger = MetricLogger(context.log if ranks.is_rank_zero else None, stage, tensorboard, self.state.step)
-        self.loss = ranks.loss_function(self.module, fitting.loss, names[1])
+        self.loss = ranks.loss_function(self.module, fitting.loss, names[1], self.shards.tables)
         self.steps_of_epoch = 1
         self.begin = time.monotonic() - self.state.seconds
         own = None if config.time_budget is None else config.time_budget - self.state.seconds
@@ -204,7 +209,7 @@ class _Loop:
         for number, share in enumerate(shares, 1):
             batch = self.ranks.move(next(batches))
             with sharing(share), self.ranks.no_sync() if number < count else nullcontext():
-                factor = (1.0 if share is None else share.weight) / count
+                factor = (1.0 if share is None or self.shards else share.weight) / count
                 loss = self.loss(batch) if factor == 1.0 else self.loss(batch) * factor
                 loss.backward()
             total = loss.detach() if number == 1 else total + loss.detach()
@@ -218,9 +223,9 @@ class _Loop:
     def _clip(self, max_norm: float | Literal["adaptive"]) -> None:
         """Scale the gradients down if their norm is too large; callbacks get the norm before."""
         if max_norm == "adaptive":
-            norm = clip_adaptively(self.learning.values(), self.state.lengths)
+            norm = clip_adaptively(self.learning.values(), self.state.lengths, self.shards.parameters)
         else:
-            norm = clip_gradients(self.learning.values(), max_norm)
+            norm = clip_gradients(self.learning.values(), max_norm, self.shards.parameters)
         for callback in self.callbacks:
             callback.clipped(norm)
 
@@ -272,7 +277,9 @@ class _Loop:
         self._log_loss()
         self.optimisers.catch_up()
         with self._evaluation_mode():
-            numbers, stop = self.ranks.on_rank_zero(lambda: self._validate(budget))
+            # with a divided head all ranks validate, in step, so that no clock may end it
+            found = self._validate(NO_LIMIT) if self.shards else None
+            numbers, stop = self.ranks.on_rank_zero(lambda: found or self._validate(budget))
             if numbers is not None:
                 if update_best(state, numbers, self.config):
                     self.manager.save_best(state.step)

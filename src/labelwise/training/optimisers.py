@@ -182,29 +182,38 @@ def _torch_optimiser(config: OptimiserConfig, groups: list[dict[str, Any]]) -> O
     return optimiser(groups, **settings)
 
 
-def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
+def clip_gradients(parameters: Iterable[Tensor], max_norm: float, divided: Sequence[Tensor] = ()) -> Tensor:
     """Scale all gradients so that their norm is at most `max_norm`; returns the norm before.
 
-    Like `torch.nn.utils.clip_grad_norm_`, but for row-sparse gradients too.
+    Like `torch.nn.utils.clip_grad_norm_`, but for row-sparse gradients too. Of `divided` parameters every rank has some
+    rows; the norm is that of all of them.
     """
-    values = list(_gradient_values(parameters))
-    if not values:
+    elsewhere = {id(parameter) for parameter in divided}
+    values = list(_gradient_values(parameter for parameter in parameters if id(parameter) not in elsewhere))
+    if divided:
+        own = list(_gradient_values(divided))
+        squares = torch.nn.utils.get_total_norm(own).square().reshape(1)
+        torch.distributed.all_reduce(squares)
+        common = torch.nn.utils.get_total_norm(values) if values else squares.new_zeros(())
+        norm, values = (common.square() + squares[0]).sqrt(), values + own
+    elif not values:
         return torch.zeros(())
-    norm = torch.nn.utils.get_total_norm(values)
+    else:
+        norm = torch.nn.utils.get_total_norm(values)
     # without an `if`, which would wait for the number on a GPU
     factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
     torch._foreach_mul_(values, factor)
     return norm
 
 
-def clip_adaptively(parameters: Iterable[Tensor], norms: list[float]) -> Tensor:
+def clip_adaptively(parameters: Iterable[Tensor], norms: list[float], divided: Sequence[Tensor] = ()) -> Tensor:
     """Clip the gradient norm to five times the largest of the last `norms`, and append it to `norms`.
 
     As in AttentionXML (You et al. 2019): norms are recorded up to 1 and up to twice the largest recorded before; until
     there are five, nothing is clipped. Returns the norm before clipping.
     """
     largest = max(norms) if len(norms) == REMEMBERED else math.inf
-    before = clip_gradients(parameters, 5 * largest)
+    before = clip_gradients(parameters, 5 * largest, divided)
     norm = float(before)
     if math.isfinite(norm):
         norms.append(min(norm, 2 * largest, 1.0))

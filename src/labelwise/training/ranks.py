@@ -9,7 +9,7 @@ of one process with the whole batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -67,11 +67,13 @@ class Ranks:
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.half)
 
-    def loss_function(self, module: nn.Module, loss: Loss, rows: Sequence[str] = ()) -> Loss:
+    def loss_function(
+        self, module: nn.Module, loss: Loss, rows: Sequence[str] = (), divided: Collection[str] = ()
+    ) -> Loss:
         """The loss function of training: in the configured precision, with gradients averaged over ranks.
 
         `rows` are name prefixes of tables whose gradients `average_rows` averages. All ranks get the weights of rank
-        zero.
+        zero, except those that are `divided` over ranks.
         """
 
         def in_precision(batch: Any) -> Tensor:
@@ -82,15 +84,16 @@ class Ranks:
         function = loss if plain else in_precision
         if self.world_size == 1:
             return function
-        named = {name: p for name, p in module.named_parameters() if p.requires_grad and name.startswith(tuple(rows))}
+        learning = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        named = {name: p for name, p in learning.items() if name.startswith(tuple(rows)) and name not in divided}
         self._tables = list(named.values())
         constant = _constant_buffers(module)
         for tensor in [*self._tables, *constant.values()]:
             broadcast(tensor.data)
         whole = _LossModule(module, function)
-        if len(named) == sum(p.requires_grad for p in module.parameters()):
+        if len(named) + len(divided) == len(learning):
             return whole  # nothing is left for DistributedDataParallel, which refuses a module without parameters
-        ignored = [f"module.{name}" for name in (*named, *constant)]
+        ignored = [f"module.{name}" for name in (*named, *divided, *constant)]
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(whole, ignored)
         self._wrapped = self.accelerator.prepare_model(whole)
         return self._wrapped
