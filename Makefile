@@ -8,9 +8,9 @@ export PYTHONDONTWRITEBYTECODE :=
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile
 PIP := $(INSTALL) --constraint constraints.txt
 CASES ?= 100000
-SUITE := -m "not fuzz and not scale"
+SUITE := -m "not fuzz and not scale and not slow"
 
-.PHONY: demo test bytecode lint types docs bench fuzz clean
+.PHONY: demo test test-slow bytecode lint types docs bench fuzz clean
 
 demo: $(VENV)/core.installed
 	$(BIN)/labelwise demo --force
@@ -18,6 +18,10 @@ demo: $(VENV)/core.installed
 test: $(VENV)/full.installed
 	$(MAKE) --no-print-directory --jobs 2 bytecode types lint
 	$(BIN)/python -m pytest -n 2 $(SUITE) --durations 25
+
+# What takes minutes: real torchrun, killed and restarted processes.
+test-slow: $(VENV)/full.installed
+	$(BIN)/python -m pytest -m slow -n 0 --durations 25
 
 # All that tests import, once: each worker would compile the same bytecode, of torch and others too.
 bytecode: $(VENV)/full.installed

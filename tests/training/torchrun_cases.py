@@ -57,6 +57,8 @@ MODELS = {
         "training": {"epochs": 2, "batch_size": 9, "optimiser": ADAM, **KEPT},
     },
 }  # fmt: skip
+PATIENCE = 900
+"""Seconds until a command counts as hanging: it has to start several processes, perhaps on a busy machine."""
 SHARDED = {
     "text_encoder softmax": ("text_encoder", {"head": {"dropout": 0.0, "loss": {"name": "softmax"}}}),
     "mhe_face all": ("mhe_face", {"head": {"margin": 0.2, "scale": 8.0}}),
@@ -90,7 +92,14 @@ def torchrun(*words: object, ranks: int = 2, restarts: int = 0) -> subprocess.Co
     options = ["--standalone", "--nproc-per-node", str(ranks), "--max-restarts", str(restarts)]
     command = [sys.executable, "-m", "torch.distributed.run", *options, *map(str, words)]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=280)
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE)
+
+
+def one_process(*words: object) -> subprocess.CompletedProcess:
+    """`labelwise WORDS` without torchrun."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    command = [sys.executable, "-m", "labelwise", *map(str, words)]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE)
 
 
 def difference(one: Path, other: Path) -> float:

@@ -119,7 +119,7 @@ class EncodedTree(UsesTextEncoder, LinearTree):
             self.encoder_ = self._training_encoder(data, valid, context).to(computing_device()).eval()
         state = on_rank_zero(lambda: self._fit_ranker(data, kind, valid, context))
         if rank() > 0:
-            self.label_names_ = data.label_names
+            self.label_names_, self.input_ = data.label_names, kind  # which a model is restored with
             self._restore(state, Path("rank 0"))
 
     def _fit_ranker(

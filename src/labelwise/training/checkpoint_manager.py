@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -178,7 +177,7 @@ class CheckpointManager:
     def _restore_random_state(self, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Each rank gets its own generators; ranks that the checkpoint does not know keep those they began with."""
         kept = {
-            name: {part: np.array(tensor) for part, tensor in generators.items()}
+            name: {part: tensor.numpy().copy() for part, tensor in generators.items()}
             for name, generators in tensors.items()
             if name.startswith("random ")
         }
