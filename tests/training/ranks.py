@@ -75,7 +75,7 @@ def train_as_rank(folder):
             "ranks_agree": all(torch.equal(mine, other) for other in every),
             "resumed": same_weights(weights_of(whole.module), weights_of(resumed.module)),
             "steps_after_signal": after.calls,
-            "records": again.records == history.records,
+            "records": [history.records, again.records],
             "files": sorted(path.name for path in (folder / "kept" / "train").iterdir()),
             "weights": {name: tensor.tolist() for name, tensor in weights_of(even.module).items()},
             "row_weights": {name: tensor.tolist() for name, tensor in weights_of(rows.module).items()},
