@@ -27,7 +27,10 @@ _thread_state = threading.local()
 
 
 def threads() -> int:
-    """Threads in use: what `set_threads` or LABELWISE_THREADS sets, otherwise all cores this process may use."""
+    """Threads in use: what `set_threads` or LABELWISE_THREADS sets, otherwise all cores this process may use.
+
+    Processes of torchrun on one machine divide its cores among them.
+    """
     if _chosen is not None:
         return _chosen
     given = os.environ.get("LABELWISE_THREADS")
@@ -35,9 +38,8 @@ def threads() -> int:
         if not given.isdigit() or int(given) < 1:
             raise ConfigError(f"LABELWISE_THREADS is '{given}'; a number of threads, 1 or more, is needed")
         return int(given)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def set_threads(count: int | None) -> None:

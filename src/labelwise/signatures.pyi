@@ -61,7 +61,7 @@ class AttentionXML(_AttentionXML):
     label_features
         Largest features per label in clustering; null keeps all.
     training
-        How each level is trained. Keys: epochs, steps, batch_size, tokens_per_batch, accumulate, clip, optimiser, schedule, precision, validate_every, metric, early_stopping, restore_best, averaging, time_budget, checkpoint_every, log_every, load_ahead, tensorboard, seed.
+        How each level is trained. Keys: epochs, steps, batch_size, tokens_per_batch, accumulate, clip, optimiser, schedule, precision, validate_every, metric, early_stopping, restore_best, averaging, time_budget, checkpoint_every, shard_head, log_every, load_ahead, tensorboard, seed.
     valid_fraction
         Fraction of the training documents held out to choose the best weights when the data has no valid part; at most 1,000 documents.
     """
@@ -94,7 +94,7 @@ class BiGRU(_BiGRU):
     attention
         Label-wise attention, or the mean of the hidden states for all labels.
     training
-        Settings of training. Keys: epochs, steps, batch_size, tokens_per_batch, accumulate, clip, optimiser, schedule, precision, validate_every, metric, early_stopping, restore_best, averaging, time_budget, checkpoint_every, log_every, load_ahead, tensorboard, seed.
+        Settings of training. Keys: epochs, steps, batch_size, tokens_per_batch, accumulate, clip, optimiser, schedule, precision, validate_every, metric, early_stopping, restore_best, averaging, time_budget, checkpoint_every, shard_head, log_every, load_ahead, tensorboard, seed.
     valid_fraction
         Fraction of the training documents held out to choose the best weights when the data has no valid part; at most 1,000 documents.
     """
@@ -382,7 +382,7 @@ class Mach(_Mach):
     repartition
         Learn the buckets of labels during training; null keeps the hashed ones. Keys: every, times, offers, choices.
     training
-        Settings of training, for each repetition. Keys: epochs, steps, batch_size, tokens_per_batch, accumulate, clip, optimiser, schedule, precision, validate_every, metric, early_stopping, restore_best, averaging, time_budget, checkpoint_every, log_every, load_ahead, tensorboard, seed.
+        Settings of training, for each repetition. Keys: epochs, steps, batch_size, tokens_per_batch, accumulate, clip, optimiser, schedule, precision, validate_every, metric, early_stopping, restore_best, averaging, time_budget, checkpoint_every, shard_head, log_every, load_ahead, tensorboard, seed.
     at_once
         Repetitions that one process trains at the same time, in batched products; the result is the same.
     repetitions_folder
@@ -420,7 +420,7 @@ class MheFace(_MheFace):
     image
         How images are read and augmented: aligned faces, pixels from -1 to 1, mirrored at random. Keys: size, channels, fit, resize, interpolation, mean, std, augmentation, max_pixels, bad_images, memory.
     training
-        Settings of training. Keys: epochs, steps, batch_size, tokens_per_batch, accumulate, clip, optimiser, schedule, precision, validate_every, metric, early_stopping, restore_best, averaging, time_budget, checkpoint_every, log_every, load_ahead, tensorboard, seed.
+        Settings of training. Keys: epochs, steps, batch_size, tokens_per_batch, accumulate, clip, optimiser, schedule, precision, validate_every, metric, early_stopping, restore_best, averaging, time_budget, checkpoint_every, shard_head, log_every, load_ahead, tensorboard, seed.
     valid_fraction
         Fraction of the training images held out to choose the best weights when the data has no valid part; at most 5,000.
     monitor
@@ -452,7 +452,7 @@ class MheImage(_MheImage):
     image
         How images are read and augmented. Keys: size, channels, fit, resize, interpolation, mean, std, augmentation, max_pixels, bad_images, memory.
     training
-        Settings of training. Keys: epochs, steps, batch_size, tokens_per_batch, accumulate, clip, optimiser, schedule, precision, validate_every, metric, early_stopping, restore_best, averaging, time_budget, checkpoint_every, log_every, load_ahead, tensorboard, seed.
+        Settings of training. Keys: epochs, steps, batch_size, tokens_per_batch, accumulate, clip, optimiser, schedule, precision, validate_every, metric, early_stopping, restore_best, averaging, time_budget, checkpoint_every, shard_head, log_every, load_ahead, tensorboard, seed.
     valid_fraction
         Fraction of the training images held out to choose the best weights when the data has no valid part; at most 5,000.
     monitor
@@ -483,7 +483,7 @@ class MheText(_MheText):
     head
         Any other head; instead of all settings of groups, loss and dropout. Keys: kind, loss, reduction, radices, heads, order, bottleneck, groups, beam, negatives, sampled_groups, sampled_fraction, log_q, bias, dropout, block.
     training
-        Settings of training. Keys: epochs, steps, batch_size, tokens_per_batch, accumulate, clip, optimiser, schedule, precision, validate_every, metric, early_stopping, restore_best, averaging, time_budget, checkpoint_every, log_every, load_ahead, tensorboard, seed.
+        Settings of training. Keys: epochs, steps, batch_size, tokens_per_batch, accumulate, clip, optimiser, schedule, precision, validate_every, metric, early_stopping, restore_best, averaging, time_budget, checkpoint_every, shard_head, log_every, load_ahead, tensorboard, seed.
     head_epochs
         Epochs in which only the head is trained, on the vectors of the pretrained encoder, before both are trained together: the texts are encoded once more, and gradients of an untrained head do not disturb the encoder. null is 10, and 0 if the encoder is frozen or starts from random weights.
     valid_fraction
@@ -543,7 +543,7 @@ class TextEncoder(_TextEncoder):
     head
         Outputs and loss. Keys: loss, bias, dropout, block.
     training
-        Settings of training. Keys: epochs, steps, batch_size, tokens_per_batch, accumulate, clip, optimiser, schedule, precision, validate_every, metric, early_stopping, restore_best, averaging, time_budget, checkpoint_every, log_every, load_ahead, tensorboard, seed.
+        Settings of training. Keys: epochs, steps, batch_size, tokens_per_batch, accumulate, clip, optimiser, schedule, precision, validate_every, metric, early_stopping, restore_best, averaging, time_budget, checkpoint_every, shard_head, log_every, load_ahead, tensorboard, seed.
     head_epochs
         Epochs in which only the head is trained, on the vectors of the pretrained encoder, before both are trained together: the texts are encoded once more, and gradients of an untrained head do not disturb the encoder. null is 10, and 0 if the encoder is frozen or starts from random weights.
     valid_fraction

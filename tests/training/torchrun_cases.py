@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from safetensors.numpy import load_file
 
 import labelwise as lw
 from conformance.planted import planted_texts
 from data.record_files import image_bytes
+from labelwise.store import STATE_FILE
 
 ADAM = {"name": "adam", "rate": 0.003, "eps": 1e-3}
 ADAMW = {"rate": 0.003, "eps": 1e-3}
@@ -104,7 +106,7 @@ def one_process(*words: object) -> subprocess.CompletedProcess:
 
 def difference(one: Path, other: Path) -> float:
     """The largest absolute difference of the weights of two runs, which must have the same names and shapes."""
-    mine, theirs = (lw.load(run / "model")._state() for run in (one, other))
+    mine, theirs = (load_file(run / "model" / STATE_FILE) for run in (one, other))
     assert mine.keys() == theirs.keys()
     differences = [0.0]
     for name, array in mine.items():
