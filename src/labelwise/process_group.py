@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TypeVar
 
@@ -46,6 +47,21 @@ def join_ranks() -> None:
     from labelwise.device import computing_device
 
     PartialState(cpu=computing_device().type == "cpu", timeout=PATIENCE)
+
+
+@contextmanager
+def noticing_lost_ranks() -> Iterator[None]:
+    """Inside the block, the error of an exchange with a rank that has ended is one of ours, without a traceback."""
+    try:
+        yield
+    except RuntimeError as error:
+        # gloo raises RuntimeError itself, nccl and the store DistError and its subclasses
+        lost = "gloo" in str(error) or any(kind.__name__ == "DistError" for kind in type(error).__mro__)
+        if n_ranks() == 1 or not lost:
+            raise
+        raise LabelwiseError(
+            "another rank has ended, for the reason in its output; the same command resumes from the last checkpoint"
+        ) from error
 
 
 def leave_ranks() -> None:

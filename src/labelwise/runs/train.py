@@ -32,7 +32,7 @@ from labelwise.metrics.names import parse_metric
 from labelwise.metrics.result import Evaluation
 from labelwise.metrics.saved_predictions import SavedPredictions
 from labelwise.parallel import using_threads
-from labelwise.process_group import is_restarted, rank
+from labelwise.process_group import is_restarted, noticing_lost_ranks, rank
 from labelwise.runs.config import RunConfig
 from labelwise.runs.evaluate import ModelEvaluation, evaluate_model, sample
 from labelwise.runs.folder import RunFolder, folder_bytes
@@ -60,7 +60,7 @@ def train(config: RunConfig, force: bool = False, begin: float | None = None) ->
         force = False  # what torchrun starts again is to be resumed
         if (run / files.STATE).exists() and run.finished:
             return run
-    with using_device(config.run.device):
+    with using_device(config.run.device), noticing_lost_ranks():
         method = config.make_method()
         check_ranks(method)
         if force or not (run / files.MODEL).exists():

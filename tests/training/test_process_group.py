@@ -1,0 +1,42 @@
+"""What ranks outside of the training loop share: results of rank 0, its failures, and the loss of a rank."""
+
+import pytest
+from forked_ranks import run_ranks
+
+from labelwise.errors import DataError, LabelwiseError
+from labelwise.process_group import is_restarted, leave_ranks, noticing_lost_ranks, on_rank_zero, rank
+
+
+def test_one_process_is_rank_zero():
+    assert rank() == 0
+    assert not is_restarted()
+    assert on_rank_zero(lambda: 7) == 7
+
+
+def test_all_ranks_get_what_rank_zero_makes_or_fail_with_it():
+    def work(number):
+        made = on_rank_zero(lambda: (rank(), on_rank_zero(lambda: "inner")))
+        assert made == (0, "inner")
+
+        def fail():
+            raise DataError("no such thing")
+
+        with pytest.raises(DataError if number == 0 else LabelwiseError, match=r"no such thing|rank 0 has failed"):
+            on_rank_zero(fail)
+        assert on_rank_zero(lambda: number) == 0
+        leave_ranks()
+        assert on_rank_zero(lambda: number) == number
+
+    codes, printed = run_ranks(work)
+    assert codes == [0, 0], printed[-3000:]
+
+
+def test_a_lost_rank_is_reported_without_a_traceback(monkeypatch):
+    lost = RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer")
+    with pytest.raises(RuntimeError, match="closed by peer"), noticing_lost_ranks():
+        raise lost
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(LabelwiseError, match="another rank has ended"), noticing_lost_ranks():
+        raise lost
+    with pytest.raises(RuntimeError, match="something else"), noticing_lost_ranks():
+        raise RuntimeError("something else")
