@@ -329,12 +329,6 @@ def test_half_precision_leaves_the_results_about_the_same():
     np.testing.assert_allclose(found[0].scores, found[1].scores, rtol=0.05, atol=0.01)
 
 
-def test_several_processes_are_refused(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="one process"):
-        made().fit(planted("texts", n_documents=50))
-
-
 def test_levels_and_trees_share_the_time_budget():
     model = made({"epochs": 10_000, "time_budget": 1.0}, trees=2).fit(planted("texts", n_documents=100))
     assert [[history.stopped for history in tree] for tree in model.histories_] == [["time budget"] * 2] * 2

@@ -196,10 +196,3 @@ def test_without_torch_it_says_what_to_install(data, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingDependencyError, match="torch"):
         lw.Mach(**SHORT).fit(data)
-
-
-def test_ranks_are_refused(data, monkeypatch):
-    """Rows of the table are not averaged over ranks: each would learn from its share of the documents alone."""
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="without torchrun"):
-        lw.Mach(**SHORT).fit(data)
