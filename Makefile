@@ -8,9 +8,9 @@ export PYTHONDONTWRITEBYTECODE :=
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile
 PIP := $(INSTALL) --constraint constraints.txt
 CASES ?= 100000
-SUITE := -m "not fuzz and not scale"
+SUITE := -m "not fuzz and not scale and not slow"
 
-.PHONY: demo test bytecode lint types docs bench fuzz clean
+.PHONY: demo test test-slow bytecode lint types docs bench fuzz clean
 
 demo: $(VENV)/core.installed
 	$(BIN)/labelwise demo --force
@@ -18,6 +18,10 @@ demo: $(VENV)/core.installed
 test: $(VENV)/full.installed
 	$(MAKE) --no-print-directory --jobs 2 bytecode types lint
 	$(BIN)/python -m pytest -n 2 $(SUITE) --durations 25
+
+# Minutes, or a cluster on this machine: a node of a Ray cluster is killed in the middle of training.
+test-slow: $(VENV)/slow.installed
+	$(BIN)/python -m pytest -m slow --timeout 1800 --durations 10
 
 # All that tests import, once: each worker would compile the same bytecode, of torch and others too.
 bytecode: $(VENV)/full.installed
@@ -94,6 +98,10 @@ $(VENV)/core.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/full.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) torch==2.13.0 --editable ".[report,nn,sweep,xlsx]" --group dev
 	touch $(VENV)/core.installed $@
+
+$(VENV)/slow.installed: $(VENV)/full.installed
+	$(PIP) torch==2.13.0 --editable ".[report,nn,sweep,xlsx,ray]" --group dev
+	touch $@
 
 $(VENV)/docs.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --editable ".[report]" --group docs

@@ -114,7 +114,7 @@ def test_a_sweep_with_processes_is_the_same(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("model", "changes", "options", "message"),
     [
-        ({"method": "popularity"}, [], TWO, "training popularity has no parts that share nothing, as linear_tree"),
+        ({"method": "popularity"}, [], TWO, "training popularity has no parts that share nothing, as ensemble"),
         (MODELS["linear_tree"], ["model.time_budget=60"], TWO, "model's time_budget: not with --launcher processes"),
         (MODELS["linear_tree"], ["run.time_budget=60"], TWO, "run.time_budget: not with --launcher processes"),
         (MODELS["linear_tree"], [], ("--launcher", "slurm"), "accepted: local, processes, ray"),

@@ -103,7 +103,9 @@ class Held:
 class Local:
     """Tasks in this process: one after the other, each on all threads, as soon as its result is asked for."""
 
-    shares_memory, slots, folder = True, 1, None
+    shares_memory: bool = True
+    slots: int = 1
+    folder: Path | None = None
 
     def share(self, value: Any) -> Held:
         """The value itself."""

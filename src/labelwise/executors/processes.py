@@ -27,7 +27,7 @@ log = logging.getLogger("labelwise")
 class Processes:
     """`count` worker processes, each with so many threads. Workers start when there are tasks for them."""
 
-    shares_memory = False
+    shares_memory: bool = False
 
     def __init__(self, count: int, terms: Terms) -> None:
         self.slots, self.terms, self.folder = count, terms, terms.folder
@@ -68,7 +68,7 @@ class Processes:
 
     def _run(self, function: Callable[[Any, Any], Any], shared: Shared | None, item: Any) -> Any:
         """One task, on the next free worker."""
-        worker = self._idle.get()
+        worker, reason = self._idle.get(), ""
         try:
             for attempt in range(RETRIES + 1):
                 if worker is None:

@@ -33,7 +33,7 @@ class RayTasks:
         GPUs that each task reserves.
     """
 
-    shares_memory = False
+    shares_memory: bool = False
 
     def __init__(self, terms: Terms, address: str | None, at_once: int | None, gpus: float) -> None:
         self.terms, self.folder, self.at_once, self.gpus = terms, terms.folder, at_once, gpus

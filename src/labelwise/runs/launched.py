@@ -73,7 +73,10 @@ def to_send(documents: Any) -> Any:
     if isinstance(documents, Strings):
         return documents.compact()
     if isinstance(documents, Dataset):
-        packed = {name: getattr(documents, name) for name in ("texts", "ids", "paths")}
-        given = {name: value.compact() for name, value in packed.items() if isinstance(value, Strings)}
-        return replace(documents, **given)
+        texts, ids, paths = (_compact(given) for given in (documents.texts, documents.ids, documents.paths))
+        return replace(documents, texts=texts, ids=ids, paths=paths)
     return documents
+
+
+def _compact(given: Strings | None) -> Strings | None:
+    return None if given is None else given.compact()
