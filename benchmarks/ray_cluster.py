@@ -3,8 +3,8 @@
     python benchmarks/ray_cluster.py --data DATA/eurlex57k --out build/ray
 
 Trains a linear tree and MACH in one process, then on the cluster; `kill -9` ends the second node as soon as a task has
-written its first result. Prints seconds and whether the files of the two models are equal byte by byte; card.json, which
-has dates, and its hash in the manifest are left out. Needs the extras nn and ray.
+written its first result. Prints seconds and whether the files of the two models are equal byte by byte; card.json (it
+has dates) and its hash in the manifest are left out. Needs the extras nn and ray.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-CONFIGS = {"linear_tree": [], "mach": ["model.repetitions=4", "model.training.epochs=2"]}
+CONFIGS = {"linear_tree": ["model.trees=1"], "mach": ["model.repetitions=4", "model.training.epochs=1"]}
 COMMON = ["calibrate.enabled=false", "inspect.enabled=false", "run.report=false", "run.threads=1"]
 
 

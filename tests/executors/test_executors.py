@@ -92,6 +92,15 @@ def test_workers_are_processes_with_the_threads_of_a_task_and_end_with_the_block
     assert not any(os.path.exists(f"/proc/{number}") for number in numbers)
 
 
+def test_what_a_killed_command_has_left_is_removed(tmp_path):
+    for name in ("local", "processes"):
+        (tmp_path / "folder").mkdir()
+        (tmp_path / "folder" / "old.shared").write_bytes(b"x")
+        with Launcher(name).opened(tmp_path / "folder"):
+            assert not (tmp_path / "folder" / "old.shared").exists()
+        assert not (tmp_path / "folder").exists()
+
+
 def test_a_worker_of_another_version_or_without_the_folder_is_refused(tmp_path):
     (tmp_path / "token").write_text("one")
     terms = Terms.of_driver(1, tmp_path, "one")

@@ -17,7 +17,6 @@ from labelwise.testing.planted import planted_texts
 from sweep.planted import fork_trials, plant, write_study
 
 
-
 @pytest.fixture(autouse=True)
 def _forked_workers(monkeypatch):
     fork_workers(monkeypatch)
@@ -109,6 +108,13 @@ def test_a_sweep_with_processes_is_the_same(tmp_path, monkeypatch):
         sorted(path.name for path in (tmp_path / name / "trials").glob("*/model/*")) for name in ("alone", "launched")
     ]
     assert names[0] == names[1] != []
+
+
+def test_a_study_sets_its_own_trials_and_threads(tmp_path):
+    plant(tmp_path / "data")
+    done = labelwise("sweep", write_study(tmp_path), *TWO, code=2)
+    assert "`parallel` and `threads` of the study set these" in done.err
+    assert not (tmp_path / "sweep").exists()
 
 
 @pytest.mark.parametrize(

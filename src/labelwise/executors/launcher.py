@@ -66,6 +66,8 @@ class Launcher:
         Files for tasks are in `folder`, which is created, and removed at the end; None for tasks that need none.
         `task_cpus` is for tasks whose number the user has not given.
         """
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)  # of a killed command
         if self.is_local:
             with using_executor(LOCAL_EXECUTOR) as executor:
                 yield executor
@@ -96,7 +98,6 @@ class Launcher:
 def _new_folder(folder: Path, token: str) -> Path:
     from labelwise.executors.task import TOKEN
 
-    shutil.rmtree(folder, ignore_errors=True)  # of a killed command
     try:
         folder.mkdir(parents=True)
         (folder / TOKEN).write_text(token, encoding="ascii")

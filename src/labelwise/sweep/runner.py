@@ -16,7 +16,7 @@ from typing import IO
 from labelwise.atomic import replacing
 from labelwise.errors import ConfigError
 from labelwise.executors.base import Command, executor
-from labelwise.executors.launcher import PROCESSES, RAY, Launcher
+from labelwise.executors.launcher import RAY, Launcher
 from labelwise.file_lock import lock_folder
 from labelwise.formatting import duration
 from labelwise.run_schema import METRICS, TASKS, read_metrics
@@ -86,14 +86,10 @@ def run_sweep(study: Study, force: bool = False, launcher: Launcher | None = Non
 
 def _check_launcher(study: Study, launcher: Launcher) -> None:
     """Refuse options that the study decides, or that Ray does."""
-    if launcher.name == PROCESSES and (launcher.workers or launcher.task_cpus):
-        raise ConfigError(
-            "--workers, --task-cpus: trials are processes; `parallel` and `threads` of the study set both"
-        )
+    if launcher.workers or launcher.task_cpus:
+        raise ConfigError("--workers, --task-cpus: `parallel` and `threads` of the study set these, for all trials")
     if launcher.name == RAY and study.config.gpus is not None:
         raise ConfigError("gpus: Ray chooses the GPUs of its tasks; leave it out, and give --task-gpus 1")
-    if launcher.name == RAY and launcher.workers:
-        raise ConfigError("--workers: `parallel` of the study sets how many trials run at a time")
 
 
 def trial_command(trial: Trial, metric: str) -> list[str]:
