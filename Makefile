@@ -19,9 +19,9 @@ test: $(VENV)/full.installed
 	$(MAKE) --no-print-directory --jobs 2 bytecode types lint
 	$(BIN)/python -m pytest -n 2 $(SUITE) --durations 25
 
-# What takes minutes: real torchrun, killed and restarted processes.
-test-slow: $(VENV)/full.installed
-	$(BIN)/python -m pytest -m slow -n 0 --durations 25
+# Minutes, or a cluster on this machine: real torchrun, ranks and nodes of a Ray cluster that are killed in the middle of training.
+test-slow: $(VENV)/slow.installed
+	$(BIN)/python -m pytest -m slow --timeout 1800 --durations 10
 
 # All that tests import, once: each worker would compile the same bytecode, of torch and others too.
 bytecode: $(VENV)/full.installed
@@ -98,6 +98,10 @@ $(VENV)/core.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/full.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) torch==2.13.0 --editable ".[report,nn,sweep,xlsx]" --group dev
 	touch $(VENV)/core.installed $@
+
+$(VENV)/slow.installed: $(VENV)/full.installed
+	$(PIP) torch==2.13.0 --editable ".[report,nn,sweep,xlsx,ray]" --group dev
+	touch $@
 
 $(VENV)/docs.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --editable ".[report]" --group docs

@@ -14,7 +14,7 @@ import labelwise
 SOURCE = Path(labelwise.__file__).parent
 # From the ground up, as in docs/design.md. Single files beside these folders are below all of them.
 ROOMS = [
-    "kernels", "data", "metrics", "features", "codes", "linear", "encoders", "heads", "networks", "training",
+    "executors", "kernels", "data", "metrics", "features", "codes", "linear", "encoders", "heads", "networks", "training",
     "methods", "testing", "report", "runs", "interop", "sweep", "serve", "cli",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))

@@ -28,10 +28,12 @@ TIME = "time.json"
 """Seconds that an unfinished run with a time budget has spent."""
 SCRATCH = ".rows"
 """Folder for the rows of memory-mapped data while a process uses them."""
+TASKS = ".tasks"
+"""Folder for the inputs of tasks in other processes (`train --launcher`) while they run."""
 WRITTEN_FILES = (
     CONFIG, METRICS, LOG, CALIBRATION, RESULTS, MACHINE, LABELS, EXAMPLES, PREDICTIONS, INSPECTION, REPORT, TIME,
 )  # fmt: skip
-WRITTEN_FOLDERS = (MODEL, CHECKPOINTS, REFIT_CHECKPOINTS, SCRATCH)
+WRITTEN_FOLDERS = (MODEL, CHECKPOINTS, REFIT_CHECKPOINTS, SCRATCH, TASKS)
 FORMAT = "labelwise-run"
 FINISHED, RUNNING, FAILED, CLEARING = "finished", "running", "failed", "clearing"
 """Values of `status` in state.json. A run whose clearing was interrupted is started over."""

@@ -6,7 +6,15 @@ from typing import Annotated
 
 import typer
 
-from labelwise.cli.options import EncodeSetOption, ForceOption
+from labelwise.cli.options import (
+    AddressOption,
+    EncodeSetOption,
+    ForceOption,
+    LauncherOption,
+    TaskCpusOption,
+    TaskGpusOption,
+    WorkersOption,
+)
 
 
 def encode_command(
@@ -39,6 +47,11 @@ def encode_command(
     split: Annotated[str, typer.Option(help="Part to use when DOCUMENTS is a folder.")] = "test",
     overrides: EncodeSetOption = None,
     force: ForceOption = False,
+    launcher: LauncherOption = "local",
+    address: AddressOption = None,
+    workers: WorkersOption = None,
+    task_cpus: TaskCpusOption = None,
+    task_gpus: TaskGpusOption = None,
 ) -> None:
     """Write the vectors of documents; run the same command again to resume.
 
@@ -46,18 +59,22 @@ def encode_command(
     (encoder.pooling=first, encoder.max_length=512; the default is the mean of 128 tokens, and for a folder of
     XR-Transformer what it was trained with). The options of PECOS's encode command are accepted:
     labelwise encode --model-folder MODEL --text-path X.txt --save-emb-path X.npy
+
+    With --launcher processes or ray, batches are encoded by other processes or on a cluster.
     """
     from labelwise.config import ConfigSource, validated
     from labelwise.data.options import ReadOptions
     from labelwise.encoders.config import EncoderConfig
     from labelwise.encoders.encoder_files import matcher_settings
     from labelwise.errors import ConfigError
+    from labelwise.executors.launcher import Launcher
     from labelwise.run_schema import model_folder
     from labelwise.runs.documents import Request
     from labelwise.runs.encode import encode_file, pretrained_encoder, trained_encoder
     from labelwise.runs.open_model import read_options
     from labelwise.store import MANIFEST
 
+    where = Launcher(launcher, address, workers, task_cpus, task_gpus)
     if documents is None and text_path is None and model_folder_option is not None:
         model, documents = None, model  # labelwise encode --model-folder M TEXTS
     model = _one_of("MODEL", model, "--model-folder", model_folder_option)
@@ -77,7 +94,8 @@ def encode_command(
         options = validated(ReadOptions, source.values, source)
         given = {"pooling": "mean", **matcher_settings(model), **settings, "model": model}
         encoder = pretrained_encoder(validated(EncoderConfig, given, source, ("encoder",)))
-    encode_file(encoder, Request(documents, format, split, options), output, dtype, force, batch_size)
+    with where.opened(None):
+        encode_file(encoder, Request(documents, format, split, options), output, dtype, force, batch_size)
 
 
 def _one_of(name: str, value: str | None, option: str, other: str | None) -> str:

@@ -22,6 +22,23 @@ ReadSetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="How the data is read, e.g. text_column=title. May be repeated."),
 ]
+LauncherOption = Annotated[
+    str,
+    typer.Option(
+        help="Where independent parts of the work run: local (this process), processes (of this machine) or ray."
+    ),
+]
+AddressOption = Annotated[
+    str | None,
+    typer.Option(help="With ray: a running cluster, host:port or auto. Not given: RAY_ADDRESS, or a new one here."),
+]
+WorkersOption = Annotated[
+    int | None, typer.Option(min=1, help="With processes or ray: tasks at a time. Not given: as many as fit.")
+]
+TaskCpusOption = Annotated[
+    int | None, typer.Option(min=1, help="With processes or ray: CPUs and threads of a task.", show_default="1")
+]
+TaskGpusOption = Annotated[float | None, typer.Option(min=0, help="With ray: GPUs of a task.", show_default="0")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace existing results.")]
 VectorsOption = Annotated[
     str | None,

@@ -6,7 +6,16 @@ from typing import Annotated
 
 import typer
 
-from labelwise.cli.options import ForceOption, ReadSetOption, VectorsOption
+from labelwise.cli.options import (
+    AddressOption,
+    ForceOption,
+    LauncherOption,
+    ReadSetOption,
+    TaskCpusOption,
+    TaskGpusOption,
+    VectorsOption,
+    WorkersOption,
+)
 
 
 def predict_command(
@@ -48,6 +57,11 @@ def predict_command(
     features: VectorsOption = None,
     overrides: ReadSetOption = None,
     force: ForceOption = False,
+    launcher: LauncherOption = "local",
+    address: AddressOption = None,
+    workers: WorkersOption = None,
+    task_cpus: TaskCpusOption = None,
+    task_gpus: TaskGpusOption = None,
 ) -> None:
     """Predict labels for a text, texts or any data file.
 
@@ -56,19 +70,28 @@ def predict_command(
     Without --threshold the 10 best labels are written, with it all labels that reach it; -k sets a maximum for both.
 
     --set takes options for reading a data file, e.g. --set text_column=title; the default is how the run read its data.
+
+    With --launcher processes or ray, batches of a file are predicted by other processes or on a cluster.
     """
     from labelwise.cli.predictions import PredictionTable, on_terminal
     from labelwise.config import ConfigSource
+    from labelwise.errors import ConfigError
+    from labelwise.executors.launcher import Launcher
     from labelwise.methods.base import load
+    from labelwise.run_schema import model_folder
     from labelwise.runs.documents import Request, is_text_argument
     from labelwise.runs.open_model import chosen_threshold, read_options
     from labelwise.runs.predict import predict_file
 
+    where = Launcher(launcher, address, workers, task_cpus, task_gpus)
     typed = is_text_argument(documents, format, model)
+    if not where.is_local and (typed or documents == "-"):
+        raise ConfigError(f"--launcher {launcher}: for files of documents; lines and single texts are answered here")
     source = ConfigSource({}, "predict").override(overrides or [])
     options = read_options(model, "-" if typed else documents, source.values, source)
     fitted = load(model)
     limit = chosen_threshold(threshold, fitted, model)
     request = Request(documents, format, split, options, k, limit, labels, label_weights, explain, typed, features)
     table = PredictionTable(fitted, request) if on_terminal(output, to) else None
-    predict_file(fitted, request, output, to, force, layout, table)
+    with where.opened(None):
+        predict_file(fitted, request, output, to, force, layout, table, model_folder(model))

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from labelwise.cli.options import ForceOption, StudySetOption
+from labelwise.cli.options import (
+    AddressOption,
+    ForceOption,
+    LauncherOption,
+    StudySetOption,
+    TaskCpusOption,
+    TaskGpusOption,
+    WorkersOption,
+)
 from labelwise.cli.terminal import echo
 from labelwise.run_schema import METRICS
 
@@ -22,25 +30,34 @@ def sweep_command(
     study: Annotated[str, typer.Argument(metavar="STUDY.yml", help="Study file; - reads it from stdin.")],
     overrides: StudySetOption = None,
     force: ForceOption = False,
+    launcher: LauncherOption = "local",
+    address: AddressOption = None,
+    workers: WorkersOption = None,
+    task_cpus: TaskCpusOption = None,
+    task_gpus: TaskGpusOption = None,
 ) -> None:
     """Train many settings of a study file, and print one table of results.
 
     Run the same command again to resume a sweep; finished trials are not run again. The folder of another study is
     replaced only with --force. Fields of the run that all trials share are set with run., as in
     --set run.data.limit=1000.
+
+    Trials are processes of this machine, `parallel` at a time; with --launcher ray they run on the nodes of a cluster.
     """
     from labelwise.cli.sources import config_source, refuse_run_config
+    from labelwise.executors.launcher import Launcher
     from labelwise.sweep.inspect import inspect_chosen
     from labelwise.sweep.outcome import FAILED
     from labelwise.sweep.results import result_rows, write_best, write_results
     from labelwise.sweep.runner import run_sweep
     from labelwise.sweep.study import read_study
 
+    where = Launcher(launcher, address, workers, task_cpus, task_gpus)
     source = config_source(study).override(overrides or [])
     refuse_run_config(source)
     checked = read_study(source)
     try:
-        results = run_sweep(checked, force)
+        results = run_sweep(checked, force, where)
     except KeyboardInterrupt:
         echo(f"stopped; run the same command again to resume {checked.folder}", err=True)
         raise typer.Exit(130) from None

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labelwise.cli.options import ForceOption, SetOption
+from labelwise.cli.options import (
+    AddressOption,
+    ForceOption,
+    LauncherOption,
+    SetOption,
+    TaskCpusOption,
+    TaskGpusOption,
+    WorkersOption,
+)
 from labelwise.cli.terminal import command_began, echo
 
 if TYPE_CHECKING:
@@ -48,6 +56,11 @@ def train_command(
             help="Train only this repetition of a model that consists of repetitions (mach). May be repeated."
         ),
     ] = None,
+    launcher: LauncherOption = "local",
+    address: AddressOption = None,
+    workers: WorkersOption = None,
+    task_cpus: TaskCpusOption = None,
+    task_gpus: TaskGpusOption = None,
 ) -> None:
     """Train a model, evaluate it and write a report, as configured, or straight from data.
 
@@ -59,10 +72,15 @@ def train_command(
 
     With --repetition no run is created: one repetition of a model is trained and saved. Any number of processes can do
     this at the same time; the command without it then combines all repetitions into a model.
+
+    With --launcher processes or ray, the chunks of linear trees, the repetitions of mach and the members of an ensemble
+    are trained by tasks of other processes or of a cluster, which run again if their process or node dies. The model is
+    the same.
     """
     from labelwise.cli.tables import show_results
     from labelwise.data.formats.columns import MissingColumnsError
     from labelwise.errors import ConfigError, DataError
+    from labelwise.executors.launcher import Launcher
     from labelwise.process_group import n_ranks, rank
     from labelwise.run_schema import CALIBRATION, MODEL
     from labelwise.runs.config import run_config
@@ -77,15 +95,18 @@ def train_command(
         else _from_config(source, {**columns, **({"method": method} if method else {})}, output, overrides or [])
     )
     checked = run_config(given)
+    where = Launcher(launcher, address, workers, task_cpus, task_gpus)
     if repetition:
         if n_ranks() > 1:
             raise ConfigError("--repetition is for one process per repetition; under torchrun, train all of them")
+        if not where.is_local:
+            raise ConfigError("--repetition trains in this process; without it, --launcher distributes all repetitions")
         if force:
             raise ConfigError("--force is for runs; to train a repetition again, delete its folder")
         _train_repetitions(checked, repetition)
         return
     try:
-        run = train(checked, force, command_began())
+        run = train(checked, force, command_began(), where)
     except KeyboardInterrupt:
         echo(f"stopped; run the same command again to resume {checked.run.folder}", err=True)
         raise typer.Exit(130) from None

@@ -22,11 +22,11 @@ from labelwise.codes.tree import LabelTree
 from labelwise.features.rows import FeatureRows, stacked
 from labelwise.linear.beam import beam_search
 from labelwise.linear.initial_weights import InitialWeights
-from labelwise.linear.level_trainer import Chunk, LevelTrainer, squared_norms
+from labelwise.linear.level_trainer import Chunk, LevelTrainer, chunks_of, squared_norms
 from labelwise.linear.pass_limit import PassLimit, SolverPace
 from labelwise.linear.settings import TrainingSettings
 from labelwise.linear.statistics import TrainingStatistics
-from labelwise.linear.train_tree import chunks_of, documents_of, scaled
+from labelwise.linear.train_tree import documents_of, scaled
 from labelwise.linear.weights import ChunkedWeights, ChunkPart
 from labelwise.time_budget import NO_LIMIT
 

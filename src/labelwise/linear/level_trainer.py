@@ -98,8 +98,19 @@ class LevelTrainer:
         with each new part.
         """
         parts: dict[int, ChunkPart] = dict(done or {})
-        pieces = [piece for chunk in chunks for piece in tasks_of(chunk)]
-        tasks = [(piece, self._work(piece)) for piece in pieces if piece.first not in parts]
+        pieces = [piece for chunk in chunks for piece in tasks_of(chunk) if piece.first not in parts]
+        self.train_pieces(pieces, what, parts, finished)
+        return [ChunkPart.side_by_side([parts.pop(piece.first) for piece in tasks_of(chunk)]) for chunk in chunks]
+
+    def train_pieces(
+        self,
+        pieces: Sequence[Chunk],
+        what: str,
+        parts: dict[int, ChunkPart],
+        finished: Callable[[int, ChunkPart], None] | None = None,
+    ) -> None:
+        """Train parts of chunks (see `tasks_of`) and add them to `parts`, by first child."""
+        tasks = [(piece, self.work(piece)) for piece in pieces]
         # the largest first, so that threads finish at about the same time; among equals the most frequent labels, in
         # case the time does not suffice for all
         tasks.sort(key=lambda task: (-task[1], -self._counts[task[0].first : task[0].last].sum()))
@@ -118,9 +129,9 @@ class LevelTrainer:
                     finished(piece.first, part)
 
             run_all(work, tasks)
-        return [ChunkPart.side_by_side([parts.pop(piece.first) for piece in tasks_of(chunk)]) for chunk in chunks]
 
-    def _work(self, chunk: Chunk) -> float:
+    def work(self, chunk: Chunk) -> float:
+        """How much work a part is, compared with others of its level."""
         rows = self.features.shape[0] if chunk.rows is None else len(chunk.rows)
         return rows * (1.0 + (chunk.last - chunk.first) // LANES)
 
@@ -246,6 +257,16 @@ def tasks_of(chunk: Chunk) -> list[Chunk]:
     if chunk.rows is not None:
         return [chunk]
     return [Chunk(first, min(first + LANES, chunk.last), None) for first in range(chunk.first, chunk.last, LANES)]
+
+
+def chunks_of(offsets: np.ndarray, documents: Any) -> list[Chunk]:
+    """The children of each node, with the node's documents; None: one node with all documents."""
+    if documents is None:
+        return [Chunk(0, int(offsets[-1]), None)]
+    return [
+        Chunk(int(offsets[p]), int(offsets[p + 1]), documents.indices[documents.indptr[p] : documents.indptr[p + 1]])
+        for p in range(len(offsets) - 1)
+    ]
 
 
 def work_per_pass(rows: Any, children: Any) -> Any:

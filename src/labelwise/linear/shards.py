@@ -20,7 +20,7 @@ import numpy as np
 from labelwise import store
 from labelwise.checks import all_finite, are_sizes, in_range, is_increasing
 from labelwise.codes.tree import LabelTree
-from labelwise.errors import ModelFormatError
+from labelwise.errors import DataError, ModelFormatError
 from labelwise.finished import find_finished, keep_finished
 from labelwise.linear.weights import ChunkPart
 
@@ -81,10 +81,20 @@ class ChunkShards:
         """Write a new tree immediately: all its chunks depend on it."""
         self._new_folder(TREE, {"tree": number}, TREE_FILE, tree.to_tensors())
 
-    def level(self, tree: int, depth: int, widths: Mapping[int, int], n_features: int) -> dict[int, ChunkPart]:
-        """The level's finished chunks by first child; `widths` has the number of children of each possible chunk."""
+    def level(
+        self,
+        tree: int,
+        depth: int,
+        widths: Mapping[int, int],
+        n_features: int,
+        parts: Mapping[Key, ChunkPart] | None = None,
+    ) -> dict[int, ChunkPart]:
+        """The level's finished chunks by first child; `widths` has the number of children of each possible chunk.
+
+        They are those of an earlier attempt, unless `parts` are given.
+        """
         finished = {}
-        for (of_tree, of_level, first), part in self._parts.items():
+        for (of_tree, of_level, first), part in (self._parts if parts is None else parts).items():
             if (of_tree, of_level) != (tree, depth):
                 continue
             if first in widths and _is_valid(part, widths[first], n_features):
@@ -119,23 +129,45 @@ class ChunkShards:
         """Write a shard under the next free number. If one cannot be written, no others are tried."""
         if self._failed:
             return
+        self._failed = not keep_finished(self.new_path(kind), kind, self.fingerprint, name, tensors, about)
+
+    def new_path(self, kind: str = CHUNKS) -> Path:
+        """The path of a new shard, for somebody else to write."""
         with self._lock:
-            path = self.folder / f"{kind}-{self.number:06d}"
             self.number += 1
-        self._failed = not keep_finished(path, kind, self.fingerprint, name, tensors, about)
+            return self.folder / f"{kind}-{self.number - 1:06d}"
 
     def _read(self, path: Path, kind: str) -> None:
+        if kind == CHUNKS:
+            self._parts |= read_shard(path, self.fingerprint) or {}
+            return
         folder = find_finished(path, kind, self.fingerprint)
         if folder is None:
             return
         try:
-            if kind == TREE:
-                tree = LabelTree.from_tensors("tree", folder.tensors(TREE_FILE), path)
-                self._trees[int(folder.manifest.get("tree", -1))] = tree
-            else:
-                self._parts |= _from_tensors(folder.tensors(CHUNKS_FILE), path)
+            tree = LabelTree.from_tensors("tree", folder.tensors(TREE_FILE), path)
+            self._trees[int(folder.manifest.get("tree", -1))] = tree
         except ModelFormatError as error:
             log.warning("%s: not used: %s", path, error)
+
+
+def write_shard(path: Path, fingerprint: str, parts: Mapping[Key, ChunkPart]) -> None:
+    """Write finished chunks, unless another process has written the same ones in the meantime."""
+    written = keep_finished(path, CHUNKS, fingerprint, CHUNKS_FILE, _to_tensors(parts))
+    if not written and read_shard(path, fingerprint) is None:
+        raise DataError("finished chunks cannot be written", path)
+
+
+def read_shard(path: Path, fingerprint: str) -> dict[Key, ChunkPart] | None:
+    """The chunks of a shard, with checksums compared; None if it is missing or damaged."""
+    folder = find_finished(path, CHUNKS, fingerprint)
+    if folder is None:
+        return None
+    try:
+        return _from_tensors(folder.tensors(CHUNKS_FILE), path)
+    except ModelFormatError as error:
+        log.warning("%s: not used: %s", path, error)
+        return None
 
 
 def _to_tensors(parts: Mapping[Key, ChunkPart]) -> dict[str, np.ndarray]:

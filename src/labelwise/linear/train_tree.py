@@ -16,9 +16,11 @@ import numpy as np
 from scipy import sparse
 
 from labelwise.codes.tree import LabelTree
+from labelwise.executors.base import Handle, executor
 from labelwise.features.rows import FeatureRows
 from labelwise.linear.beam import beam_search
-from labelwise.linear.level_trainer import Chunk, LevelTrainer, squared_norms, tasks_of, work_per_pass
+from labelwise.linear.level_tasks import LevelInputs, trained_elsewhere, widths_of
+from labelwise.linear.level_trainer import LevelTrainer, chunks_of, squared_norms, work_per_pass
 from labelwise.linear.pass_limit import PassLimit, SolverPace
 from labelwise.linear.settings import TrainingSettings
 from labelwise.linear.shards import ChunkShards
@@ -50,6 +52,16 @@ class TrainingExamples:
     def norms(self) -> np.ndarray:
         """Squared norms of the documents."""
         return squared_norms(self.features)
+
+    @cached_property
+    def shared(self) -> Handle:
+        """Features and norms, for the tasks of all levels and trees."""
+        return executor().share((self.features, self.norms))
+
+    def remove_shared(self) -> None:
+        """Delete the file of `shared`, if there is one."""
+        if "shared" in vars(self):
+            self.shared.remove()
 
 
 @dataclass(frozen=True)
@@ -103,12 +115,14 @@ def train_tree(
         limit = PassLimit(time.budget.part(work[depth] / max(sum(work[depth:]), 1.0)), time.budget, time.pace)
         trainer = LevelTrainer(features, norms, target, settings.solver, settings.relevance, seed, limit)
         what = f"level {depth + 1} of {len(targets)}"
-        if shards is None:
-            parts = trainer.train(chunks, what)
-        else:
-            widths = {piece.first: piece.last - piece.first for chunk in chunks for piece in tasks_of(chunk)}
-            done = shards.level(number, depth, widths, features.shape[1])
-            parts = trainer.train(chunks, what, done, partial(_add_finished, shards, number, depth))
+        done, finished = None, None
+        if shards is not None:
+            done = shards.level(number, depth, widths_of(chunks), features.shape[1])
+            finished = partial(_add_finished, shards, number, depth)
+        if not executor().shares_memory:
+            inputs = LevelInputs(examples.shared, target, documents, offsets, settings, seed)
+            done = trained_elsewhere(inputs, trainer, chunks, what, shards, (number, depth), done or {})
+        parts = trainer.train(chunks, what, done, finished)
         levels.append(ChunkedWeights.joined(parts, features.shape[1], offsets).filled())
         shown = stage_name(what)
         log.info("%s: %s nodes, %s weights", shown, f"{levels[-1].n_children:,}", f"{levels[-1].n_weights:,}")
@@ -147,15 +161,6 @@ def documents_of(
         predicted.data[:] = 1  # predicted with a score of 0 too
         documents = documents + predicted
     return sparse.csc_array(documents)
-
-
-def chunks_of(offsets: np.ndarray, documents: Any) -> list[Chunk]:
-    if documents is None:
-        return [Chunk(0, int(offsets[-1]), None)]
-    return [
-        Chunk(int(offsets[p]), int(offsets[p + 1]), documents.indices[documents.indptr[p] : documents.indptr[p + 1]])
-        for p in range(len(offsets) - 1)
-    ]
 
 
 def scaled(target: Any) -> Any:

@@ -98,6 +98,7 @@ class LinearTrees:
             trained.trees.append((tree, [level.stored_as(settings.precision) for level in levels]))
             documents.append(document_counts(targets))
             seconds = left - budget.remaining() if budget.is_limited else 0.0
+        examples.remove_shared()
         trained.statistics = TrainingStatistics.of(features.rows, documents)
         return trained
 

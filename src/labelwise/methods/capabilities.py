@@ -63,6 +63,8 @@ class Capabilities:
     """Whether `learn` works: a fitted model can be trained on more documents, which may have new labels."""
     trains_in_parts: ClassVar[bool] = False
     """Whether `fit_parts` works: parts of a model can be trained by separate processes."""
+    trains_in_tasks: ClassVar[bool] = False
+    """Whether `fit` has work that shares nothing, which an executor may distribute: `train --launcher`."""
     trains_on_ranks: ClassVar[bool] = False
     """Whether `fit` may run in several processes under torchrun, which then train together."""
 

@@ -118,6 +118,7 @@ class Ensemble(Method):
     same_on_any_threads = OfMembers("same_on_any_threads")  # type: ignore[bad-override]
     needs = NeedsOfMembers()  # type: ignore[bad-override]
     validates = True
+    trains_in_tasks = True
     changeable = ("candidates",)
 
     class Config(BaseConfig):

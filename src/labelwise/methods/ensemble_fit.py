@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from labelwise.codes.average import side_by_side
 from labelwise.data.dataset import Dataset
 from labelwise.data.document_hash import dataset_hash
 from labelwise.errors import DataError, LabelwiseError
+from labelwise.executors.base import RETRIES, LostTaskError, executor, refuse_time_budget
 from labelwise.fit_context import FitContext
 from labelwise.methods.base import Method, load
 from labelwise.methods.card import CORE_PACKAGES, Card, TrainingData, now
@@ -25,6 +26,7 @@ from labelwise.methods.inputs import predict_in_blocks, predict_in_time, split_f
 from labelwise.methods.threshold import are_right
 from labelwise.methods.training_documents import Overlap, TrainingDocuments
 from labelwise.metrics.names import parse_metric
+from labelwise.progress import progress
 from labelwise.registry import installed_versions
 from labelwise.result_fields import RESULT, deciding_fields
 from labelwise.strings import Strings
@@ -73,6 +75,8 @@ def trained_members(
     members: Sequence[Method], train: Dataset, valid: Dataset | None, context: FitContext
 ) -> list[Method]:
     """The members, those that are not trained yet trained one after the other; finished ones are kept if killed."""
+    if not executor().shares_memory:
+        return _trained_elsewhere(members, train, valid, context)
     left = sum(not hasattr(member, "label_names_") for member in members)
     done: list[Method] = []
     for number, member in enumerate(members):
@@ -90,6 +94,59 @@ def trained_members(
         left -= 1
         done.append(kept)
     return done
+
+
+def _trained_elsewhere(
+    members: Sequence[Method], train: Dataset, valid: Dataset | None, context: FitContext
+) -> list[Method]:
+    """Train members by the tasks of the executor, one each; what cannot be read is trained again."""
+    if context.budget.is_limited:
+        refuse_time_budget("members")
+    running, done = executor(), {}
+    base = Path(str(context.checkpoints or running.folder)).absolute()
+    tasks = []
+    for number, member in enumerate(members):
+        folder = base / f"member{number}"
+        known = member if hasattr(member, "label_names_") else _finished(folder, member, train, valid)
+        if known is None:
+            tasks.append(MemberTask(number, member, folder))
+        else:
+            done[number] = known
+    shared = running.share((train, valid))
+    try:
+        with progress("members", len(tasks)) as step:
+            for _ in range(RETRIES + 1):
+                for task, records in zip(tasks, running.map(train_member, tasks, shared), strict=True):
+                    for record in records:
+                        context.log(**record)
+                    found = _finished(task.folder, task.member, train, valid)
+                    if found is not None:
+                        done[task.number] = found
+                        step(1)
+                tasks = [task for task in tasks if task.number not in done]
+                if not tasks:
+                    return [done[number] for number in range(len(members))]
+    finally:
+        shared.remove()
+    raise LostTaskError(f"{base}: trained members could not be read, {RETRIES + 1} times")
+
+
+class MemberTask(NamedTuple):
+    """A member to train, and the folder of its work."""
+
+    number: int
+    member: Method
+    folder: Path
+
+
+def train_member(shared: tuple[Dataset, Dataset | None], task: MemberTask) -> list[dict[str, Any]]:
+    """A task: train a member and save it, unless an attempt before has done so; returns numbers for metrics.jsonl."""
+    train, valid = shared
+    records: list[dict[str, Any]] = []
+    if _finished(task.folder, task.member, train, valid) is None:
+        context = FitContext(task.folder, lambda **numbers: records.append(numbers))
+        _keep(task.folder, task.member.fit(train, valid=valid, context=context), valid)
+    return records
 
 
 def _keep(folder: Path, member: Method, valid: Dataset | None) -> None:

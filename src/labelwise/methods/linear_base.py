@@ -74,6 +74,7 @@ class LinearMethod(TextFeatures, Method):
     explains = True
     changeable = ("post_processor",)
     learns_more = True
+    trains_in_tasks = True
     shrinks = True
 
     linear_: LinearTrees

@@ -90,6 +90,7 @@ class Mach(TextFeatures, Method):
     chooses_labels = True
     trains_in_parts = True
     trains_on_ranks = True
+    trains_in_tasks = True
     changeable = ("score", "candidates")
     presets = {
         "cpu": {"repetitions": 4, "buckets": 300, "training": {"batch_size": 64, "optimiser": {"rate": 4e-3}}},

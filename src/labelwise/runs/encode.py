@@ -7,7 +7,6 @@ is the same to the last bit.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -23,12 +22,13 @@ from labelwise.data.blocks import Blocks
 from labelwise.data.dataset import Dataset
 from labelwise.data.stream import warn_replaced
 from labelwise.errors import ConfigError, DataError
+from labelwise.executors.base import executor
 from labelwise.finished import fingerprint
 from labelwise.formatting import size
-from labelwise.progress import progress
+from labelwise.progress import Progress, progress
 from labelwise.runs.documents import Request, decode_lines, is_text, open_documents, warn_empty
+from labelwise.runs.launched import manifest_hash, to_send
 from labelwise.runs.load_data import read_part
-from labelwise.store import MANIFEST
 from labelwise.strings import Strings
 
 log = logging.getLogger("labelwise")
@@ -43,14 +43,29 @@ class DocumentEncoder:
 
     encode: Callable[[Any], np.ndarray]
     identity: str
+    opened: tuple[Callable[[Any], DocumentEncoder], Any]
+    """How it was opened: a function and its argument, for tasks in other processes."""
+
+    def __reduce__(self) -> tuple:
+        return _reopened, (*self.opened, self.identity)
+
+
+def _reopened(opening: Callable[[Any], DocumentEncoder], given: Any, identity: str) -> DocumentEncoder:
+    encoder = opening(given)
+    if encoder.identity != identity:
+        raise ConfigError(
+            f"{given}: a worker sees another encoder than this process: it must be on a file system that all nodes "
+            "share, under the same path"
+        )
+    return encoder
 
 
 def trained_encoder(folder: Path) -> DocumentEncoder:
     """The encoder in a model folder."""
     from labelwise.methods.base import load
 
-    model = load(folder)
-    return DocumentEncoder(model.encode, hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest())
+    folder = folder.absolute()
+    return DocumentEncoder(load(folder).encode, manifest_hash(folder), (trained_encoder, folder))
 
 
 def pretrained_encoder(config: Any) -> DocumentEncoder:
@@ -86,7 +101,12 @@ def pretrained_encoder(config: Any) -> DocumentEncoder:
         with torch_threads():
             return encode_corpus(encoder, texts, folder=cache)
 
-    return DocumentEncoder(encode, json.dumps([config.model_dump(mode="json"), files]))
+    return DocumentEncoder(encode, json.dumps([config.model_dump(mode="json"), files]), (pretrained_encoder, config))
+
+
+def encode_some(encoder: DocumentEncoder, documents: Strings | Dataset) -> np.ndarray:
+    """A task: the vectors of some documents."""
+    return encoder.encode(documents)
 
 
 def encode_file(
@@ -105,18 +125,25 @@ def encode_file(
         raise DataError(f"{target.parent}: there is no such folder")
     documents = _documents(request)
     work = _Unfinished(target, fingerprint(encoder.identity, dtype, size_of_batch, *_content(documents)))
+    running = executor()
     with progress("encoding", len(documents)) as step:
         step.start_at(work.done)
-        for begin in range(work.done, max(len(documents), 1), size_of_batch):
-            rows = slice(begin, begin + size_of_batch)
-            some = documents.take(rows) if isinstance(documents, Dataset) else documents[rows]
-            with step.part(len(some)):
-                vectors = encoder.encode(some)
-                work.write(begin, vectors, len(documents), dtype)
+        begins = range(work.done, max(len(documents), 1), size_of_batch)
+        batches = _batches(documents, begins, step)
+        for begin, vectors in zip(begins, running.map(encode_some, batches, running.share(encoder)), strict=True):
+            work.write(begin, vectors, len(documents), dtype)
     work.finish()
     vectors = np.load(target, mmap_mode="r")
     log.info("%s: %s vectors of %s numbers, %s, %s", target, f"{len(vectors):,}", f"{vectors.shape[1]:,}",
              vectors.dtype, size(vectors.nbytes))  # fmt: skip
+
+
+def _batches(documents: Strings | Dataset, begins: range, step: Progress) -> Iterator[Strings | Dataset]:
+    for begin in begins:
+        rows = slice(begin, begin + begins.step)
+        some = documents.take(rows) if isinstance(documents, Dataset) else documents[rows]
+        with step.part(len(some)):
+            yield some if executor().shares_memory else to_send(some)
 
 
 def _documents(request: Request) -> Strings | Dataset:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -16,12 +17,14 @@ from labelwise.atomic import replacing
 from labelwise.data.dataset import Dataset
 from labelwise.data.stream import warn_replaced
 from labelwise.errors import ConfigError, DataError
+from labelwise.executors.base import executor
 from labelwise.methods.base import Method
 from labelwise.methods.label_filter import LabelFilter
 from labelwise.methods.top_words import check_explains, top_words
 from labelwise.progress import progress
 from labelwise.runs.documents import PIECE, Request, decode_lines, is_text, open_documents, warn_empty
 from labelwise.runs.label_files import read_label_list, read_label_weights
+from labelwise.runs.launched import OpenModel, to_send
 from labelwise.runs.load_data import read_part
 from labelwise.runs.prediction_writers import (
     BYTE_ORDER_MARK,
@@ -37,7 +40,7 @@ from labelwise.runs.prediction_writers import (
 )
 from labelwise.runs.vectors import check_reads_vectors, vector_batches
 from labelwise.strings import Strings
-from labelwise.topk import NO_LABEL
+from labelwise.topk import NO_LABEL, TopK
 
 log = logging.getLogger("labelwise")
 
@@ -71,10 +74,12 @@ def predict_file(
     force: bool,
     layout: str | None = None,
     show: Callable[[Predicted], None] | None = None,
+    folder: Path | None = None,
 ) -> None:
     """Predict for every document and write the result; `-` stands for standard output.
 
-    With `show`, batches are given to that function instead, as for a table on a terminal.
+    With `show`, batches are given to that function instead, as for a table on a terminal. `folder` is that of the
+    model, from which tasks in other processes load it.
     """
     file_format = to or (Path(output).suffix.lstrip(".") if output != "-" else "jsonl")
     _check_output(output, file_format, layout, request)
@@ -85,7 +90,8 @@ def predict_file(
     if request.features is not None:
         check_reads_vectors(model)
         batches = _with_vectors(batches, request.features)
-    predicted = _predict_batches(model, batches, request, _label_filter(model, request))
+    predictor = Predictor(OpenModel(folder or Path(), model), request, _label_filter(model, request))
+    predicted = _predict_batches(predictor, batches)
     if show is not None:
         for batch in predicted:
             show(batch)
@@ -229,12 +235,32 @@ def _label_filter(model: Method, request: Request) -> LabelFilter | None:
     return model.label_filter(labels, weights)
 
 
-def _predict_batches(
-    model: Method, batches: Iterable[Batch], request: Request, chosen: LabelFilter | None
-) -> Iterator[Predicted]:
-    for batch in batches:
-        top = model.predict(batch.documents, request.k, threshold=request.threshold, labels=chosen)
-        words = None if request.explain is None else top_words(model, batch.documents, top, request.explain)
+@dataclass(frozen=True)
+class Predictor:
+    """A model and how it predicts."""
+
+    opened: OpenModel
+    request: Request
+    chosen: LabelFilter | None
+
+
+def predict_some(predictor: Predictor, documents: Strings | Dataset) -> tuple[TopK, Any]:
+    """A task: labels of some documents, and their words if they are wanted."""
+    model, request = predictor.opened.model, predictor.request
+    top = model.predict(documents, request.k, threshold=request.threshold, labels=predictor.chosen)
+    return top, None if request.explain is None else top_words(model, documents, top, request.explain)
+
+
+def _predict_batches(predictor: Predictor, batches: Iterable[Batch]) -> Iterator[Predicted]:
+    running, waiting = executor(), deque[Batch]()
+
+    def documents() -> Iterator[Strings | Dataset]:
+        for batch in batches:
+            waiting.append(batch)
+            yield batch.documents if running.shares_memory else to_send(batch.documents)
+
+    for top, words in running.map(predict_some, documents(), running.share(predictor)):
+        batch = waiting.popleft()
         yield Predicted(batch.ids, batch.texts, batch.rows, top, words)
 
 

@@ -22,6 +22,7 @@ from labelwise.data.out_of_core import scratch_at
 from labelwise.data.stats import statistics
 from labelwise.device_setting import AUTO, CPU, using_device
 from labelwise.errors import ConfigError, MissingDependencyError
+from labelwise.executors.launcher import Launcher
 from labelwise.fit_context import FitContext
 from labelwise.methods.base import Method, load
 from labelwise.methods.card import Reading, Scores, update_card
@@ -37,6 +38,7 @@ from labelwise.runs.config import RunConfig
 from labelwise.runs.evaluate import ModelEvaluation, evaluate_model, sample
 from labelwise.runs.folder import RunFolder, folder_bytes
 from labelwise.runs.inspect import can_be_inspected, inspect
+from labelwise.runs.launched import check_launcher
 from labelwise.runs.load_data import CALIBRATION, RunData, hold_out, load_run_data
 from labelwise.runs.machine import peak_memory
 from labelwise.runs.other_ranks import announce, check_ranks, release_ranks, train_with_rank_zero
@@ -49,11 +51,15 @@ from labelwise.time_budget import TimeBudget
 log = logging.getLogger("labelwise")
 
 
-def train(config: RunConfig, force: bool = False, begin: float | None = None) -> RunFolder:
+def train(
+    config: RunConfig, force: bool = False, begin: float | None = None, launcher: Launcher | None = None
+) -> RunFolder:
     """Train, evaluate and report as configured; returns the run folder.
 
-    `begin` is when the run's time budget began, on the monotonic clock; None: now.
+    `begin` is when the run's time budget began, on the monotonic clock; None: now. `launcher` is where independent
+    parts of the model are trained; None: in this process.
     """
+    launcher = launcher or Launcher()
     begin = time.monotonic() if begin is None else begin
     run = RunFolder(str(config.run.folder))
     if is_restarted():
@@ -66,10 +72,11 @@ def train(config: RunConfig, force: bool = False, begin: float | None = None) ->
         if force or not (run / files.MODEL).exists():
             method.check_needs()
             check_device(method, config.run.device)
+            check_launcher(config, method, launcher)
         if rank() > 0:
             train_with_rank_zero(config, run, force)
             return run
-        return _train(config, run, force, begin)
+        return _train(config, run, force, begin, launcher)
 
 
 def check_device(method: Method, given: str | None) -> None:
@@ -82,10 +89,11 @@ def check_device(method: Method, given: str | None) -> None:
         raise ConfigError(f"run.device: {method.name} computes on the CPU; leave out {given}")
 
 
-def _train(config: RunConfig, run: RunFolder, force: bool, begin: float) -> RunFolder:
+def _train(config: RunConfig, run: RunFolder, force: bool, begin: float, launcher: Launcher) -> RunFolder:
     with (
         using_threads(config.run.threads),
         run.open_for_run(config, force),
+        launcher.opened(run / files.TASKS, config.run.threads),
         scratch_at(run / files.SCRATCH, config.data.mapped) as scratch,
         _run_time(config, run, begin) as times,
     ):

@@ -18,7 +18,7 @@ from labelwise.atomic import clean_up, is_temporary_name, replacing
 from labelwise.errors import ConfigError, LabelwiseError, ModelFormatError
 from labelwise.file_lock import LOCK
 from labelwise.result_fields import RESULT, flattened
-from labelwise.run_schema import STATE
+from labelwise.run_schema import STATE, TASKS
 from labelwise.runs.config import deciding_values, run_config
 from labelwise.sweep.study import Study
 
@@ -49,7 +49,7 @@ def check_folder(study: Study, force: bool) -> bool:
     """Whether the folder already holds this study; an error if it holds anything else. Nothing is written."""
     folder, path = study.folder, study.folder / STUDY
     try:
-        names = {item.name for item in folder.iterdir()} - {LOCK} if folder.exists() else set()
+        names = {item.name for item in folder.iterdir()} - {LOCK, TASKS} if folder.exists() else set()
         names = {name for name in names if not is_temporary_name(name, FILES, ())}
     except OSError as error:
         raise ConfigError(f"folder: {folder} cannot be used: {error.strerror}") from None

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
-import sys
 import time
 from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO
 
 from labelwise.atomic import replacing
 from labelwise.errors import ConfigError
+from labelwise.executors.base import Command, executor
+from labelwise.executors.launcher import RAY, Launcher
 from labelwise.file_lock import lock_folder
 from labelwise.formatting import duration
-from labelwise.run_schema import METRICS, read_metrics
+from labelwise.run_schema import METRICS, TASKS, read_metrics
 from labelwise.sweep import outcome as outcomes
 from labelwise.sweep.claim import check_folder, claim
 from labelwise.sweep.outcome import Outcome, curve, hopeless_reason, read_outcome
@@ -62,13 +61,18 @@ class Running:
     """A running trial."""
 
     trial: Trial
-    process: subprocess.Popen
+    command: Command
     slot: int
     checked_at: float = 0.0
 
 
-def run_sweep(study: Study, force: bool = False) -> list[SettingResult]:
-    """Run all unfinished trials of a study; returns all outcomes. With `force`, an existing study is replaced."""
+def run_sweep(study: Study, force: bool = False, launcher: Launcher | None = None) -> list[SettingResult]:
+    """Run all unfinished trials of a study; returns all outcomes. With `force`, an existing study is replaced.
+
+    Trials are processes of this machine, or of the cluster of the `launcher`.
+    """
+    launcher = launcher or Launcher()
+    _check_launcher(study, launcher)
     check_folder(study, force)
     check_study(study)
     study.folder.mkdir(parents=True, exist_ok=True)
@@ -76,12 +80,21 @@ def run_sweep(study: Study, force: bool = False) -> list[SettingResult]:
     with lock_folder(study.folder, busy, LOCK_WAIT) as lock:  # trials of a killed sweep exit within seconds
         claim(study, force)
         (study.folder / "trials").mkdir(exist_ok=True)
-        return _Sweep(study, lock).run()
+        with launcher.opened(study.folder / TASKS, study.threads_per_trial):
+            return _Sweep(study, lock).run()
+
+
+def _check_launcher(study: Study, launcher: Launcher) -> None:
+    """Refuse options that the study decides, or that Ray does."""
+    if launcher.workers or launcher.task_cpus:
+        raise ConfigError("--workers, --task-cpus: `parallel` and `threads` of the study set these, for all trials")
+    if launcher.name == RAY and study.config.gpus is not None:
+        raise ConfigError("gpus: Ray chooses the GPUs of its tasks; leave it out, and give --task-gpus 1")
 
 
 def trial_command(trial: Trial, metric: str) -> list[str]:
-    """The command of a trial's process."""
-    return [sys.executable, "-m", "labelwise.sweep.trial", str(trial.beside(outcomes.CONFIG)), metric]
+    """The command of a trial's process, after `python`."""
+    return ["-m", "labelwise.sweep.trial", str(trial.beside(outcomes.CONFIG).absolute()), metric]
 
 
 class _Sweep:
@@ -124,7 +137,7 @@ class _Sweep:
                     self._poll(work)
         finally:
             for work in self.running:
-                _stop(work.process)
+                work.command.stop()
 
     def _next(self) -> Trial | None:
         """The next trial to run, taking settings from the search as needed."""
@@ -154,41 +167,31 @@ class _Sweep:
         with replacing(trial.beside(outcomes.CONFIG)) as file:
             file.write(trial.config.to_yaml())
         trial.beside(outcomes.NOTE).unlink(missing_ok=True)
-        environment = {**os.environ, "OMP_NUM_THREADS": str(self.study.threads_per_trial)}
-        environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        environment = {"OMP_NUM_THREADS": str(self.study.threads_per_trial)}
+        environment["OMP_WAIT_POLICY"] = os.environ.get("OMP_WAIT_POLICY", "PASSIVE")
         if config.gpus is not None:
             environment["CUDA_VISIBLE_DEVICES"] = str(config.gpus[slot % len(config.gpus)])
-        with trial.beside(outcomes.OUTPUT).open("wb") as output:
-            process = subprocess.Popen(
-                trial_command(trial, self.metric),
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
-                # The study stays locked until the last trial of a killed sweep has exited.
-                pass_fds=(self.lock.fileno(),) if os.name == "posix" else (),
-            )
-        self.running.append(Running(trial, process, slot))
+        # the study stays locked until the last trial of a killed sweep has exited
+        command = executor().start(
+            trial_command(trial, self.metric), trial.beside(outcomes.OUTPUT), environment, (self.lock.fileno(),)
+        )
+        self.running.append(Running(trial, command, slot))
         log.info("%s started", self.trials.describe(trial))
 
     def _poll(self, work: Running) -> None:
-        code = work.process.poll()
+        code = work.command.poll()
         trial = work.trial
         if code is None:
             reason = self._hopeless_reason(work)
             if reason is None:
                 return
-            _stop(work.process)
+            work.command.stop()
             outcomes.write_note(trial, outcomes.HOPELESS, reason)
         elif code != 0:
             message = outcomes.failure_message(trial.beside(outcomes.OUTPUT), code)
             outcomes.write_note(trial, outcomes.FAILED, message)
             if code == INPUT_ERROR:
                 self.input_errors.append(message.replace(trial.name, "TRIAL"))
-        if work.process.stdin is not None:
-            with suppress(OSError):
-                work.process.stdin.close()
         self.running.remove(work)
         outcome = self.outcomes[trial.name] = read_outcome(trial, self.metric)
         value = "" if outcome.value is None else f", {self.metric} {100 * outcome.value:.2f} %"
@@ -240,15 +243,3 @@ class _Sweep:
                 self.reported.add(number)
                 values = result.values
                 self.search.tell(result.setting, sum(values) / len(values) if values else None)
-
-
-def _stop(process: subprocess.Popen) -> None:
-    """Stop a trial: closing its standard input is enough, unless it hangs."""
-    if process.stdin is not None:
-        with suppress(OSError):
-            process.stdin.close()
-    try:
-        process.wait(5)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

@@ -8,9 +8,8 @@ import numpy as np
 from scipy import sparse
 
 from labelwise.features.rows import FeatureRows
-from labelwise.linear.level_trainer import LevelTrainer, SolverConfig, squared_norms
+from labelwise.linear.level_trainer import LevelTrainer, SolverConfig, chunks_of, squared_norms
 from labelwise.linear.pass_limit import PassLimit, SolverPace
-from labelwise.linear.train_tree import chunks_of
 from labelwise.networks.levels import Parents
 from labelwise.time_budget import TimeBudget
 

@@ -21,6 +21,7 @@ from labelwise.codes.buckets import BucketTables
 from labelwise.codes.repartition import RepartitionConfig, repartitioned
 from labelwise.data.csr import pick_rows
 from labelwise.encoders.sparse_mlp import SparseMLP
+from labelwise.executors.base import executor
 from labelwise.finished import fingerprint
 from labelwise.fit_context import FitContext
 from labelwise.heads.bucket_loss import Loss
@@ -33,6 +34,7 @@ from labelwise.training.checkpoint import TIME_BUDGET
 from labelwise.training.finished_repetitions import FinishedRepetitions
 from labelwise.training.loop import train
 from labelwise.training.repetition_fitting import RepetitionData, RepetitionFitting
+from labelwise.training.repetition_tasks import trained_elsewhere
 
 log = logging.getLogger("labelwise")
 
@@ -83,6 +85,9 @@ class RepetitionTraining:
         if done:
             log.info("%d of %d repetitions are already finished", len(done), len(numbers))
         groups = [missing[begin : begin + at_once] for begin in range(0, len(missing), at_once)]
+        if groups and not executor().shares_memory:
+            done |= trained_elsewhere(self, groups, folder)
+            return [done[number] for number in numbers]
         late = 0.0  # seconds that the last group took after the end of its training, which the next one reserves
         for index, group in enumerate(groups):
             if done and on_rank_zero(self.context.budget.expired):

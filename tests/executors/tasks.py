@@ -1,0 +1,48 @@
+"""Tasks of the tests: workers import this module."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from labelwise.errors import DataError, MissingDependencyError
+from labelwise.parallel import threads
+
+
+def scaled_sum(shared, item):
+    return float(shared["rows"].sum()) * item
+
+
+def about_itself(shared, item):
+    return os.getpid(), threads()
+
+
+def fail(shared, item):
+    if item == 2:
+        raise {"data": DataError("bad row", "x.csv", 7), "package": MissingDependencyError("torch", "nn", "mach"),
+               "bug": ZeroDivisionError("a bug")}[shared]  # fmt: skip
+    return item
+
+
+def die_once(folder, item):
+    """The first attempt at item 1 is killed, after it has written its file."""
+    path = Path(folder) / f"{item}.txt"
+    before = path.read_text() if path.exists() else ""
+    path.write_text(before + "x")
+    if item == 1 and not before:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item * item
+
+
+def die_always(shared, item):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait_and_return(shared, item):
+    time.sleep(item)
+    return item
+
+
+def print_and_return(shared, item):
+    print("a line on standard output", flush=True)
+    return item

@@ -1,0 +1,146 @@
+"""What every executor does: order, shared values, errors, and tasks that run again after their worker was killed."""
+
+import os
+import time
+
+import numpy as np
+import pytest
+
+from executors import tasks
+from labelwise.errors import ConfigError, DataError, LabelwiseError
+from labelwise.executors.base import LOCAL, LostTaskError, executor
+from labelwise.executors.launcher import Launcher
+from labelwise.executors.shared import INLINE_BYTES, pack
+from labelwise.executors.task import Terms
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory):
+    with Launcher("processes", workers=2).opened(tmp_path_factory.mktemp("tasks") / "folder") as opened:
+        yield opened
+
+
+@pytest.fixture(params=["local", "processes"])
+def either(request):
+    return LOCAL if request.param == "local" else request.getfixturevalue("processes")
+
+
+@pytest.mark.parametrize("count", [3, INLINE_BYTES])
+def test_results_are_in_order_and_shared_arrays_arrive(either, count):
+    shared = either.share({"rows": np.arange(count, dtype=np.float64), "text": "a"})
+    total = float(np.arange(count, dtype=np.float64).sum())
+    assert list(either.map(tasks.scaled_sum, [3, 1, 2], shared)) == [3 * total, total, 2 * total]
+    shared.remove()
+    assert either.folder is None or [path.name for path in either.folder.iterdir()] == ["token"]
+
+
+def test_items_of_a_stream_are_taken_as_they_are_needed(either):
+    taken = []
+
+    def stream():
+        for number in range(100):
+            taken.append(number)
+            yield number
+
+    results = either.map(tasks.print_and_return, stream())
+    assert next(results) == 0
+    assert len(taken) <= 2 * either.slots
+    results.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "type_", "message"),
+    [
+        ("data", DataError, "x.csv:7: bad row"),
+        ("package", LabelwiseError, "'labelwise\\[nn\\]'"),
+        ("bug", ZeroDivisionError, "a bug"),
+    ],
+)
+def test_the_error_of_a_task_is_raised(either, kind, type_, message):
+    with pytest.raises(type_, match=message):
+        list(either.map(tasks.fail, [1, 2, 3], either.share(kind)))
+
+
+def test_a_task_whose_worker_is_killed_runs_again(processes, tmp_path, caplog):
+    assert list(processes.map(tasks.die_once, range(4), processes.share(str(tmp_path)))) == [0, 1, 4, 9]
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "0.txt": "x", "1.txt": "xx", "2.txt": "x", "3.txt": "x",
+    }  # fmt: skip
+    assert "SIGKILL" in caplog.text
+
+
+def test_a_task_that_always_kills_its_worker_is_an_error(processes):
+    with pytest.raises(LostTaskError, match=r"lost 4 times.*SIGKILL"):
+        list(processes.map(tasks.die_always, [1]))
+    assert list(processes.map(tasks.print_and_return, [5])) == [5]
+
+
+def test_workers_are_processes_with_the_threads_of_a_task_and_end_with_the_block(tmp_path):
+    before = executor()
+    with Launcher("processes", workers=2, task_cpus=3).opened(tmp_path / "folder") as opened:
+        assert executor() is opened
+        numbers, threads = zip(*opened.map(tasks.about_itself, range(4)), strict=True)
+        assert os.getpid() not in numbers
+        assert set(threads) == {3}
+        slow = opened.map(tasks.wait_and_return, [0, 600])
+        assert next(slow) == 0
+    assert executor() is before
+    assert not (tmp_path / "folder").exists()
+    deadline = time.monotonic() + 60
+    while any(os.path.exists(f"/proc/{number}") for number in numbers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(os.path.exists(f"/proc/{number}") for number in numbers)
+
+
+def test_what_a_killed_command_has_left_is_removed(tmp_path):
+    for name in ("local", "processes"):
+        (tmp_path / "folder").mkdir()
+        (tmp_path / "folder" / "old.shared").write_bytes(b"x")
+        with Launcher(name).opened(tmp_path / "folder"):
+            assert not (tmp_path / "folder" / "old.shared").exists()
+        assert not (tmp_path / "folder").exists()
+
+
+def test_a_worker_of_another_version_or_without_the_folder_is_refused(tmp_path):
+    (tmp_path / "token").write_text("one")
+    terms = Terms.of_driver(1, tmp_path, "one")
+    terms.check()
+    with pytest.raises(ConfigError, match="file system that all nodes share"):
+        Terms.of_driver(1, tmp_path, "other").check()
+    with pytest.raises(ConfigError, match="file system that all nodes share"):
+        Terms.of_driver(1, tmp_path / "missing", "one").check()
+    with pytest.raises(ConfigError, match="install the same version"):
+        Terms("labelwise 0.0.1", 1, "cpu", tmp_path, "one").check()
+
+
+def test_a_shared_file_that_is_not_the_one_written_is_refused(tmp_path):
+    packed = pack(np.zeros(INLINE_BYTES), tmp_path)
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DataError, match="not all of them"):
+        packed.open()
+
+
+def test_mapped_arrays_are_not_copied_into_the_message(tmp_path):
+    rows = np.lib.format.open_memmap(tmp_path / "rows.npy", "w+", np.float64, (INLINE_BYTES,))
+    rows[:] = 2
+    packed = pack({"rows": rows, "some": rows[5:10]}, tmp_path)
+    assert packed.message_bytes < 10_000
+    opened = packed.open()
+    assert type(opened["rows"]) is np.ndarray
+    assert opened["rows"].sum() == 2 * INLINE_BYTES
+    assert len(opened["some"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "rey"}, "did you mean 'ray'"),
+        ({"workers": 2}, "--workers needs --launcher processes or ray"),
+        ({"name": "processes", "address": "auto"}, "--address needs --launcher ray"),
+        ({"name": "processes", "task_gpus": 1}, "--task-gpus needs --launcher ray"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        Launcher(**options)

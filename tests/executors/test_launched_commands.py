@@ -1,0 +1,147 @@
+"""Commands with `--launcher processes` write the same files as without, through kills of their workers too."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+import labelwise as lw
+from cli.commands import labelwise
+from executors.launched import MODELS, fork_workers, same_files, trained, vectors, write_config
+from labelwise.executors.processes import Processes, _Worker
+from labelwise.linear import level_tasks
+from labelwise.linear.shards import read_shard
+from labelwise.testing.planted import planted_texts
+from sweep.planted import fork_trials, plant, write_study
+
+
+@pytest.fixture(autouse=True)
+def _forked_workers(monkeypatch):
+    fork_workers(monkeypatch)
+
+
+TWO = ("--launcher", "processes", "--workers", "2")
+
+
+@pytest.mark.parametrize("method", MODELS)
+def test_the_model_is_the_same(method, tmp_path):
+    alone = trained(tmp_path, MODELS[method], "alone")
+    assert same_files(alone, trained(tmp_path, MODELS[method], "launched", *TWO))
+
+
+def test_the_model_is_the_same_when_a_worker_is_killed_and_a_shard_is_damaged(tmp_path, monkeypatch):
+    alone = trained(tmp_path, MODELS["linear_tree"], "alone")
+    events = []
+    plain_run, plain_read = _Worker.run, level_tasks.read_shard
+
+    def run(worker, task):
+        if "killed" not in events:
+            events.append("killed")
+            os.kill(worker.process.pid, signal.SIGKILL)
+        return plain_run(worker, task)
+
+    def read(path, fingerprint):
+        if "damaged" not in events and path.exists():
+            events.append("damaged")
+            (path / "chunks.safetensors").write_bytes(b"")
+        return plain_read(path, fingerprint)
+
+    monkeypatch.setattr(_Worker, "run", run)
+    monkeypatch.setattr(level_tasks, "read_shard", read)
+    assert same_files(alone, trained(tmp_path, MODELS["linear_tree"], "launched", *TWO))
+    assert sorted(events) == ["damaged", "killed"]
+
+
+def test_a_task_that_runs_twice_writes_the_same_and_does_not_train_again(tmp_path, monkeypatch):
+    tasks = []
+    plain = Processes.map
+
+    def twice(self, function, items, shared=None):
+        if function is not level_tasks.train_chunks:
+            return plain(self, function, items, shared)
+        results = list(plain(self, function, items, shared))
+        before = {task.path: sorted(path.stat().st_mtime_ns for path in task.path.iterdir()) for task in items}
+        assert list(plain(self, function, items, shared)) == results
+        for task in items:
+            assert sorted(path.stat().st_mtime_ns for path in task.path.iterdir()) == before[task.path]
+            assert set(task.firsts) == {first for _, _, first in read_shard(task.path, task.fingerprint)}
+            tasks.append(task)
+        return iter(results)
+
+    monkeypatch.setattr(Processes, "map", twice)
+    trained(tmp_path, MODELS["linear_tree"], "launched", *TWO)
+    assert len(tasks) > 4
+
+
+def test_predictions_and_vectors_are_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr("labelwise.runs.predict.BATCH", 16)
+    documents = tmp_path / "new.csv"
+    data = planted_texts(100, 16, seed=3)
+    lw.write(data, documents)
+    lw.LinearTree(trees=1, leaf_size=4).fit(planted_texts(120, 16)).save(tmp_path / "tree")
+    for name, options in (("a.csv", ()), ("a.npz", ("-k", "3")), ("a.jsonl", ("--explain", "2"))):
+        outputs = [tmp_path / f"{place}-{name}" for place in ("alone", "launched")]
+        labelwise("predict", tmp_path / "tree", documents, "-o", outputs[0], *options)
+        labelwise("predict", tmp_path / "tree", documents, "-o", outputs[1], *options, *TWO)
+        assert outputs[0].read_bytes() == outputs[1].read_bytes()
+    lw.TextEncoder(encoder={"model": "tiny"}, training={"epochs": 1}).fit(data).save(tmp_path / "encoder")
+    one, two = tmp_path / "one.npy", tmp_path / "two.npy"
+    monkeypatch.setenv("LABELWISE_THREADS", "1")
+    labelwise("encode", tmp_path / "encoder", documents, "-o", one, "--batch-size", 30)
+    labelwise("encode", tmp_path / "encoder", documents, "-o", two, "--batch-size", 30, *TWO)
+    assert vectors(one) == vectors(two)
+
+
+def test_a_sweep_with_processes_is_the_same(tmp_path, monkeypatch):
+    fork_trials(monkeypatch)
+    plant(tmp_path / "data")
+    rows = []
+    for name, options in (("alone", ()), ("launched", ("--launcher", "processes"))):
+        study = write_study(tmp_path, folder=str(tmp_path / name))
+        labelwise("sweep", study, *options)
+        found = json.loads((tmp_path / name / "results.json").read_text(encoding="utf-8"))
+        rows.append([{**row, "seconds": None} for row in found["rows"]])
+    assert rows[0] == rows[1]
+    names = [
+        sorted(path.name for path in (tmp_path / name / "trials").glob("*/model/*")) for name in ("alone", "launched")
+    ]
+    assert names[0] == names[1] != []
+
+
+def test_a_study_sets_its_own_trials_and_threads(tmp_path):
+    plant(tmp_path / "data")
+    done = labelwise("sweep", write_study(tmp_path), *TWO, code=2)
+    assert "`parallel` and `threads` of the study set these" in done.err
+    assert not (tmp_path / "sweep").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "options", "message"),
+    [
+        ({"method": "popularity"}, [], TWO, "training popularity has no parts that share nothing, as ensemble"),
+        (MODELS["linear_tree"], ["model.time_budget=60"], TWO, "model's time_budget: not with --launcher processes"),
+        (MODELS["linear_tree"], ["run.time_budget=60"], TWO, "run.time_budget: not with --launcher processes"),
+        (MODELS["linear_tree"], [], ("--launcher", "slurm"), "accepted: local, processes, ray"),
+        (MODELS["linear_tree"], [], ("--workers", "2"), "--workers needs --launcher processes or ray"),
+    ],
+)
+def test_what_cannot_be_launched_is_refused(model, changes, options, message, tmp_path):
+    words = [word for change in changes for word in ("--set", change)]
+    done = labelwise("train", write_config(tmp_path, model), *words, *options, code=2)
+    assert message in " ".join(done.err.split())
+    assert not (tmp_path / "run").exists()
+
+
+def test_single_texts_are_not_launched(tmp_path):
+    lw.Popularity().fit(planted_texts(20, 4)).save(tmp_path / "model")
+    done = labelwise("predict", tmp_path / "model", "-", *TWO, code=2)
+    assert "for files of documents" in done.err
+
+
+def test_ray_that_is_not_installed_is_named_with_its_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    done = labelwise("train", write_config(tmp_path, MODELS["linear_tree"]), "--launcher", "ray", code=2)
+    assert "pip install 'labelwise[ray]'" in done.err
+    assert not Path(tmp_path / "run" / ".tasks").exists()
