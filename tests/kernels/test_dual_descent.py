@@ -99,7 +99,8 @@ def solve(X, signs, loss, positive=1.0, negative=1.0, costs=None, bias=1.0, tole
     dense.flags.writeable = False  # as training has it, which saves a compilation
     passes = dual_descent.solve_lanes(
         X.indptr[:-1].astype(np.int64), X.indptr[1:].astype(np.int64), X.indices, X.data, rows, dense, X.shape[1],
-        norms, padded, given, weighted, width, loss, np.float32(bias), np.float32(tolerance), 5000, 0, weights, offsets,
+        norms, padded, given, weighted, width, loss, np.float32(bias), np.float32(tolerance), 5000, 0, block or n, weights,
+        offsets,
     )  # fmt: skip
     assert passes < 5000
     assert (weights[:, width:] == 0).all()

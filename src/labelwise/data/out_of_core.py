@@ -79,7 +79,7 @@ def take_mapped(data: Dataset, rows: Any, folder: Path) -> Dataset:
     """`Dataset.take` without loading rows: a range is a view, other rows are copied to files in the folder."""
     if isinstance(rows, slice) and rows.step in (None, 1):
         chosen = range(len(data))[rows]
-        select = partial(_range_of_rows, first=chosen.start, last=max(chosen.start, chosen.stop))
+        select = partial(range_of_rows, first=chosen.start, last=max(chosen.start, chosen.stop))
     else:
         select = partial(_copy_rows, indices=row_indices(rows, len(data)), folder=folder)
     others = {part: getattr(data, part) for part in ("texts", "paths", "arrays", "ids")}
@@ -93,11 +93,12 @@ def split_mapped(data: Dataset, fraction: float, seed: int, folder: Path, by: st
     return take_mapped(data, ~chosen, folder), take_mapped(data, chosen, folder)
 
 
-def _range_of_rows(matrix: Any, first: int, last: int) -> Any:
+def range_of_rows(matrix: Any, first: int, last: int) -> Any:
+    """Consecutive rows of a matrix of any type, as a view."""
     if matrix is None or isinstance(matrix, np.ndarray):
         return None if matrix is None else matrix[first:last]
     if isinstance(matrix, Blocks):
-        return Blocks(_range_of_rows(matrix.sparse, first, last), _range_of_rows(matrix.dense, first, last))
+        return Blocks(range_of_rows(matrix.sparse, first, last), range_of_rows(matrix.dense, first, last))
     begin, end = int(matrix.indptr[first]), int(matrix.indptr[last])
     offsets = narrow_offsets(matrix.indptr[first : last + 1] - begin)
     return csr_of(matrix.data[begin:end], matrix.indices[begin:end], offsets, (last - first, matrix.shape[1]))
