@@ -148,6 +148,8 @@ def sorted_terms(terms: Terms, kept: np.ndarray) -> SortedTerms:
 
 
 def _mapped(array: np.ndarray, folder: Path) -> np.ndarray:
+    if not len(array):
+        return array
     stored = ArrayOnDisk(array.dtype, folder)
     stored.add(array)
     return stored.map()
