@@ -5,9 +5,11 @@ import pytest
 from scipy import sparse
 
 import labelwise as lw
+from cli.commands import labelwise
 from conformance.planted import planted
 from labelwise import memory_limit
 from labelwise.data.csr import MappedCsrBuilder
+from labelwise.data.shard import shard
 from labelwise.errors import DataError
 from labelwise.features import label_features, streamed_terms
 from labelwise.features.held_rows import batches_of, hold_rows
@@ -17,6 +19,7 @@ from labelwise.features.tfidf import Tfidf, TfidfConfig
 from labelwise.fit_context import FitContext
 from labelwise.linear import level_trainer
 from labelwise.mapped import mapping_of
+from labelwise.runs import load_data
 from labelwise.strings import Strings
 from labelwise.testing.memory import resident_memory
 
@@ -133,6 +136,30 @@ def test_models_from_files_are_the_same(tmp_path, monkeypatch, tiny_blocks, kind
     for name, array in expected._state().items():
         np.testing.assert_array_equal(state[name], array, err_msg=name)
     assert found.score(data) > 0.8
+
+
+@pytest.mark.parametrize("name", ["new.csv", "new.jsonl.gz", "shards"])
+def test_large_files_are_mapped_to_predict_and_evaluate(tmp_path, monkeypatch, name):
+    data, documents = planted("texts", n_documents=120, n_labels=12), tmp_path / name
+    lw.LinearTree(trees=1).fit(data).save(tmp_path / "model")
+    if name == "shards":
+        shard(write_to(data, tmp_path / "all.csv"), documents, documents=50, split="test")
+    else:
+        write_to(data, documents)
+    found = []
+    for large in (load_data.LARGE_INPUT, 0):
+        monkeypatch.setattr(load_data, "LARGE_INPUT", large)
+        predicted, scores = tmp_path / f"{large}.tsv", tmp_path / f"{large}.json"
+        labelwise("predict", tmp_path / "model", documents, "-o", predicted)
+        labelwise("evaluate", tmp_path / "model", documents, "-o", scores)
+        found.append((predicted.read_bytes(), scores.read_bytes()))
+    assert found[0] == found[1]
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def write_to(data, path):
+    lw.write(data, path)
+    return path
 
 
 def test_memory_of_streamed_tfidf_is_bounded(tmp_path):
