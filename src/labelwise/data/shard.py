@@ -104,7 +104,7 @@ def _read_parts(
 
 def _write_shards(data: Dataset, name: str, folder: Path, most: int, documents: int | None, scratch: Path) -> int:
     bounds = list(_bounds(data, most, documents))
-    packed = {part: packed_on_disk(texts, scratch) for part, texts in _texts_of(data).items()}
+    packed: dict[str, Any] = {part: packed_on_disk(texts, scratch) for part, texts in _texts_of(data).items()}
     with progress(f"writing {name}", float(len(bounds)), "shards") as step:
         for number, (first, last) in enumerate(bounds):
             part = take_mapped(replace(data, **packed), slice(first, last), scratch)

@@ -19,7 +19,7 @@ from pydantic import Field
 from labelwise import pages
 from labelwise.config import Config
 from labelwise.data.csr import read_only
-from labelwise.features.held_rows import batches_of, hold_rows, is_mapped
+from labelwise.features.held_rows import HeldRows, batches_of, hold_rows, is_mapped
 from labelwise.features.rows import FeatureRows
 from labelwise.linear.initial_weights import InitialWeights
 from labelwise.linear.local_rows import LocalRows
@@ -90,7 +90,8 @@ class LevelTrainer:
     ) -> None:
         self.features, self.norms, self.targets, self.solver = features, norms, FeatureRows.of(targets), solver
         self.weighted, self.seed, self.limit, self.initial = weighted, seed, limit, initial
-        self.hold, self._held = hold if is_mapped(features) else None, None
+        self.hold = hold if is_mapped(features) else None
+        self._held: HeldRows | None = None
         self._scratch = threading.local()
 
     def train(
