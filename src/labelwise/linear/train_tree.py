@@ -29,7 +29,7 @@ from labelwise.memory_limit import block_bytes
 from labelwise.progress import stage_name
 from labelwise.time_budget import NO_LIMIT, TimeBudget
 
-HELD = 0.3
+HELD = 0.15
 """Fraction of the free memory for documents of mapped features."""
 log = logging.getLogger("labelwise")
 
