@@ -34,6 +34,9 @@ class FitContext:
     budget: TimeBudget = NO_LIMIT
     """When this work has to end: of a run, then of all of `fit`, then of a stage of it."""
 
+    scratch: Path | None = None
+    """Folder for temporary files: set for data larger than memory, whose features are then kept there and mapped."""
+
     def within(self, budget: TimeBudget) -> FitContext:
         """The context of a stage that has its own part of the time."""
         return replace(self, budget=budget)

@@ -40,12 +40,10 @@ def _of_groups(root: Path) -> list[int]:
 
 
 def _file_cache(path: Path) -> int:
-    """Bytes of the page cache that the system can reclaim."""
-    for line in _text(path).splitlines():
-        name, _, value = line.partition(" ")
-        if name in ("inactive_file", "total_inactive_file") and value.isdigit():
-            return int(value)
-    return 0
+    """Bytes of the page cache, which the system reclaims when needed; with those of groups below, if listed."""
+    listed = dict(line.split(" ", 1) for line in _text(path).splitlines() if " " in line)
+    amounts = (listed.get(f"total_{name}", listed.get(name, "")) for name in ("inactive_file", "active_file"))
+    return sum(int(amount) for amount in amounts if amount.isdigit())
 
 
 def _number(path: Path) -> int | None:

@@ -25,6 +25,7 @@ from labelwise import __version__
 from labelwise.atomic import find_old_copy, replace_folder
 from labelwise.checks import LARGEST_WEIGHT, are_offsets, are_weights, in_range, is_non_decreasing
 from labelwise.errors import ConfigError, ModelFormatError
+from labelwise.mapped import release_pages
 from labelwise.strings import Strings
 from labelwise.tensor_file import map_tensors as map_tensors
 from labelwise.tensor_file import tensor_file_parts
@@ -299,6 +300,7 @@ def _check_utf8(buffer: np.ndarray, message: str, piece: int = 1 << 22) -> None:
     try:
         for begin in range(0, len(buffer), piece):
             decoder.decode(buffer[begin : begin + piece].tobytes())
+            release_pages(buffer)
         decoder.decode(b"", final=True)
     except UnicodeDecodeError:
         raise ModelFormatError(message) from None

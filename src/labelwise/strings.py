@@ -128,6 +128,8 @@ class Strings(Sequence[str]):
         total = int(ends[-1]) if len(ends) else 0
         if total == len(self.buffer) and np.array_equal(ends, self.ends):
             return self
+        if total and np.array_equal(self.starts[1:], self.ends[:-1]):  # a range of the buffer, which may be mapped
+            return Strings.packed(self.buffer[self.starts[0] : self.ends[-1]], ends)
         view = self.buffer.data
         pieces = [view[a:b] for a, b in zip(self.starts.tolist(), self.ends.tolist(), strict=True)]
         return Strings.packed(np.frombuffer(b"".join(pieces), np.uint8), ends)

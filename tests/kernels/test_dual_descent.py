@@ -9,6 +9,7 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
+from labelwise.data.csr import read_only
 from labelwise.kernels.tree import dual_descent
 from labelwise.kernels.tree.lanes import LANES, add_block, add_rows, dot_block, dot_rows
 
@@ -75,7 +76,7 @@ def problem(seed, n=120, d=40, width=5):
     return X, signs
 
 
-def solve(X, signs, loss, positive=1.0, negative=1.0, costs=None, bias=1.0, tolerance=1e-3, dense=None):
+def solve(X, signs, loss, positive=1.0, negative=1.0, costs=None, bias=1.0, tolerance=1e-3, dense=None, block=None):
     """Margins of the solver's weights; `dense` (float32, or float16 as uint16) are further columns of some rows."""
     n, width = signs.shape
     padded = np.zeros((n, LANES), np.int8)
@@ -98,8 +99,10 @@ def solve(X, signs, loss, positive=1.0, negative=1.0, costs=None, bias=1.0, tole
     weights = np.zeros((X.shape[1] + dense.shape[1], LANES), np.float32)
     dense.flags.writeable = False  # as training has it, which saves a compilation
     passes = dual_descent.solve_lanes(
-        X.indptr[:-1].astype(np.int64), X.indptr[1:].astype(np.int64), X.indices, X.data, rows, dense, X.shape[1],
-        norms, padded, given, weighted, width, loss, np.float32(bias), np.float32(tolerance), 5000, 0, weights, offsets,
+        X.indptr[:-1].astype(np.int64), X.indptr[1:].astype(np.int64), read_only(X.indices),
+        read_only(X.data), rows, dense, X.shape[1],
+        norms, padded, given, weighted, width, loss, np.float32(bias), np.float32(tolerance), 5000, 0, block or n, weights,
+        offsets,
     )  # fmt: skip
     assert passes < 5000
     assert (weights[:, width:] == 0).all()
@@ -129,9 +132,10 @@ def test_dense_columns_are_learned_like_sparse_ones(n_sparse, loss, dtype):
 @pytest.mark.parametrize(
     ("loss", "name"), [(dual_descent.SQUARED_HINGE, "squared_hinge"), (dual_descent.HINGE, "hinge")]
 )
-def test_margins_are_those_of_liblinear(seed, loss, name):
+@pytest.mark.parametrize("block", [None, 7])
+def test_margins_are_those_of_liblinear(seed, loss, name, block):
     X, signs = problem(seed)
-    found = solve(X, signs, loss, positive=2.0, negative=0.5)
+    found = solve(X, signs, loss, positive=2.0, negative=0.5, block=block)
     for lane in range(signs.shape[1]):
         peer = LinearSVC(loss=name, C=1.0, class_weight={1: 2.0, -1: 0.5}, tol=1e-8, max_iter=1_000_000, dual=True)
         expected = peer.fit(X, signs[:, lane]).decision_function(X)

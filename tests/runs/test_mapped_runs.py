@@ -193,14 +193,11 @@ def test_a_run_goes_on_with_rows_in_memory(tmp_path, corpora, expected, monkeypa
 
 
 def test_formats_that_cannot_be_mapped_are_refused(tmp_path, corpora):
-    with pytest.raises(
-        ConfigError, match=r"data\.mapped: .*texts is in the format csv, .*native, tfrecord, xc, vowpal"
-    ):
-        train(config(corpora / "texts", tmp_path / "run", mapped=True))
-    given = settings(None, tmp_path / "one", mapped=True)
-    given["data"] |= {"path": None, "train": str(corpora / "texts" / "train.csv")}
-    with pytest.raises(ConfigError, match=r"data\.mapped: .*train\.csv is in the format csv"):
-        train(run_config(ConfigSource(given)))
+    (tmp_path / "full" / "train").mkdir(parents=True)
+    (tmp_path / "full" / "train" / "one.txt").write_text("a text")
+    (tmp_path / "full" / "train" / "one.tsv").write_text("<http://label>\tlabel\n")
+    with pytest.raises(ConfigError, match=r"data\.mapped: .* is in the format fulltext, .*native, lines, tfrecord"):
+        train(config(tmp_path / "full", tmp_path / "run", mapped=True))
     with pytest.raises(DataError, match=r"data\.path: there is no file or folder nothing"):
         train(config("nothing", tmp_path / "two", mapped=True))
     named = config("eurlex-4k", tmp_path / "three", mapped=True)

@@ -1,4 +1,4 @@
-"""labelwise data stats|convert|split|list|download|build"""
+"""labelwise data stats|convert|shard|split|list|download|build"""
 
 from __future__ import annotations
 
@@ -135,8 +135,8 @@ def convert_command(
     """Write a data set in another format.
 
     A folder is converted with all its parts, with --split only one; several files become one. Without --to the
-    output's extension decides, and a folder is written in the native format, which keeps everything. xc, vowpal and
-    tfrecord may be larger than memory: their rows are kept in temporary files beside OUT.
+    output's extension decides, and a folder is written in the native format, which keeps everything. Texts and sparse
+    features may be larger than memory: they are kept in temporary files beside OUT.
     Formats: native, pecos, lines, fulltext (only read), tfrecord, jsonl, fasttext, xc, csv, tsv, vowpal;
     of images, only read: cifar, idx, image_folder.
     """
@@ -145,6 +145,41 @@ def convert_command(
     source, source_format = _resolve(paths[0], from_format) if len(paths) == 1 else (paths, from_format)
     documents = convert(source, output, source_format, to_format, split, _options(settings), force, drop or [])
     echo(f"{output}: {documents:,} documents")
+
+
+@app.command("shard")
+def shard_command(
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH...", help="File, folder, or name of a known data set; several are joined."),
+    ],
+    output: Annotated[str, typer.Argument(metavar="OUT", help="Folder to write.")],
+    size: Annotated[str, typer.Option(metavar="BYTES", help="Size of a shard.")] = "512MB",
+    documents: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Documents per shard, instead of a size.")
+    ] = None,
+    from_format: FromOption = "auto",
+    split: Annotated[
+        str | None, typer.Option("--split", help="Of a folder: only this part. Of files: the part they are. [train]")
+    ] = None,
+    force: ForceOption = False,
+    settings: ReadOption = None,
+) -> None:
+    """Write native shards, for data larger than memory.
+
+    Reads texts or sparse features, plain or compressed, once, in bounded memory, and writes OUT/train-00000,
+    OUT/train-00001 ... (valid and test too, if the source has them). A config reads them with data.path=OUT and
+    data.mapped=true. The documents are kept in temporary files beside OUT until it is complete; OUT gets its name at
+    the end, so an interrupted command is simply started again.
+    """
+    from labelwise.data.shard import shard
+
+    source, source_format = _resolve(paths[0], from_format) if len(paths) == 1 else (paths, from_format)
+    counts = shard(source, output, size, documents, source_format, split, _options(settings), force)
+    echo(
+        f"{output}: "
+        + ", ".join(f"{count:,} {'shard' if count == 1 else 'shards'} of {name}" for name, count in counts.items())
+    )
 
 
 @app.command("split")

@@ -36,7 +36,7 @@ def evaluate_command(
     from labelwise.metrics.names import parse_metric
     from labelwise.runs.config import EvaluateSection
     from labelwise.runs.evaluate import evaluate_model
-    from labelwise.runs.load_data import read_part
+    from labelwise.runs.load_data import read_part, scratch_for
     from labelwise.runs.open_model import read_options, section_of_run
     from labelwise.runs.remarks import evaluation_remarks
     from labelwise.runs.vectors import check_reads_vectors, with_vectors
@@ -48,11 +48,12 @@ def evaluate_command(
     options = read_options(model, data, reading_fields, source)
     target = refuse_existing(output, force) if output not in (None, "-") else None
     fitted = load(model)
-    documents = read_part(data, format, split, options)
-    if features is not None:
-        check_reads_vectors(fitted)
-        documents = with_vectors(documents, features)
-    measured = evaluate_model(fitted, documents, section)
+    with scratch_for(data, None if target is None else str(target)) as scratch:
+        documents = read_part(data, format, split, options, scratch=scratch)
+        if features is not None:
+            check_reads_vectors(fitted)
+            documents = with_vectors(documents, features)
+        measured = evaluate_model(fitted, documents, section)
     evaluation = measured.evaluation.to_dict()
     text = json.dumps(evaluation, indent=1) + "\n"
     remarks = evaluation_remarks(measured)

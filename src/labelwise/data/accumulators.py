@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from pathlib import Path
 
 import numpy as np
 from scipy import sparse
 
+from labelwise.data.csr import ArrayOnDisk
 from labelwise.data.label_space import sorted_label_names
 from labelwise.strings import Strings
 
@@ -15,10 +17,14 @@ Bounds = tuple[np.ndarray, np.ndarray]
 
 
 class TextAccumulator:
-    """Texts of one or more columns that are slices of the same blocks of bytes; the blocks are kept, not copied."""
+    """Texts of one or more columns that are slices of the same blocks of bytes; the blocks are kept, not copied.
 
-    def __init__(self, columns: int = 1) -> None:
+    With a folder the blocks are written to a file in it, which is mapped at the end.
+    """
+
+    def __init__(self, columns: int = 1, folder: Path | None = None) -> None:
         self._blocks: list[np.ndarray] = []
+        self._file = None if folder is None else ArrayOnDisk(np.uint8, folder)
         self._size = 0
         self._bounds: list[list[Bounds]] = [[] for _ in range(columns)]
 
@@ -26,7 +32,10 @@ class TextAccumulator:
         """Add a block of valid UTF-8 and, for each column, where its texts begin and end in it."""
         for pieces, (starts, ends) in zip(self._bounds, columns, strict=True):
             pieces.append((starts + self._size, ends + self._size))
-        self._blocks.append(data)
+        if self._file is None:
+            self._blocks.append(data)
+        else:
+            self._file.add(data)
         self._size += len(data)
 
     def add_encoded(self, texts: Sequence[bytes]) -> None:
@@ -36,7 +45,7 @@ class TextAccumulator:
 
     def columns(self) -> list[Strings]:
         """All texts so far, one Strings per column over the same buffer. Nothing can be added afterwards."""
-        buffer = _join(self._blocks)
+        buffer = _join(self._blocks) if self._file is None else self._file.map()
         return [
             Strings(buffer, _join([s for s, _ in pieces], np.int64), _join([e for _, e in pieces], np.int64))
             for pieces in self._bounds

@@ -32,8 +32,8 @@ FILES_AT_ONCE = 256
 SAMPLE_SEED = 1 << 40
 """No seed of a split by hash, from whose parts a sample would otherwise be drawn unevenly."""
 
-RELEASED_ENTRIES = 1 << 20
-"""Entries of a mapped matrix after which its pages are released."""
+RELEASED_ENTRIES, RELEASED_BYTES = 1 << 20, 1 << 24
+"""Entries of a mapped matrix, and bytes of mapped texts, after which pages are released."""
 
 
 def document_hashes(data: Any, kind: str | None = None) -> np.ndarray:
@@ -122,14 +122,22 @@ def _numbers(contents: Iterable[Any], seed: int = 0) -> np.ndarray:
 
 def _contents(documents: Any) -> Iterable[Any]:
     if isinstance(documents, Strings):
-        view = documents.buffer.data
-        return (view[a:b] for a, b in zip(documents.starts.tolist(), documents.ends.tolist(), strict=True))
+        return _text_bytes(documents)
     if isinstance(documents, Blocks):
         parts = [_contents(block) for block in (documents.sparse, documents.dense) if block is not None]
         return (b"".join(map(bytes, row)) for row in zip(*parts, strict=True))
     if sparse.issparse(documents):
         return _sparse_rows(documents)
     return _rows(documents)
+
+
+def _text_bytes(texts: Strings) -> Iterable[memoryview]:
+    view, released = texts.buffer.data, 0
+    for begin, end in zip(texts.starts.tolist(), texts.ends.tolist(), strict=True):
+        yield view[begin:end]
+        if end - released > RELEASED_BYTES:
+            released = end
+            release_pages(texts.buffer)
 
 
 def _sparse_rows(matrix: Any) -> Iterable[bytes]:

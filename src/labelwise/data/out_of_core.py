@@ -28,11 +28,13 @@ from labelwise.data.csr import (
 )
 from labelwise.data.dataset import RANDOM, Dataset, row_pieces
 from labelwise.errors import DataError
-from labelwise.mapped import in_pieces, release_pages
+from labelwise.mapped import release_pages
 from labelwise.strings import Strings
 
 CHUNK_ENTRIES = 1 << 20
 """Entries copied at a time: 8 MB."""
+CHUNK_BYTES = 16 << 20
+"""Bytes of texts copied at a time."""
 
 
 # --- scratch folders ------------------------------------------------------------------------------------------------
@@ -74,9 +76,10 @@ def scratch_at(folder: Path, enabled: bool) -> Iterator[Path | None]:
 
 
 def take_mapped(data: Dataset, rows: Any, folder: Path) -> Dataset:
-    """`Dataset.take` without loading rows: a prefix is a view, other rows are copied to files in the folder."""
-    if isinstance(rows, slice) and rows.start in (None, 0) and rows.step in (None, 1):
-        select = partial(_first_rows, count=len(range(len(data))[rows]))
+    """`Dataset.take` without loading rows: a range is a view, other rows are copied to files in the folder."""
+    if isinstance(rows, slice) and rows.step in (None, 1):
+        chosen = range(len(data))[rows]
+        select = partial(range_of_rows, first=chosen.start, last=max(chosen.start, chosen.stop))
     else:
         select = partial(_copy_rows, indices=row_indices(rows, len(data)), folder=folder)
     others = {part: getattr(data, part) for part in ("texts", "paths", "arrays", "ids")}
@@ -90,14 +93,15 @@ def split_mapped(data: Dataset, fraction: float, seed: int, folder: Path, by: st
     return take_mapped(data, ~chosen, folder), take_mapped(data, chosen, folder)
 
 
-def _first_rows(matrix: Any, count: int) -> Any:
+def range_of_rows(matrix: Any, first: int, last: int) -> Any:
+    """Consecutive rows of a matrix of any type, as a view."""
     if matrix is None or isinstance(matrix, np.ndarray):
-        return None if matrix is None else matrix[:count]
+        return None if matrix is None else matrix[first:last]
     if isinstance(matrix, Blocks):
-        return Blocks(_first_rows(matrix.sparse, count), _first_rows(matrix.dense, count))
-    end = int(matrix.indptr[count])
-    offsets = narrow_offsets(matrix.indptr[: count + 1])
-    return csr_of(matrix.data[:end], matrix.indices[:end], offsets, (count, matrix.shape[1]))
+        return Blocks(range_of_rows(matrix.sparse, first, last), range_of_rows(matrix.dense, first, last))
+    begin, end = int(matrix.indptr[first]), int(matrix.indptr[last])
+    offsets = narrow_offsets(matrix.indptr[first : last + 1] - begin)
+    return csr_of(matrix.data[begin:end], matrix.indices[begin:end], offsets, (last - first, matrix.shape[1]))
 
 
 def _copy_rows(matrix: Any, indices: np.ndarray, folder: Path) -> Any:
@@ -141,7 +145,7 @@ def merge_shards(
         _check_compatible(first, other, relation)
     texts = {part: [getattr(shard, part) for shard in shards] for part in ("texts", "paths", "ids")}
     merged: dict[str, Any] = {
-        part: _concatenate_texts(strings, folder) for part, strings in texts.items() if strings[0] is not None
+        part: concatenate_texts(strings, folder) for part, strings in texts.items() if strings[0] is not None
     }
     return Dataset(
         _stack([shard.labels for shard in shards], folder),
@@ -211,17 +215,41 @@ def _stack(matrices: Sequence[Any], folder: Path | None) -> Any:
     return builder.matrix(width)
 
 
-def _concatenate_texts(parts: Sequence[Strings], folder: Path | None) -> Strings:
+def concatenate_texts(parts: Sequence[Strings], folder: Path | None) -> Strings:
+    """The texts of all, in a file of the folder if one is given."""
     if all(part.buffer is parts[0].buffer for part in parts):  # rows selected from one data set: no text is copied
         starts, ends = (np.concatenate([getattr(part, end) for part in parts]) for end in ("starts", "ends"))
         return Strings(parts[0].buffer, starts, ends)
+    if folder is not None:
+        return _copied_to_disk(parts, folder)
     packed = [part.compact() for part in parts]
-    offsets = np.cumsum([0, *(len(part.buffer) for part in packed)])
-    ends = np.concatenate([part.ends + offset for part, offset in zip(packed, offsets, strict=False)])
-    if folder is None:
-        return Strings.packed(np.concatenate([part.buffer for part in packed]), ends)
+    ends = np.cumsum(np.concatenate([part.ends - part.starts for part in packed]), dtype=np.int64)
+    return Strings.packed(np.concatenate([part.buffer for part in packed]), ends)
+
+
+def packed_on_disk(texts: Strings, folder: Path) -> Strings:
+    """The same texts one after the other in their buffer; copied to a file in the folder if they are not."""
+    if np.array_equal(texts.starts[1:], texts.ends[:-1]):
+        return texts
+    return _copied_to_disk([texts], folder)
+
+
+def _copied_to_disk(parts: Sequence[Strings], folder: Path) -> Strings:
+    ends = np.cumsum(np.concatenate([part.ends - part.starts for part in parts]), dtype=np.int64)
     buffer = ArrayOnDisk(np.uint8, folder)
-    for part in packed:
-        for piece in in_pieces(part.buffer):
-            buffer.add(piece)
+    for part in parts:
+        for some in text_groups(part, CHUNK_BYTES):
+            buffer.add(some.compact().buffer)
     return Strings.packed(buffer.map(), ends)
+
+
+def text_groups(texts: Strings, size: int) -> Iterator[Strings]:
+    """Consecutive texts of about `size` bytes together, at least one; mapped pages are released after use."""
+    sizes = np.cumsum(texts.ends - texts.starts)
+    first = 0
+    while first < len(texts):
+        before = int(sizes[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(sizes, before + size, "right")))
+        yield texts[first:last]
+        release_pages(texts.buffer)
+        first = last

@@ -14,12 +14,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from labelwise.checks import in_range
-from labelwise.data.csr import csr_of, offsets_of, read_only
+from labelwise.data.csr import MappedCsrBuilder, csr_of, offsets_of, read_only
+from labelwise.data.dataset import row_pieces
+from labelwise.data.out_of_core import range_of_rows
 from labelwise.errors import DataError, ModelFormatError
 from labelwise.features.rows import NO_COLUMNS, FeatureRows, as_csr, blocks_of
+from labelwise.mapped import in_pieces, release_pages
 from labelwise.parallel import ranges, run_all, threads
 from labelwise.store import get_tensor
 
+PIECE_ENTRIES = 1 << 22
+"""Entries that are read from a file, or written to one, at a time."""
 MIN_PARALLEL = 64  # documents up to which one thread is faster than several
 MAX_FEATURES = 1 << 30
 """A model stores one number per feature, whether it occurs or not."""
@@ -51,7 +56,10 @@ class FeatureOrder:
                 f"at most {MAX_FEATURES:,}; renumber the features that occur from 0, or hash them into fewer"
             )
         counts = np.zeros(n_sparse, np.int32)
-        count_columns(features.indices, 0, len(features.indices), counts)
+        indices = read_only(features.indices)
+        for begin in range(0, len(indices), PIECE_ENTRIES):
+            count_columns(indices, begin, min(begin + PIECE_ENTRIES, len(indices)), counts)
+            release_pages(features.indices)
         seen = np.flatnonzero(counts)
         original = np.empty(n_sparse + n_dense, np.int32)
         original[: len(seen)] = seen[np.argsort(-counts[seen], kind="stable")]
@@ -60,12 +68,16 @@ class FeatureOrder:
         return cls(original)
 
     @classmethod
-    def learn(cls, features: Any, in_place: bool = False) -> OrderedFeatures:
-        """The order of the training features, and the features renumbered by it; `in_place` overwrites the CSR."""
+    def learn(cls, features: Any, in_place: bool = False, folder: Path | None = None) -> OrderedFeatures:
+        """The order of the training features, and the features renumbered by it.
+
+        `in_place` overwrites the CSR; with a folder they are written to files in it and mapped.
+        """
         csr, dense = blocks_of(features)
         order = cls.by_frequency(csr, dense.shape[1])
-        ordered = order.apply(csr, in_place)
-        n_seen = int(ordered.indices.max(initial=-1)) + 1  # all features that occur have the lowest numbers
+        ordered = order.apply(csr, in_place) if folder is None else order._apply_on_disk(csr, folder)
+        # all features that occur have the lowest numbers
+        n_seen = max((int(piece.max(initial=-1)) for piece in in_pieces(ordered.indices)), default=-1) + 1
         shape = (csr.shape[0], len(order.original))
         unused = shape[1] - n_seen - dense.shape[1]
         rows = FeatureRows(offsets_of(ordered), ordered.indices, ordered.data, shape, dense, n_seen, unused=unused)
@@ -83,6 +95,15 @@ class FeatureOrder:
         indices, data = np.empty_like(features.indices), np.empty_like(features.data)
         self._renumber(features, indices, data)
         return csr_of(data, indices, features.indptr, features.shape)
+
+    def _apply_on_disk(self, features: Any, folder: Path) -> Any:
+        builder = MappedCsrBuilder(True, folder)
+        for first, last in row_pieces(features.indptr, PIECE_ENTRIES):
+            part = self.apply(range_of_rows(features, first, last))
+            builder.add(np.diff(part.indptr), part.indices, part.data, 1.0)
+            release_pages(features.indices)
+            release_pages(features.data)
+        return builder.matrix(features.shape[1])
 
     def rows(self, features: Any) -> FeatureRows:
         """Renumbered documents to predict for, as arrays: building a matrix takes longer than scoring a document.

@@ -9,6 +9,7 @@ features per thread. `keep` cuts each row to its largest entries: a tree built f
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -21,12 +22,15 @@ from labelwise.checks import all_finite
 from labelwise.data.csr import read_only
 from labelwise.data.dataset import canonical_csr, canonical_features
 from labelwise.errors import ConfigError, DataError
+from labelwise.features.held_rows import HeldRows, batches_of, hold_rows
+from labelwise.features.rows import FeatureRows
+from labelwise.mapped import mapping_of, release_pages
 
 MAX_WORK_PER_TASK = 8_000_000
 """Maximum number of features summed in one task: bounds the task's buffers."""
 
 
-def pifa(features: Any, labels: Any, keep: int | None = None) -> Any:
+def pifa(features: Any, labels: Any, keep: int | None = None, hold: int | None = None) -> Any:
     """Aggregate the features of each label's documents into the label's features.
 
     Parameters
@@ -38,6 +42,8 @@ def pifa(features: Any, labels: Any, keep: int | None = None) -> Any:
     keep
         Number of largest entries (by absolute value) to keep per row of a CSR block; None keeps all. Dense blocks are
         not cut.
+    hold
+        For mapped features: bytes of documents in memory at a time. The result is the same.
 
     Returns
     -------
@@ -54,7 +60,11 @@ def pifa(features: Any, labels: Any, keep: int | None = None) -> Any:
     new_dense = np.zeros((n_labels, dense.shape[1]), np.float32)
     max_entries = csr.shape[1] if keep is None else min(keep, csr.shape[1])
     sums = _Sums(by_label, csr, dense, work, max_entries, new_dense)
-    parts = parallel.run_all(sums.of_range, _equal_work(work + dense.shape[1] * by_label.indptr))
+    label_ranges = _equal_work(work + dense.shape[1] * by_label.indptr)
+    if hold is None or dense.shape[1] or mapping_of(csr.indices) is None:
+        parts = parallel.run_all(sums.of_range, label_ranges)
+    else:
+        parts = _in_batches(sums, by_label, csr, label_ranges, hold)
     counts = np.concatenate([part[0] for part in parts]) if parts else np.empty(0, np.int64)
     parts = [part[1:] for part in parts]
     new_csr = _joined(counts, parts, (n_labels, csr.shape[1]))
@@ -69,6 +79,20 @@ def pifa(features: Any, labels: Any, keep: int | None = None) -> Any:
         sparse=None if features.sparse is None else new_csr,
         dense=None if features.dense is None else new_dense,
     )
+
+
+def _in_batches(sums: _Sums, by_label: Any, csr: Any, label_ranges: list[tuple[int, int]], hold: int) -> list:
+    """The sums of all ranges, in order, from documents that are read in batches."""
+    rows, found = FeatureRows.of(csr), {}
+    documents = (
+        np.unique(by_label.indices[by_label.indptr[first] : by_label.indptr[last]]) for first, last in label_ranges
+    )
+    for batch, chosen in batches_of(label_ranges, documents, rows, hold):
+        here = sums if not len(chosen) else sums.moved(hold_rows(rows, chosen))
+        found |= zip(batch, parallel.run_all(here.of_range, batch), strict=True)
+        release_pages(csr.indices)
+        release_pages(csr.data)
+    return [found[one] for one in label_ranges]
 
 
 def with_label_texts(described: Any, texts: sparse.csr_array, weight: float) -> Any:
@@ -131,6 +155,18 @@ class _Sums:
             read_only(dense),
         )
         self.work, self.n_columns, self.max_entries, self.new_dense = work, csr.shape[1], max_entries, new_dense
+
+    def moved(self, held: HeldRows) -> _Sums:
+        """The same with the documents of some labels, read from memory."""
+        positions = np.zeros(len(self.arrays[3]) - 1, np.uint32)
+        positions[held.rows] = np.arange(len(held.rows), dtype=np.uint32)
+        other = copy.copy(self)
+        label_indptr, documents, weights, *_, dense = self.arrays
+        other.arrays = (
+            label_indptr, read_only(positions[documents]), weights,
+            read_only(held.indptr), read_only(unsigned(held.indices)), read_only(held.data), dense,
+        )  # fmt: skip
+        return other
 
     def of_range(self, labels: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Entries per label, their columns and values."""

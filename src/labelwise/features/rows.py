@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
 
 from labelwise.data.blocks import Blocks
-from labelwise.data.csr import csr_of, offsets_of
-from labelwise.data.dataset import CSR
+from labelwise.data.csr import MappedCsrBuilder, csr_of, offsets_of
+from labelwise.data.dataset import CSR, row_pieces
+from labelwise.data.out_of_core import range_of_rows
+from labelwise.mapped import release_pages
 
 NO_COLUMNS = np.empty((0, 0), np.float32)
 MIN_DENSITY = 0.5
@@ -107,6 +110,17 @@ def unit_rows(features: Any) -> Any:
         left, dense = (None if part is None else _divided(part, norms) for part in (features.sparse, features.dense))
         return Blocks(left, dense)
     return _divided(features, np.sqrt(_squares(features)))
+
+
+def unit_rows_on_disk(features: Any, folder: Path) -> Any:
+    """`unit_rows` of CSR in a file of the folder, which is mapped; sums are rounded as those of short matrices."""
+    builder = MappedCsrBuilder(True, folder)
+    for first, last in row_pieces(features.indptr):
+        part = unit_rows(range_of_rows(features, first, last))
+        builder.add(np.diff(part.indptr), part.indices, part.data, 1.0)
+        release_pages(features.indices)
+        release_pages(features.data)
+    return builder.matrix(features.shape[1])
 
 
 def _squares(features: Any) -> np.ndarray:

@@ -20,11 +20,14 @@ from typing import Any, Self
 import numpy as np
 from scipy import sparse
 
+from labelwise.data.csr import MappedCsrBuilder
+from labelwise.data.out_of_core import concatenate_texts, text_groups
 from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFittedError
 from labelwise.features.rewriting import RewriterPool
 from labelwise.features.rows import FeatureRows
+from labelwise.features.streamed_terms import MOST_GROUP, StreamedTerms, sorted_terms
 from labelwise.features.term_lookup import NO_TERMS, TermLookup, TermReader, build_lookup
-from labelwise.features.text_blocks import RowRange, process_texts
+from labelwise.features.text_blocks import BLOCK_BYTES, RowRange, process_texts
 from labelwise.features.tfidf_config import LINEAR_TFIDF as LINEAR_TFIDF
 from labelwise.features.tfidf_config import TfidfConfig as TfidfConfig
 from labelwise.features.vocabulary import (
@@ -35,7 +38,10 @@ from labelwise.features.vocabulary import (
     column_order,
     count,
     most_frequent,
+    new_table,
+    refuse_no_terms,
     unknown_terms,
+    within_limits,
     words_of_terms,
 )
 from labelwise.features.word_analysis import WordAnalysis
@@ -101,6 +107,24 @@ class Tfidf:
         pruned = len(self.vocabulary_) < int(np.count_nonzero(terms.frequency))
         del terms  # its table is large, and no longer needed
         return self._write(counts, columns, pruned)
+
+    def fit_transform_mapped(self, texts: Strings, folder: Path, limit: int) -> sparse.csr_array:
+        """`fit_transform` for texts larger than memory, which are mapped: the same matrix, in files of the folder.
+
+        Two passes over the texts. `limit` is in bytes, for counts and rows; the vocabulary itself is held in memory.
+        """
+        self._set_analysis(WordAnalysis.of(self.config))
+        if self.config.hash_bits is None:
+            self._learn_streamed(texts, folder, limit)
+        builder = MappedCsrBuilder(True, folder)
+        for group in text_groups(texts, min(max(limit // 8, BLOCK_BYTES), MOST_GROUP)):
+            rows = self.rows(group)
+            builder.add(np.diff(rows.indptr).astype(np.int32), rows.indices, rows.data, 1.0)
+        if self.config.hash_bits is not None and self._rewriters is not None:
+            self._rewriters.keep_sample()
+        matrix = builder.matrix(self.n_features)
+        matrix.has_canonical_format = True
+        return matrix
 
     def transform(self, texts: Strings | Iterable[str]) -> sparse.csr_array:
         """Rows of the texts: float32 [documents, terms]; terms that `fit` has not seen are ignored."""
@@ -213,26 +237,56 @@ class Tfidf:
         if not hasattr(self, "vocabulary_"):
             raise NotFittedError("this Tfidf has not learned a vocabulary yet; call fit or fit_transform first")
 
-    def _count(self, documents: Strings, keep: bool) -> tuple[Terms, Counts]:
+    def _counting(self, keep: bool) -> Counting:
         config = self.config
-        how = Counting(
+        return Counting(
             config.analyzer, config.lowercase, *config.ngrams, keep, config.max_features is not None, self._rewriters
         )
-        return count(documents, how)
+
+    def _count(self, documents: Strings, keep: bool) -> tuple[Terms, Counts]:
+        return count(documents, self._counting(keep))
 
     def _set_analysis(self, analysis: WordAnalysis | None) -> None:
         self.analysis_ = analysis
         self._rewriters = None if analysis is None else RewriterPool(analysis)
 
+    def _what_terms_are(self) -> str:
+        """For the message that there are none."""
+        config = self.config
+        if config.analyzer != "word":
+            return f"none has {config.ngrams[0]} characters"
+        dropped = f", and is not dropped by {' or '.join(config.changes_words)}" if config.changes_words else ""
+        return "a word has two or more letters, digits or underscores" + dropped
+
+    def _learn_streamed(self, texts: Strings, folder: Path, limit: int) -> None:
+        """Set vocabulary and weights from counts that need not fit in memory."""
+        config, documents = self.config, len(texts)
+        counted = StreamedTerms(self._counting(keep=False), folder, limit)
+        counted.add(texts)
+        kept, found = [], 0
+        for terms in counted.lists():
+            found += int((terms.frequency > 0).sum())
+            mask = within_limits(terms.frequency, documents, config.min_df, config.max_df)
+            kept.append(sorted_terms(terms, mask))
+        n_kept = sum(len(one.terms) for one in kept)
+        refuse_no_terms(found, n_kept, documents, config.min_df, config.max_df, self._what_terms_are())
+        vocabulary = concatenate_texts([one.terms for one in kept], None)
+        frequency = np.concatenate([one.frequency for one in kept])
+        if config.max_features is not None:
+            occurrences = np.concatenate([one.occurrences for one in kept])
+            chosen = most_frequent(np.arange(n_kept), occurrences, config.max_features) != UNKNOWN
+            vocabulary, frequency = vocabulary[chosen].compact(), frequency[chosen]
+        self.vocabulary_ = vocabulary
+        self.idf_ = np.log((1 + documents) / (1 + frequency)) + 1 if config.idf else None
+        self._lookup = None
+        if self.analysis_ is not None:
+            table = new_table(config.analyzer, config.ngrams[1])
+            self.analysis_.choose_readable(counted.forms, words_of_terms(table, table.numbers_of(vocabulary)))
+
     def _learn(self, terms: Terms, documents: int) -> np.ndarray:
         """Set vocabulary and weights; the column of each counted term."""
         config = self.config
-        what = "a word has two or more letters, digits or underscores"
-        if config.analyzer != "word":
-            what = f"none has {config.ngrams[0]} characters"
-        elif config.changes_words:
-            what += f", and is not dropped by {' or '.join(config.changes_words)}"
-        kept = choose(terms.frequency, documents, config.min_df, config.max_df, what)
+        kept = choose(terms.frequency, documents, config.min_df, config.max_df, self._what_terms_are())
         columns = column_order(terms.table, kept)
         if config.max_features is not None:
             columns = most_frequent(columns, terms.occurrences, config.max_features)

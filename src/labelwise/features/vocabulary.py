@@ -211,16 +211,27 @@ def choose(frequency: np.ndarray, documents: int, min_df: float, max_df: float, 
 
     `what` describes what a term is, for the message that there are none.
     """
+    kept = within_limits(frequency, documents, min_df, max_df)
+    refuse_no_terms(int((frequency > 0).sum()), int(kept.sum()), documents, min_df, max_df, what)
+    return kept
+
+
+def within_limits(frequency: np.ndarray, documents: int, min_df: float, max_df: float) -> np.ndarray:
+    """Mask of the terms that `choose` keeps, which may be none."""
     least, most = _limits(documents, min_df, max_df)
-    if not (frequency > 0).any():
+    return (frequency > 0) & (frequency >= least) & (frequency <= most)
+
+
+def refuse_no_terms(found: int, kept: int, documents: int, min_df: float, max_df: float, what: str) -> None:
+    """Raise if there are no terms, or if none are kept."""
+    least, most = _limits(documents, min_df, max_df)
+    if not found:
         raise DataError(f"there are no words in the {documents:,} texts: {what}")
-    kept = (frequency > 0) & (frequency >= least) & (frequency <= most)
-    if not kept.any():
+    if not kept:
         raise DataError(
-            f"no words are left: none of {(frequency > 0).sum():,} terms is in at least {least:g} and at most {most:g} "
+            f"no words are left: none of {found:,} terms is in at least {least:g} and at most {most:g} "
             f"of {documents:,} texts; lower min_df (now {min_df}) or raise max_df (now {max_df})"
         )
-    return kept
 
 
 def unknown_terms(terms: Terms, known: Strings, documents: int, min_df: float, max_df: float) -> np.ndarray:

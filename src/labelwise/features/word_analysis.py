@@ -81,7 +81,7 @@ class WordAnalysis:
         for form, (word, times) in occurrences.items():
             if word in best:
                 best[word] = min(best[word], (-times, form))
-        self.readable = {word: form for word, (_, form) in best.items() if form and form != word}
+        self.readable = {word: form for word, (_, form) in sorted(best.items()) if form and form != word}
 
     def readable_term(self, term: str) -> str:
         """A term in readable words."""

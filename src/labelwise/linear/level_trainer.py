@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -18,17 +18,22 @@ from pydantic import Field
 
 from labelwise import pages
 from labelwise.config import Config
+from labelwise.data.csr import read_only
+from labelwise.features.held_rows import HeldRows, batches_of, hold_rows, is_mapped
 from labelwise.features.rows import FeatureRows
 from labelwise.linear.initial_weights import InitialWeights
 from labelwise.linear.local_rows import LocalRows
 from labelwise.linear.pass_limit import PassLimit
 from labelwise.linear.weights import ChunkPart
-from labelwise.mapped import counts_of
+from labelwise.mapped import counts_of, release_pages
 from labelwise.parallel import run_all
 from labelwise.progress import progress
 
 UNCOPIED = 0.05
 """Fraction of all entries from which a chunk uses the data without a copy of its rows."""
+BLOCKED_FROM, BLOCK_ENTRIES = 1 << 26, 1 << 23
+"""Entries of a chunk from which on the solver visits its rows in blocks, and entries per block. 512 MB may not stay in
+memory; rows in random order would then be read from the disk one by one."""
 LANES = 16  # labels that the solver trains at a time, as in kernels.tree.lanes
 Positive = Annotated[float, Field(ge=1e-30, le=1e30)]
 
@@ -67,7 +72,8 @@ class LevelTrainer:
     """Trains the chunks of a level. Targets are CSR with columns in tree order.
 
     With `initial` the solver starts from these weights instead of zeros, and parts have all weights of their chunk:
-    those of features that do not occur in its documents are unchanged.
+    those of features that do not occur in its documents are unchanged. `hold`: of mapped features, bytes of documents
+    that are in memory at a time.
     """
 
     def __init__(
@@ -80,9 +86,12 @@ class LevelTrainer:
         seed: int,
         limit: PassLimit,
         initial: InitialWeights | None = None,
+        hold: int | None = None,
     ) -> None:
         self.features, self.norms, self.targets, self.solver = features, norms, FeatureRows.of(targets), solver
         self.weighted, self.seed, self.limit, self.initial = weighted, seed, limit, initial
+        self.hold = hold if is_mapped(features) else None
+        self._held: HeldRows | None = None
         self._scratch = threading.local()
 
     def train(
@@ -128,7 +137,22 @@ class LevelTrainer:
                 if finished is not None and piece.first not in self.limit.cut:
                     finished(piece.first, part)
 
-            run_all(work, tasks)
+            for batch in self._batches(tasks):
+                run_all(work, batch)
+
+    def _batches(self, tasks: list[tuple[Chunk, float]]) -> Iterator[list[tuple[Chunk, float]]]:
+        """All tasks at once or, if features are mapped, in batches whose documents are in memory meanwhile."""
+        if self.hold is None:
+            yield tasks
+            return
+        rank = {task[0].first: number for number, task in enumerate(tasks)}
+        neighbours = sorted(tasks, key=lambda task: task[0].first)  # they share documents
+        every = np.arange(self.features.shape[0])
+        documents = (every if task[0].rows is None else task[0].rows for task in neighbours)
+        for batch, rows in batches_of(neighbours, documents, self.features, self.hold):
+            self._held = hold_rows(self.features, rows) if len(rows) else None
+            yield sorted(batch, key=lambda task: rank[task[0].first])
+        self._held = None
 
     def work(self, chunk: Chunk) -> float:
         """How much work a part is, compared with others of its level."""
@@ -158,6 +182,8 @@ class LevelTrainer:
         signs = self._buffer("signs", (n, LANES), np.int8)
         plain = np.array([[solver.cost_negative, solver.cost_positive]], np.float32)
         costs = self._buffer("costs", (n, LANES), np.float32) if self.weighted else plain
+        entries = int((local.ends - local.starts).sum())
+        block = n if entries < BLOCKED_FROM else max(1, n * BLOCK_ENTRIES // entries)
         loss = ("squared_hinge", "hinge", "logistic").index(solver.loss)
         kept, biases = [], []
         row_counts = np.zeros(count, np.int32)
@@ -176,7 +202,7 @@ class LevelTrainer:
             passes = dual_descent.solve_lanes(
                 local.starts, local.ends, local.indices, local.values, local.dense_rows, dense, local.first_dense,
                 local.norms, signs, costs, self.weighted, width, loss, np.float32(bias), np.float32(solver.tolerance),
-                max_passes, self.seed + first, weights, offsets,
+                max_passes, self.seed + first, block, weights, offsets,
             )  # fmt: skip
             taken.append(passes)
             if start is not None:
@@ -220,22 +246,26 @@ class LevelTrainer:
 
         X = self.features
         rows = np.arange(X.shape[0]) if chunk.rows is None else chunk.rows.astype(np.int64)
-        starts, ends = X.indptr[rows].astype(np.int64), X.indptr[rows + 1].astype(np.int64)
+        (indptr, indices, values), given = (X.indptr, X.indices, X.data), rows
+        if self._held is not None:
+            (indptr, indices, values), given = self._held[1:], self._held.positions(rows)
+        starts, ends = indptr[given].astype(np.int64), indptr[given + 1].astype(np.int64)
         total = int((ends - starts).sum())
         n_features = X.shape[1] - X.unused
-        if total >= UNCOPIED * len(X.indices):
+        if total >= UNCOPIED * len(X.indices) or (self.hold is not None and self._held is None):
             features = np.arange(n_features, dtype=np.int32)
-            arrays = starts, ends, X.indices, X.data, X.dense, rows
+            arrays = starts, ends, read_only(indices), read_only(values), X.dense, rows
             return LocalRows(rows, *arrays, X.first_dense, self.norms[rows], features)
         numbers = self._buffer("numbers", (n_features,), np.int32, fill=-1)
         features = self._buffer("features", (n_features,), np.int32)
+        source = indptr, read_only(indices), read_only(values), given
         indptr = np.empty(len(rows) + 1, np.int64)
         indices = self._buffer("indices", (total,), np.int32)
         values = self._buffer("values", (total,), np.float32)
-        count = chunk_rows.gather_rows(X.indptr, X.indices, X.data, rows, numbers, features, indptr, indices, values)
+        count = chunk_rows.gather_rows(*source, numbers, features, indptr, indices, values)
         columns = np.arange(X.first_dense, X.first_dense + X.n_dense, dtype=np.int32)
         features = np.concatenate([features[:count], columns])
-        arrays = indptr[:-1], indptr[1:], indices, values, X.dense, rows
+        arrays = indptr[:-1], indptr[1:], read_only(indices), read_only(values), X.dense, rows
         return LocalRows(rows, *arrays, count, self.norms[rows], features)
 
     def _buffer(self, name: str, shape: tuple[int, ...], dtype: Any, fill: int | None = None) -> np.ndarray:
@@ -283,6 +313,8 @@ def squared_norms(features: FeatureRows, block: int = 1 << 12) -> np.ndarray:
         filled = np.flatnonzero(np.diff(bounds))
         if len(filled):
             norms[first + filled] = np.add.reduceat(data * data, (bounds[:-1] - bounds[0])[filled])
+        if first % (block << 6) == 0:
+            release_pages(features.data)
         if features.n_dense:
             dense = features.dense[first : first + block].astype(np.float32)
             norms[first : first + block] += np.square(dense, out=dense).sum(axis=1)

@@ -18,11 +18,15 @@ from scipy import sparse
 
 from labelwise.codes.tree import LabelTree
 from labelwise.data.blocks import Blocks
+from labelwise.data.csr import pick_rows
 from labelwise.errors import ConfigError
+from labelwise.features.held_rows import is_mapped
 from labelwise.features.rows import FeatureRows
 from labelwise.formatting import size
 from labelwise.free_memory import free_memory
 from labelwise.linear.level_trainer import LANES, UNCOPIED, SolverConfig
+from labelwise.mapped import mapping_of
+from labelwise.memory_limit import own_memory
 from labelwise.parallel import threads
 from labelwise.result_fields import Decides
 
@@ -117,6 +121,8 @@ def bytes_of(features: Any, labels: Any) -> int:
     arrays = [] if dense is None else [dense]
     for matrix in (labels,) if csr is None else (labels, csr):
         arrays += [matrix.indptr, matrix.indices, matrix.data]
+    if any(mapping_of(array) is not None for array in arrays):
+        return own_memory()  # a limit for work on mapped features is one for all that the process holds
     return sum(array.nbytes for array in arrays)
 
 
@@ -156,12 +162,15 @@ def training_need(
     weighted: bool = False,
     matched: int = 0,
     precision: str = "float32",
+    hold: int = 0,
 ) -> MemoryNeed:
     """Memory to train some trees like this one; `targets` are the labels at each of its levels.
 
-    `matched` is the beam with `matcher` negatives, else 0; `weighted`: examples have costs.
+    `matched` is the beam with `matcher` negatives, else 0; `weighted`: examples have costs; `hold`: of mapped features,
+    bytes of documents that are in memory at a time.
     """
     features = FeatureRows.of(features)
+    held = hold if is_mapped(features) else 0
     n, n_features = features.shape[0], features.shape[1] - features.unused
     target_bytes = float(sum(12 * target.nnz + 4 * n for target in targets) + 4 * n + 40 * n * matched)
     row_bytes = ROW_BYTES + weighted * COST_BYTES
@@ -179,7 +188,11 @@ def training_need(
     before = (trees - 1) * sum(FILLED * weights * smaller + rows for _, weights, rows in levels)
     needs = []
     for work, weights, rows in levels:  # a level's chunks exist separately and, at the end, concatenated
-        needs.append(MemoryNeed(work, target_bytes, before + (1 + FILLED) * weights + 2 * rows))
+        needs.append(
+            MemoryNeed(
+                work + min(held, 8 * len(features.indices)), target_bytes, before + (1 + FILLED) * weights + 2 * rows
+            )
+        )
         before += FILLED * weights + rows
     if precision == "int8":  # the node of every weight, to scale it
         needs.append(MemoryNeed(0, 0, before + max(weights for _, weights, _ in levels) * 4 * FILLED))
@@ -193,7 +206,7 @@ def _of_chunks(features: FeatureRows, above: Any, row_bytes: int) -> tuple[float
     largest = int(np.argmax(entries))
     holders = np.repeat(np.arange(above.shape[0]), np.diff(above.indptr))[above.indices == largest]
     step = max(1, len(holders) // SAMPLE_ROWS)
-    sampled = features.sparse[holders[::step]]
+    sampled = pick_rows(features.sparse, holders[::step])
     # a vocabulary grows about as the square root of the text, so the sample's is scaled to each chunk's size
     known = np.count_nonzero(np.bincount(sampled.indices, minlength=1)) / np.sqrt(max(sampled.nnz, 1))
     n_features = features.shape[1] - features.unused
@@ -232,7 +245,7 @@ def _frequent(features: FeatureRows, target: Any, minimum: float) -> np.ndarray:
     for number in range(len(sampled)):
         holders = columns.indices[columns.indptr[number] : columns.indptr[number + 1]]
         step = max(1, len(holders) // SAMPLE_ROWS)
-        rows = csr[holders[::step]]
+        rows = pick_rows(csr, holders[::step])
         counts[number] = (np.bincount(rows.indices, np.abs(rows.data), 1) * step >= minimum).sum()
         if features.n_dense:
             sums = np.abs(features.dense[holders[::step]].sum(axis=0, dtype=np.float32))  # opposite signs cancel

@@ -17,6 +17,7 @@ from labelwise.checks import all_finite
 from labelwise.codes.tree import LabelTree
 from labelwise.errors import ModelFormatError
 from labelwise.features.rows import FeatureRows
+from labelwise.mapped import in_pieces, release_pages
 from labelwise.store import get_tensor
 
 SQUARES, LEARNED = "feature_squares", "learned"
@@ -129,11 +130,14 @@ def sums_of_squares(features: FeatureRows) -> np.ndarray:
     In blocks, because NumPy converts what it counts.
     """
     dense = slice(features.first_dense, features.first_dense + features.n_dense)
-    sums = np.zeros(max(int(features.indices.max(initial=-1)) + 1, dense.stop if features.n_dense else 0))
+    last = max((int(piece.max(initial=-1)) for piece in in_pieces(features.indices)), default=-1)
+    sums = np.zeros(max(last + 1, dense.stop if features.n_dense else 0))
     for begin in range(0, len(features.indices), BLOCK):
         part = slice(begin, begin + BLOCK)
         squares = np.square(features.data[part], dtype=np.float64)
         sums += np.bincount(features.indices[part], squares, len(sums))
+        release_pages(features.indices)
+        release_pages(features.data)
     for begin in range(0, features.shape[0] if features.n_dense else 0, DENSE_BLOCK):
         block = features.dense[begin : begin + DENSE_BLOCK].astype(np.float64)
         sums[dense] += np.square(block).sum(axis=0)

@@ -17,6 +17,7 @@ from scipy import sparse
 
 from labelwise.codes.tree import LabelTree
 from labelwise.executors.base import Handle, executor
+from labelwise.features.held_rows import is_mapped
 from labelwise.features.rows import FeatureRows
 from labelwise.linear.beam import beam_search
 from labelwise.linear.level_tasks import LevelInputs, trained_elsewhere, widths_of
@@ -26,9 +27,12 @@ from labelwise.linear.settings import TrainingSettings
 from labelwise.linear.shards import ChunkShards
 from labelwise.linear.weights import ChunkedWeights, ChunkPart
 from labelwise.mapped import counts_of
+from labelwise.memory_limit import block_bytes
 from labelwise.progress import stage_name
 from labelwise.time_budget import NO_LIMIT, TimeBudget
 
+HELD = 0.15
+"""Fraction of the free memory for documents of mapped features."""
 log = logging.getLogger("labelwise")
 
 
@@ -103,6 +107,7 @@ def train_tree(
     features, norms = examples.features, examples.norms
     further = None if examples.user_negatives is None else tree.aggregate(examples.user_negatives)
     levels: list[ChunkedWeights] = []
+    hold = block_bytes(settings.memory, HELD) if is_mapped(features) else None
     for depth, target in enumerate(targets):
         if settings.relevance:
             target = scaled(target)
@@ -113,7 +118,7 @@ def train_tree(
             documents = documents_of(targets[depth - 1], more, levels, features, settings)
         chunks = chunks_of(offsets, documents)
         limit = PassLimit(time.budget.part(work[depth] / max(sum(work[depth:]), 1.0)), time.budget, time.pace)
-        trainer = LevelTrainer(features, norms, target, settings.solver, settings.relevance, seed, limit)
+        trainer = LevelTrainer(features, norms, target, settings.solver, settings.relevance, seed, limit, hold=hold)
         what = f"level {depth + 1} of {len(targets)}"
         done, finished = None, None
         if shards is not None:

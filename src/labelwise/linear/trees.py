@@ -29,8 +29,9 @@ from labelwise.linear.pass_limit import SolverPace
 from labelwise.linear.settings import PRECISIONS, SearchSettings, Ties, TrainingSettings
 from labelwise.linear.shards import ChunkShards
 from labelwise.linear.statistics import Learned, TrainingStatistics, document_counts
-from labelwise.linear.train_tree import TrainingExamples, TreeTime, train_tree
+from labelwise.linear.train_tree import HELD, TrainingExamples, TreeTime, train_tree
 from labelwise.linear.weights import ChunkedWeights
+from labelwise.memory_limit import block_bytes
 from labelwise.progress import stage
 from labelwise.store import get_tensor
 from labelwise.time_budget import NO_LIMIT, TimeBudget
@@ -81,7 +82,7 @@ class LinearTrees:
         need = training_need(
             features.rows, targets, trees[0], settings.solver, trees=len(trees), weighted=settings.relevance,
             matched=int(np.max(settings.search.beam)) if settings.negatives == "matcher" else 0,
-            precision=settings.precision,
+            precision=settings.precision, hold=block_bytes(settings.memory, HELD),
         )  # fmt: skip
         check_memory(need, settings.memory, bytes_of(features.rows, labels))
         documents = []

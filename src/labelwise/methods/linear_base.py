@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field
+from scipy import sparse
 
 from labelwise.codes.label_path import LabelPath
 from labelwise.config import Config as BaseConfig
@@ -19,7 +20,7 @@ from labelwise.data.label_documents import with_label_documents
 from labelwise.data.thesaurus import read_thesaurus
 from labelwise.errors import ConfigError, DataError, did_you_mean
 from labelwise.features.feature_order import FeatureOrder, OrderedFeatures
-from labelwise.features.rows import FeatureRows, unit_rows
+from labelwise.features.rows import FeatureRows, unit_rows, unit_rows_on_disk
 from labelwise.features.tfidf import Tfidf
 from labelwise.features.word_analysis import WordAnalysis
 from labelwise.finished import fingerprint
@@ -32,6 +33,7 @@ from labelwise.linear.settings import Precision as Precision
 from labelwise.linear.shards import ChunkShards
 from labelwise.linear.statistics import SQUARES, Learned
 from labelwise.linear.trees import LinearTrees
+from labelwise.memory_limit import block_bytes
 from labelwise.methods.base import Method
 from labelwise.methods.card import CORE_PACKAGES, Card, TrainingData, now
 from labelwise.methods.feature_width import FeatureWidth
@@ -50,6 +52,8 @@ PostProcessor = Literal[tuple(POST_PROCESSORS)]  # type: ignore[valid-type]
 FeatureNorm = Literal["l2"] | None
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 VectorScale = Annotated[float, Field(gt=0, le=1e6)] | None
+COUNTED = 0.3
+"""Fraction of the free memory for counts of terms, if texts are larger than memory."""
 TimeLimit = Annotated[Annotated[float, Field(gt=0)] | None, Decides.END]
 
 
@@ -214,14 +218,29 @@ class LinearMethod(TextFeatures, Method):
         self.vector_scale_ = self.config.vector_scale if kind == "texts" else None
         if kind != "texts":
             self.tfidf_ = None
-            features = self._given(data.features)
+            features, folder = data.features, context.scratch
+            if folder is not None and sparse.issparse(features):
+                features = unit_rows_on_disk(features, folder) if self.config.feature_norm == "l2" else features
+                return FeatureOrder.learn(features, folder=folder), features
+            features = self._given(features)
             return FeatureOrder.learn(features), features
         self.tfidf_ = Tfidf(self.config.tfidf)
+        if context.scratch is not None:
+            return self._mapped_features(data, context.scratch)
         words = self.tfidf_.fit_transform(data.texts or ())
         if self.vector_scale_ is not None:
             both = Blocks(words, scaled(data.features, self.vector_scale_))
             return FeatureOrder.learn(both), both
         ordered = FeatureOrder.learn(words, in_place=True)
+        return ordered, ordered.rows.sparse
+
+    def _mapped_features(self, data: Dataset, folder: Path) -> tuple[OrderedFeatures, Any]:
+        """`training_features` of texts larger than memory: the same, in files of the folder."""
+        if self.vector_scale_ is not None:
+            raise ConfigError("vector_scale: vectors next to texts are held in memory; leave out data.mapped")
+        limit = block_bytes(self.config.memory, COUNTED)
+        words = self.tfidf_.fit_transform_mapped(data.texts, folder, limit)  # type: ignore[missing-attribute]
+        ordered = FeatureOrder.learn(words, folder=folder)
         return ordered, ordered.rows.sparse
 
     def label_text_features(self, texts: Sequence[str], features: OrderedFeatures, describing: Any) -> Any:
@@ -268,12 +287,15 @@ LabelDocuments = Annotated[str, Field(min_length=1)] | None
 """`texts`, or a vocabulary file."""
 
 
-def training_documents(data: Dataset, kind: str, config: Any) -> Dataset:
-    """The documents to train on: those given and, with `label_documents`, one per name of a label."""
+def training_documents(data: Dataset, kind: str, config: Any, scratch: Path | None = None) -> Dataset:
+    """The documents to train on: those given and, with `label_documents`, one per name of a label.
+
+    With a `scratch` folder all texts are in a file there.
+    """
     if config.label_documents is None:
         return data
     check_reads_texts(data, kind, "label_documents")
-    return with_label_documents(data, names_of_labels(data, config))
+    return with_label_documents(data, names_of_labels(data, config), scratch)
 
 
 def names_of_labels(data: Dataset, config: Any) -> list[tuple[str, ...]]:

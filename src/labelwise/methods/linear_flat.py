@@ -79,7 +79,7 @@ class LinearFlat(LinearMethod):
             return self
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
-        data = training_documents(data, kind, self.config)
+        data = training_documents(data, kind, self.config, context.scratch)
         if self.config.relevance:
             check_relevance(data)
         features, _ = self.training_features(data, kind, context)

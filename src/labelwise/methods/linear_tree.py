@@ -30,7 +30,9 @@ from labelwise.linear.level_trainer import SolverConfig
 from labelwise.linear.memory_estimate import bytes_of, check_memory, clustering_need
 from labelwise.linear.settings import Ties
 from labelwise.linear.shards import ChunkShards
+from labelwise.linear.train_tree import HELD
 from labelwise.linear.trees import LinearTrees
+from labelwise.memory_limit import block_bytes
 from labelwise.methods.given_negatives import read_negatives
 from labelwise.methods.level_fields import Beam, PostProcessors
 from labelwise.methods.linear_base import (
@@ -137,7 +139,7 @@ class LinearTree(LinearMethod):
         if config.label_text_weight > 0:
             check_reads_texts(data, kind, "label_text_weight")
             texts = [" ".join(names) for names in names_of_labels(data, config)]
-        data = training_documents(data, kind, config)
+        data = training_documents(data, kind, config, context.scratch)
         if config.relevance:
             check_relevance(data)
         # files first: an error in them is reported before TF-IDF is computed
@@ -190,7 +192,7 @@ def _clustered(
         return [tree for tree in kept if tree is not None]
     need = clustering_need(features, labels, config.label_features, texts)
     check_memory(need, config.memory, bytes_of(features, labels), report=False)
-    described = pifa(features, labels, keep=config.label_features)
+    described = pifa(features, labels, keep=config.label_features, hold=block_bytes(config.memory, HELD))
     if texts is not None:
         described = with_label_texts(described, texts, config.label_text_weight)
     make = LabelTree.kway if config.tree == "kway" else LabelTree.balanced

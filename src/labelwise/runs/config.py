@@ -70,8 +70,8 @@ class DataSection(Config):
     limit: Annotated[int, Field(ge=1)] | None = None
     """Use only this many training documents, the first ones."""
     mapped: Annotated[bool, Decides.NOTHING] = False
-    """Write the rows to files in the run's folder while reading, and memory-map them: for sparse files larger than
-    memory. The files are removed when the run ends."""
+    """Write texts and sparse features to files in the run's folder while reading, and memory-map them: for data larger
+    than memory. The files are removed when the run ends."""
     options: ReadOptions = ReadOptions()
     """How to read the files, where they do not specify it."""
 

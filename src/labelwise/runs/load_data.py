@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,7 @@ from labelwise.data.csr import widened
 from labelwise.data.dataset import HASH, Dataset, EmptyPartError
 from labelwise.data.highlights import doubt_about_labels
 from labelwise.data.options import ReadOptions
-from labelwise.data.out_of_core import split_mapped, take_mapped
+from labelwise.data.out_of_core import scratch_beside, split_mapped, take_mapped
 from labelwise.data.read import (
     AUTO,
     FORMATS,
@@ -37,6 +40,8 @@ from labelwise.runs.vectors import attach_to_parts, vectors_file
 
 log = logging.getLogger("labelwise")
 
+LARGE_INPUT = 64 << 20
+"""Bytes of files from which on the documents to predict for are not held in memory."""
 FEW_DOCUMENTS = 100
 """A held-out part with fewer documents is too small to rely on."""
 
@@ -190,15 +195,44 @@ def known_name(name: str, where: str) -> str:
 
 
 def read_part(
-    path: str, format: str, split: str | None, options: ReadOptions | None = None, labels: bool = True
+    path: str,
+    format: str,
+    split: str | None,
+    options: ReadOptions | None = None,
+    labels: bool = True,
+    scratch: Path | None = None,
 ) -> Dataset:
-    """One part of a file, a folder or a known data set."""
+    """One part of a file, a folder or a known data set; with a `scratch` folder, documents are mapped from there."""
     if Path(path).exists():
-        return read(path, format, split if has_parts(path) else None, options, labels)
-    data = named_dataset(known_name(path, "data"), split)
+        return read(path, format, split if has_parts(path) else None, options, labels, scratch)
+    data = named_dataset(known_name(path, "data"), split, scratch=scratch)
     if not isinstance(data, Dataset):
         raise DataError(f"{path} has the parts {', '.join(data)}; choose one with --split")
     return data
+
+
+@contextmanager
+def scratch_for(path: str, output: str | None = None) -> Iterator[Path | None]:
+    """A folder for the documents of a large file or folder while they are read; None for small ones.
+
+    It is beside the output file, which is on a disk with space, or where temporary files are.
+    """
+    if _bytes_in(Path(path)) < LARGE_INPUT:
+        yield None
+    elif output not in (None, "-"):
+        with scratch_beside(Path(output)) as folder:
+            yield folder
+    else:
+        with scratch_beside(Path(tempfile.gettempdir()) / "documents") as folder:
+            yield folder
+
+
+def _bytes_in(path: Path) -> int:
+    try:
+        files = path.rglob("*") if path.is_dir() else [path]
+        return sum(file.stat().st_size for file in files if file.is_file())
+    except OSError:
+        return 0
 
 
 def _is_a_part(path: str, format: str) -> bool:

@@ -18,6 +18,7 @@ from labelwise.data.dataset import Dataset
 from labelwise.data.stream import warn_replaced
 from labelwise.errors import ConfigError, DataError
 from labelwise.executors.base import executor
+from labelwise.mapped import release_pages
 from labelwise.methods.base import Method
 from labelwise.methods.label_filter import LabelFilter
 from labelwise.methods.top_words import check_explains, top_words
@@ -25,7 +26,7 @@ from labelwise.progress import progress
 from labelwise.runs.documents import PIECE, Request, decode_lines, is_text, open_documents, warn_empty
 from labelwise.runs.label_files import read_label_list, read_label_weights
 from labelwise.runs.launched import OpenModel, to_send
-from labelwise.runs.load_data import read_part
+from labelwise.runs.load_data import read_part, scratch_for
 from labelwise.runs.prediction_writers import (
     BYTE_ORDER_MARK,
     InputTable,
@@ -86,7 +87,7 @@ def predict_file(
     if request.explain is not None:
         check_explains(model, request.explain)
     table = input_table(request) if file_format == "csv" and layout != "long" else None
-    batches = _text_batches(request, model) if is_text(request) else _data_batches(request, table)
+    batches = _text_batches(request, model) if is_text(request) else _data_batches(request, table, output)
     if request.features is not None:
         check_reads_vectors(model)
         batches = _with_vectors(batches, request.features)
@@ -207,8 +208,14 @@ def _line_batches(stream: Any) -> Iterator[list[bytes]]:
         yield [rest]
 
 
-def _data_batches(request: Request, table: InputTable | None) -> Iterator[Batch]:
-    data = read_part(request.documents, request.format, request.split, request.options, labels=False)
+def _data_batches(request: Request, table: InputTable | None, output: str) -> Iterator[Batch]:
+    """Documents of a data set; those of a large one are in a temporary file meanwhile, and mapped."""
+    with scratch_for(request.documents, output) as scratch:
+        given = request.documents, request.format, request.split, request.options
+        yield from _batches_of(read_part(*given, labels=False, scratch=scratch), request, table)
+
+
+def _batches_of(data: Dataset, request: Request, table: InputTable | None) -> Iterator[Batch]:
     with progress("predicting", len(data)) as step:
         for begin in range(0, len(data), BATCH):
             part = data.take(slice(begin, begin + BATCH))
@@ -219,6 +226,8 @@ def _data_batches(request: Request, table: InputTable | None) -> Iterator[Batch]
                 raise DataError("the file has changed while it was read", request.documents)
             with step.part(len(part)):
                 yield Batch(ids, part, rows)
+            if data.texts is not None:
+                release_pages(data.texts.buffer)
 
 
 def _with_vectors(batches: Iterator[Batch], path: str) -> Iterator[Batch]:

@@ -101,7 +101,7 @@ def _train(config: RunConfig, run: RunFolder, force: bool, begin: float, launche
             data, held_out = split_for_calibration(config, load_run_data(config.data, scratch), scratch)
         run.has_data = True
         log.info("train: %r", data.train)
-        model = _fit(config, run, data, times.for_fit(config.run.refit))
+        model = _fit(config, run, data, scratch, times.for_fit(config.run.refit))
         if not config.run.refit:
             release_ranks()
         if is_refitted(model, data):
@@ -151,13 +151,13 @@ def _inspection_seconds(config: RunConfig, run: RunFolder) -> float:
     return 2 * config.inspect.vectors / max(speed, 1e-9)
 
 
-def _fit(config: RunConfig, run: RunFolder, data: RunData, budget: TimeBudget) -> Method:
+def _fit(config: RunConfig, run: RunFolder, data: RunData, scratch: Path | None, budget: TimeBudget) -> Method:
     folder = run / files.MODEL
     if folder.exists():
         log.info("the model of this run is already trained")
         return load(folder)
     model = config.make_method()
-    context = FitContext(run / files.CHECKPOINTS, lambda **numbers: run.record("fit", **numbers), budget)
+    context = FitContext(run / files.CHECKPOINTS, lambda **numbers: run.record("fit", **numbers), budget, scratch)
     with _timed(run, "fit"):
         announce("fit", budget)
         model.fit(data.train, valid=data.valid, context=context)
@@ -190,7 +190,8 @@ def _refit(
         return
     shutil.rmtree(run / files.CHECKPOINTS, ignore_errors=True)
     model = config.make_method()
-    context = FitContext(run / files.REFIT_CHECKPOINTS, lambda **numbers: run.record(files.REFIT, **numbers), budget)
+    checkpoints = run / files.REFIT_CHECKPOINTS
+    context = FitContext(checkpoints, lambda **numbers: run.record(files.REFIT, **numbers), budget, scratch)
     with _timed(run, files.REFIT):
         announce(files.REFIT, budget)
         model.fit(everything, valid=data.valid if judged.validates else None, context=context)

@@ -61,14 +61,16 @@ class _Columns:
     ids: int | None
 
 
-def read(path: Path, options: ReadOptions) -> Dataset:
+def read(path: Path, options: ReadOptions, folder: Path | None = None) -> Dataset:
     rows = table_rows(path, options)[1]
     first = next(rows, None)
     if first is None:
         raise DataError(f"{NO_DOCUMENTS}; a header line with the names of the columns is needed", path)
     columns = _columns(first[1], path, options)
     chosen = {"texts": columns.texts, "paths": columns.paths, "ids": columns.ids}
-    accumulators = {part: TextAccumulator() for part, indices in chosen.items() if indices not in (None, [])}
+    accumulators = {
+        part: TextAccumulator(folder=folder) for part, indices in chosen.items() if indices not in (None, [])
+    }
     cells: dict[str, list[bytes]] = {part: [] for part in (*accumulators, "labels")}
     labels = LabelAccumulator()
     separator = (options.label_separator or SEPARATOR).encode()
@@ -221,4 +223,5 @@ FORMAT = Format(
     parts=parts,
     extension=".csv",
     other_extensions=(XLSX,),
+    read_mapped=read,
 )

@@ -51,13 +51,13 @@ def parts(folder: Path) -> dict[str, Path]:
     return split_files(folder, recognises, _EXTENSIONS)
 
 
-def read(path: Path, options: ReadOptions) -> Dataset:
+def read(path: Path, options: ReadOptions, folder: Path | None = None) -> Dataset:
     from labelwise.kernels.formats.fields import leading_fields
 
     prefix = options.label_prefix.encode()
     if not prefix or _BLANK.search(prefix):
         raise ConfigError(f"label_prefix: a word without blanks is needed, got {options.label_prefix!r}")
-    labels, texts = LabelAccumulator(), TextAccumulator()
+    labels, texts = LabelAccumulator(), TextAccumulator(folder=folder)
     for block in text_blocks(path, options.encoding, options.on_bad_bytes):
         data, (starts, ends) = block.data, line_bounds(block.data)
         word_starts, word_ends, first, rest, scattered = leading_fields(data, starts, ends, prefix)
@@ -131,4 +131,5 @@ FORMAT = Format(
     parts=parts,
     extension=".ft",
     other_extensions=(".fasttext",),
+    read_mapped=read,
 )

@@ -61,7 +61,7 @@ def _refuse_constant(word: str) -> float:
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
-def read(path: Path, options: ReadOptions) -> Dataset:
+def read(path: Path, options: ReadOptions, folder: Path | None = None) -> Dataset:
     documents: _DocumentAccumulator | None = None
     for block in text_blocks(path, options.encoding, options.on_bad_bytes):
         for number, line in enumerate(block.data.tobytes().decode().split("\n"), block.first_line):
@@ -69,7 +69,7 @@ def read(path: Path, options: ReadOptions) -> Dataset:
                 continue
             record = _Record(_parse_line(line, path, number), path, number)
             if documents is None:
-                documents = _DocumentAccumulator(record, options)
+                documents = _DocumentAccumulator(record, options, folder)
             documents.add(record)
         if documents is not None:
             documents.flush()
@@ -152,12 +152,12 @@ class _Record:
 class _DocumentAccumulator:
     """Collects records; texts and labels are added to accumulators after every block."""
 
-    def __init__(self, first: _Record, options: ReadOptions) -> None:
+    def __init__(self, first: _Record, options: ReadOptions, folder: Path | None) -> None:
         self.options = options
         self.path = first.path
         self.text_fields = options.text_column.split("+")
         self.cells: dict[str, list[bytes]] = {part: [] for part in self._cells(first)}
-        self.accumulators = {part: TextAccumulator() for part in self.cells}
+        self.accumulators = {part: TextAccumulator(folder=folder) for part in self.cells}
         given = first.fields.get(FEATURES)
         self.features = None if given is None else _DenseRows() if isinstance(given, list) else _SparseRows()
         if self.features is None and not self.cells.keys() & {"texts", "paths"}:
@@ -344,4 +344,5 @@ FORMAT = Format(
     parts=parts,
     extension=".jsonl",
     other_extensions=(".ndjson", ".json"),
+    read_mapped=read,
 )

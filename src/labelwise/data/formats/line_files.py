@@ -72,9 +72,9 @@ def recognises_unlabelled(path: Path) -> bool:
     return path.is_file() and _TEXTS.fullmatch(plain_name(path)) is not None
 
 
-def read(path: Path, options: ReadOptions) -> Dataset:
+def read(path: Path, options: ReadOptions, folder: Path | None = None) -> Dataset:
     if not options.labels:
-        texts = read_lines(path, options)
+        texts = read_lines(path, options, folder)
         refuse_empty(len(texts), path)
         return Dataset(no_labels(len(texts)), texts=texts, name=str(path))
     labels_path = _labels_of(path)
@@ -89,7 +89,7 @@ def read(path: Path, options: ReadOptions) -> Dataset:
     for block in text_blocks(labels_path, options.encoding, options.on_bad_bytes):
         accumulator.add_fields(block.data, *line_bounds(block.data), separator)
     labels, names = accumulator.matrix()
-    texts = read_lines(path, options)
+    texts = read_lines(path, options, folder)
     rows = len(labels.indptr) - 1
     if len(texts) != rows:
         raise DataError(f"{len(texts):,} lines of texts, but {rows:,} lines of labels in {labels_path}", path)
@@ -97,9 +97,9 @@ def read(path: Path, options: ReadOptions) -> Dataset:
     return Dataset(labels, names, texts=texts, name=str(path))
 
 
-def read_lines(path: Path, options: ReadOptions) -> Strings:
-    """Read the lines of a file as texts."""
-    texts = TextAccumulator()
+def read_lines(path: Path, options: ReadOptions, folder: Path | None = None) -> Strings:
+    """Read the lines of a file as texts; with a folder, they are written to a file in it and mapped."""
+    texts = TextAccumulator(folder=folder)
     for block in text_blocks(path, options.encoding, options.on_bad_bytes):
         texts.add(block.data, line_bounds(block.data))
     return texts.columns()[0]
@@ -143,4 +143,5 @@ FORMAT = Format(
     extension="_texts.txt",
     siblings=siblings,
     recognises_unlabelled=recognises_unlabelled,
+    read_mapped=read,
 )

@@ -54,7 +54,7 @@ def parts(folder: Path) -> dict[str, Path]:
     return split_files(folder, recognises, (".tsv",))
 
 
-def read(path: Path, options: ReadOptions) -> Dataset:
+def read(path: Path, options: ReadOptions, folder: Path | None = None) -> Dataset:
     separator = (options.label_separator or "").encode()
     labels = LabelAccumulator()
     texts: TextAccumulator | None = None
@@ -62,7 +62,7 @@ def read(path: Path, options: ReadOptions) -> Dataset:
     for block, starts, ends, positions in _tabbed_lines(path, options):
         if texts is None:
             tabs = int(np.count_nonzero(positions[0] >= 0)) or int(options.labels)
-            texts = TextAccumulator(max(1, tabs))
+            texts = TextAccumulator(max(1, tabs), folder)
         if tabs == 0:
             texts.add(block.data, (starts, ends))
             labels.add_fields(block.data, starts, starts, separator)
@@ -131,4 +131,5 @@ FORMAT = Format(
     write=write,
     parts=parts,
     extension=".tsv",
+    read_mapped=read,
 )

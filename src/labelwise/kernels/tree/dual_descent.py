@@ -39,6 +39,7 @@ def solve_lanes(
     tolerance,
     max_passes,
     seed,
+    block,
     weights,
     offsets,
 ):
@@ -50,7 +51,8 @@ def solve_lanes(
     Row i has the entries starts[i]..ends[i] of `indices` and `values`, and dense[rows[i]] (float32, or the bits of
     float16 as uint16; it may have no columns) as the features from first_dense on. signs [rows, 16] is +1 or -1. costs
     is the C of each example [rows, 16] when `weighted`, otherwise [1, 2] with that of negative and of positive
-    examples. Lanes from `width` on stay zero.
+    examples. Lanes from `width` on stay zero. Rows are visited in random order, those of each `block` consecutive rows
+    together.
     """
     n = len(norms)
     duals = np.zeros((n, LANES), np.float32)
@@ -61,10 +63,14 @@ def solve_lanes(
     is_float16 = dense.itemsize == 2  # a row is converted as a whole, which vectorises
     converted = np.empty((1, dense.shape[1]), np.float32)
     order = np.arange(n)
+    ranks, counts = np.empty((n + block - 1) // block, np.int64), np.empty((n + block - 1) // block, np.int64)
+    spare = np.empty(n if block < n else 0, np.int64)
     active, everything = n, True
     state = np.uint64(seed) * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
     for done in range(max_passes):
         state = _shuffle(order, active, state)
+        if block < n:
+            _group(order, active, block, ranks, counts, spare)
         worst = np.float32(0)
         index = 0
         while index < active:
@@ -170,3 +176,29 @@ def _shuffle(order, count, state):
         j = np.int64(state % np.uint64(i + 1))
         order[i], order[j] = order[j], order[i]
     return state
+
+
+@inner
+def _group(order, count, block, ranks, counts, spare):
+    """Sort shuffled rows by blocks, in the order in which blocks first occur: random blocks, random rows in each."""
+    seen = np.int64(0)
+    for b in range(len(ranks)):
+        ranks[b] = -1
+        counts[b] = 0
+    for i in range(count):
+        b = order[i] // block
+        if ranks[b] < 0:
+            ranks[b] = seen
+            seen += 1
+        counts[ranks[b]] += 1
+    position = np.int64(0)
+    for rank in range(seen):
+        size = counts[rank]
+        counts[rank] = position
+        position += size
+    for i in range(count):
+        rank = ranks[order[i] // block]
+        spare[counts[rank]] = order[i]
+        counts[rank] += 1
+    for i in range(count):
+        order[i] = spare[i]

@@ -1,0 +1,88 @@
+"""Some rows of mapped features in memory, read in one pass over the file.
+
+Work that needs the documents of many labels would read each document as often as it has labels, from places all over
+the file. It is divided into batches whose documents fit in memory together; the file is read from its beginning to its
+end once per batch, which is as fast as the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from labelwise import pages
+from labelwise.data.csr import read_only
+from labelwise.features.rows import FeatureRows
+from labelwise.mapped import mapping_of, release_pages
+from labelwise.parallel import ranges
+
+ENTRY_BYTES = 8
+RELEASED_ENTRIES = 1 << 22
+"""Entries read after which pages of the file are released."""
+Item = TypeVar("Item")
+
+
+def is_mapped(features: FeatureRows) -> bool:
+    """Whether the sparse features are in a file."""
+    return mapping_of(features.indices) is not None
+
+
+class HeldRows(NamedTuple):
+    """Copies of some rows, and which they are, ascending."""
+
+    rows: np.ndarray
+    indptr: np.ndarray
+    indices: np.ndarray
+    data: np.ndarray
+
+    def positions(self, rows: np.ndarray) -> np.ndarray:
+        """Where rows, all of which are held, are among the copies."""
+        return np.searchsorted(self.rows, rows)
+
+
+def hold_rows(features: FeatureRows, rows: np.ndarray) -> HeldRows:
+    """Copy rows (ascending, each once) to memory."""
+    from labelwise.kernels.tree.row_copy import copy_rows
+
+    rows = rows.astype(np.int64, copy=False)
+    indptr = np.concatenate([[0], np.cumsum(features.indptr[rows + 1] - features.indptr[rows])])
+    indices, data = pages.empty(int(indptr[-1]), np.int32), pages.empty(int(indptr[-1]), np.float32)
+    given = read_only(features.indptr), read_only(features.indices), read_only(features.data)
+
+    for begin, end in ranges(len(rows), 1 + int(indptr[-1]) // RELEASED_ENTRIES):
+        copy_rows(*given, read_only(rows[begin:end]), read_only(indptr[begin:end]), indices, data)
+        release_pages(features.indices)
+        release_pages(features.data)
+    return HeldRows(rows, indptr, indices, data)
+
+
+def batches_of(
+    items: Sequence[Item], documents: Iterable[np.ndarray], features: FeatureRows, limit: int
+) -> Iterator[tuple[list[Item], np.ndarray]]:
+    """Consecutive items with documents that take at most `limit` bytes together, and these documents, ascending.
+
+    A document of several items counts once. Items that need more than that are one batch without documents, the last:
+    what they read is much of the file in any case.
+    """
+    sizes = ENTRY_BYTES * np.diff(features.indptr)
+    chosen, used, batch, large = np.zeros(len(sizes), bool), 0, [], []
+    for item, rows in zip(items, documents, strict=True):
+        if int(sizes[rows].sum()) > limit:
+            large.append(item)
+            continue
+        new = rows[~chosen[rows]]
+        added = int(sizes[new].sum())
+        if batch and used + added > limit:
+            yield batch, np.flatnonzero(chosen)
+            chosen[:] = False
+            new, used, batch = rows, 0, []
+            added = int(sizes[rows].sum())
+        chosen[new] = True
+        used += added
+        batch.append(item)
+    if batch:
+        yield batch, np.flatnonzero(chosen)
+    if large:
+        yield large, np.empty(0, np.int64)
