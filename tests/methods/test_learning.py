@@ -137,7 +137,7 @@ def test_learning_follows_the_parameters(parts, more):
         assert report.n_new_features == 0
     if "max_weights" in more.get("solver", {}):
         for _, levels in model.trees_:
-            assert all(np.bincount(one.entry_children()[one.values != 0]).max() <= 20 for one in levels)
+            assert all(np.bincount(one.unpacked().entry_children()).max() <= 20 for one in levels)
 
 
 def test_negatives_of_the_matcher_are_found_among_new_documents(parts):

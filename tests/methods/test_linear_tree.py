@@ -226,15 +226,15 @@ SEARCH_BOTH = """
 import sys
 import labelwise as lw
 from labelwise.kernels.text.term_rows import look_up
-from labelwise.kernels.tree import averaging, chunk_directory, renumber, tree_search
+from labelwise.kernels.tree import averaging, feature_sets, packed_rows, renumber, tree_search
 texts = [f"word{i} word{i % 7} common" for i in range(60)]
 model = lw.LinearTree(leaf_size=2, branching=4).fit(texts, [[f"l{i % 40}"] for i in range(60)])
 model.predict(texts)
 model.save(sys.argv[1])
 lw.load(sys.argv[1]).predict(texts[0])
 for kernel in (
-    look_up, averaging.average, renumber.renumber_rows, tree_search.descend, chunk_directory.directory_shape,
-    chunk_directory.fill_directory,
+    look_up, averaging.average, renumber.renumber_rows, tree_search.descend, feature_sets.choose_shapes,
+    feature_sets.fill_sets,
 ):
     assert len(kernel.signatures) == 1, kernel.signatures
 """

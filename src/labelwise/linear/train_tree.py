@@ -109,7 +109,7 @@ def train_tree(
             widths = {piece.first: piece.last - piece.first for chunk in chunks for piece in tasks_of(chunk)}
             done = shards.level(number, depth, widths, features.shape[1])
             parts = trainer.train(chunks, what, done, partial(_add_finished, shards, number, depth))
-        levels.append(ChunkedWeights.joined(parts, features.shape[1], offsets).filled())
+        levels.append(ChunkedWeights.joined(parts, features.shape[1], offsets))
         shown = stage_name(what)
         log.info("%s: %s nodes, %s weights", shown, f"{levels[-1].n_children:,}", f"{levels[-1].n_weights:,}")
         if limit.cut:

@@ -222,6 +222,9 @@ class EncodedTree(UsesTextEncoder, LinearTree):
         self.restore_features(tensors, path)
         self.linear_ = LinearTrees.restored(tensors, self.feature_count + encoder.width, len(self.label_names_), path)
 
+    def _check_restored(self) -> None:
+        self.linear_.check()
+
 
 def refuse_training_settings(encoder: EncoderConfig, method: str) -> None:
     """Raise ValueError for settings of an encoder that have a meaning only if it is trained."""

@@ -255,6 +255,9 @@ class LinearMethod(TextFeatures, Method):
         n_dense = int(self.n_features_in_ or 0) if self.vector_scale_ is not None else 0
         self.linear_ = LinearTrees.restored(tensors, self.feature_count + n_dense, len(self.label_names_), path)
 
+    def _check_restored(self) -> None:
+        self.linear_.check()
+
 
 def scaled(vectors: Any, factor: float) -> np.ndarray:
     """Dense features times a factor."""
