@@ -15,6 +15,7 @@ from labelwise.methods.card import CARD_FILE
 from labelwise.store import MANIFEST
 
 SOLVER = {"threshold": 0.02}
+EXACT = {"solver": SOLVER, "precision": "float32"}
 CHOICES = [("int8", None), ("float16", None), (None, 0.25), ("int8", 0.25), ("float16", 0.1)]
 
 
@@ -22,9 +23,9 @@ CHOICES = [("int8", None), ("float16", None), (None, 0.25), ("int8", 0.25), ("fl
 def trained():
     """Models with many small weights: of texts, of features, and of every label at once."""
     return {
-        "texts": (lw.LinearTree(trees=2, leaf_size=4, solver=SOLVER), planted_texts(200, 30)),
-        "features": (lw.LinearTree(trees=1, leaf_size=4, solver=SOLVER), planted_features(150, 24)),
-        "flat": (lw.LinearFlat(solver=SOLVER), planted_texts(150, 40)),
+        "texts": (lw.LinearTree(trees=2, leaf_size=4, **EXACT), planted_texts(200, 30)),
+        "features": (lw.LinearTree(trees=1, leaf_size=4, **EXACT), planted_features(150, 24)),
+        "flat": (lw.LinearFlat(**EXACT), planted_texts(150, 40)),
     }
 
 
@@ -100,7 +101,7 @@ def test_what_makes_nothing_smaller_is_refused(trained, given, message):
 
 def test_calibration_and_labels_stay(trained):
     data = fitted(trained, "texts")[1]
-    calibrated = lw.LinearTree(trees=1, solver=SOLVER).fit(data)
+    calibrated = lw.LinearTree(trees=1, **EXACT).fit(data)
     calibrated.calibrate(planted_texts(100, 30, seed=2), k=5)
     smaller = calibrated.shrink(precision="int8")
     assert smaller.threshold_ == calibrated.threshold_
@@ -113,7 +114,7 @@ def run(tmp_path_factory):
     for part, seed, count in (("train", 0, 150), ("valid", 1, 40), ("test", 2, 50)):
         lw.write(planted_texts(count, 20, seed=seed), place / "data" / f"{part}.jsonl")
     (place / "run.yml").write_text(
-        f"data: {{path: {place / 'data'}}}\nmodel: {{method: linear_flat, solver: {{threshold: 0.02}}}}\n"
+        f"data: {{path: {place / 'data'}}}\nmodel: {{method: linear_flat, precision: float32, solver: {{threshold: 0.02}}}}\n"
         "evaluate: {bootstrap: 0}\nrun: {folder: runs/one, report: false}\n"
     )
     labelwise("train", "run.yml", cwd=place)

@@ -29,7 +29,7 @@ def problem():
 def test_decision_values_are_those_of_linear_svc(loss, positive, negative, bias):
     features, labels = problem()
     solver = {**EXACT, "loss": loss, "cost_positive": positive, "cost_negative": negative, "bias": bias}
-    model = lw.LinearFlat(solver=solver, post_processor="none").fit(features, labels)
+    model = lw.LinearFlat(solver=solver, post_processor="none", precision="float32").fit(features, labels)
     found = decision_values(model, features)
     for label in range(labels.shape[1]):
         peer = LinearSVC(

@@ -64,8 +64,9 @@ def test_feature_norm_scales_documents_when_training_and_when_predicting():
     factors = np.random.default_rng(0).uniform(0.2, 9, data.features.shape[0])
     unit = sparse.csr_array(data.features / norm(data.features, axis=1)[:, None])
     scaled = sparse.csr_array(data.features * factors[:, None])
-    expected = lw.LinearTree(trees=1).fit(unit.astype(np.float32), data.labels).predict(unit.astype(np.float32))
-    model = lw.LinearTree(trees=1, feature_norm="l2").fit(scaled.astype(np.float32), data.labels)
+    exact = {"trees": 1, "precision": "float32"}
+    expected = lw.LinearTree(**exact).fit(unit.astype(np.float32), data.labels).predict(unit.astype(np.float32))
+    model = lw.LinearTree(**exact, feature_norm="l2").fit(scaled.astype(np.float32), data.labels)
     found = model.predict(scaled.astype(np.float32))
     np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-3, atol=1e-3)
     dense = model.predict(scaled.toarray().astype(np.float32))
@@ -163,7 +164,7 @@ def test_blocks_are_columns_side_by_side(method, tmp_path):
     dense = np.random.default_rng(0).normal(size=(len(data), 12)).astype(np.float32)
     dense[:, 3] = 0
     joined = np.hstack([data.features.toarray(), dense])
-    params = {"label_features": None, "trees": 1} if method is lw.LinearTree else {}
+    params = {"label_features": None, "trees": 1} if method is lw.LinearTree else {"precision": "float32"}
     blocks = Blocks(data.features, dense)
     model = method(**params).fit(lw.Dataset(data.labels, features=blocks))
     expected = method(**params).fit(joined, data.labels).predict(joined, k=5)

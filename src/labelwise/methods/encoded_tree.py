@@ -29,6 +29,7 @@ from labelwise.fit_context import FitContext
 from labelwise.linear.memory_estimate import check_memory, encoding_need
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.inputs import Documents
+from labelwise.methods.linear_base import Precision
 from labelwise.methods.linear_tree import LinearTree
 from labelwise.methods.uses_encoder import UsesTextEncoder
 from labelwise.strings import Strings
@@ -87,6 +88,8 @@ class EncodedTree(UsesTextEncoder, LinearTree):
         whitening: WhiteningPower = 0.25
         """Divide every principal direction of the vectors by its variance to this power: 0 for vectors as they are, 0.5
         for the same variance in all directions."""
+        precision: Precision = "float32"
+        """Precision of the stored weights."""
 
         @model_validator(mode="after")
         def _texts_have_no_norm(self) -> EncodedTree.Config:

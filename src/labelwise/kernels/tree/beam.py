@@ -68,18 +68,11 @@ def expand(
     n_dense = dense.shape[1]
     longest += n_dense
     # of full rows, then of others: the number of hits, their ranks, and the document's values
-    found, hits, factors = (
-        np.empty(2, np.int64),
-        np.empty((2, longest + 1), np.int64),
-        np.empty((2, longest + 1), np.float32),
-    )
+    found, hits = np.empty(2, np.int64), np.empty((2, longest + 1), np.int64)
+    factors, ends = np.empty((2, longest + 1), np.float32), np.empty(longest + 1, np.int64)
     columns, numbers = np.arange(first_dense, first_dense + n_dense), np.arange(n_dense)
-    block_found, block_hits, block_columns = (
-        np.zeros(2, np.int64),
-        np.empty((2, n_dense + 1), np.int64),
-        np.empty((2, n_dense + 1), np.int64),
-    )
-    ends = np.empty(longest + 1, np.int64)
+    block_found, block_hits = np.zeros(2, np.int64), np.empty((2, n_dense + 1), np.int64)
+    block_columns = np.empty((2, n_dense + 1), np.int64)
     table = np.empty(len(position), np.int32)  # the features of a chunk that are in `position`
     begin = 0
     while begin < count:

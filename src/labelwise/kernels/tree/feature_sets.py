@@ -197,9 +197,10 @@ def is_sound(s, sets, n_features):
         word, first = words[2 * w], 64 * (w - word_offsets[s])
         if words[2 * w + 1] != uint64(rank):
             return False
-        if word != uint64(0) and first + 63 >= n_features:
-            if first >= n_features or word >> uint64(n_features - first) != uint64(0):
-                return False
+        if first >= n_features and word != uint64(0):
+            return False
+        if first < n_features < first + 64 and word >> uint64(n_features - first) != uint64(0):
+            return False
         rank += popcount(word)
     tail, shift, low_bytes = size - rank, shifts[s], low_offsets[s + 1] - low_offsets[s]
     begin, end = range_offsets[s], range_offsets[s + 1] - 1

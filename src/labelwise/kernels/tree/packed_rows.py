@@ -1,4 +1,4 @@
-"""Weights by chunk as they are stored and searched: full rows without lanes, and other rows with counts in small numbers.
+"""Weights by chunk as they are stored and searched: full rows without lanes, other rows with their counts.
 
 A row is the weights of one feature for the children of a node (a chunk). Chunk c has two sets of features: set 2c are
 those with a full row, a value for every child, set 2c + 1 the others. The rank of a feature in its set is the index of

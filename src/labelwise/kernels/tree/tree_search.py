@@ -20,9 +20,10 @@ def descend(
 ):  # fmt: skip
     """Search for the documents begin..end in some consecutive levels, which may be all (`is_first` and `is_last`).
 
-    levels [levels, numbers]: a level's arrays (children_offsets, those of `feature_sets` and `packed_rows`, bias, scales,
-    checked) as an address row, then its widest chunk and the number of children of all levels above;
-    lane_type, value_type, word_type and byte_type are arrays of the types of lanes, values, words and bytes. rules [levels, 3]: the nodes to keep (not of the last level), and the transform and power of the scores.
+    levels [levels, numbers]: a level's arrays (children_offsets, those of `feature_sets` and `packed_rows`, bias,
+    scales, checked) as an address row, then its widest chunk and the number of children of all levels above; lane_type,
+    value_type, word_type and byte_type are arrays of the types of lanes, values, words and bytes. rules [levels, 3]:
+    the nodes to keep (not of the last level), and the transform and power of the scores.
     nodes, kept [documents, beam]: the nodes kept by the levels above, replaced by those kept here, or with `is_last`
     written to the rows begin..end of ids and scores. block (of the documents begin..end), allowed [children
     of all levels], extra and names [labels] and position are as in `expand`; with `product` the scores are
