@@ -72,6 +72,7 @@ def test_a_small_model_is_made_smaller_still(trained, tmp_path):
         "shrunk: weights stored as int8",
         "shrunk: weights below 0.25 dropped",
     ]
+    assert lw.load(tmp_path / "int8").shrink(precision="int8", threshold=0.25).config.precision == "int8"
     half = model.shrink(precision="float16").shrink(precision="int8")
     assert half.trees_[0][1][0].precision == "int8"
 

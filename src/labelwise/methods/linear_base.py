@@ -173,7 +173,8 @@ class LinearMethod(TextFeatures, Method):
         stored, before = self.trees_[0][1][0].precision, self.config.solver.threshold
         if precision is not None and precision not in PRECISIONS:
             raise ConfigError(f"precision: {did_you_mean(str(precision), PRECISIONS)}")
-        if precision is not None and PRECISIONS.index(precision) <= PRECISIONS.index(stored):
+        same = precision == stored and threshold is not None  # the threshold alone makes it smaller
+        if precision is not None and not same and PRECISIONS.index(precision) <= PRECISIONS.index(stored):
             raise ConfigError(f"precision: the weights are stored as {stored} already, {precision} is not smaller")
         if threshold is not None and not before < threshold < np.inf:
             raise ConfigError(
