@@ -337,9 +337,6 @@ class Method(Estimator, Capabilities):
         """Restore what `_state` returned. The arrays may be untrusted: check all that a kernel relies on."""
         raise NotImplementedError
 
-    def _check_restored(self) -> None:
-        """Check what `_restore` has left to be checked at the first use; not called with `verify=False`."""
-
     # --- files ---
 
     def save(self, path: str | Path, force: bool = False) -> None:
@@ -387,8 +384,7 @@ def load(path: str | Path, verify: bool = True) -> Method:
     """Open a model folder written by `Method.save`, or the model of a run folder; its manifest decides the class.
 
     Weights are memory-mapped. `verify=False` skips the comparison of hashes and the check for weights that are not
-    finite, for large models on a trusted disk; indices in the weights of linear models are then checked when they are
-    used first.
+    finite, for large models on a trusted disk; indices of linear weights are then checked when they are used first.
     """
     return load_folder(store.Folder(model_folder(path), "model", verify))
 
