@@ -138,8 +138,9 @@ class ChunkedWeights:
         """The node of each entry."""
         rows = np.diff(self.row_offsets)
         chunk_of_row = np.repeat(np.arange(len(self.chunk_offsets) - 1), np.diff(self.chunk_offsets))
-        first = np.repeat(self.children_offsets[:-1][chunk_of_row], rows)
-        return first + self.lanes
+        children = np.repeat(self.children_offsets[:-1].astype(np.int32)[chunk_of_row], rows)
+        np.add(children, self.lanes, out=children, casting="unsafe")  # a node's index fits int32
+        return children
 
     def stored_as(self, precision: str) -> ChunkedWeights:
         """The same weights as float32, float16 or int8 (one scale per child, so that its largest weight is 127)."""
@@ -152,7 +153,9 @@ class ChunkedWeights:
             largest = np.zeros(self.n_children, np.float32)
             np.maximum.at(largest, children, np.abs(self.values))
             scales = np.where(largest > 0, largest / 127, 1).astype(np.float32)
-            values = np.rint(self.values / scales[children]).astype(np.int8)
+            quotients = scales[children]
+            np.divide(self.values, quotients, out=quotients)
+            values = np.rint(quotients, out=quotients).astype(np.int8)
         return replace(self, values=values, scales=scales).without_zeros()
 
     def as_float32(self) -> ChunkedWeights:
