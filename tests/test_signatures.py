@@ -26,7 +26,7 @@ def test_signatures_list_the_parameters_of_the_config(name):
 def test_help_shows_types_defaults_and_sentences():
     shown = pydoc.plain(pydoc.render_doc(lw.LinearTree))
     assert "trees: int = 3" in shown
-    assert "precision: Literal['float32', 'float16', 'int8'] = 'float32'" in shown
+    assert "precision: Literal['float32', 'float16', 'int8'] = 'int8'" in shown
     assert "Maximum number of labels per leaf cluster." in shown
     assert "Keys: loss, cost_positive" in shown
     assert str(inspect.signature(lw.Popularity)) == "()"

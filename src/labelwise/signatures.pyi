@@ -248,7 +248,7 @@ class LinearFlat(_LinearFlat):
     post_processor
         How margins become scores; none changes the order, but hinges make all above 1 equal.
     precision
-        Precision of the stored weights.
+        Precision of the stored weights; int8 has one scale per classifier.
     memory
         Refuse to train what does not fit in memory: `check`, `ignore`, or a limit in GB.
     time_budget
@@ -267,7 +267,7 @@ class LinearFlat(_LinearFlat):
         solver: Mapping[str, Any] | SolverConfig = ...,
         relevance: bool = False,
         post_processor: Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'] = 'sigmoid',
-        precision: Literal['float32', 'float16', 'int8'] = 'float32',
+        precision: Literal['float32', 'float16', 'int8'] = 'int8',
         memory: Union[Literal['check', 'ignore'], float] = 'check',
         time_budget: float | None = None,
         seed: int = 0,
@@ -319,7 +319,7 @@ class LinearTree(_LinearTree):
     ties
         Order of labels with equal scores: by index in the label space, or by position in the tree, the first of several, as PECOS orders them.
     precision
-        Precision of the stored weights.
+        Precision of the stored weights; int8 has one scale per classifier.
     memory
         Refuse to train what does not fit in memory: `check`, `ignore`, or a limit in GB.
     time_budget
@@ -350,7 +350,7 @@ class LinearTree(_LinearTree):
         labels_per_tree: int = 20,
         post_processor: Union[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'], tuple[Literal['l1_hinge', 'l2_hinge', 'l3_hinge', 'l4_hinge', 'log_l1_hinge', 'log_l2_hinge', 'log_l3_hinge', 'log_l4_hinge', 'smooth_l3_hinge', 'log_smooth_l3_hinge', 'sigmoid', 'log_sigmoid', 'none'], ...]] = 'l3_hinge',
         ties: Literal['label', 'tree'] = 'label',
-        precision: Literal['float32', 'float16', 'int8'] = 'float32',
+        precision: Literal['float32', 'float16', 'int8'] = 'int8',
         memory: Union[Literal['check', 'ignore'], float] = 'check',
         time_budget: float | None = None,
         seed: int = 0,

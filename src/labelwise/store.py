@@ -30,7 +30,8 @@ from labelwise.strings import Strings
 from labelwise.tensor_file import map_tensors as map_tensors
 from labelwise.tensor_file import tensor_file_parts
 
-FORMAT_VERSION = 1
+FORMAT_VERSION, OLDEST_VERSION = 2, 1
+"""What is written, and the oldest that is read. In version 1 the weights of linear models had another layout."""
 MANIFEST = "manifest.json"
 STATE_FILE, CONFIG_FILE = "state.safetensors", "config.json"
 """Of a model: what was learned, and the parameters of its method."""
@@ -239,9 +240,9 @@ def _checked_manifest(manifest: Any, kind: str, path: Path) -> dict[str, Any]:
         actual = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
         raise ModelFormatError(f"{path}: this is not a labelwise {kind} (format: {actual!r})")
     version = manifest.get("format_version")
-    if type(version) is not int or version != FORMAT_VERSION:
+    if type(version) is not int or not OLDEST_VERSION <= version <= FORMAT_VERSION:
         raise ModelFormatError(
-            f"{path}: format version {version!r}; this labelwise {__version__} reads version "
+            f"{path}: format version {version!r}; this labelwise {__version__} reads versions {OLDEST_VERSION} to "
             f"{FORMAT_VERSION}. It was written by labelwise {manifest.get('labelwise_version')!r}"
         )
     files = manifest.get("files")

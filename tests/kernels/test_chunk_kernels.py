@@ -8,12 +8,9 @@ from numba import njit
 from scipy import sparse
 
 from labelwise.kernels.formats.canonical import is_canonical
-from labelwise.kernels.jit import jit
-from labelwise.kernels.tree import chunk_directory, chunk_rows
-from labelwise.kernels.tree.chunk_directory import directory_shape, fill_directory
+from labelwise.kernels.tree import chunk_rows
 from labelwise.kernels.tree.lanes import LANES, add_spans, as_float
 
-look_up = jit(chunk_directory.look_up.py_func)
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -83,35 +80,6 @@ def test_kept_weights_are_those_above_the_cut_and_among_the_largest(seed, count,
     found[kept[0], kept[1] - 5] = kept[2]
     np.testing.assert_array_equal(found, expected)
     np.testing.assert_array_equal(counts, (expected != 0).sum(axis=1))
-
-
-@given(seeds, st.integers(1, 3000), st.lists(st.integers(0, 60), min_size=1, max_size=5))
-@settings(max_examples=60)
-def test_the_directory_finds_what_a_search_finds(seed, n_features, sizes):
-    rng = np.random.default_rng(seed)
-    chunks = [np.sort(rng.choice(n_features, min(size, n_features), replace=False)) for size in sizes]
-    offsets = np.cumsum([0, *map(len, chunks)])
-    features = np.concatenate(chunks).astype(np.int32)
-    n_chunks = len(chunks)
-    word_offsets, range_offsets = np.empty(n_chunks + 1, np.int64), np.empty(n_chunks + 1, np.int64)
-    shifts = np.empty(n_chunks, np.int64)
-    directory_shape(offsets, features, n_features, word_offsets, shifts, range_offsets)
-    words, starts = np.zeros(2 * word_offsets[-1], np.uint64), np.full(range_offsets[-1], -7, np.int32)
-    shape = word_offsets, shifts, range_offsets
-    for c in range(n_chunks):
-        fill_directory(offsets, features, *shape, c, c + 1, words, starts)
-    queried = np.sort(rng.choice(n_features, min(25, n_features), replace=False)).astype(np.int32)
-    values = rng.normal(size=len(queried)).astype(np.float32)
-    rows, found_values = np.empty(len(queried) + 1, np.int64), np.empty(len(queried) + 1, np.float32)
-    tables = word_offsets, words, shifts, range_offsets, starts
-    for c, chunk in enumerate(chunks):
-        count = look_up(0, len(queried), queried, values, c, offsets[c], features, *tables, 0, rows, found_values)
-        here = np.isin(queried, chunk)
-        np.testing.assert_array_equal(features[rows[:count]], queried[here])
-        assert (rows[:count] >= offsets[c]).all()
-        assert (rows[:count] < offsets[c + 1]).all()
-        np.testing.assert_array_equal(found_values[:count], values[here])
-    assert words.nbytes <= 4 * len(features) + 16 * n_chunks, "words are to grow with the chunk, not the vocabulary"
 
 
 @njit

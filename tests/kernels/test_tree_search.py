@@ -33,7 +33,7 @@ def level(rng, offsets):
         features, counts = np.unique(rows, return_counts=True)
         values = weights[:, first:last][rows, lanes]
         parts.append(ChunkPart(features.astype(np.int32), counts, lanes, values, bias[first:last].astype(np.float32)))
-    return ChunkedWeights.joined(parts, N_FEATURES, np.asarray(offsets)).filled(), (weights, bias, offsets)
+    return ChunkedWeights.joined(parts, N_FEATURES, np.asarray(offsets)), (weights, bias, offsets)
 
 
 def random_tree(rng, widest):
@@ -83,7 +83,7 @@ def test_a_copy_has_addresses_of_its_own(again):
     expected = search.best(X, 5, 5)
     other = again(search)
     mine, theirs = (
-        {number for run in one._runs for number in run.levels[0][:, :24:2].ravel().tolist()} for one in (search, other)
+        {number for run in one._runs for number in run.levels[0][:, :38:2].ravel().tolist()} for one in (search, other)
     )
     assert not mine & theirs
     del search, levels

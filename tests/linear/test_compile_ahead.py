@@ -30,12 +30,12 @@ TYPES = """
 import sys
 import labelwise as lw
 from labelwise.kernels.text import term_rows
-from labelwise.kernels.tree import averaging, chunk_directory, chunk_rows, dual_descent, tree_search
+from labelwise.kernels.tree import averaging, chunk_rows, dual_descent, feature_sets, packed_rows, tree_search
 from labelwise.linear.compile_ahead import STAGES
 kernels = [
     term_rows.look_up, averaging.average, tree_search.descend, dual_descent.solve_lanes,
-    chunk_directory.directory_shape, chunk_directory.fill_directory, chunk_rows.gather_rows, chunk_rows.lane_targets,
-    chunk_rows.count_kept, chunk_rows.write_kept, chunk_rows.merge_kept, chunk_rows.fill_rows,
+    feature_sets.choose_shapes, feature_sets.fill_sets, chunk_rows.gather_rows, chunk_rows.lane_targets,
+    chunk_rows.count_kept, chunk_rows.write_kept, chunk_rows.merge_kept, packed_rows.split_rows, packed_rows.pack_rows,
 ]
 for compile_stage in STAGES.values():
     compile_stage(sys.argv[2])

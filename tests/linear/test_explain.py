@@ -12,6 +12,7 @@ from labelwise.codes.tree import LabelTree
 from labelwise.errors import ConfigError, DataError, NotFittedError
 from labelwise.linear.beam import POST_PROCESSORS, beam_search
 from labelwise.linear.explain import TreeExplainer, node_weights
+from labelwise.linear.packed import PackedWeights
 from labelwise.linear.weights import ChunkedWeights, ChunkPart
 from labelwise.methods.top_words import top_words
 from labelwise.registry import method_class
@@ -43,6 +44,10 @@ def made_tree(seed, flat=False):
     return tree, [made_level(rng, tree.children_offsets(depth)) for depth in range(tree.depth)], row
 
 
+def packed(levels):
+    return [PackedWeights.of(level) for level in levels]
+
+
 def dense_weights(level):
     """Weights by the definition of the layout, [features, children]."""
     weights = np.zeros((N_FEATURES, level.n_children))
@@ -58,7 +63,7 @@ def dense_weights(level):
 def test_terms_and_bias_are_the_margin(precision, seed):
     tree, levels, row = made_tree(seed)
     levels = [level.stored_as(precision) for level in levels]
-    paths = TreeExplainer(tree, levels).explain(row, range(N_LABELS), beam=3)
+    paths = TreeExplainer(tree, packed(levels)).explain(row, range(N_LABELS), beam=3)
     document = row.toarray()[0].astype(np.float64)
     for label, path in enumerate(paths):
         assert path.label == label
@@ -82,7 +87,9 @@ def test_weights_of_a_node_are_found_for_any_features():
     for chunk, (begin, end) in enumerate(zip(level.children_offsets[:-1], level.children_offsets[1:], strict=True)):
         for node in range(begin, end):
             for features in (np.arange(N_FEATURES), np.array([3, 29]), np.empty(0, np.int64)):
-                np.testing.assert_array_equal(node_weights(level, chunk, node, features), dense[features, node])
+                np.testing.assert_array_equal(
+                    node_weights(PackedWeights.of(level), chunk, node, features), dense[features, node]
+                )
 
 
 @pytest.mark.parametrize("flat", [False, True])
@@ -93,7 +100,7 @@ def test_paths_give_what_the_beam_search_gives(name, flat, seed, beam):
     tree, levels, row = made_tree(seed, flat)
     top = beam_search(row, levels, tree.label_order, beam, N_LABELS, name)
     given = dict(zip(top.ids[0].tolist(), top.scores[0].tolist(), strict=True))
-    for path in TreeExplainer(tree, levels, name).explain(row, range(N_LABELS), beam):
+    for path in TreeExplainer(tree, packed(levels), name).explain(row, range(N_LABELS), beam):
         assert path.reached == (path.label in given)
         assert len(path.steps) == tree.depth
         if path.reached:
@@ -106,7 +113,7 @@ def test_paths_give_what_the_beam_search_gives(name, flat, seed, beam):
 
 def test_totals_are_products_of_scores():
     tree, levels, row = made_tree(3)
-    for path in TreeExplainer(tree, levels, "sigmoid").explain(row, range(N_LABELS), beam=2):
+    for path in TreeExplainer(tree, packed(levels), "sigmoid").explain(row, range(N_LABELS), beam=2):
         scores = [step.score for step in path.steps]
         np.testing.assert_allclose([step.total for step in path.steps], np.cumprod(scores), rtol=1e-9)
         assert scores[0] == pytest.approx(1 / (1 + np.exp(-path.steps[0].margin)))
@@ -122,10 +129,10 @@ def test_trees_are_prepared_once_for_explanations(monkeypatch):
 
 def test_a_document_without_features():
     tree, levels, row = made_tree(3)
-    path = TreeExplainer(tree, levels).explain(row * 0, [7], beam=2)[0]
+    path = TreeExplainer(tree, packed(levels)).explain(row * 0, [7], beam=2)[0]
     empty = sparse.csr_array((1, N_FEATURES), dtype=np.float32)
     empty.indices = empty.indices.astype(np.int32)
-    assert TreeExplainer(tree, levels).explain(empty, [7], beam=2)[0].steps[-1].margin == path.steps[-1].bias
+    assert TreeExplainer(tree, packed(levels)).explain(empty, [7], beam=2)[0].steps[-1].margin == path.steps[-1].bias
 
 
 # --- through the methods ---

@@ -15,6 +15,7 @@ from labelwise.methods.card import CARD_FILE
 from labelwise.store import MANIFEST
 
 SOLVER = {"threshold": 0.02}
+EXACT = {"solver": SOLVER, "precision": "float32"}
 CHOICES = [("int8", None), ("float16", None), (None, 0.25), ("int8", 0.25), ("float16", 0.1)]
 
 
@@ -22,9 +23,9 @@ CHOICES = [("int8", None), ("float16", None), (None, 0.25), ("int8", 0.25), ("fl
 def trained():
     """Models with many small weights: of texts, of features, and of every label at once."""
     return {
-        "texts": (lw.LinearTree(trees=2, leaf_size=4, solver=SOLVER), planted_texts(200, 30)),
-        "features": (lw.LinearTree(trees=1, leaf_size=4, solver=SOLVER), planted_features(150, 24)),
-        "flat": (lw.LinearFlat(solver=SOLVER), planted_texts(150, 40)),
+        "texts": (lw.LinearTree(trees=2, leaf_size=4, **EXACT), planted_texts(200, 30)),
+        "features": (lw.LinearTree(trees=1, leaf_size=4, **EXACT), planted_features(150, 24)),
+        "flat": (lw.LinearFlat(**EXACT), planted_texts(150, 40)),
     }
 
 
@@ -63,7 +64,7 @@ def test_a_small_model_is_made_smaller_still(trained, tmp_path):
     model.shrink(precision="int8").save(tmp_path / "int8")
     twice = lw.load(tmp_path / "int8").shrink(threshold=0.25)
     assert twice.config.precision == "int8"
-    assert twice.trees_[0][1][0].values.dtype == np.int8
+    assert twice.trees_[0][1][0].precision == "int8"
     once = model.shrink(precision="int8", threshold=0.25)
     agree = twice.predict(data, k=3).ids == once.predict(data, k=3).ids
     assert agree.mean() > 0.9, "weights near the threshold may be rounded across it"
@@ -71,8 +72,9 @@ def test_a_small_model_is_made_smaller_still(trained, tmp_path):
         "shrunk: weights stored as int8",
         "shrunk: weights below 0.25 dropped",
     ]
+    assert lw.load(tmp_path / "int8").shrink(precision="int8", threshold=0.25).config.precision == "int8"
     half = model.shrink(precision="float16").shrink(precision="int8")
-    assert half.trees_[0][1][0].values.dtype == np.int8
+    assert half.trees_[0][1][0].precision == "int8"
 
 
 def test_every_weight_may_go(trained):
@@ -100,7 +102,7 @@ def test_what_makes_nothing_smaller_is_refused(trained, given, message):
 
 def test_calibration_and_labels_stay(trained):
     data = fitted(trained, "texts")[1]
-    calibrated = lw.LinearTree(trees=1, solver=SOLVER).fit(data)
+    calibrated = lw.LinearTree(trees=1, **EXACT).fit(data)
     calibrated.calibrate(planted_texts(100, 30, seed=2), k=5)
     smaller = calibrated.shrink(precision="int8")
     assert smaller.threshold_ == calibrated.threshold_
@@ -113,7 +115,7 @@ def run(tmp_path_factory):
     for part, seed, count in (("train", 0, 150), ("valid", 1, 40), ("test", 2, 50)):
         lw.write(planted_texts(count, 20, seed=seed), place / "data" / f"{part}.jsonl")
     (place / "run.yml").write_text(
-        f"data: {{path: {place / 'data'}}}\nmodel: {{method: linear_flat, solver: {{threshold: 0.02}}}}\n"
+        f"data: {{path: {place / 'data'}}}\nmodel: {{method: linear_flat, precision: float32, solver: {{threshold: 0.02}}}}\n"
         "evaluate: {bootstrap: 0}\nrun: {folder: runs/one, report: false}\n"
     )
     labelwise("train", "run.yml", cwd=place)

@@ -64,8 +64,9 @@ def test_feature_norm_scales_documents_when_training_and_when_predicting():
     factors = np.random.default_rng(0).uniform(0.2, 9, data.features.shape[0])
     unit = sparse.csr_array(data.features / norm(data.features, axis=1)[:, None])
     scaled = sparse.csr_array(data.features * factors[:, None])
-    expected = lw.LinearTree(trees=1).fit(unit.astype(np.float32), data.labels).predict(unit.astype(np.float32))
-    model = lw.LinearTree(trees=1, feature_norm="l2").fit(scaled.astype(np.float32), data.labels)
+    exact = {"trees": 1, "precision": "float32"}
+    expected = lw.LinearTree(**exact).fit(unit.astype(np.float32), data.labels).predict(unit.astype(np.float32))
+    model = lw.LinearTree(**exact, feature_norm="l2").fit(scaled.astype(np.float32), data.labels)
     found = model.predict(scaled.astype(np.float32))
     np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-3, atol=1e-3)
     dense = model.predict(scaled.toarray().astype(np.float32))
@@ -163,7 +164,7 @@ def test_blocks_are_columns_side_by_side(method, tmp_path):
     dense = np.random.default_rng(0).normal(size=(len(data), 12)).astype(np.float32)
     dense[:, 3] = 0
     joined = np.hstack([data.features.toarray(), dense])
-    params = {"label_features": None, "trees": 1} if method is lw.LinearTree else {}
+    params = {"label_features": None, "trees": 1} if method is lw.LinearTree else {"precision": "float32"}
     blocks = Blocks(data.features, dense)
     model = method(**params).fit(lw.Dataset(data.labels, features=blocks))
     expected = method(**params).fit(joined, data.labels).predict(joined, k=5)
@@ -226,15 +227,15 @@ SEARCH_BOTH = """
 import sys
 import labelwise as lw
 from labelwise.kernels.text.term_rows import look_up
-from labelwise.kernels.tree import averaging, chunk_directory, renumber, tree_search
+from labelwise.kernels.tree import averaging, feature_sets, packed_rows, renumber, tree_search
 texts = [f"word{i} word{i % 7} common" for i in range(60)]
 model = lw.LinearTree(leaf_size=2, branching=4).fit(texts, [[f"l{i % 40}"] for i in range(60)])
 model.predict(texts)
 model.save(sys.argv[1])
 lw.load(sys.argv[1]).predict(texts[0])
 for kernel in (
-    look_up, averaging.average, renumber.renumber_rows, tree_search.descend, chunk_directory.directory_shape,
-    chunk_directory.fill_directory,
+    look_up, averaging.average, renumber.renumber_rows, tree_search.descend, feature_sets.choose_shapes,
+    feature_sets.fill_sets,
 ):
     assert len(kernel.signatures) == 1, kernel.signatures
 """

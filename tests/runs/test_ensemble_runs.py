@@ -26,7 +26,9 @@ def place(tmp_path_factory):
     valid, test = rest.split(0.5, seed=2)
     for name, part in (("train", train), ("valid", valid), ("test", test)):
         lw.write(part, place / "data" / f"{name}.jsonl")
-    labelwise("train", write_config(place, "tree", {"method": "linear_tree", "trees": 1}), cwd=place)
+    labelwise(
+        "train", write_config(place, "tree", {"method": "linear_tree", "trees": 1, "precision": "float32"}), cwd=place
+    )
     lw.Popularity().fit(train).save(place / "popularity")
     model = {"method": "ensemble", "members": ["runs/tree", "popularity"], "weights": "learn"}
     labelwise("train", write_config(place, "both", model), cwd=place)

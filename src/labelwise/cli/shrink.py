@@ -50,7 +50,7 @@ def shrink_command(
 
     source = ConfigSource({}, "shrink").override(overrides or [])
     if precision is None and threshold is None:
-        raise ConfigError("give --precision int8 (or float16), --threshold 0.2, or both")
+        raise ConfigError("give --threshold 0.2, --precision int8 (or float16) for weights of more bits, or both")
     target = Path(output) if output is not None else _beside(model)
     if target.exists() and not force:
         raise ConfigError(f"{target} exists already; --force replaces it, -o names another folder")

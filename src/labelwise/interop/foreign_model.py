@@ -19,6 +19,7 @@ from labelwise.checks import are_weights, in_range
 from labelwise.codes.tree import MAX_LEVELS, LabelTree
 from labelwise.errors import DataError
 from labelwise.features.feature_order import FeatureOrder
+from labelwise.linear.packed import PackedWeights
 from labelwise.linear.trees import LinearTrees
 from labelwise.linear.weights import ChunkedWeights
 from labelwise.strings import Strings
@@ -84,7 +85,7 @@ def linear_trees(model: ForeignModel, n_labels: int) -> LinearTrees:
     return converted
 
 
-def _converted(tree: ForeignTree, n_labels: int, order: FeatureOrder) -> tuple[LabelTree, list[ChunkedWeights]]:
+def _converted(tree: ForeignTree, n_labels: int, order: FeatureOrder) -> tuple[LabelTree, list[PackedWeights]]:
     kept, labels = _kept_nodes(tree), tree.labels
     above = np.zeros(1, np.int64)  # the new index of each node of the level above
     parents, levels = [], []
@@ -103,7 +104,7 @@ def _converted(tree: ForeignTree, n_labels: int, order: FeatureOrder) -> tuple[L
             weights.resize((weights.shape[0], len(labels)))
         offsets = np.searchsorted(new_parents, np.arange(new_parents[-1] + 2))
         renumbered = sparse.csc_array((weights.data, order.ranks[weights.indices], weights.indptr), shape=weights.shape)
-        levels.append(ChunkedWeights.from_matrix(renumbered, bias, offsets).filled())
+        levels.append(PackedWeights.of(ChunkedWeights.from_matrix(renumbered, bias, offsets)))
         parents.append(new_parents.astype(np.int32))
         above = np.full(len(keep), NO_PARENT)
         above[nodes] = np.arange(len(nodes))
@@ -155,6 +156,6 @@ def check_model(model: ForeignModel, where: str) -> None:
 
 def smallest_weight(trees: LinearTrees) -> float:
     """The smallest absolute value of a weight, rounded down to three digits: what training may have dropped is less."""
-    values = [np.abs(level.values[level.values != 0]) for _, levels in trees.trees for level in levels]
+    values = [np.abs(level.unpacked().values) for _, levels in trees.trees for level in levels]
     smallest = min((float(one.min()) for one in values if len(one)), default=0.0)
     return float(f"{smallest * (1 - 5e-4):.3g}")

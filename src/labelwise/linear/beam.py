@@ -12,6 +12,7 @@ import numpy as np
 
 from labelwise.errors import ConfigError, did_you_mean
 from labelwise.features.rows import FeatureRows
+from labelwise.linear.packed import PackedWeights
 from labelwise.linear.weights import ChunkedWeights
 from labelwise.parallel import ranges, run_all, threads
 from labelwise.topk import NO_LABEL, TopK
@@ -48,18 +49,19 @@ class TreeSearch:
 
     def __init__(
         self,
-        levels: Sequence[ChunkedWeights],
+        levels: Sequence[ChunkedWeights | PackedWeights],
         label_order: np.ndarray,
         post_processor: str | tuple[str, ...] = "l3_hinge",
     ) -> None:
-        self._arguments = levels, label_order, post_processor
+        packed = [PackedWeights.of(level) for level in levels]
+        self._arguments = packed, label_order, post_processor
         names = per_level(post_processor, len(levels), "post_processor")
         self._transforms = [_post_processor(name)[:2] for name in names]
         self.product = POST_PROCESSORS[names[-1]][2]
         check_combination(names)
-        self._levels = levels
-        self._runs = _runs(levels)
-        self._widest_level = max(level.n_children for level in levels)
+        self._levels = packed
+        self._runs = _runs(packed)
+        self._widest_level = max(level.n_children for level in packed)
         self._names = np.ascontiguousarray(label_order, np.int32).view()
         self._names.flags.writeable = False  # as that of a loaded model, so that the kernel is compiled once for both
 
@@ -113,22 +115,24 @@ class TreeSearch:
             block = dense, features.first_dense, features.zeros
             nodes, kept = np.empty((last - first, beam), np.int32), np.empty((last - first, beam), np.float32)
             for run in self._runs:
-                descend(
+                arguments = (
                     *run.levels, features.indptr, features.indices, features.data, block,
                     first, last, nodes, kept, rules[run.depths], self.product, allowed, extra,
                     self._names, position, ids, scores,
                 )  # fmt: skip
+                while (unchecked := descend(*arguments)) >= 0:
+                    self._levels[run.depths][unchecked].check_wanted()
 
 
 class _Run(NamedTuple):
     """Consecutive levels with the same types, as `descend` takes them, and the arrays that its addresses point to."""
 
-    levels: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, bool, bool]
+    levels: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, bool, bool]
     arrays: list[list[np.ndarray]]
     depths: slice
 
 
-def _runs(levels: Sequence[ChunkedWeights]) -> list[_Run]:
+def _runs(levels: Sequence[PackedWeights]) -> list[_Run]:
     """Levels for the kernel; nearly always one run, because lanes need more bytes only above 256 siblings."""
     from labelwise.kernels.tree.addresses import address_row
 
@@ -143,29 +147,22 @@ def _runs(levels: Sequence[ChunkedWeights]) -> list[_Run]:
             [*address_row(level_arrays), levels[depth].widest, children_before[depth]]
             for depth, level_arrays in zip(depths, arrays, strict=True)
         ]
-        lanes, values = arrays[0][4:6]
-        typed = np.empty(0, lanes.dtype), np.empty(0, values.dtype), np.empty(0, np.uint64)
+        lanes, values = arrays[0][13:15]
+        typed = tuple(np.empty(0, dtype) for dtype in (lanes.dtype, values.dtype, np.uint64, np.uint8))
         bounds = depths[0] == 0, depths[-1] == len(levels) - 1
         runs.append(_Run((np.array(rows, np.int64), *typed, *bounds), arrays, slice(depths[0], depths[-1] + 1)))
     return runs
 
 
-def _arrays(level: ChunkedWeights) -> list[np.ndarray]:
-    """A level's arrays in the kernel's order and types, which it does not check; copied only where types differ."""
-    values = level.values.view(np.uint16) if level.values.dtype == np.float16 else level.values  # float16 as its bits
-    word_offsets, words, shifts, range_offsets, starts = level.directory
-    arrays = (
-        (level.children_offsets, np.int64), (level.chunk_offsets, np.int64), (level.features, np.int32),
-        (level.row_offsets, np.int64), (level.lanes, level.lanes.dtype), (values, values.dtype),
-        (level.bias, np.float32), (level.scales, np.float32), (word_offsets, np.int64), (words, np.uint64),
-        (shifts, np.int64), (range_offsets, np.int64), (starts, np.int32),
-    )  # fmt: skip
-    return [np.require(array, dtype, ["C", "A"]) for array, dtype in arrays]
+def _arrays(level: PackedWeights) -> list[np.ndarray]:
+    """A level's arrays in the kernel's order, which does not check their types; copied only if not aligned."""
+    small = np.require(level.bias, np.float32, ["C", "A"]), np.require(level.scales, np.float32, ["C", "A"])
+    return [level.children_offsets, *level.sets, *level.rows, *small, level.checked]
 
 
 def beam_search(
     features: Any,
-    levels: Sequence[ChunkedWeights],
+    levels: Sequence[ChunkedWeights | PackedWeights],
     label_order: np.ndarray,
     beam: int | tuple[int, ...],
     k: int,
@@ -209,7 +206,7 @@ def _post_processor(name: str) -> tuple[int, int, bool]:
     return POST_PROCESSORS[name]
 
 
-def _allowed(levels: Sequence[ChunkedWeights], allowed: np.ndarray | None) -> np.ndarray:
+def _allowed(levels: Sequence[PackedWeights], allowed: np.ndarray | None) -> np.ndarray:
     """Mask of the nodes with an allowed label below, level after level; empty if all labels are allowed."""
     if allowed is None:
         return _empty(np.bool_)

@@ -14,8 +14,9 @@ import numpy as np
 
 from labelwise.codes.label_path import LabelPath, PathStep
 from labelwise.codes.tree import LabelTree
+from labelwise.data.csr import read_only
 from labelwise.linear.beam import POST_PROCESSORS, TreeSearch, per_level
-from labelwise.linear.weights import ChunkedWeights
+from labelwise.linear.packed import PackedWeights
 from labelwise.parallel import ranges, run_all, threads
 
 BLOCK_SUMS = 1 << 22
@@ -28,7 +29,7 @@ class TreeExplainer:
     def __init__(
         self,
         tree: LabelTree,
-        levels: Sequence[ChunkedWeights],
+        levels: Sequence[PackedWeights],
         post_processor: str | tuple[str, ...] = "l3_hinge",
     ) -> None:
         self.tree, self.levels = tree, levels
@@ -51,7 +52,7 @@ class TreeExplainer:
 def _path(
     row: Any,
     tree: LabelTree,
-    levels: Sequence[ChunkedWeights],
+    levels: Sequence[PackedWeights],
     label: int,
     kept: Sequence[set[int]],
     post_processors: Sequence[str],
@@ -91,18 +92,21 @@ def _path(
     return LabelPath(label, tuple(steps), tuple(below), row.indices[used], values, weights[used], given)
 
 
-def node_weights(level: ChunkedWeights, chunk: int, node: int, features: np.ndarray) -> np.ndarray:
-    """The weights of some features in a node's classifier, 0 where it has none; float64."""
-    low, high = level.chunk_offsets[chunk : chunk + 2]
-    rows = low + np.searchsorted(level.features[low:high], features)
-    present = np.flatnonzero((rows < high) & (np.append(level.features[low:high], -1)[rows - low] == features))
-    weights = np.zeros(len(features))
-    lane = node - level.children_offsets[chunk]
-    for index in present.tolist():
-        begin, end = level.row_offsets[rows[index] : rows[index] + 2]
-        entry = begin + np.flatnonzero(level.lanes[begin:end] == lane)
-        weights[index] = level.values[entry].astype(np.float64).sum()
-    return weights * float(level.scales[node]) if len(level.scales) else weights
+def node_weights(level: PackedWeights, chunk: int, node: int, features: np.ndarray) -> np.ndarray:
+    """The weights of some ascending features in a node's classifier, 0 where it has none; float64."""
+    from labelwise.kernels.tree.contributions import add_contributions
+
+    weights, count = np.zeros(len(features)), len(features)
+    document = np.array([0, count]), np.ascontiguousarray(features, np.int32), np.ones(count, np.float32)
+    nodes, chunks = np.full((1, 1), node, np.int64), np.full((1, 1), chunk, np.int64)
+    add_contributions(*document, nodes, chunks, *_tables(level, np.array([chunk])), 1.0, 0, 1, weights)
+    return weights
+
+
+def _tables(level: PackedWeights, chunks: np.ndarray) -> tuple[Any, ...]:
+    """A level as kernels of explanations take it, after some of its chunks have been checked."""
+    level.check(chunks)
+    return read_only(level.children_offsets), level.sets, level.rows, read_only(level.scales)
 
 
 def _transformed(margin: float, post_processor: str) -> tuple[float, bool]:
@@ -129,7 +133,7 @@ def _labels_below(tree: LabelTree, depth: int, node: int) -> tuple[int, int]:
 
 def top_contributions(
     rows: Any,
-    trees: Sequence[tuple[LabelTree, Sequence[ChunkedWeights]]],
+    trees: Sequence[tuple[LabelTree, Sequence[PackedWeights]]],
     labels: np.ndarray,
     count: int,
     together: tuple[int, int] | None = None,
@@ -168,19 +172,8 @@ def _fill_block(
     prepared = []
     for tree, levels in trees:
         nodes = np.where(labels >= 0, tree.label_positions[labels], -1)
-        level = levels[-1]
-        stored = level.values.view(np.uint16) if level.values.dtype == np.float16 else level.values
-        arrays = [
-            view.view()
-            for view in (
-                level.children_offsets, level.chunk_offsets, level.features, level.row_offsets, level.lanes, stored,
-                level.scales,
-            )
-        ]  # fmt: skip
-        for view in arrays:
-            view.flags.writeable = False  # as those of a loaded model, so that the kernel is compiled once for both
         chunks = np.where(labels >= 0, tree.parents[-1][nodes], 0)
-        prepared.append((nodes.astype(np.int64), chunks.astype(np.int64), *arrays))
+        prepared.append((nodes.astype(np.int64), chunks.astype(np.int64), *_tables(levels[-1], np.unique(chunks))))
 
     def fill(part: tuple[int, int]) -> None:
         for one in prepared:

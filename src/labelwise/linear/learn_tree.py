@@ -23,6 +23,7 @@ from labelwise.features.rows import FeatureRows, stacked
 from labelwise.linear.beam import beam_search
 from labelwise.linear.initial_weights import InitialWeights
 from labelwise.linear.level_trainer import Chunk, LevelTrainer, chunks_of, squared_norms
+from labelwise.linear.packed import PackedWeights
 from labelwise.linear.pass_limit import PassLimit, SolverPace
 from labelwise.linear.settings import TrainingSettings
 from labelwise.linear.statistics import TrainingStatistics
@@ -89,18 +90,18 @@ class NewExamples:
 def learn_tree(
     examples: NewExamples,
     tree: LabelTree,
-    levels: Sequence[ChunkedWeights],
+    packed: Sequence[PackedWeights],
     statistics: TrainingStatistics,
     settings: TrainingSettings,
     seed: int = 0,
     number: int = 0,
-) -> tuple[LabelTree, list[ChunkedWeights]]:
+) -> tuple[LabelTree, list[PackedWeights]]:
     """The tree with the new labels, and its weights after training on the new documents.
 
     `seed` and `number` are the tree's own. Weights of 16 or 8 bits are converted to 32 bits and back.
     """
-    precisions = [level.precision for level in levels]
-    levels = [replace(level.as_float32(), n_features=examples.features.shape[1]) for level in levels]
+    n_features = examples.features.shape[1]
+    levels = [replace(level.unpacked().as_float32(), n_features=n_features) for level in packed]
     n_new = examples.labels.shape[1] - tree.n_labels
     added = np.zeros(len(levels[-1].chunk_offsets) - 1, np.int64)
     if n_new:
@@ -124,8 +125,9 @@ def learn_tree(
         parts = _train(examples.occurring[0], examples.norms, target, chunks, settings, seed, depth, initial)
         if is_last and not alone and n_new:
             parts = _with_new_labels(parts, examples, tree, levels, added, settings, seed)
-        levels[depth] = _with_parts(levels[depth], parts).filled()
-    return tree, [level.stored_as(precision) for level, precision in zip(levels, precisions, strict=True)]
+        levels[depth] = _with_parts(levels[depth], parts)
+    stored = [level.stored_as(before.precision) for level, before in zip(levels, packed, strict=True)]
+    return tree, [PackedWeights.of(level) for level in stored]
 
 
 def _initial(

@@ -128,7 +128,7 @@ def train_tree(
             inputs = LevelInputs(examples.shared, target, documents, offsets, settings, seed)
             done = trained_elsewhere(inputs, trainer, chunks, what, shards, (number, depth), done or {})
         parts = trainer.train(chunks, what, done, finished)
-        levels.append(ChunkedWeights.joined(parts, features.shape[1], offsets).filled())
+        levels.append(ChunkedWeights.joined(parts, features.shape[1], offsets))
         shown = stage_name(what)
         log.info("%s: %s nodes, %s weights", shown, f"{levels[-1].n_children:,}", f"{levels[-1].n_weights:,}")
         if limit.cut:

@@ -25,12 +25,13 @@ from labelwise.linear.beam import LabelChoice, TreeSearch
 from labelwise.linear.explain import TreeExplainer, top_contributions
 from labelwise.linear.learn_tree import NewExamples, learn_tree
 from labelwise.linear.memory_estimate import bytes_of, check_memory, training_need
+from labelwise.linear.old_weights import is_old, read_old
+from labelwise.linear.packed import PackedWeights
 from labelwise.linear.pass_limit import SolverPace
 from labelwise.linear.settings import PRECISIONS, SearchSettings, Ties, TrainingSettings
 from labelwise.linear.shards import ChunkShards
 from labelwise.linear.statistics import Learned, TrainingStatistics, document_counts
 from labelwise.linear.train_tree import HELD, TrainingExamples, TreeTime, train_tree
-from labelwise.linear.weights import ChunkedWeights
 from labelwise.memory_limit import block_bytes
 from labelwise.progress import stage
 from labelwise.store import get_tensor
@@ -50,7 +51,7 @@ class LinearTrees:
 
     def __init__(self, order: FeatureOrder) -> None:
         self.order = order
-        self.trees: list[tuple[LabelTree, list[ChunkedWeights]]] = []
+        self.trees: list[tuple[LabelTree, list[PackedWeights]]] = []
         self.statistics: TrainingStatistics | None = None
         self._searches: dict[tuple[str | tuple[str, ...], Ties], list[TreeSearch]] = {}
         self._explainers: dict[str | tuple[str, ...], list[TreeExplainer]] = {}
@@ -96,7 +97,8 @@ class LinearTrees:
                 targets = tree.aggregate(labels)
             with stage(f"tree {number + 1} of {len(trees)}" if len(trees) > 1 else ""):
                 levels = train_tree(examples, tree, targets, settings, seed, shards, number, time)
-            trained.trees.append((tree, [level.stored_as(settings.precision) for level in levels]))
+            stored = [PackedWeights.of(level.stored_as(settings.precision)) for level in levels]
+            trained.trees.append((tree, stored))
             documents.append(document_counts(targets))
             seconds = left - budget.remaining() if budget.is_limited else 0.0
         examples.remove_shared()
@@ -236,9 +238,15 @@ class LinearTrees:
                 state |= level.to_tensors(f"tree{number}.level{depth}")
         return state if self.statistics is None else state | self.statistics.to_tensors()
 
+    def check(self) -> None:
+        """Check the weights of all nodes of a restored model now, not when they are used first."""
+        for _, levels in self.trees:
+            for level in levels:
+                level.check()
+
     @classmethod
     def restored(cls, tensors: Mapping[str, np.ndarray], n_features: int, n_labels: int, path: Path) -> LinearTrees:
-        """Restore what `state` returned; everything that kernels rely on is checked."""
+        """Restore what `state` returned; what kernels rely on is checked, weights when they are used first."""
         count = get_tensor(tensors, "trees", path)
         if count.shape != (1,) or count.dtype != np.int64 or not 1 <= count[0] <= 10_000:
             raise ModelFormatError(f"{path}: the number of trees is damaged")
@@ -248,9 +256,7 @@ class LinearTrees:
             if len(tree.label_order) != n_labels:
                 raise ModelFormatError(f"{path}: tree {number} has {len(tree.label_order):,} labels, not {n_labels:,}")
             levels = [
-                ChunkedWeights.from_tensors(
-                    f"tree{number}.level{depth}", tensors, n_features, tree.children_offsets(depth), path
-                )
+                _restored(f"tree{number}.level{depth}", tensors, n_features, tree.children_offsets(depth), path)
                 for depth in range(tree.depth)
             ]
             restored.trees.append((tree, levels))
@@ -259,10 +265,21 @@ class LinearTrees:
         return restored
 
 
-def _smaller(level: ChunkedWeights, precision: str | None, threshold: float | None) -> ChunkedWeights:
-    kept = level if threshold is None else level.pruned(threshold)
-    wide = precision is not None and PRECISIONS.index(precision) > PRECISIONS.index(kept.precision)
-    return kept.stored_as(precision) if precision is not None and wide else kept
+def _restored(
+    prefix: str, tensors: Mapping[str, np.ndarray], n_features: int, children_offsets: np.ndarray, path: Path
+) -> PackedWeights:
+    """A level's weights; those of an older layout are converted."""
+    arguments = prefix, tensors, n_features, children_offsets, path
+    return PackedWeights.of(read_old(*arguments)) if is_old(prefix, tensors) else PackedWeights.from_tensors(*arguments)
+
+
+def _smaller(level: PackedWeights, precision: str | None, threshold: float | None) -> PackedWeights:
+    kept = level.unpacked()
+    if threshold is not None:
+        kept = kept.pruned(threshold)
+    if precision is not None and PRECISIONS.index(precision) > PRECISIONS.index(level.precision):
+        kept = kept.stored_as(precision)
+    return PackedWeights.of(kept)
 
 
 def _choice(label_order: np.ndarray, allowed: np.ndarray | None, extra: np.ndarray | None) -> LabelChoice | None:

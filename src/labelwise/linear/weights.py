@@ -1,26 +1,17 @@
-"""The weights of one tree level, stored by chunk: the children of one node together, feature by feature.
+"""The weights of one tree level by chunk: the children of one node together, feature by feature, in flat arrays.
 
-A query reads its features once per chunk and finds all siblings' weights consecutive in memory. Everything is a flat
-array, so a level is memory-mapped from its file.
+Training writes this layout, and pruning and learning change it. Models are stored and searched as `packed`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from labelwise.checks import all_finite, are_offsets, in_range
-from labelwise.errors import ModelFormatError
-from labelwise.parallel import ranges, run_all, threads
-from labelwise.store import get_tensor
-
-MIN_DENSITY = 0.25
 MAX_FLOAT16 = 65504.0
 
 
@@ -81,7 +72,7 @@ class ChunkedWeights:
         rows, entries = (np.cumsum([0, *(len(getattr(p, name)) for p in parts)]) for name in ("features", "lanes"))
         features, row_offsets = np.empty(rows[-1], np.int32), np.zeros(rows[-1] + 1, np.int64)
         counts = row_offsets[1:]
-        lanes, values = np.empty(entries[-1], _lane_type(children_offsets)), np.empty(entries[-1], np.float32)
+        lanes, values = np.empty(entries[-1], lane_type(children_offsets)), np.empty(entries[-1], np.float32)
         biases = []
         parts.reverse()
         for chunk in range(len(parts)):
@@ -122,7 +113,7 @@ class ChunkedWeights:
             np.append(0, np.cumsum(np.bincount(chunks[starts], minlength=n_chunks))).astype(np.int64),
             features[starts],
             np.append(starts, len(order)).astype(np.int64),
-            (children - children_offsets[chunks]).astype(_lane_type(children_offsets)),
+            (children - children_offsets[chunks]).astype(lane_type(children_offsets)),
             by_feature.data[order],
             bias.astype(np.float32),
             np.empty(0, np.float32),
@@ -147,42 +138,9 @@ class ChunkedWeights:
         """The node of each entry."""
         rows = np.diff(self.row_offsets)
         chunk_of_row = np.repeat(np.arange(len(self.chunk_offsets) - 1), np.diff(self.chunk_offsets))
-        first = np.repeat(self.children_offsets[:-1][chunk_of_row], rows)
-        return first + self.lanes
-
-    @cached_property
-    def directory(self) -> tuple[np.ndarray, ...]:
-        """The index of each chunk's features: the tables of `kernels.tree.chunk_directory`, built on first use."""
-        from labelwise.kernels.tree.chunk_directory import directory_shape, fill_directory
-
-        n_chunks = len(self.chunk_offsets) - 1
-        chunks = self.chunk_offsets.view(), self.features.view()
-        for array in chunks:
-            array.flags.writeable = False  # as those of a loaded model, so that kernels are compiled once for both
-        word_offsets, range_offsets = np.empty(n_chunks + 1, np.int64), np.empty(n_chunks + 1, np.int64)
-        shifts = np.empty(n_chunks, np.int64)
-        directory_shape(*chunks, self.n_features, word_offsets, shifts, range_offsets)
-        words, starts = np.zeros(2 * int(word_offsets[-1]), np.uint64), np.empty(int(range_offsets[-1]), np.int32)
-        shape = word_offsets, shifts, range_offsets
-        run_all(lambda part: fill_directory(*chunks, *shape, *part, words, starts), ranges(n_chunks, threads()))
-        return word_offsets, words, shifts, range_offsets, starts
-
-    def filled(self, min_density: float = MIN_DENSITY) -> ChunkedWeights:
-        """The same weights, with zeros added to rows in which at least this fraction of the children have a weight.
-
-        A full row is added to the children's sums with vector instructions, which is faster than a fourth of it one by
-        one; and frequent features, which nearly all documents have, have weights for nearly all children.
-        """
-        from labelwise.kernels.tree.chunk_rows import fill_rows
-
-        widths = np.repeat(np.diff(self.children_offsets), np.diff(self.chunk_offsets))
-        counts = np.diff(self.row_offsets)
-        full = counts >= min_density * widths
-        offsets = np.concatenate([[0], np.cumsum(np.where(full, widths, counts))]).astype(np.int64)
-        lanes = np.empty(int(offsets[-1]), self.lanes.dtype)
-        values = np.zeros(int(offsets[-1]), np.float32)
-        fill_rows(self.row_offsets, self.lanes, self.values, full, offsets, lanes, values)
-        return replace(self, row_offsets=offsets, lanes=lanes, values=values)
+        children = np.repeat(self.children_offsets[:-1].astype(np.int32)[chunk_of_row], rows)
+        np.add(children, self.lanes, out=children, casting="unsafe")  # a node's index fits int32
+        return children
 
     def stored_as(self, precision: str) -> ChunkedWeights:
         """The same weights as float32, float16 or int8 (one scale per child, so that its largest weight is 127)."""
@@ -195,8 +153,10 @@ class ChunkedWeights:
             largest = np.zeros(self.n_children, np.float32)
             np.maximum.at(largest, children, np.abs(self.values))
             scales = np.where(largest > 0, largest / 127, 1).astype(np.float32)
-            values = np.rint(self.values / scales[children]).astype(np.int8)
-        return replace(self, values=values, scales=scales)
+            quotients = scales[children]
+            np.divide(self.values, quotients, out=quotients)
+            values = np.rint(quotients, out=quotients).astype(np.int8)
+        return replace(self, values=values, scales=scales).without_zeros()
 
     def as_float32(self) -> ChunkedWeights:
         """The same weights in 32 bits."""
@@ -225,7 +185,7 @@ class ChunkedWeights:
         means = np.add.reduceat(self.bias, offsets[:-1]) / np.diff(offsets)
         bias = np.insert(self.bias, np.repeat(offsets[1:], added), np.repeat(means, added).astype(np.float32))
         offsets = offsets + np.append(0, np.cumsum(added))
-        lanes = self.lanes.astype(_lane_type(offsets), copy=False)
+        lanes = self.lanes.astype(lane_type(offsets), copy=False)
         return replace(self, children_offsets=offsets, bias=bias, lanes=lanes)
 
     @property
@@ -238,78 +198,28 @@ class ChunkedWeights:
         magnitudes = np.abs(self.values.astype(np.float32))
         if len(self.scales):
             magnitudes *= self.scales[self.entry_children()]
-        kept = (magnitudes >= np.float32(threshold)) & (self.values != 0)
-        ends = np.concatenate([[0], np.cumsum(kept)])[self.row_offsets]
-        counts = np.diff(ends)
+        return self._only((magnitudes >= np.float32(threshold)) & (self.values != 0))
+
+    def without_zeros(self) -> ChunkedWeights:
+        """Without weights of 0, and without features that have no other."""
+        kept = self.values != 0
+        return self if kept.all() else self._only(kept)
+
+    def _only(self, kept: np.ndarray) -> ChunkedWeights:
+        """With some of the weights, given as a mask."""
+        counts = np.diff(np.concatenate([[0], np.cumsum(kept)])[self.row_offsets])
         used = counts > 0
-        smaller = replace(
+        return replace(
             self,
             chunk_offsets=np.concatenate([[0], np.cumsum(used)])[self.chunk_offsets],
             features=self.features[used],
             row_offsets=np.concatenate([[0], np.cumsum(counts[used])]),
             lanes=self.lanes[kept],
-            values=self.values[kept].astype(np.float32),
+            values=self.values[kept],
         )
-        filled = smaller.filled()
-        return replace(filled, values=filled.values.astype(self.values.dtype, copy=False))
-
-    def to_tensors(self, prefix: str) -> dict[str, np.ndarray]:
-        """The arrays by name."""
-        return {f"{prefix}.{name}": getattr(self, name) for name in _ARRAYS}
-
-    @classmethod
-    def from_tensors(
-        cls, prefix: str, tensors: Mapping[str, np.ndarray], n_features: int, children_offsets: np.ndarray, path: Path
-    ) -> ChunkedWeights:
-        """Restore what `to_tensors` returned, every index checked: kernels read these arrays without checks."""
-        arrays = {name: get_tensor(tensors, f"{prefix}.{name}", path) for name in _ARRAYS}
-        level = cls(n_features, children_offsets=children_offsets.astype(np.int64), **arrays)
-        if not level._is_valid():
-            raise ModelFormatError(f"{path}: the weights of {prefix} are damaged")
-        return level
-
-    def _is_valid(self) -> bool:
-        arrays = [getattr(self, name) for name in _ARRAYS]
-        types_match = (
-            self.chunk_offsets.dtype == self.row_offsets.dtype == np.int64
-            and self.features.dtype == np.int32
-            and self.lanes.dtype == _lane_type(self.children_offsets)
-            and self.values.dtype in (np.float32, np.float16, np.int8)
-            and self.bias.dtype == self.scales.dtype == np.float32
-        )
-        if not types_match or any(array.ndim != 1 for array in arrays):
-            return False
-        n_chunks = len(self.children_offsets) - 1
-        sizes_match = (
-            len(self.chunk_offsets) == n_chunks + 1
-            and len(self.row_offsets) == len(self.features) + 1
-            and len(self.lanes) == len(self.values)
-            and len(self.bias) == self.n_children
-            and len(self.scales) == (self.n_children if self.values.dtype == np.int8 else 0)
-        )
-        if (
-            not sizes_match
-            or not are_offsets(self.chunk_offsets, len(self.features))
-            or not are_offsets(self.row_offsets, len(self.lanes))
-        ):
-            return False
-        if not all(all_finite(array) for array in (self.bias, self.scales, self.values)):
-            return False
-        if not in_range(self.features, self.n_features):
-            return False
-        inner = np.ones(len(self.features), bool)
-        inner[self.chunk_offsets[:-1][self.chunk_offsets[:-1] < len(self.features)]] = False
-        if len(inner) and not (np.diff(self.features, prepend=-1)[inner] > 0).all():
-            return False
-        entries = self.row_offsets[self.chunk_offsets]
-        widths = np.repeat(np.diff(self.children_offsets), np.diff(entries))
-        return bool((self.lanes < widths).all())
 
 
-_ARRAYS = ("chunk_offsets", "features", "row_offsets", "lanes", "values", "bias", "scales")
-
-
-def _lane_type(children_offsets: np.ndarray) -> type[np.unsignedinteger]:
+def lane_type(children_offsets: np.ndarray) -> type[np.unsignedinteger]:
     """The smallest type that holds the lanes of every chunk."""
     widest = int(np.diff(children_offsets).max(initial=0))
     return np.uint8 if widest <= 1 << 8 else np.uint16 if widest <= 1 << 16 else np.uint32

@@ -373,6 +373,8 @@ class Method(Estimator, Capabilities):
         model.label_names_, model.label_texts_, model.label_counts_ = labels.names, labels.texts, labels.counts
         model.input_, model.n_documents_, model.feature_width_ = saved.input, saved.n_documents, saved.width
         model._restore(saved.state, folder.file(store.STATE_FILE))
+        if folder.verify:
+            model._check_restored()
         model.calibration_, model.trained_on_ = saved.calibration, saved.trained_on
         model.card_, model._loaded_from = saved.card, folder.path
         return model
@@ -382,7 +384,7 @@ def load(path: str | Path, verify: bool = True) -> Method:
     """Open a model folder written by `Method.save`, or the model of a run folder; its manifest decides the class.
 
     Weights are memory-mapped. `verify=False` skips the comparison of hashes and the check for weights that are not
-    finite, for large models on a trusted disk.
+    finite, for large models on a trusted disk; indices of linear weights are then checked when they are used first.
     """
     return load_folder(store.Folder(model_folder(path), "model", verify))
 

@@ -165,6 +165,9 @@ class Capabilities:
         """A smaller model: weights in this precision, and without those below the threshold (None: as they are)."""
         raise ConfigError(f"{self.name} cannot be shrunk after training; {methods_that('shrinks')} can")
 
+    def _check_restored(self) -> None:
+        """Check what `_restore` has left to be checked at the first use; not called with `verify=False`."""
+
     def _learn(self, new: NewDocuments) -> tuple[int, tuple[str, ...]]:
         """Train on more documents, for methods with `learns_more`; an error must leave the model unchanged.
 

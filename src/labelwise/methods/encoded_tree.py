@@ -29,6 +29,7 @@ from labelwise.fit_context import FitContext
 from labelwise.linear.memory_estimate import check_memory, encoding_need
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.inputs import Documents
+from labelwise.methods.linear_base import Precision
 from labelwise.methods.linear_tree import LinearTree
 from labelwise.methods.uses_encoder import UsesTextEncoder
 from labelwise.process_group import n_ranks, on_rank_zero, rank
@@ -88,6 +89,8 @@ class EncodedTree(UsesTextEncoder, LinearTree):
         whitening: WhiteningPower = 0.25
         """Divide every principal direction of the vectors by its variance to this power: 0 for vectors as they are, 0.5
         for the same variance in all directions."""
+        precision: Precision = "float32"
+        """Precision of the stored weights."""
 
         @model_validator(mode="after")
         def _texts_have_no_norm(self) -> EncodedTree.Config:
@@ -232,6 +235,9 @@ class EncodedTree(UsesTextEncoder, LinearTree):
         self.scaling_ = VectorScaling.restored(tensors, encoder.width, config.vector_scale, config.whitening > 0, path)
         self.restore_features(tensors, path)
         self.linear_ = LinearTrees.restored(tensors, self.feature_count + encoder.width, len(self.label_names_), path)
+
+    def _check_restored(self) -> None:
+        self.linear_.check()
 
 
 def refuse_training_settings(encoder: EncoderConfig, method: str) -> None:

@@ -178,7 +178,8 @@ class LinearMethod(TextFeatures, Method):
         stored, before = self.trees_[0][1][0].precision, self.config.solver.threshold
         if precision is not None and precision not in PRECISIONS:
             raise ConfigError(f"precision: {did_you_mean(str(precision), PRECISIONS)}")
-        if precision is not None and PRECISIONS.index(precision) <= PRECISIONS.index(stored):
+        same = precision == stored and threshold is not None  # the threshold alone makes it smaller
+        if precision is not None and not same and PRECISIONS.index(precision) <= PRECISIONS.index(stored):
             raise ConfigError(f"precision: the weights are stored as {stored} already, {precision} is not smaller")
         if threshold is not None and not before < threshold < np.inf:
             raise ConfigError(
@@ -274,6 +275,9 @@ class LinearMethod(TextFeatures, Method):
         self.vector_scale_ = self.config.vector_scale if self.input_ == "texts" else None
         n_dense = int(self.n_features_in_ or 0) if self.vector_scale_ is not None else 0
         self.linear_ = LinearTrees.restored(tensors, self.feature_count + n_dense, len(self.label_names_), path)
+
+    def _check_restored(self) -> None:
+        self.linear_.check()
 
 
 def scaled(vectors: Any, factor: float) -> np.ndarray:

@@ -63,8 +63,8 @@ class LinearFlat(LinearMethod):
         """Weight positive examples by the labels' values in the data."""
         post_processor: PostProcessor = "sigmoid"
         """How margins become scores; none changes the order, but hinges make all above 1 equal."""
-        precision: Precision = "float32"
-        """Precision of the stored weights."""
+        precision: Precision = "int8"
+        """Precision of the stored weights; int8 has one scale per classifier."""
         memory: Memory = "check"
         """Refuse to train what does not fit in memory: `check`, `ignore`, or a limit in GB."""
         time_budget: TimeLimit = None

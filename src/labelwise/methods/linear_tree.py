@@ -109,8 +109,8 @@ class LinearTree(LinearMethod):
         ties: Ties = "label"
         """Order of labels with equal scores: by index in the label space, or by position in the tree, the first of
         several, as PECOS orders them."""
-        precision: Precision = "float32"
-        """Precision of the stored weights."""
+        precision: Precision = "int8"
+        """Precision of the stored weights; int8 has one scale per classifier."""
         memory: Memory = "check"
         """Refuse to train what does not fit in memory: `check`, `ignore`, or a limit in GB."""
         time_budget: TimeLimit = None

@@ -75,7 +75,7 @@ def check_shrinks_or_refuses(subject: Subject, tmp_path: Path) -> None:
         with refused(ConfigError, "shrunk"):
             model.shrink(precision="int8")
         return
-    smaller = model.shrink(precision="int8")
+    smaller = model.shrink(precision="int8", threshold=0.5)
     sizes = [sum(array.nbytes for array in _arrays(one)) for one in (smaller, model)]
     require(sizes[0] < sizes[1], f"the smaller model has {sizes[0]:,} bytes, the larger {sizes[1]:,}")
     same_predictions(model.predict(data, k=3), before)

@@ -2,7 +2,7 @@
 
 Work is grouped by chunk: all documents that expand the same node are processed together. With many of them the chunk's
 features are written to a table once, in which every document looks up its own; with few (a single query) each document
-uses the chunk's directory. Both add the same products in the same order, so they are bitwise equal.
+uses the chunk's sets of features. Both add the same products in the same order, so they are bitwise equal.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 import numpy as np
 
 from labelwise.kernels.jit import inner, jit
-from labelwise.kernels.tree.chunk_directory import look_up
+from labelwise.kernels.tree.feature_sets import decode, look_up
 from labelwise.kernels.tree.lanes import LANES, add_spans, as_float
+from labelwise.kernels.tree.packed_rows import SOUND, WANTED, row_begin
 from labelwise.kernels.tree.prefetch import prefetch
+from labelwise.kernels.tree.sizes import BLOCK
 from labelwise.kernels.tree.sorting import sort_from_bit
 from labelwise.topk import NO_LABEL
 
@@ -24,19 +26,20 @@ MAX_LOG = np.float32(88)  # beyond it e^x overflows float32; only a user's label
 
 @inner
 def expand(
-    indptr, indices, data, block, first_row, nodes, scores, children_offsets, chunk_offsets, features, row_offsets,
-    lanes, values, bias, scales, word_offsets, words, shifts, range_offsets, starts, widest, transform, power, allowed,
-    extra, names, keep, position, out_nodes, out_scores,
+    indptr, indices, data, block, first_row, nodes, scores, children_offsets, sets, rows, bias, scales, checked, widest,
+    transform, power, allowed, extra, names, keep, position, out_nodes, out_scores,
 ):  # fmt: skip
     """Score the children of every document's kept nodes and keep the best `keep` of them.
 
     block is (dense [documents, columns], first_dense, zeros): dense features with the indices from first_dense on,
     summed also if 0 with `zeros`; it may have no columns. nodes, scores [documents, beam]: the kept nodes of the level
-    above, padded with NO_LABEL; scores are logarithms unless the transform is PLAIN. allowed [children] is a mask of
+    above, padded with NO_LABEL; scores are logarithms unless the transform is PLAIN. sets and rows are the weights, see
+    `feature_sets` and `packed_rows`. allowed [children] is a mask of
     children (empty: all), extra [children] is added to scores (empty: nothing), names [children] are their ids in the
-    result (empty: their indices). `position` [features] must hold -1 (empty: never used) and is reset to it;
-    word_offsets to starts are the chunks' directories, `widest` is the maximum number of children per chunk. Ties go to
-    the lower id.
+    result (empty: their indices). `position` [features] must hold -1 (empty: never used) and is reset to it; `widest`
+    is the maximum number of children per chunk. Ties go to the lower id.
+
+    If some of the chunks are not known to be sound, marks them as WANTED in `checked` and returns False.
     """
     dense, first_dense, zeros = block
     n, beam = nodes.shape
@@ -51,14 +54,26 @@ def expand(
             out_nodes[i, rank] = NO_LABEL
             out_scores[i, rank] = -np.inf
     pairs = sort_from_bit(32, unsorted_pairs, count, len(children_offsets), np.empty(n * beam, np.int64))
+    known = True
+    for p in range(count):
+        if checked[pairs[p] >> 32] != SOUND:
+            checked[pairs[p] >> 32] = WANTED
+            known = False
+    if not known:
+        return False
     sums = np.empty(widest + LANES, np.float32)  # blocks are added as a whole; the rest of the last one is ignored
     longest = 0
     for row in range(first_row, first_row + n):
         longest = max(longest, indptr[row + 1] - indptr[row])
     n_dense = dense.shape[1]
     longest += n_dense
-    hit_rows, rest_rows = np.empty(longest + 1, np.int64), np.empty(longest + 1, np.int64)
-    hit_values, rest_values = np.empty(longest + 1, np.float32), np.empty(longest + 1, np.float32)
+    # of full rows, then of others: the number of hits, their ranks, and the document's values
+    found, hits = np.empty(2, np.int64), np.empty((2, longest + 1), np.int64)
+    factors, ends = np.empty((2, longest + 1), np.float32), np.empty(longest + 1, np.int64)
+    columns, numbers = np.arange(first_dense, first_dense + n_dense), np.arange(n_dense)
+    block_found, block_hits = np.zeros(2, np.int64), np.empty((2, n_dense + 1), np.int64)
+    block_columns = np.empty((2, n_dense + 1), np.int64)
+    table = np.empty(len(position), np.int32)  # the features of a chunk that are in `position`
     begin = 0
     while begin < count:
         chunk = pairs[begin] >> 32
@@ -68,15 +83,20 @@ def expand(
             row = first_row + (pairs[end] & _LOW) // beam
             entries += indptr[row + 1] - indptr[row]
             end += 1
-        low, high = chunk_offsets[chunk], chunk_offsets[chunk + 1]
-        use_table = len(position) > 0 and 4 * entries > high - low
+        size = sets[0][2 * chunk + 2] - sets[0][2 * chunk]
+        use_table = len(position) > 0 and 6 * entries > size  # a look-up in two sets takes as long as decoding six
         if use_table:
-            for r in range(low, high):
-                position[features[r]] = r - low
-        dense_low, dense_high = low, low
+            before = np.int64(0)
+            for kind in range(2):
+                after = before + decode(2 * chunk + kind, sets, table[before:])
+                for r in range(before, after):
+                    position[table[r]] = 2 * (r - before) + kind
+                before = after
         if n_dense > 0:
-            dense_low = _lower_bound(features, low, high, first_dense)
-            dense_high = _lower_bound(features, low, high, first_dense + n_dense)
+            for kind in range(2):
+                block_found[kind] = look_up(
+                    0, n_dense, columns, numbers, 2 * chunk + kind, sets, 0, block_hits[kind], block_columns[kind]
+                )
         first = children_offsets[chunk]
         width = children_offsets[chunk + 1] - first
         for p in range(begin, end):
@@ -85,31 +105,29 @@ def expand(
             row = first_row + i
             for lane in range(width):
                 sums[lane] = 0
+            found[0] = found[1] = 0
             start, stop = indptr[row], indptr[row + 1]
-            middle = stop
-            if dense_high > dense_low:
-                middle = _lower_bound(indices, start, stop, first_dense)
-            found = 0
-            if use_table:
-                found = _look_up_in_table(start, middle, indices, data, low, position, found, hit_rows, hit_values)
-            else:
-                found = look_up(
-                    start, middle, indices, data, chunk, low, features, word_offsets, words, shifts, range_offsets,
-                    starts, found, hit_rows, hit_values,
-                )  # fmt: skip
-            for r in range(dense_low, dense_high):
-                value = dense[i, features[r] - first_dense]
-                hit_rows[found], hit_values[found] = r, value
-                found += zeros or value != 0
-            if middle < stop:
-                if use_table:
-                    found = _look_up_in_table(middle, stop, indices, data, low, position, found, hit_rows, hit_values)
+            middle = _lower_bound(indices, start, stop, first_dense) if n_dense > 0 else stop
+            for side in range(2):  # the document's features before its dense ones, and after them
+                if side == 1:
+                    start, middle = middle, stop
+                if start == middle:
+                    pass
+                elif use_table:
+                    _look_up_in_table(start, middle, indices, data, position, found, hits, factors)
                 else:
-                    found = look_up(
-                        middle, stop, indices, data, chunk, low, features, word_offsets, words, shifts, range_offsets,
-                        starts, found, hit_rows, hit_values,
-                    )  # fmt: skip
-            _add(found, hit_rows, hit_values, row_offsets, lanes, values, width, rest_rows, rest_values, sums)
+                    for kind in range(2):
+                        found[kind] = look_up(
+                            start, middle, indices, data, 2 * chunk + kind, sets, found[kind], hits[kind], factors[kind]
+                        )
+                if n_dense > 0 and side == 0:
+                    for kind in range(2):
+                        for h in range(block_found[kind]):
+                            value, to = dense[i, block_columns[kind, h]], found[kind]
+                            hits[kind, to], factors[kind, to] = block_hits[kind, h], value
+                            found[kind] += zeros or value != 0
+            _add_full(found[0], hits[0], factors[0], rows[0][chunk], rows[6], width, sums)
+            _add_others(found[1], hits[1], factors[1], rows[1][chunk], rows, ends, sums)
             above = scores[i, pair % beam]
             best_nodes, best_scores = out_nodes[i], out_scores[i]
             for lane in range(width):
@@ -125,9 +143,10 @@ def expand(
                 if score >= best_scores[keep - 1]:
                     _insert(best_nodes, best_scores, keep, names[child] if len(names) > 0 else child, score)
         if use_table:
-            for r in range(low, high):
-                position[features[r]] = -1
+            for r in range(size):
+                position[table[r]] = -1
         begin = end
+    return True
 
 
 @inner
@@ -143,42 +162,46 @@ def _lower_bound(numbers, begin, end, minimum):
 
 
 @inner
-def _look_up_in_table(start, stop, indices, data, low, position, found, hit_rows, hit_values):
-    """`look_up` by table; branch-free, so that look-ups overlap."""
+def _look_up_in_table(start, stop, indices, data, position, found, hits, factors):
+    """`look_up` in both sets of a chunk by table; branch-free, so that look-ups overlap."""
+    full, other = found[0], found[1]
     for k in range(start, stop):
         r = position[indices[k]]
-        hit_rows[found] = low + r
-        hit_values[found] = data[k]
-        found += r >= 0
-    return found
+        hits[0, full] = hits[1, other] = r >> 1
+        factors[0, full] = factors[1, other] = data[k]
+        full += (r >= 0) & (r & 1 == 0)
+        other += (r >= 0) & (r & 1 == 1)
+    found[0], found[1] = full, other
 
 
 @inner
-def _add(found, hit_rows, hit_values, row_offsets, lanes, values, width, rest_rows, rest_values, sums):
-    """Add the weights of the features found: first, as vectors, those of full rows (a weight for every child)."""
+def _add_full(found, hits, factors, begin, full_values, width, sums):
+    """Add full rows (a weight for every child) as vectors; overwrites the hits."""
     blocks = (width + LANES - 1) // LANES
-    last = len(values) - blocks * LANES
     for h in range(found):
-        prefetch(row_offsets, hit_rows[h])
-    full = rest = 0
-    for h in range(found):  # branch-free partition; the offsets of full rows overwrite hits already read
-        r, x = hit_rows[h], hit_values[h]
-        begin = row_offsets[r]
-        is_full = (row_offsets[r + 1] - begin == width) & (begin <= last)
-        hit_rows[full], hit_values[full] = begin, x
-        rest_rows[rest], rest_values[rest] = r, x
-        full += is_full
-        rest += not is_full
-        prefetch(values, begin)
-        prefetch(lanes, begin)
-    for block in range(1, blocks):
-        for h in range(full):
-            prefetch(values, hit_rows[h] + block * LANES)
+        hits[h] = begin + hits[h] * width
+        for block in range(blocks):
+            prefetch(full_values, hits[h] + block * LANES)
     for block in range(blocks):
-        add_spans(values, hit_rows, hit_values, full, block, sums)
-    for h in range(rest):  # unsigned indices: Numba need not test for negative ones
-        r, x = rest_rows[h], rest_values[h]
-        entry, end = np.uint64(row_offsets[r]), np.uint64(row_offsets[r + 1])
+        add_spans(full_values, hits, factors, found, block, sums)
+
+
+@inner
+def _add_others(found, hits, factors, first_row, rows, ends, sums):
+    """Add rows with weights for some of the children; overwrites the hits."""
+    _, _, anchors, counts, lanes, values, _ = rows
+    for h in range(found):
+        row = first_row + hits[h]
+        prefetch(anchors, row // BLOCK)
+        prefetch(counts, row)
+    for h in range(found):
+        row = first_row + hits[h]
+        begin = row_begin(row, anchors, counts)
+        hits[h], ends[h] = begin, begin + np.int64(counts[row])
+        prefetch(lanes, begin)
+        prefetch(values, begin)
+    for h in range(found):  # unsigned indices: Numba need not test for negative ones
+        entry, end, x = np.uint64(hits[h]), np.uint64(ends[h]), factors[h]
         while entry < end:
             sums[lanes[entry]] += x * as_float(values[entry])
             entry += np.uint64(1)

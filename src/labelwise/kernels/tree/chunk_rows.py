@@ -127,20 +127,3 @@ def merge_kept(features, lanes, values, next_entries, out_lanes, out_values):
         out_lanes[entry] = lanes[i]
         out_values[entry] = values[i]
         next_entries[features[i]] = entry + 1
-
-
-@jit
-def fill_rows(row_offsets, lanes, values, full, new_offsets, new_lanes, new_values):
-    """Copy rows to their new offsets; those that become full get every lane. `new_values` must hold zeros."""
-    for r in range(len(full)):
-        entry = new_offsets[r]
-        if full[r]:
-            for lane in range(new_offsets[r + 1] - entry):
-                new_lanes[entry + lane] = lane
-            for e in range(row_offsets[r], row_offsets[r + 1]):
-                new_values[entry + lanes[e]] = values[e]
-        else:
-            for e in range(row_offsets[r], row_offsets[r + 1]):
-                new_lanes[entry] = lanes[e]
-                new_values[entry] = values[e]
-                entry += 1

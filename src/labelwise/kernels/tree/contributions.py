@@ -4,35 +4,31 @@ from __future__ import annotations
 
 import numpy as np
 
-from labelwise.kernels.jit import inner, jit
+from labelwise.kernels.jit import jit
+from labelwise.kernels.tree.feature_sets import look_up
 from labelwise.kernels.tree.lanes import as_float
-
-
-@inner
-def _first_not_below(ascending, begin, end, value):
-    """The first index in begin..end whose value is not below `value`; end if there is none."""
-    while begin < end:
-        middle = (begin + end) // 2
-        if ascending[middle] < value:
-            begin = middle + 1
-        else:
-            end = middle
-    return begin
+from labelwise.kernels.tree.packed_rows import row_begin
 
 
 @jit
 def add_contributions(
-    indptr, indices, values, nodes, chunks, children_offsets, chunk_offsets, features, row_offsets, lanes, weights,
-    scales, factor, begin, end, sums,
+    indptr, indices, data, nodes, chunks, children_offsets, sets, rows, scales, factor, begin, end, sums,
 ):  # fmt: skip
     """Add factor * value * weight for each feature of the documents begin..end and each of their nodes.
 
     nodes and chunks [documents, k] are nodes of one level and their parents; nodes below 0 are left out. Document d
-    has sums[k * indptr[d] : k * indptr[d + 1]], node by node. `weights` is float32, int8, or float16's bits as uint16.
+    has sums[k * indptr[d] : k * indptr[d + 1]], node by node. The weights are those of `feature_sets` and
+    `packed_rows`; the chunks must have been checked.
     """
+    full_offsets, first_rows, anchors, counts, lanes, values, full_values = rows
     k = nodes.shape[1]
+    longest = 0
+    for document in range(begin, end):
+        longest = max(longest, indptr[document + 1] - indptr[document])
+    numbers, hits, hit_numbers = np.arange(longest), np.empty(longest + 1, np.int64), np.empty(longest + 1, np.int64)
     for document in range(begin, end):
         first, count = indptr[document], indptr[document + 1] - indptr[document]
+        own = indices[first : first + count]
         for rank in range(k):
             node, chunk = nodes[document, rank], chunks[document, rank]
             if node < 0:
@@ -42,21 +38,20 @@ def add_contributions(
             scale = np.float64(factor)
             if len(scales) > 0:
                 scale *= scales[node]
-            row, last_row = chunk_offsets[chunk], chunk_offsets[chunk + 1]
             base = k * first + rank * count
-            for j in range(count):
-                row = _first_not_below(features, row, last_row, indices[first + j])
-                if row == last_row:
-                    break
-                if features[row] != indices[first + j]:
-                    continue
-                entry, last = row_offsets[row], row_offsets[row + 1]
-                if last - entry == width:  # a full row
-                    entry += lane
-                else:
-                    entry = _first_not_below(lanes, entry, last, lane)
-                if entry < last and lanes[entry] == lane:
-                    sums[base + j] += scale * values[first + j] * as_float(weights[entry])
+            found = look_up(0, count, own, numbers, 2 * chunk, sets, 0, hits, hit_numbers)
+            for h in range(found):
+                j, weight = hit_numbers[h], as_float(full_values[full_offsets[chunk] + hits[h] * width + lane])
+                sums[base + j] += scale * data[first + j] * weight
+            found = look_up(0, count, own, numbers, 2 * chunk + 1, sets, 0, hits, hit_numbers)
+            for h in range(found):
+                row, j = first_rows[chunk] + hits[h], hit_numbers[h]
+                entry = row_begin(row, anchors, counts)
+                last = entry + counts[row]
+                while entry < last and lanes[entry] != lane:
+                    entry += 1
+                if entry < last:
+                    sums[base + j] += scale * data[first + j] * as_float(values[entry])
 
 
 @jit

@@ -14,7 +14,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-LANES = 16
+from labelwise.kernels.tree.sizes import LANES as LANES
+
 _VECTOR = ir.VectorType(ir.FloatType(), LANES)
 _LONG = ir.IntType(64)
 _FAST = ("fast",)

@@ -1,0 +1,176 @@
+"""Packed weights: the same weights as by row, damage that is found at opening or at first use, folders of version 1."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import labelwise as lw
+from common import same_predictions
+from conformance.planted import planted_features
+from labelwise.errors import ModelFormatError
+from labelwise.linear.beam import beam_search
+from labelwise.linear.packed import PackedWeights
+from labelwise.linear.weights import ChunkedWeights, ChunkPart
+from labelwise.store import MANIFEST, STATE_FILE
+from labelwise.tensor_file import map_tensors, write_tensor_file
+
+PRECISIONS = ("float32", "float16", "int8")
+N_FEATURES = 700
+OFFSETS = np.array([0, 5, 5, 45, 60])
+
+
+def random_level(rng, n_features=N_FEATURES, offsets=OFFSETS):
+    """Frequent features have weights for most children, and are in front."""
+    density = np.exp(-np.arange(n_features) / (n_features / 5))[:, None]
+    parts = []
+    for width in np.diff(offsets):
+        dense = np.where(rng.random((n_features, width)) < density, rng.normal(size=(n_features, width)), 0)
+        rows, lanes = np.nonzero(dense)
+        features, counts = np.unique(rows, return_counts=True)
+        bias = rng.normal(size=width).astype(np.float32)
+        parts.append(ChunkPart(features.astype(np.int32), counts, lanes, dense[rows, lanes], bias))
+    return ChunkedWeights.joined(parts, n_features, np.asarray(offsets))
+
+
+@pytest.mark.parametrize("offsets", [OFFSETS, [0, 300], [0, 0, 1]])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_packing_and_unpacking_changes_nothing(precision, offsets):
+    level = random_level(np.random.default_rng(1), offsets=np.asarray(offsets)).stored_as(precision)
+    packed = PackedWeights.of(level)
+    again = packed.unpacked()
+    for name in ("chunk_offsets", "features", "row_offsets", "lanes", "values", "bias", "scales"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(level, name), err_msg=name)
+        assert getattr(again, name).dtype == getattr(level, name).dtype
+    assert packed.n_weights == level.n_weights
+    assert len(packed.full_values) > 16, "some rows are full"
+
+
+def test_an_8_bit_level_takes_little_more_than_its_weights():
+    packed = PackedWeights.of(random_level(np.random.default_rng(2), 20_000, np.array([0, 64])).stored_as("int8"))
+    total = sum(array.nbytes for array in packed.to_tensors("x").values())
+    assert total < 2.2 * packed.n_weights + 1000
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=150, deadline=None)
+def test_a_changed_file_is_refused_or_searched_without_harm(tmp_path_factory, seed):
+    """One bit or one number of any array, at opening, at the first search, and when everything is checked."""
+    rng = np.random.default_rng(seed)
+    level = PackedWeights.of(random_level(np.random.default_rng(3)).stored_as("int8"))
+    tensors = {name: array.copy() for name, array in level.to_tensors("x").items()}
+    name = str(rng.choice([name for name, array in tensors.items() if array.size]))
+    array = tensors[name]
+    if rng.random() < 0.2:
+        tensors[name] = array[:-1] if rng.random() < 0.5 else np.append(array, array[:1])
+    elif array.dtype.kind in "iu" and rng.random() < 0.5:
+        limits = np.iinfo(array.dtype)
+        array[rng.integers(len(array))] = (limits.min, limits.max, 0, limits.max // 2)[rng.integers(4)]
+    else:
+        array.view(np.uint8)[rng.integers(array.nbytes)] ^= 1 << int(rng.integers(8))
+    documents = planted_documents(rng)
+    path = tmp_path_factory.getbasetemp()
+    for eager in (True, False):
+        try:
+            opened = PackedWeights.from_tensors("x", tensors, N_FEATURES, level.children_offsets, path)
+            if eager:
+                opened.check()
+            top = beam_search(documents, [root(), opened], np.arange(60), 4, 5, "log_l3_hinge")
+            assert (top.ids < 60).all()
+            opened.unpacked()
+        except ModelFormatError as error:
+            assert "the weights of x are damaged" in str(error)
+
+
+def root():
+    """A level of four nodes without weights."""
+    empty = np.empty(0, np.int64)
+    part = ChunkPart(empty.astype(np.int32), empty, empty, empty, np.zeros(4, np.float32))
+    return ChunkedWeights.joined([part], N_FEATURES, np.array([0, 4]))
+
+
+def planted_documents(rng):
+    from scipy import sparse
+
+    X = sparse.random_array((20, N_FEATURES), density=0.1, format="csr", rng=rng, dtype=np.float32)
+    X.sort_indices()
+    X.indices, X.indptr = X.indices.astype(np.int32), X.indptr.astype(np.int64)
+    return X
+
+
+def test_damage_is_found_when_the_chunk_is_used_first(tmp_path):
+    level = PackedWeights.of(random_level(np.random.default_rng(3)))
+    tensors = level.to_tensors("x")
+    lanes = tensors["x.lanes"].copy()
+    lanes[-1] = 59
+    opened = PackedWeights.from_tensors(
+        "x", {**tensors, "x.lanes": lanes}, N_FEATURES, level.children_offsets, tmp_path
+    )
+    documents = planted_documents(np.random.default_rng(0))
+    first = beam_search(documents, [root(), opened], np.arange(60), 1, 3)
+    assert (first.ids < 5).all(), "the first node wins all ties, and its children are sound"
+    assert opened.checked.tolist() == [1, 0, 0, 0]
+    with pytest.raises(ModelFormatError, match="the weights of x are damaged"):
+        beam_search(documents, [root(), opened], np.arange(60), 4, 3)
+
+
+def old_layout(level, prefix):
+    """A level as folders of version 1 have it: a fourth of a row is enough to fill it with zeros."""
+    rows = level.unpacked()
+    widths = np.repeat(np.diff(rows.children_offsets), np.diff(rows.chunk_offsets))
+    lanes, values, counts = [], [], []
+    for row, width in enumerate(widths):
+        entries = slice(*rows.row_offsets[row : row + 2])
+        own, weights = rows.lanes[entries], rows.values[entries]
+        if len(own) >= 0.25 * width:
+            filled = np.zeros(width, weights.dtype)
+            filled[own] = weights
+            own, weights = np.arange(width), filled
+        lanes.append(own)
+        values.append(weights)
+        counts.append(len(own))
+    return {
+        f"{prefix}.chunk_offsets": rows.chunk_offsets, f"{prefix}.features": rows.features,
+        f"{prefix}.row_offsets": np.cumsum([0, *counts]), f"{prefix}.lanes": np.concatenate(lanes).astype(np.uint8),
+        f"{prefix}.values": np.concatenate(values), f"{prefix}.bias": rows.bias, f"{prefix}.scales": rows.scales,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_a_folder_of_version_1_is_read(tmp_path, precision):
+    data = planted_features(150, 24)
+    model = lw.LinearTree(trees=2, leaf_size=4, precision=precision).fit(data)
+    model.save(tmp_path / "model")
+    tensors = {key: array for key, array in map_tensors(tmp_path / "model" / STATE_FILE).items() if ".level" not in key}
+    for number, (_, levels) in enumerate(model.trees_):
+        for depth, level in enumerate(levels):
+            tensors |= old_layout(level, f"tree{number}.level{depth}")
+    write_tensor_file(tmp_path / "model" / STATE_FILE, tensors)
+    path = tmp_path / "model" / MANIFEST
+    manifest = json.loads(path.read_text())
+    manifest["files"].pop(STATE_FILE)
+    manifest["format_version"] = 1
+    rewrite(tmp_path / "model", manifest)
+    old = lw.load(tmp_path / "model")
+    same_predictions(old.predict(data, k=5), model.predict(data, k=5))
+    old.save(tmp_path / "new")
+    assert json.loads((tmp_path / "new" / MANIFEST).read_text())["format_version"] == 2
+    assert (tmp_path / "new" / STATE_FILE).stat().st_size < (tmp_path / "model" / STATE_FILE).stat().st_size
+    same_predictions(lw.load(tmp_path / "new").predict(data, k=5), model.predict(data, k=5))
+    tensors["tree0.level0.row_offsets"] = tensors["tree0.level0.row_offsets"][::-1].copy()
+    write_tensor_file(tmp_path / "model" / STATE_FILE, tensors)
+    rewrite(tmp_path / "model", manifest)
+    with pytest.raises(ModelFormatError, match=r"weights of tree0\.level0 are damaged"):
+        lw.load(tmp_path / "model")
+
+
+def rewrite(folder, manifest):
+    """A manifest with the size and hash that the state has now."""
+    import hashlib
+
+    content = (folder / STATE_FILE).read_bytes()
+    entry = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    files = {**manifest["files"], STATE_FILE: entry}
+    (folder / MANIFEST).write_text(json.dumps({**manifest, "files": files}))
