@@ -75,6 +75,7 @@ class LinearMethod(TextFeatures, Method):
     changeable = ("post_processor",)
     learns_more = True
     shrinks = True
+    plans = True
 
     linear_: LinearTrees
     vector_scale_: float | None

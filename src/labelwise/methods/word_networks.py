@@ -85,6 +85,7 @@ class WordNetworkMethod(Method):
     validates = True
     encodes = True
     explains = True
+    plans = True
 
     vocabulary_: Vocabulary
     trees_: list[AttentionTree]
