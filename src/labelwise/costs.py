@@ -87,6 +87,8 @@ class Constants:
     """Different lowest nodes per further label of a document: 1 if the labels of a document are never siblings."""
     distinct: float
     """Non-zeros of label features per label of a document and non-zero of the document."""
+    inner: float
+    """Kept weights of inner nodes relative to those of labels, per non-zero of their documents: features are shared."""
     kept: tuple[tuple[float, float], ...]
     """Thresholds, and kept weights of a label per non-zero of its documents."""
     weight_bytes: dict[str, float]

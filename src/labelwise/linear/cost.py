@@ -50,7 +50,8 @@ def kept_weights(shape: DataShape, nodes: list[int], solver: SolverConfig, const
     part = constants.kept_at(solver.threshold)
     counts = []
     for count in nodes[1:]:
-        weights = min(part * shape.entries * occupied(shape, count, constants), float(count) * shape.features)
+        each = part * (constants.inner if count < shape.labels else 1)
+        weights = min(each * shape.entries * occupied(shape, count, constants), float(count) * shape.features)
         counts.append(weights if solver.max_weights is None else min(weights, float(count) * solver.max_weights))
     return counts
 
@@ -93,7 +94,7 @@ def linear_cost(
     others = (total - largest) + (trees - 1) * total * STORED[precision] / STORED["float32"]
     solving = STORED["float32"] * ((1 + FILLED) * largest + FILLED * others) + 24 * SHARED * largest
     solving += 24 * shape.ones + threads() * (FEATURE_BYTES + 8) * (shape.features + width)
-    clustering = 16 * described + 16 * COPIED_WORK * threads() if clusters else 0.0
+    clustering = 16 * (described + min(described, COPIED_WORK * threads()))
     held = shape.bytes + shape.feature_bytes + (shape.feature_bytes if shape.words is not None else 0) + 8 * dense
     advice = CLUSTERING + CHANGES[1:2] if clustering > solving else CHANGES
     return Cost(
