@@ -79,7 +79,7 @@ def _topics(documents: int, n_topics: int, popular: np.ndarray, random: np.rando
 
 
 def _labels(topics: np.ndarray, n_labels: int, random: np.random.Generator, every: bool) -> sparse.csr_array:
-    """Labels of each document: `every` label of a topic once, as far as its documents suffice, then the popular ones."""
+    """Labels of each document: `every` label of a topic once, as far as documents suffice, then popular ones."""
     counts = 1 + random.poisson(LABELS_PER_DOCUMENT * 1.06 - 1, len(topics))  # some are drawn twice
     rows = np.repeat(np.arange(len(topics)), counts)
     order = np.lexsort((random.random(len(rows)), topics[rows]))

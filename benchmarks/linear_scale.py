@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 
 from hybrid_scale_data import draw
-from linear_scale_page import chart, page
+from linear_scale_page import chart, estimates, page
 from peers import driving
 
 RESULTS = Path(__file__).parent / "results" / "linear_scale"
@@ -98,7 +98,9 @@ def main() -> None:
                         found.setdefault(side.name, []).append(one)
                         print(n_labels, side.name, one, flush=True)
         rows.append(row | {name: combined(runs) for name, runs in found.items()})
-        given.results.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    for row in rows:
+        row["plan"] = estimates(row)
+    given.results.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     given.results.with_suffix(".md").write_text(page(rows, given), encoding="utf-8")
     given.results.with_suffix(".svg").write_bytes(chart(rows).file("svg"))
     print(given.results.with_suffix(".md").read_text(encoding="utf-8"))

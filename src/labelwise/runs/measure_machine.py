@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ SINGLES = 200
 
 def measure_machine() -> Constants:
     """Run everything; networks only if torch is installed."""
-    with progress("measuring this machine", 6) as step:
+    with _quiet(), progress("measuring this machine", 6) as step:
         found = _linear(step)
         networks: dict[str, float] = {}
         if installed_versions(("torch",)).get("torch") and installed_versions(("accelerate",)).get("accelerate"):
@@ -51,6 +52,17 @@ def measure_machine() -> Constants:
                 step(1)
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return Constants(**found, networks=networks, measured=now)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what the measured code reports about itself."""
+    before = log.level
+    log.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _seconds(work: Callable[[], Any]) -> tuple[float, Any]:
