@@ -102,7 +102,8 @@ class Constants:
         """Kept weights per non-zero at any threshold, interpolated."""
         import numpy as np
 
-        return float(np.interp(threshold, *zip(*self.kept, strict=True)))
+        at, parts = np.array(self.kept).T
+        return float(np.interp(threshold, at, parts))
 
     def rate(self, kind: str) -> float:
         """Operations per second and core of a kind of network."""
@@ -124,8 +125,8 @@ class Constants:
         kept = tuple((float(threshold), float(part)) for threshold, part in found["kept"])
         if not kept or any(one <= zero for (zero, _), (one, _) in pairwise(kept)):
             raise ValueError("kept: thresholds must increase")
-        numbers = {name: float(found[name]) for name in known - {"kept", "weight_bytes", "networks", "measured"}}
-        tables = {name: {key: float(value) for key, value in found[name].items()} for name in TABLES}
+        numbers: Any = {name: float(found[name]) for name in known - {"kept", "weight_bytes", "networks", "measured"}}
+        tables: Any = {name: {key: float(value) for key, value in found[name].items()} for name in TABLES}
         every = [*numbers.values(), *(value for table in tables.values() for value in table.values())]
         if not all(0 < value < float("inf") for value in every):
             raise ValueError("every constant must be above 0")

@@ -28,6 +28,7 @@ from labelwise.methods.linear_tree import LinearTree
 from labelwise.progress import progress
 from labelwise.registry import installed_versions, method_class
 from labelwise.runs.measured_data import planted_features, planted_images, planted_texts
+from labelwise.strings import Strings
 
 log = logging.getLogger("labelwise")
 
@@ -73,17 +74,18 @@ def _seconds(work: Callable[[], Any]) -> tuple[float, Any]:
 
 def _linear(step: Callable[[int], None]) -> dict[str, Any]:
     data = planted_features(DOCUMENTS, LABELS)
-    texts = planted_texts(2000, 500)
+    texts = planted_texts(2000, 500).texts or Strings.of(())
+    features: Any = data.features
     few = np.arange(500)
     small = data.take(few)
     LinearTree(trees=1).fit(small).predict(small, k=10)  # compiles
-    Tfidf(LINEAR_TFIDF).fit_transform(texts.texts)
+    Tfidf(LINEAR_TFIDF).fit_transform(texts)
     step(1)
-    tfidf, _ = _seconds(lambda: Tfidf(LINEAR_TFIDF).fit_transform(texts.texts))
+    tfidf, _ = _seconds(lambda: Tfidf(LINEAR_TFIDF).fit_transform(texts))
     described_in, described = _seconds(lambda: pifa(data.features, data.labels, keep=KEEP))
     halved_in, tree = _seconds(lambda: LabelTree.balanced(described))
     whole, model = _seconds(lambda: LinearTree(trees=1).fit(data))
-    entries, ones = data.features.nnz, data.labels.nnz
+    entries, ones = features.nnz, data.labels.nnz
     above = tree.aggregate(data.labels)
     occupied = [len(data), *(level.nnz for level in above)]
     units = searched = 0.0
@@ -100,13 +102,13 @@ def _linear(step: Callable[[int], None]) -> dict[str, Any]:
     inner = trained[-2] / (entries * lowest)
     lasting = {t: levels[-1].pruned(t).n_weights if t else levels[-1].n_weights for t in THRESHOLDS}
     kept = [(t, full * count / lasting[0.1]) for t, count in lasting.items()]
-    rows = [data.features[row : row + 1] for row in range(SINGLES)]
+    rows = [features[row : row + 1] for row in range(SINGLES)]
     model.predict(rows[0], k=10)
     single, _ = _seconds(lambda: [model.predict(row, k=10) for row in rows])
     batch, _ = _seconds(lambda: model.predict(data, k=10))
     step(1)
     return {
-        "tfidf": tfidf / texts.texts.buffer.nbytes,
+        "tfidf": tfidf / texts.buffer.nbytes,
         "pifa": described_in / (ones * entries / len(data)),
         "cluster": halved_in / (described.nnz * float(np.log2(tree.sizes[-2]))),
         "solve": max(whole - described_in - halved_in, 0.1 * whole) / units,
@@ -156,14 +158,16 @@ def _rate(name: str, data: Dataset, settings: dict[str, Any], shape: DataShape, 
 
 def _counting() -> Constants:
     """Constants with which only operations are counted."""
-    ones = dict.fromkeys(("tfidf", "pifa", "cluster", "solve", "search", "call", "spread", "distinct", "inner"), 1.0)
+    ones: Any = dict.fromkeys(
+        ("tfidf", "pifa", "cluster", "solve", "search", "call", "spread", "distinct", "inner"), 1.0
+    )
     every = dict.fromkeys(("transformer", "recurrent", "image", "buckets", "decoding"), 1.0)
     return Constants(**ones, kept=((0.0, 1.0),), weight_bytes={}, networks=every)
 
 
 def _texts() -> tuple[Dataset, DataShape]:
     data = planted_texts(600, 200)
-    words = float(np.mean([len(text.split()) for text in data.texts]))
+    words = float(np.mean([len(text.split()) for text in data.texts or ()]))
     labels = data.labels.nnz / len(data)
     return data, DataShape(len(data), data.n_labels, labels, features=8000, nonzeros=words, words=words)
 
@@ -193,7 +197,8 @@ def _image() -> float:
 def _buckets() -> dict[str, float]:
     """Bucket networks, and labels and tables per second when a document is ranked."""
     data = planted_features(4000, MANY_LABELS)
-    shape = DataShape(len(data), MANY_LABELS, features=data.features.shape[1], nonzeros=data.features.nnz / len(data))
+    features: Any = data.features
+    shape = DataShape(len(data), MANY_LABELS, features=features.shape[1], nonzeros=features.nnz / len(data))
     settings = {"repetitions": 2, "buckets": 1000, "hidden": [256]}
     rate, model = _rate("mach", data, settings, shape, _counting())
     one = data.take(np.arange(1))

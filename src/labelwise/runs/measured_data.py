@@ -6,6 +6,8 @@ labels, to topics or to nothing, and those of nothing follow Zipf's law.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy import sparse
 
@@ -49,7 +51,7 @@ COUNTS = (OF_TOPIC, OF_NOTHING)
 def planted_texts(documents: int, labels: int, seed: int = 0) -> Dataset:
     """The same documents as texts."""
     data = planted_features(documents, labels, seed)
-    csr = data.features
+    csr: Any = data.features
     parts = np.split(csr.indices, csr.indptr[1:-1])
     return Dataset(texts=Strings.of(" ".join(f"word{word}" for word in part) for part in parts), labels=data.labels)
 

@@ -38,7 +38,7 @@ def shape_of(data: Dataset, tfidf: Any = LINEAR_TFIDF) -> DataShape:
     shape = DataShape(len(data), data.n_labels, data.labels.nnz / max(1, len(data)))
     if data.texts is not None:
         rows = np.unique(np.linspace(0, len(data) - 1, min(SAMPLE, len(data))).astype(np.int64))
-        texts = data.texts.take(rows)
+        texts = data.texts[rows]
         words = Tfidf(tfidf).fit_transform(texts)
         # a vocabulary grows about as the square root of the text
         features = int(words.shape[1] * (len(data) / len(rows)) ** 0.5)
@@ -51,13 +51,13 @@ def shape_of(data: Dataset, tfidf: Any = LINEAR_TFIDF) -> DataShape:
     return shape
 
 
-def planned_shape(config: RunConfig, given: dict[str, float | None]) -> DataShape:
+def planned_shape(config: RunConfig, given: dict[str, Any]) -> DataShape:
     """The shape of a run's data with what is given in its place; nothing is read if documents and labels are given."""
     chosen = {name: value for name, value in given.items() if value is not None}
     if {"documents", "labels"} <= set(chosen):
         if "nonzeros" not in chosen and "words" in chosen:
             chosen["nonzeros"] = 0.6 * chosen["words"]  # some words are repeated
-        return DataShape(**chosen)  # type: ignore[bad-argument-type]
+        return DataShape(**chosen)
     section = config.data
     train = load_run_data(section).train
     return replace(shape_of(train, getattr(config.make_method().config, "tfidf", LINEAR_TFIDF)), **chosen)
