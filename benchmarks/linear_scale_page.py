@@ -82,8 +82,9 @@ def page(rows: list[dict[str, Any]], given: Any) -> str:
                 f"model {ours['bytes'] / theirs['bytes']:.2f} times the size",
             ]
             lines.append(f"- {row['labels']:,} labels, labelwise against PECOS: {', '.join(ratios)}.")
-        elif row.get("PECOS", {}).get("fault"):
-            lines.append(f"- {row['labels']:,} labels: PECOS {row['PECOS']['fault']}.")
+        for side in sides:
+            if row.get(side, {}).get("fault"):
+                lines.append(f"- {row['labels']:,} labels: {side} {row[side]['fault']}.")
     if len(rows) > 1:
         powers = {key: exponent(rows, "labelwise", key) for key in ("train cpu", "peak above", "bytes")}
         lines += [
@@ -107,7 +108,8 @@ def _planned(rows: list[dict[str, Any]]) -> list[str]:
     for row in rows:
         found = row["plan"]
         cells = [
-            f"{format(found[key] * unit, form)} ({found[key] / row['labelwise'][key]:.2f})"
+            format(found[key] * unit, form)
+            + (f" ({found[key] / row['labelwise'][key]:.2f})" if key in row.get("labelwise", {}) else "")
             for key, (unit, form) in units.items()
         ]
         lines.append(f"| {row['labels']:,} | {' | '.join(cells)} |")
