@@ -51,6 +51,7 @@ bench: $(VENV)/full.installed
 	$(BIN)/python benchmarks/mach_scale.py
 	$(BIN)/python benchmarks/mach_shards.py
 	$(BIN)/python benchmarks/hybrid_scale.py
+	$(BIN)/python benchmarks/linear_scale.py --peers $(PEERS)
 	$(if $(DATA),$(BIN)/python benchmarks/mach.py --data $(DATA)/eurlex57k --repartition)
 	$(if $(DATA),$(BIN)/python benchmarks/mach.py --data $(DATA)/yso-en --buckets 500 2000)
 	$(if $(PEERS),$(BIN)/python benchmarks/metrics_peers.py --peers $(firstword $(PEERS)))

@@ -1,4 +1,8 @@
-"""Data in the shape of Amazon-670K for `hybrid_scale.py`: words, vectors and labels with a planted structure."""
+"""Data in the shape of Amazon-670K for `hybrid_scale.py` and `linear_scale.py`: words, vectors and labels.
+
+Structure is planted, so that something can be learned: a label has words of its own, labels of a topic share words, and
+other words have no meaning and follow Zipf's law.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +30,13 @@ LABEL_WORDS, TOPIC_WORDS = 5, 12
 """Words of each of its labels and of its topic that a document has, before duplicates are merged."""
 
 
-def draw(n_labels: int, folder: Path, kind: str, fraction: float) -> dict[str, float]:
-    """Write features and labels of both parts to the folder; returns their counts."""
+def draw(
+    n_labels: int, folder: Path, kind: str | None, fraction: float, every: tuple[str, ...] = ("train", "test")
+) -> dict[str, float]:
+    """Write features and labels of both parts to the folder; returns their counts.
+
+    Without a `kind`, no vectors. Every label occurs in the parts `every`, in others as often as it is popular.
+    """
     ratio = n_labels / FULL.labels
     random = np.random.default_rng(0)
     n_topics = -(-n_labels // TOPIC)
@@ -37,21 +46,23 @@ def draw(n_labels: int, folder: Path, kind: str, fraction: float) -> dict[str, f
     counts: dict[str, float] = {}
     for part, documents in (("train", int(FULL.train * ratio * fraction)), ("test", int(FULL.test * ratio))):
         topics = _topics(documents, n_topics, popular, random)
-        labels = _labels(topics, n_labels, random)
+        labels = _labels(topics, n_labels, random, part in every)
         words = _words(topics, labels, random)
         if idf is None:
             seen = np.bincount(words.indices, minlength=WORDS)
             idf = np.log((1 + documents) / (1 + seen)).astype(np.float32) + 1
         words.data = idf[words.indices]
         words.data /= np.repeat(np.sqrt(np.add.reduceat(words.data**2, words.indptr[:-1])), np.diff(words.indptr))
-        _write_vectors(folder / f"{part}.npy", topics, labels, kind, random)
+        if kind is not None:
+            _write_vectors(folder / f"{part}.npy", topics, labels, kind, random)
         named = sparse.csr_matrix((labels.data, names[labels.indices], labels.indptr), shape=labels.shape)
         named.sort_indices()
         sparse.save_npz(folder / f"{part}.npz", sparse.csr_matrix(words), compressed=False)
         sparse.save_npz(folder / f"{part}_labels.npz", named, compressed=False)
         if part == "train":
             per_label = np.bincount(labels.indices, minlength=n_labels)
-            size = (folder / "train.npy").stat().st_size + 8 * (words.nnz + labels.nnz) + 8 * documents
+            size = 8 * (words.nnz + labels.nnz) + 8 * documents
+            size += 0 if kind is None else (folder / "train.npy").stat().st_size
             counts |= {"documents": documents, "non-zeros": int(words.nnz), "ones": int(labels.nnz), "data bytes": size}
             counts |= {"rarest": int(per_label.min()), "most frequent": int(per_label.max())}
             counts["median"] = float(np.median(per_label))
@@ -67,8 +78,8 @@ def _topics(documents: int, n_topics: int, popular: np.ndarray, random: np.rando
     return random.permutation(np.concatenate([fixed, more]))
 
 
-def _labels(topics: np.ndarray, n_labels: int, random: np.random.Generator) -> sparse.csr_array:
-    """Labels of each document: every label of a topic once, as far as its documents suffice, then the popular ones."""
+def _labels(topics: np.ndarray, n_labels: int, random: np.random.Generator, every: bool) -> sparse.csr_array:
+    """Labels of each document: `every` label of a topic once, as far as documents suffice, then popular ones."""
     counts = 1 + random.poisson(LABELS_PER_DOCUMENT * 1.06 - 1, len(topics))  # some are drawn twice
     rows = np.repeat(np.arange(len(topics)), counts)
     order = np.lexsort((random.random(len(rows)), topics[rows]))
@@ -76,7 +87,7 @@ def _labels(topics: np.ndarray, n_labels: int, random: np.random.Generator) -> s
     topic = topics[rows]
     rank = np.arange(len(rows)) - np.searchsorted(topic, topic)
     size = np.minimum(TOPIC, n_labels - topic * TOPIC)
-    inside = np.where(rank < size, rank, (size * random.random(len(rows)) ** 3).astype(np.int64))
+    inside = np.where(every & (rank < size), rank, (size * random.random(len(rows)) ** 3).astype(np.int64))
     found = sparse.csr_array(
         (np.ones(len(rows), np.float32), (rows, topic * TOPIC + inside)), shape=(len(topics), n_labels)
     )

@@ -24,9 +24,9 @@ def main() -> None:
     features, labels, test = (load(given.folder, name) for name in ("X", "Y", "Xt"))
     meter = Meter("libpecos", "numpy")
     model = meter.clock("train", lambda: train(features, labels, given.threads), memory_too=True)
-    model.save(str(given.scratch / "model"))
+    meter.clock("save", lambda: model.save(str(given.scratch / "model")))
     meter.size(given.scratch / "model")
-    model = XLinearModel.load(str(given.scratch / "model"), is_predict_only=True)
+    model = meter.clock("load", lambda: XLinearModel.load(str(given.scratch / "model"), is_predict_only=True))
 
     def predict(rows, threads: int):
         return model.predict(rows, beam_size=BEAM, only_topk=PLACES, threads=threads)

@@ -153,6 +153,26 @@ def test_threads_and_the_division_of_work_do_not_matter(method, monkeypatch):
     assert all(order == found[0] for order in found)
 
 
+def test_large_groups_are_split_by_a_sample_first(monkeypatch):
+    """The groups are found from a part of the labels, on any number of threads, and other labels join them."""
+    features = planted(8, 60, noise=20)[0]
+    monkeypatch.setattr(clustering, "SHARED_WORK", 0)
+    monkeypatch.setattr(clustering, "COPIED_WORK", 0)
+    monkeypatch.setattr(clustering, "SAMPLE_WORK", features.size // 4)
+
+    def within(order, edges):
+        return sum(np.linalg.norm(features[list(group)].sum(0)) for group in groups_of(order, edges))
+
+    found = []
+    for threads in (1, 2, 3):
+        with parallel.using_threads(threads):
+            found.append(halve(features, 60))
+    assert all(order.tolist() == found[0][0].tolist() for order, _ in found)
+    assert np.diff(found[0][1]).tolist() == [60] * 8
+    monkeypatch.setattr(clustering, "COPIED_WORK", 10**9)
+    assert within(*found[0]) > 0.95 * within(*halve(features, 60))
+
+
 def test_a_dense_block_beside_a_sparse_one(monkeypatch):
     """Columns of both blocks are divided among threads, and together they are the whole row.
 

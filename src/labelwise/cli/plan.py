@@ -1,26 +1,47 @@
-"""labelwise plan --labels 10000000 --documents 1000000 --features 500000 --memory 8"""
+"""labelwise plan CONFIG.yml [--memory 64GB --cores 16], or --labels 10000000 --documents 1000000 --memory 8"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
 
+from labelwise.cli.options import SetOption
 from labelwise.cli.terminal import echo
 
 LABELS = typer.Option(help="Labels of the task.", min=1)
-DOCUMENTS = typer.Option(help="Training documents; needed for mach.", min=1)
+DOCUMENTS = typer.Option(help="Training documents; with --labels, data is not read.", min=1)
 FOR_BUCKETS = ("documents", "features", "memory", "confusion", "repetitions", "buckets")
 FOR_DIGITS = ("width", "bottleneck", "groups", "batch")
+FOR_BOTH = ("confusion", "repetitions", "buckets", "digits", *FOR_DIGITS)
+FOR_CONFIG = (
+    "overrides", "nonzeros", "words", "labels_per_document", "cores", "machines", "gpus", "gpu_memory", "as_json",
+)  # fmt: skip
 DIGITS = typer.Option("--digits", help="Plan the heads of mhe_text instead: labels as digits in mixed radix.")
+CONFIG = typer.Argument(metavar="[CONFIG.yml]", help="Config of a run to plan; - is stdin.")
+MEMORY = typer.Option(metavar="SIZE", help="Memory of a machine, such as 64GB; a number is GB. [all free memory]")
+CONSTANTS = typer.Option(metavar="FILE.json", help="Constants of another machine, from its plan --measure.")
 
 
 def plan_command(
     context: typer.Context,
-    labels: Annotated[int, LABELS],
+    config: Annotated[str | None, CONFIG] = None,
+    labels: Annotated[int | None, LABELS] = None,
     documents: Annotated[int | None, DOCUMENTS] = None,
     features: Annotated[int, typer.Option(help="Features, such as words, before hashing.", min=1)] = 100_000,
-    memory: Annotated[float | None, typer.Option(help="GB for training and serving; default: all free memory.")] = None,
+    nonzeros: Annotated[float | None, typer.Option(help="Different features per document.", min=1)] = None,
+    words: Annotated[float | None, typer.Option(help="Words per text, if the data is texts.", min=1)] = None,
+    labels_per_document: Annotated[float | None, typer.Option(help="Labels per document.", min=0.01)] = None,
+    memory: Annotated[str | None, MEMORY] = None,
+    cores: Annotated[int | None, typer.Option(help="Cores of a machine.", min=1)] = None,
+    machines: Annotated[int | None, typer.Option(help="Number of equal machines.", min=1)] = None,
+    gpus: Annotated[int | None, typer.Option(help="GPUs of a machine.", min=0)] = None,
+    gpu_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of a GPU. [24GB]")] = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Measure this machine now: about a minute.")] = False,
+    constants: Annotated[str | None, CONSTANTS] = None,
+    overrides: SetOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
     confusion: Annotated[float, typer.Option(help="Probability that any two labels share all buckets.")] = 0.01,
     repetitions: Annotated[int | None, typer.Option(help="Fix the repetitions.", min=1, max=1000)] = None,
     buckets: Annotated[int | None, typer.Option(help="Fix the buckets.", min=2)] = None,
@@ -30,21 +51,53 @@ def plan_command(
     groups: Annotated[int, typer.Option(help="Digits: groups per document whose labels are scored.", min=1)] = 10,
     batch: Annotated[int, typer.Option(help="Digits: documents per batch.", min=1)] = 32,
 ) -> None:
-    """Propose buckets, repetitions and hidden units for `mach`, with their memory; or the digits of `mhe_text`.
+    """Say what a run costs and on which machines it fits: time, memory, disk, model size and latency, for any method.
 
-    The config is written to stdout, the reasons to stderr.
+    Data that can be read gives documents, labels and words; --documents and --labels stand for data that there is not
+    yet. The speed of this machine is measured at the first call, which takes about a minute.
+
+    Without a config: propose buckets, repetitions and hidden units for `mach`, with their memory, or with --digits
+    the digits of `mhe_text`. The proposed config is written to stdout, the reasons to stderr.
     """
+    from labelwise.cli.plan_run import bytes_of_size, plan_run
+    from labelwise.cli.plan_run import measure as measure_now
     from labelwise.errors import ConfigError
 
-    for name in FOR_BUCKETS if digits else FOR_DIGITS:
-        if str(context.get_parameter_source(name)).endswith("COMMANDLINE"):
-            raise ConfigError(f"--{name}: {'not used with' if digits else 'needs'} --digits; see labelwise plan --help")
+    def refuse(names: Iterable[str], why: str) -> None:
+        for name in names:
+            if str(context.get_parameter_source(name)).endswith("COMMANDLINE"):
+                shown = {"overrides": "set", "as_json": "json"}.get(name, name.replace("_", "-"))
+                raise ConfigError(f"--{shown}: {why}; see labelwise plan --help")
+
+    if config is not None:
+        refuse(FOR_BOTH, "not used with a config")
+        known = str(context.get_parameter_source("features")).endswith("COMMANDLINE")
+        data = {
+            "documents": documents, "labels": labels, "features": features if known else None, "nonzeros": nonzeros,
+            "words": words, "labels_per_document": labels_per_document,
+        }  # fmt: skip
+        other = {
+            "memory": bytes_of_size(memory, "memory"), "cores": cores, "machines": machines, "gpus": gpus,
+            "gpu_memory": bytes_of_size(gpu_memory, "gpu-memory"),
+        }  # fmt: skip
+        plan_run(config, overrides, data, other, constants, measure, as_json)
+        return
+    refuse(FOR_CONFIG, "needs a config")
+    if measure:
+        refuse(("labels", *FOR_BUCKETS, "digits", *FOR_DIGITS), "not used with --measure")
+        measure_now(constants)
+        return
+    refuse(("constants",), "needs a config")
+    if labels is None:
+        raise ConfigError("give a config to plan, --labels to propose settings of mach, or --measure")
+    refuse(FOR_BUCKETS if digits else FOR_DIGITS, f"{'not used with' if digits else 'needs'} --digits")
     if digits:
         _plan_digits(labels, width, bottleneck, groups, batch)
         return
     if documents is None:
         raise ConfigError("--documents: give the number of training documents, or --digits to plan mhe_text")
-    _plan_buckets(labels, documents, features, memory, confusion, repetitions, buckets)
+    available = bytes_of_size(memory, "memory")
+    _plan_buckets(labels, documents, features, available, confusion, repetitions, buckets)
 
 
 def _plan_buckets(
@@ -64,16 +117,13 @@ def _plan_buckets(
     from labelwise.free_memory import free_memory
 
     if memory is None:
-        available = free_memory()
-        if available is None:
+        memory = free_memory()
+        if memory is None:
             raise ConfigError("--memory: give the GB to plan for; this system does not report free memory")
-        memory = available / 1e9
-    elif not 0 < memory < 1e9:
-        raise ConfigError(f"--memory: a number of GB above 0 is needed, got {memory}")
-    plan = plan_buckets(labels, documents, features, int(memory * 1e9), confusion, repetitions, buckets)
+    plan = plan_buckets(labels, documents, features, int(memory), confusion, repetitions, buckets)
     collisions = plan.collisions
     rows = {
-        "memory to plan for": size(memory * 1e9),
+        "memory to plan for": size(memory),
         "weights per repetition": f"{plan.weights:,}",
         "memory to train one repetition": size(plan.training_bytes),
         "memory to serve all repetitions": size(plan.serving_bytes),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -23,8 +24,15 @@ from labelwise.progress import progress
 
 SHARED_WORK = 500_000
 """Groups with more entries than this are halved by all threads together, smaller ones by one thread each."""
+COPIED_WORK = 2_500_000
+"""Up to so many entries, one thread each is better as soon as all threads have groups: it copies the rows and renumbers
+the columns that occur, so that a centre fits a core's cache. Larger groups are split by a sample first."""
 SHARED_COMPARISONS = 8_000_000
 """The same limit for k-way: entries times clusters."""
+SAMPLE_WORK = 500_000
+"""Entries of the labels from which the split of a larger group is learned."""
+REFINEMENTS = 3
+"""Iterations over all labels of a group after those over its sample."""
 STARTS = 4
 """Pairs of labels from which a split is tried."""
 COLUMN_SAMPLE = 1_000_000
@@ -65,9 +73,10 @@ def halve(
     together = [(0, 0, len(rows))]
     for layers in range(depth, 0, -1):
         halved = []
+        most = COPIED_WORK if len(together) >= 2 * parallel.threads() else SHARED_WORK
         for node, begin, end in together:
             group = order[begin:end]
-            if rows.work(group) <= SHARED_WORK:
+            if rows.work(group) <= most:
                 alone.append((node, begin, end, layers))
                 continue
             _halve_together(rows, group, draws[node], max_iterations)
@@ -224,6 +233,7 @@ class LabelRows:
         used = copy_rows(*self.arrays[:3], self.n_columns, members, indptr, indices, data)
         return LabelRows(indptr, indices, data, self.dense[members], used)
 
+    @cached_property
     def column_ranges(self) -> list[tuple[int, int]]:
         """Ranges of the columns of both blocks with about equal work, one per thread."""
         step = max(1, len(self.indices) // COLUMN_SAMPLE)
@@ -261,14 +271,15 @@ def _checked_rows(features: Any, leaf_size: int, max_iterations: int) -> LabelRo
 def _halve_together(rows: LabelRows, members: np.ndarray, draws: np.ndarray, max_iterations: int) -> None:
     """Move the left half of a large group before the right one; all threads work on each step.
 
-    Bitwise the same as the kernel `halve_recursively`.
+    Bitwise the same as the kernel `halve_recursively`, unless the group is so large that a sample of it is split first:
+    then a few iterations over all labels are enough.
     """
     from labelwise.kernels.cluster import balanced_kmeans as kernels
     from labelwise.kernels.cluster.rows import add_to_centre
 
     count = len(members)
     centre = np.zeros(rows.width, np.float32)
-    column_ranges, row_ranges = rows.column_ranges(), parallel.ranges(count, 4 * parallel.threads())
+    column_ranges, row_ranges = rows.column_ranges, parallel.ranges(count, 4 * parallel.threads())
     signs, best = np.ones(count, np.int8), np.zeros(count, np.bool_)
 
     def products() -> np.ndarray:
@@ -280,26 +291,50 @@ def _halve_together(rows: LabelRows, members: np.ndarray, draws: np.ndarray, max
 
     with_all = products()
     scores, spare = np.empty(count), np.empty(count)
-    trial = min(kernels.TRIAL, max_iterations)
-    highest = -1.0
-    for pair in draws:
-        one, other = kernels.first_pair(pair, count)
-        centre[:], signs[:], left = 0, 0, np.zeros(count, np.bool_)
-        signs[one], signs[other] = 1, -1
-        scores[:], centre[:], objective = products(), 0, 0.0
-        for iteration in range(trial):
-            if iteration > 0:
-                objective = kernels.score_rows(with_all, products(), left, scores)
-            if kernels.choose_half(scores, spare, left, signs) == 0:
-                break
-        if objective > highest:
-            highest, best = objective, left
+    work, more = rows.work(members), max_iterations
+    if work > COPIED_WORK:
+        centre[:] = _sampled_centre(rows, members[:: work // SAMPLE_WORK], draws, max_iterations)
+        signs[:] = 0  # nothing is added to the centre
+        scores[:], more = products(), min(max_iterations, REFINEMENTS)
+        kernels.choose_half(scores, spare, best, signs)
+    else:
+        trial, highest = min(kernels.TRIAL, max_iterations), -1.0
+        more -= trial
+        for pair in draws:
+            one, other = kernels.first_pair(pair, count)
+            centre[:], signs[:], left = 0, 0, np.zeros(count, np.bool_)
+            signs[one], signs[other] = 1, -1
+            scores[:], centre[:], objective = products(), 0, 0.0
+            for iteration in range(trial):
+                if iteration > 0:
+                    objective = kernels.score_rows(with_all, products(), left, scores)
+                if kernels.choose_half(scores, spare, left, signs) == 0:
+                    break
+            if objective > highest:
+                highest, best = objective, left
     centre[:], signs[:] = 0, best
-    for _ in range(trial, max_iterations):
+    for _ in range(more):
         kernels.score_rows(with_all, products(), best, scores)
         if kernels.choose_half(scores, spare, best, signs) == 0:
             break
     kernels.partition_members(members, best, np.empty(count, np.int64))
+
+
+def _sampled_centre(rows: LabelRows, members: np.ndarray, draws: np.ndarray, max_iterations: int) -> np.ndarray:
+    """The difference between the directions of both halves of some rows; the lower products with it are left."""
+    from labelwise.kernels.cluster.balanced_kmeans import halve_recursively
+    from labelwise.kernels.cluster.rows import add_to_centre
+
+    some, order = rows.take(members), np.arange(len(members))
+    halve_recursively(*some.arrays, some.n_columns, 1, draws[None], 0, max_iterations, order)
+    difference = np.zeros(rows.width, np.float32)
+    middle = len(members) // 2
+    for half, sign in ((order[:middle], -1), (order[middle:], 1)):
+        total = np.zeros(rows.width, np.float32)
+        add_to_centre(*rows.arrays, members[half], np.ones(len(half), np.int8), 0, rows.width, total)
+        norm = np.linalg.norm(total)
+        difference += sign * total / (norm if norm > 0 else 1)
+    return difference
 
 
 def _cluster_alone(rows: LabelRows, members: np.ndarray, group: _Group, max_iterations: int) -> np.ndarray:

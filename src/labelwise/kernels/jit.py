@@ -242,7 +242,7 @@ def cache_folder() -> Path:
     variable = os.environ.get(VARIABLE)
     if variable and is_writable(Path(variable)):
         return Path(variable) / "labelwise"
-    folder = _user_cache() / "labelwise" / "kernels"
+    folder = user_cache() / "labelwise" / "kernels"
     if is_writable(folder):
         return folder
     try:
@@ -268,7 +268,8 @@ def is_writable(path: Path) -> bool:
     return False
 
 
-def _user_cache() -> Path:
+def user_cache() -> Path:
+    """The folder in which programs of this user keep what can be computed again."""
     if sys.platform == "darwin":
         return Path(os.path.expanduser("~/Library/Caches"))
     if sys.platform == "win32":

@@ -13,7 +13,9 @@ row by row, trees may have any number of levels, every level resumes at a step, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,6 +25,7 @@ from pydantic import Field, field_validator, model_validator
 
 from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
+from labelwise.costs import Constants, Cost, DataShape
 from labelwise.data.dataset import Dataset
 from labelwise.encoders.word_config import RecurrentConfig, Width, WordsConfig
 from labelwise.encoders.words import Vocabulary
@@ -31,6 +34,7 @@ from labelwise.features.label_features import pifa
 from labelwise.features.tfidf import Tfidf, TfidfConfig
 from labelwise.fit_context import FitContext
 from labelwise.methods.word_networks import WordNetworkMethod, WordTraining, word_data
+from labelwise.networks.cost import label_attention_size, network_cost, recurrent_size
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,6 +62,28 @@ class AttentionXML(WordNetworkMethod):
     }
     good_for = "long texts and tens of thousands of documents or more, with a GPU"
     speed = "hours on a CPU, minutes to hours on a GPU"
+
+    def _cost(self, shape: DataShape, constants: Constants) -> Cost:
+        """One network per level; of all but the first, a document's candidates are the children of some nodes."""
+        config = self.config
+        size, width, words = recurrent_size(shape, config.words, config.recurrent)
+        levels = [shape.labels]
+        if not config.flat:
+            groups = 1 << max(0, math.ceil(math.log2(shape.labels / config.cluster_size)))
+            levels = [*(config.levels or [groups]), shape.labels]
+        total, above = None, None
+        for nodes in levels:
+            attended = nodes if above is None else min(nodes, config.beam_width * nodes / above)
+            level = size + label_attention_size(width, words, attended, nodes, config.hidden)
+            cost = network_cost(shape, constants, "recurrent", level, config.training, ranks=self.trains_on_ranks)
+            total = cost if total is None else total + cost
+            above = nodes
+        assert total is not None
+        trees = config.trees
+        return replace(
+            total, network=trees * total.network, operations=trees * total.operations, model=trees * total.model,
+            latency=trees * total.latency, steps=trees * total.steps,
+        )  # fmt: skip
 
     class Config(BaseConfig):
         """Parameters."""

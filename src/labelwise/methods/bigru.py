@@ -19,12 +19,14 @@ from pydantic import Field
 
 from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
+from labelwise.costs import Constants, Cost, DataShape
 from labelwise.data.dataset import Dataset
 from labelwise.encoders.word_config import RecurrentConfig, WordsConfig
 from labelwise.encoders.words import Vocabulary
 from labelwise.errors import import_required
 from labelwise.fit_context import FitContext
 from labelwise.methods.word_networks import WordNetworkMethod, WordTraining, word_data
+from labelwise.networks.cost import head_size, label_attention_size, network_cost, recurrent_size
 from labelwise.networks.settings import OptimiserConfig
 
 if TYPE_CHECKING:
@@ -53,6 +55,15 @@ class BiGRU(WordNetworkMethod):
     }
     good_for = "a neural baseline with up to some thousand labels"
     speed = "hours on a CPU, minutes on a GPU"
+
+    def _cost(self, shape: DataShape, constants: Constants) -> Cost:
+        config = self.config
+        size, width, words = recurrent_size(shape, config.words, config.recurrent)
+        if config.attention == "label":
+            size += label_attention_size(width, words, shape.labels, shape.labels, [])
+        else:
+            size += head_size(shape.labels, width, shape.labels)
+        return network_cost(shape, constants, "recurrent", size, config.training, ranks=self.trains_on_ranks)
 
     class Config(BaseConfig):
         """Parameters."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
+from labelwise.costs import Constants, Cost, DataShape
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError
 from labelwise.fit_context import FitContext
@@ -73,6 +74,9 @@ class Capabilities:
 
     shrinks: ClassVar[bool] = False
     """Whether `shrink` works: trained weights can be pruned or stored in fewer bits."""
+
+    plans: ClassVar[bool] = False
+    """Whether `labelwise plan` can say what it costs."""
 
     def learn(self, data: Any, labels: Any = None, *, old: Any = None) -> LearningReport:
         """Train a fitted model on more documents, which may have new labels, for methods with `learns_more`.
@@ -174,6 +178,10 @@ class Capabilities:
         Returns the number of new features, and the reasons why a full training is due.
         """
         raise NotImplementedError
+
+    def _cost(self, shape: DataShape, constants: Constants) -> Cost:
+        """What training and prediction cost with the current parameters, for methods with `plans`."""
+        raise ConfigError(f"{self.name} has no model of its cost; {methods_that('plans')} can be planned")
 
     def check_parts(self, numbers: Sequence[int]) -> Path:
         """Raise unless these parts can be trained alone; returns the folder of finished ones."""

@@ -17,10 +17,12 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from labelwise.codes.label_path import LabelPath
+from labelwise.costs import Constants, Cost, DataShape
 from labelwise.data.blocks import Blocks
 from labelwise.data.dataset import Dataset
 from labelwise.data.document_hash import text_hashes
 from labelwise.encoders.config import EncoderConfig
+from labelwise.encoders.encoder_size import encoder_size
 from labelwise.errors import import_required
 from labelwise.features.feature_order import FeatureOrder, OrderedFeatures
 from labelwise.features.tfidf import Tfidf
@@ -31,6 +33,7 @@ from labelwise.linear.trees import LinearTrees
 from labelwise.methods.inputs import Documents
 from labelwise.methods.linear_base import Precision
 from labelwise.methods.linear_tree import LinearTree
+from labelwise.methods.text_costs import with_encoding
 from labelwise.methods.uses_encoder import UsesTextEncoder
 from labelwise.process_group import n_ranks, on_rank_zero, rank
 from labelwise.strings import Strings
@@ -106,6 +109,11 @@ class EncodedTree(UsesTextEncoder, LinearTree):
     encoder_: TransformerEncoder
     scaling_: VectorScaling
     _recent: RecentVectors | None = None
+
+    def _cost(self, shape: DataShape, constants: Constants, width: int = 0) -> Cost:
+        encoder = self.config.encoder
+        trees = super()._cost(shape, constants, encoder_size(encoder).width * encoder.layers)
+        return with_encoding(trees, shape, constants, encoder)
 
     # --- fit ---
 

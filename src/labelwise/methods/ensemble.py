@@ -18,6 +18,8 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -27,6 +29,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, fi
 from labelwise import store
 from labelwise.codes.average import side_by_side
 from labelwise.config import Config as BaseConfig
+from labelwise.costs import Constants, Cost, DataShape
 from labelwise.data.dataset import Dataset
 from labelwise.data.document_hash import KINDS
 from labelwise.errors import ConfigError, DataError, LabelwiseError, ModelFormatError
@@ -119,6 +122,7 @@ class Ensemble(Method):
     needs = NeedsOfMembers()  # type: ignore[bad-override]
     validates = True
     trains_in_tasks = True
+    plans = True
     changeable = ("candidates",)
 
     class Config(BaseConfig):
@@ -187,6 +191,16 @@ class Ensemble(Method):
             return self.members_
         given = enumerate(self.config.members)
         return [opened(member, number) for number, member in given if saved_path(member) is None]
+
+    def _cost(self, shape: DataShape, constants: Constants) -> Cost:
+        """Members that are trained, one after the other; those that are saved cost their place on disk only."""
+        saved = [path for member in self.config.members if (path := saved_path(member)) is not None]
+        if saved:
+            raise ConfigError(f"members: {saved[0]} is trained already; plan the configs of the members instead")
+        members = [member._cost(shape, constants) for member in self._known_members()]
+        if not members:
+            raise ConfigError("members: an ensemble needs at least one model; give paths of saved models or runs")
+        return reduce(add, members)
 
     def check_needs(self) -> None:
         for number, member in enumerate(self.config.members):

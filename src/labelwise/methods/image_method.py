@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -15,6 +16,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from labelwise.config import Config as BaseConfig
+from labelwise.costs import Constants, Cost, DataShape
 from labelwise.data.dataset import Dataset
 from labelwise.data.image_files import ImageError
 from labelwise.encoders.image_config import ImageConfig
@@ -22,6 +24,7 @@ from labelwise.errors import ConfigError, DataError, check_installed, import_req
 from labelwise.fit_context import FitContext
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents, split_for_early_stopping
+from labelwise.networks.cost import NetworkSize, head_size, network_cost
 from labelwise.networks.settings import MonitorConfig, TrainingConfig, without_validation
 from labelwise.result_fields import PART, deciding_json
 from labelwise.topk import TopK
@@ -78,6 +81,7 @@ class ImageMethod(Method):
     encodes = True
     shows_pixels = True
     trains_on_ranks = True
+    plans = True
 
     config: Any
     network_: EncoderHead
@@ -105,6 +109,28 @@ class ImageMethod(Method):
     def _restored_head(self, width: int, tensors: Mapping[str, np.ndarray], path: Path) -> LabelHead:
         """The head from what `_head_state` returned."""
         raise NotImplementedError
+
+    def _head_size(self, labels: int, width: float) -> NetworkSize:
+        """Weights and operations of the head."""
+        return head_size(labels, width, labels)
+
+    def _cost(self, shape: DataShape, constants: Constants) -> Cost:
+        import_required(self.name, "vision", *self.needs[:2])
+        import torch
+        from torch.utils.flop_counter import FlopCounterMode
+
+        image = self.config.image
+        backbone = self._backbone().eval()
+        kept: list[int] = []
+        for module in backbone.modules():
+            module.register_forward_hook(lambda _, __, output: kept.append(output.numel()))
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            width = backbone(torch.zeros(1, image.channels, image.size, image.size)).shape[1]
+        weights = sum(parameter.numel() for parameter in backbone.parameters())
+        encoder = NetworkSize(weights, counter.get_total_flops(), sum(kept))
+        pixels = replace(shape, words=None, nonzeros=image.size**2 * image.channels / 8)
+        size = encoder + self._head_size(shape.labels, width)
+        return network_cost(pixels, constants, "image", size, self.config.training)
 
     # --- fit ---
 

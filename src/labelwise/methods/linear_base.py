@@ -80,6 +80,7 @@ class LinearMethod(TextFeatures, Method):
     learns_more = True
     trains_in_tasks = True
     shrinks = True
+    plans = True
 
     linear_: LinearTrees
     vector_scale_: float | None

@@ -14,9 +14,11 @@ from __future__ import annotations
 from pydantic import model_validator
 
 from labelwise.codes.tree import LabelTree
+from labelwise.costs import Constants, Cost, DataShape
 from labelwise.data.dataset import Dataset
 from labelwise.features.tfidf import LINEAR_TFIDF, TfidfConfig
 from labelwise.fit_context import FitContext
+from labelwise.linear.cost import linear_cost
 from labelwise.linear.level_trainer import SolverConfig
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.linear_base import (
@@ -77,6 +79,13 @@ class LinearFlat(LinearMethod):
         def _languages_go_with_files(self) -> LinearFlat.Config:
             check_label_documents(self, "label_documents")
             return self
+
+    def _cost(self, shape: DataShape, constants: Constants) -> Cost:
+        config = self.config
+        return linear_cost(
+            shape, constants, config.solver, nodes=[1, shape.labels], trees=1, beam=1, precision=config.precision,
+            label_features=None, clusters=False,
+        )  # fmt: skip
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
         data = training_documents(data, kind, self.config, context.scratch)

@@ -21,11 +21,13 @@ from pydantic import Field, model_validator
 
 from labelwise.codes.hierarchy import hierarchy_of_labels
 from labelwise.codes.tree import LabelTree
+from labelwise.costs import Constants, Cost, DataShape
 from labelwise.data.dataset import Dataset
 from labelwise.features.label_features import pifa, with_label_texts
 from labelwise.features.tfidf import LINEAR_TFIDF, TfidfConfig
 from labelwise.fit_context import FitContext
 from labelwise.linear.compile_ahead import compile_ahead
+from labelwise.linear.cost import linear_cost, tree_nodes
 from labelwise.linear.level_trainer import SolverConfig
 from labelwise.linear.memory_estimate import bytes_of, check_memory, clustering_need
 from labelwise.linear.settings import Ties
@@ -166,6 +168,16 @@ class LinearTree(LinearMethod):
             self.linear_ = LinearTrees.train(
                 features, data.labels, trees, settings, shards, own_negatives, context.budget
             )
+
+    def _cost(self, shape: DataShape, constants: Constants, width: int = 0) -> Cost:
+        """`width`: dense columns next to TF-IDF."""
+        config = self.config
+        own = config.tree == "hierarchy"  # its shape is not known before the labels are
+        return linear_cost(
+            shape, constants, config.solver, nodes=tree_nodes(shape.labels, config.leaf_size, config.branching),
+            trees=1 if own else config.trees, beam=int(np.max(config.beam)), precision=config.precision,
+            label_features=config.label_features, clusters=not own, width=width,
+        )  # fmt: skip
 
     def _given_tree(self, data: Dataset) -> LabelTree | None:
         """The tree of the user's hierarchy; None: labels are clustered."""

@@ -17,16 +17,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
+from labelwise.codes.bucket_plan import ORDER_BYTES
 from labelwise.codes.bucket_search import BucketSearch, Score
-from labelwise.codes.buckets import BucketTables, Hash, checked_table, read_lookups
+from labelwise.codes.buckets import BucketTables, Hash, bucket_dtype, checked_table, read_lookups
 from labelwise.codes.repartition import RepartitionConfig
 from labelwise.config import Config as BaseConfig
+from labelwise.costs import Constants, Cost, DataShape
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, ModelFormatError, import_required
 from labelwise.features.tfidf import LINEAR_TFIDF, TfidfConfig
@@ -36,6 +39,7 @@ from labelwise.methods.base import Method
 from labelwise.methods.inputs import Documents
 from labelwise.methods.label_filter import LabelFilter
 from labelwise.methods.text_features import TextFeatures
+from labelwise.networks.cost import bucket_size, network_cost
 from labelwise.networks.settings import Count, OptimiserConfig, Positive, ScheduleConfig, TrainingConfig
 from labelwise.result_fields import PART, Decides, deciding_json
 from labelwise.store import get_tensor
@@ -91,6 +95,7 @@ class Mach(TextFeatures, Method):
     trains_in_parts = True
     trains_on_ranks = True
     trains_in_tasks = True
+    plans = True
     changeable = ("score", "candidates")
     presets = {
         "cpu": {"repetitions": 4, "buckets": 300, "training": {"batch_size": 64, "optimiser": {"rate": 4e-3}}},
@@ -277,6 +282,25 @@ class Mach(TextFeatures, Method):
         tables = BucketTables(n_labels, config.buckets, numbers, config.hash, config.training.seed, given or None)
         networks = BucketNetworks(self.repetitions_, self._sizes(n_features), self._feature_tables(n_features))
         return BucketDecoder(networks, BucketSearch(tables))
+
+    def _cost(self, shape: DataShape, constants: Constants) -> Cost:
+        """Repetitions one after the other; every label is looked up in every table to be ranked."""
+        config = self.config
+        size = bucket_size(shape, config.feature_hashing or shape.features, list(config.hidden), config.buckets)
+        one = network_cost(shape, constants, "buckets", size, config.training, ranks=self.trains_on_ranks)
+        tables = config.repetitions * shape.labels * bucket_dtype(config.buckets).itemsize
+        decoding = config.repetitions * shape.labels / constants.rate("decoding")
+        names = one.model - 4 * (size.weights + size.rows)
+        model = config.repetitions * 4 * (size.weights + size.rows) + names
+        words = shape.feature_bytes if shape.words is not None else 0.0
+        return replace(
+            one, cpu=constants.tfidf * shape.text_bytes, network=config.repetitions * one.network,
+            operations=config.repetitions * one.operations, steps=config.repetitions * one.steps,
+            memory=one.memory + words + tables + ORDER_BYTES * shape.labels + model, model=model,
+            disk=one.disk + 2 * model, shares=config.repetitions, step_bytes=0.0,
+            latency=constants.call + config.repetitions * size.forward / constants.rate("buckets") + decoding,
+            changes=("feature_hashing", "fewer hidden units", "fewer buckets", "fewer repetitions"),
+        )  # fmt: skip
 
     # --- predict ---
 

@@ -25,6 +25,7 @@ from labelwise.encoders.backbone_config import BackboneConfig
 from labelwise.errors import check_installed, import_required
 from labelwise.heads.digit_config import DigitHeadConfig
 from labelwise.methods.image_method import ImageMethod, ImageMethodConfig
+from labelwise.networks.cost import NetworkSize, digit_head_size
 from labelwise.networks.settings import OptimiserConfig, ScheduleConfig, TrainingConfig
 from labelwise.store import get_tensor
 
@@ -72,6 +73,9 @@ class MheImage(ImageMethod):
             check_installed(self.name, "vision", "transformers")
             if backbone.model is not None:
                 encoder_source(backbone.model)
+
+    def _head_size(self, labels: int, width: float) -> NetworkSize:
+        return digit_head_size(self.config.head, labels, width)
 
     def _backbone(self) -> nn.Module:
         image, config = self.config.image, self.config.backbone

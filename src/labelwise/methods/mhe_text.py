@@ -28,6 +28,7 @@ from labelwise.encoders.config import EncoderConfig
 from labelwise.features.tfidf_config import LINEAR_TFIDF
 from labelwise.heads.digit_config import DigitHeadConfig
 from labelwise.methods.text_network import TextNetwork, TextNetworkConfig
+from labelwise.networks.cost import NetworkSize, digit_head_size, grouped_head_size
 from labelwise.networks.settings import (
     AveragingConfig,
     OptimiserConfig,
@@ -60,6 +61,14 @@ class MheText(TextNetwork):
     name = "mhe_text"
     good_for = "very many labels with a pre-trained encoder, on a GPU"
     speed = "a GPU to fine-tune; a step does not score all labels"
+
+    def _head_size(self, labels: int, width: float) -> NetworkSize:
+        config = self.config
+        if config.head is not None:
+            return digit_head_size(config.head, labels, width)
+        if config.num_group == 0:
+            return super()._head_size(labels, width)
+        return grouped_head_size(labels, width, config.num_group, config.groups, config.bottleneck)
 
     class Config(TextNetworkConfig):
         """Parameters."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from labelwise.config import Config as BaseConfig
+from labelwise.costs import BASE_BYTES, HASH_BYTES, NAME_BYTES, Constants, Cost, DataShape
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ModelFormatError
 from labelwise.fit_context import FitContext
@@ -29,6 +30,7 @@ class Popularity(Method):
     speed = "less than a second"
     inputs = ("texts", "features", "paths", "arrays")
     learns = False
+    plans = True
 
     class Config(BaseConfig):
         """No parameters."""
@@ -38,6 +40,13 @@ class Popularity(Method):
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
         self.frequencies_ = (data.label_counts() / len(data)).astype(np.float32)
         self._rank()
+
+    def _cost(self, shape: DataShape, constants: Constants) -> Cost:
+        model = shape.labels * (NAME_BYTES + 12) + shape.documents * HASH_BYTES
+        return Cost(
+            cpu=constants.pifa * shape.ones, memory=BASE_BYTES + shape.bytes + 2 * model, disk=shape.bytes + model,
+            model=model, latency=constants.call,
+        )  # fmt: skip
 
     def _predict(self, data: Documents, k: int) -> TopK:
         best = self._best[:k]

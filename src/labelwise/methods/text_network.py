@@ -18,13 +18,17 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from labelwise.config import Config as BaseConfig
+from labelwise.costs import Constants, Cost, DataShape
 from labelwise.data.dataset import Dataset
 from labelwise.encoders.config import EncoderConfig
+from labelwise.encoders.encoder_size import encoder_size
 from labelwise.errors import import_required
 from labelwise.fit_context import FitContext
 from labelwise.methods.affordable import affordable
 from labelwise.methods.inputs import Documents, split_for_early_stopping
+from labelwise.methods.text_costs import text_network_cost
 from labelwise.methods.uses_encoder import UsesTextEncoder
+from labelwise.networks.cost import NetworkSize, head_size
 from labelwise.networks.settings import MonitorConfig, TrainingConfig, without_validation
 from labelwise.process_group import on_rank_zero
 from labelwise.result_fields import PART, deciding_json
@@ -83,8 +87,17 @@ class TextNetwork(UsesTextEncoder):
     needs = ("torch", "transformers", "accelerate")
     validates = True
     trains_on_ranks = True
+    plans = True
 
     Config: ClassVar[type[TextNetworkConfig]] = TextNetworkConfig
+
+    def _head_size(self, labels: int, width: float) -> NetworkSize:
+        """Weights and operations of the head."""
+        return head_size(labels, width, labels)
+
+    def _cost(self, shape: DataShape, constants: Constants) -> Cost:
+        width = encoder_size(self.config.encoder).width * self.config.encoder.layers
+        return text_network_cost(shape, constants, self.config, self._head_size(shape.labels, width))
 
     @abstractmethod
     def _new_head(self, width: int, train: Dataset) -> LabelHead:

@@ -85,6 +85,7 @@ class WordNetworkMethod(Method):
     encodes = True
     explains = True
     trains_on_ranks = True
+    plans = True
 
     vocabulary_: Vocabulary
     trees_: list[AttentionTree]

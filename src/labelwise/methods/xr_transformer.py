@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,6 +25,7 @@ import numpy as np
 from pydantic import model_validator
 
 from labelwise.codes.tree import LabelTree
+from labelwise.costs import Constants, Cost, DataShape
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError
 from labelwise.features.label_features import pifa
@@ -33,6 +35,7 @@ from labelwise.fit_context import FitContext
 from labelwise.linear.level_trainer import SolverConfig
 from labelwise.linear.memory_estimate import bytes_of, check_memory, clustering_need
 from labelwise.methods.encoded_tree import EncodedTree
+from labelwise.methods.text_costs import fine_tuning_cost
 from labelwise.networks.fine_tuning_settings import LEVEL_TRAINING, FineTuningConfig
 from labelwise.networks.settings import without_validation
 from labelwise.process_group import on_rank_zero
@@ -94,6 +97,10 @@ class XRTransformer(EncodedTree):
     """Between fine-tuning and ranking."""
     _words: tuple[Strings, Tfidf, Any] | None = None
     """Texts, the TF-IDF that was fitted on them, and their features; between fine-tuning and ranking."""
+
+    def _cost(self, shape: DataShape, constants: Constants, width: int = 0) -> Cost:
+        fine_tuning = fine_tuning_cost(shape, constants, self.config.encoder, self.config.fine_tuning)
+        return replace(fine_tuning + super()._cost(shape, constants), shares=1)
 
     # --- fit ---
 

@@ -1,0 +1,108 @@
+"""The cost of linear trees from the shape of the data: passes over non-zeros, kept weights, and their memory.
+
+Training: TF-IDF, label features (one pass over the documents of every label), halving (passes over the label features
+per layer), and per level a solver's passes over the documents of every node, 16 children at once. Kept weights per
+label, and the time per unit of each of these, are measured (`Constants`); the size of a stored weight too.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+from labelwise.codes.clustering import COPIED_WORK
+from labelwise.costs import BASE_BYTES, HASH_BYTES, NAME_BYTES, Constants, Cost, DataShape
+from labelwise.linear.level_trainer import LANES, SolverConfig
+from labelwise.linear.memory_estimate import FEATURE_BYTES, FILLED, OVERHEAD, SHARED, STORED
+from labelwise.parallel import threads
+
+SAMPLED_LAYER = 0.35
+"""Cost of a layer of halving whose groups are split by a sample, relative to other layers."""
+CHANGES = (
+    "solver.threshold or solver.max_weights: fewer weights",
+    "precision: float16 or int8",
+    "trees: 1",
+    "tfidf.min_df or tfidf.max_features: fewer features",
+)
+CLUSTERING = ("label_features: fewer features per label in clustering", "trees: 1")
+
+
+def tree_nodes(labels: int, leaf_size: int, branching: int) -> list[int]:
+    """Nodes per level of a balanced tree, from the root to the labels."""
+    nodes = [1]
+    while labels > leaf_size * nodes[0]:
+        nodes[0] *= 2
+    while nodes[0] > 1:
+        nodes.insert(0, -(-nodes[0] // branching))
+    return [*nodes, labels]
+
+
+def occupied(shape: DataShape, nodes: int, constants: Constants) -> float:
+    """Different nodes per document among the nodes of a level."""
+    if nodes >= shape.labels:
+        return shape.labels_per_document
+    others = max(0.0, shape.labels_per_document - 1) * constants.spread
+    return 1 + others * (1 - 1 / nodes)
+
+
+def kept_weights(shape: DataShape, nodes: list[int], solver: SolverConfig, constants: Constants) -> list[float]:
+    """Kept weights of each level: part of the non-zeros of its nodes' documents, at most all features of all nodes."""
+    part = constants.kept_at(solver.threshold)
+    counts = []
+    for count in nodes[1:]:
+        each = part * (constants.inner if count < shape.labels else 1)
+        weights = min(each * shape.entries * occupied(shape, count, constants), float(count) * shape.features)
+        counts.append(weights if solver.max_weights is None else min(weights, float(count) * solver.max_weights))
+    return counts
+
+
+def linear_cost(
+    shape: DataShape,
+    constants: Constants,
+    solver: SolverConfig,
+    *,
+    nodes: list[int],
+    trees: int,
+    beam: int,
+    precision: str,
+    label_features: int | None,
+    clusters: bool,
+    width: int = 0,
+) -> Cost:
+    """The cost of some equal trees with so many nodes per level; `width` dense columns beside the sparse features."""
+    dense = shape.documents * width
+    entries = shape.entries + dense
+    weights = kept_weights(shape, nodes, solver, constants)
+    weights = [count + width * level for count, level in zip(weights, nodes[1:], strict=True)]
+    text = constants.tfidf * shape.text_bytes
+    cluster, described = 0.0, 0.0
+    if clusters:
+        each = min(constants.distinct * shape.ones * shape.nonzeros / shape.labels, label_features or math.inf)
+        described = shape.labels * (min(each, shape.features) + width)
+        layers = math.log2(max(1, nodes[-2]))
+        exact = min(layers, max(1.0, math.log2(max(2.0, COPIED_WORK * nodes[-2] / max(described, 1)))))
+        halving = constants.cluster * described * (exact + SAMPLED_LAYER * (layers - exact))
+        cluster = constants.pifa * shape.ones * (shape.nonzeros + width) + trees * halving
+    solve = predict = 0.0
+    for above, count in pairwise(nodes):
+        groups = math.ceil(count / above / LANES)
+        solve += entries * occupied(shape, above, constants) * groups
+        predict += (shape.nonzeros + width) * min(beam, above) * groups
+    total, largest = sum(weights), max(weights)
+    size = trees * total * constants.weight_bytes[precision]
+    size += shape.labels * (NAME_BYTES + 8) + shape.documents * HASH_BYTES + 16 * shape.features
+    others = (total - largest) + (trees - 1) * total * STORED[precision] / STORED["float32"]
+    solving = STORED["float32"] * ((1 + FILLED) * largest + FILLED * others) + 24 * SHARED * largest
+    solving += 24 * shape.ones + threads() * (FEATURE_BYTES + 8) * (shape.features + width)
+    clustering = 16 * (described + min(described, COPIED_WORK * threads()))
+    held = shape.bytes + shape.feature_bytes + (shape.feature_bytes if shape.words is not None else 0) + 8 * dense
+    advice = CLUSTERING + CHANGES[1:2] if clustering > solving else CHANGES
+    return Cost(
+        cpu=text + cluster + trees * constants.solve * solve,
+        memory=BASE_BYTES + held + OVERHEAD * max(solving, clustering) + NAME_BYTES * shape.labels,
+        disk=shape.bytes + size,
+        model=size,
+        latency=constants.call + trees * constants.search * predict,
+        shares=max(1, trees * nodes[1]),
+        changes=advice,
+    )

@@ -1,0 +1,158 @@
+"""`labelwise plan CONFIG.yml`: every method has a cost, which follows data, settings and measured constants."""
+
+import json
+
+import pytest
+
+from cli.commands import labelwise
+from conformance.small import SMALL
+from labelwise.costs import Constants, Cost, Machine, on_machine
+from labelwise.methods.popularity import Popularity
+from labelwise.registry import METHODS, registered
+
+CONSTANTS = {
+    "tfidf": 2e-8, "pifa": 3e-8, "cluster": 3e-8, "solve": 1.5e-7, "search": 7e-9, "call": 3e-4, "spread": 0.1,
+    "distinct": 0.8, "inner": 0.4, "kept": [[0.0, 14.0], [0.1, 0.5], [0.5, 0.0]],
+    "weight_bytes": {"float32": 10.0, "float16": 7.0, "int8": 5.0},
+    "networks": {"recurrent": 3e10, "transformer": 3e10, "image": 3e10, "buckets": 1e10, "decoding": 1e9},
+    "measured": "2026-01-01 00:00 UTC",
+}  # fmt: skip
+DATA = ("--documents", 100_000, "--labels", 50_000, "--nonzeros", 75, "--labels-per-document", 5, "--json")
+
+
+@pytest.fixture
+def constants(tmp_path):
+    def write(**changed):
+        path = tmp_path / "constants.json"
+        path.write_text(json.dumps(CONSTANTS | changed))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def config(tmp_path):
+    def write(method, **model):
+        path = tmp_path / f"{method}.yml"
+        path.write_text(json.dumps({"data": {"path": "not there yet"}, "model": {"method": method, **model}}))
+        return path
+
+    return write
+
+
+def settings(method):
+    return json.loads(json.dumps(SMALL.get(method, {}), default=lambda section: section.model_dump(mode="json")))
+
+
+def planned(*arguments):
+    return json.loads(labelwise("plan", *arguments).out)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_planned_and_grows_with_the_data(method, config, constants):
+    given = config(method, **settings(method)), "--constants", constants()
+    few = planned(*given, *DATA)
+    assert few["method"] == method
+    assert few["measured"] == CONSTANTS["measured"]
+    assert few["cost"]["model"] > 0
+    assert few["cost"]["latency"] > 0
+    assert few["machines"][0]["seconds"] > 0
+    assert few["cost"]["memory"] > 1e8
+    more = [planned(*given, *DATA, name, value) for name, value in (("--documents", 200_000), ("--labels", 400_000))]
+    for name in ("memory", "model", "disk", "cpu", "network", "device_memory", "latency"):
+        assert all(one["cost"][name] >= few["cost"][name] for one in more), name
+    assert more[1]["cost"]["model"] > few["cost"]["model"]
+
+
+@pytest.mark.parametrize("method", ["linear_tree", "mach"])
+def test_constants_decide(method, config, constants):
+    path = config(method)
+    slow = {name: 2 * CONSTANTS[name] for name in ("tfidf", "pifa", "cluster", "solve", "search", "call")}
+    slow["networks"] = {name: value / 2 for name, value in CONSTANTS["networks"].items()}
+    large = {"weight_bytes": {name: 3 * value for name, value in CONSTANTS["weight_bytes"].items()}}
+    one = planned(path, "--constants", constants(), *DATA)
+    two = planned(path, "--constants", constants(**slow), *DATA)
+    assert two["machines"][0]["seconds"] == pytest.approx(2 * one["machines"][0]["seconds"])
+    assert two["cost"]["latency"] == pytest.approx(2 * one["cost"]["latency"])
+    assert two["cost"]["model"] == one["cost"]["model"]
+    if method == "linear_tree":
+        assert planned(path, "--constants", constants(**large), *DATA)["cost"]["model"] > 2.5 * one["cost"]["model"]
+
+
+def test_machines_side_by_side(config, constants):
+    given = config("linear_tree"), "--constants", constants(), "--documents", 10**7, "--labels", 10**7
+    small = labelwise("plan", *given, "--memory", "1GB", "--cores", 16, "--machines", 4)
+    assert "4 x 1.0 GB, 16 cores" in small.out
+    assert "no: memory" in small.out
+    assert "this machine" in small.out
+    assert "to make it smaller: " in small.out
+    assert "solver.threshold" in small.out
+    fits = labelwise("plan", *given, "--memory", "9TB", "--cores", 16)
+    assert [line for line in fits.out.splitlines() if "9.0 TB" in line and line.endswith("yes")]
+
+
+def test_machines_share_and_exchange_gradients():
+    cost = Cost(network=3600, operations=3600 * 1e11, step_bytes=4e8, steps=1000, shares=100, device_memory=3e10)
+    alone, four = (on_machine(cost, Machine("", 1e11, 10, machines=count)) for count in (1, 4))
+    assert alone.seconds == 360
+    assert alone.network_seconds == 0
+    # a quarter of the steps, each with 2 x 3/4 of the gradients in and out
+    assert four.network_seconds == pytest.approx(250 * 2 * 0.75 * 4e8 / 1e9)
+    assert four.seconds == pytest.approx(90 + four.network_seconds)
+    gpu = on_machine(cost, Machine("", 1e11, 10, gpus=1, gpu_speed=1e13))
+    assert gpu.seconds == pytest.approx(36)
+    assert gpu.problems == ("GPU memory",)
+    assert gpu.memory < alone.memory
+
+
+def test_the_shape_is_read_from_data(tmp_path, constants, config):
+    lines = "\n".join(f"label{n % 7}\tsome words of document {n} and {n * n}" for n in range(60))
+    (tmp_path / "train.tsv").write_text(lines + "\n")
+    path = config("linear_tree")
+    found = planned(path, "--constants", constants(), "--set", f"data.path={tmp_path / 'train.tsv'}", "--json")
+    shape = found["shape"]
+    assert (shape["documents"], shape["labels"], shape["labels_per_document"]) == (60, 7, 1)
+    assert shape["words"] == 7
+    assert 5 <= shape["nonzeros"] <= 7
+    assert shape["features"] > 60
+    larger = planned(
+        path, "--constants", constants(), "--set", f"data.path={tmp_path / 'train.tsv'}", "--json", "--documents", 6000
+    )
+    assert larger["shape"] == shape | {"documents": 6000}
+
+
+def test_mistakes(config, constants, tmp_path):
+    path = config("linear_tree")
+    assert "--width: not used with a config" in labelwise("plan", path, "--width", 8, code=2).err
+    assert "--cores: needs a config" in labelwise("plan", "--labels", 50, "--cores", 8, code=2).err
+    assert "64GB" in labelwise("plan", path, *DATA, "--memory", "much", code=2).err
+    assert "give a config" in labelwise("plan", code=2).err
+    labelwise("plan", path, "--unknown", code=2)
+    labelwise("plan", path, *DATA, "--cores", 0, code=2)
+    labelwise("plan", tmp_path / "none.yml", *DATA, code=2)
+    broken = constants(solve=-1)
+    assert "above 0" in labelwise("plan", path, *DATA, "--constants", broken, code=2).err
+    assert "cannot be read" in labelwise("plan", path, *DATA, "--constants", tmp_path / "none.json", code=2).err
+    unknown = config("text_encoder", encoder={"model": "nobody/knows"})
+    assert "config.json" in labelwise("plan", unknown, *DATA, "--constants", constants(), code=2).err
+    no_torch = constants(networks={})
+    assert "labelwise[nn]" in labelwise("plan", config("mach"), *DATA, "--constants", no_torch, code=2).err
+
+
+def test_a_method_without_a_plan(config, constants):
+    class Foreign(Popularity):
+        name = "foreign"
+        plans = False
+
+    with registered(Foreign):
+        told = labelwise("plan", config("foreign"), *DATA, "--constants", constants(), code=2).err
+    assert "foreign" in told
+    assert "cannot be planned" in told
+
+
+def test_constants_survive_a_file():
+    constants = Constants.from_json(CONSTANTS)
+    assert constants.kept_at(0.05) == pytest.approx(7.25)
+    assert constants.kept_at(0.9) == 0
+    with pytest.raises(ValueError, match="fields"):
+        Constants.from_json({"solve": 1.0})
