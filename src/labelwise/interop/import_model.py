@@ -87,7 +87,7 @@ def _is_flat(linear: LinearTrees) -> bool:
 
 def _parameters(model: ForeignModel, linear: LinearTrees, tfidf: Tfidf | None) -> dict[str, Any]:
     """The fields of our Config, as far as the folder and the trees show them."""
-    parameters = {**model.parameters, "precision": "float32"}
+    parameters: dict[str, Any] = {**model.parameters, "precision": "float32"}
     parameters["solver"] = {**parameters.get("solver", {}), "threshold": smallest_weight(linear)}
     if tfidf is not None:
         parameters["tfidf"] = tfidf.config

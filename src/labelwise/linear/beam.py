@@ -148,9 +148,10 @@ def _runs(levels: Sequence[PackedWeights]) -> list[_Run]:
             for depth, level_arrays in zip(depths, arrays, strict=True)
         ]
         lanes, values = arrays[0][13:15]
-        typed = tuple(np.empty(0, dtype) for dtype in (lanes.dtype, values.dtype, np.uint64, np.uint8))
+        lane, value, word, byte = (np.empty(0, one) for one in (lanes.dtype, values.dtype, np.uint64, np.uint8))
         bounds = depths[0] == 0, depths[-1] == len(levels) - 1
-        runs.append(_Run((np.array(rows, np.int64), *typed, *bounds), arrays, slice(depths[0], depths[-1] + 1)))
+        given = np.array(rows, np.int64), lane, value, word, byte, *bounds
+        runs.append(_Run(given, arrays, slice(depths[0], depths[-1] + 1)))
     return runs
 
 

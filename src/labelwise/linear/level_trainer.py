@@ -183,7 +183,7 @@ class LevelTrainer:
         plain = np.array([[solver.cost_negative, solver.cost_positive]], np.float32)
         costs = self._buffer("costs", (n, LANES), np.float32) if self.weighted else plain
         entries = int((local.ends - local.starts).sum())
-        block = n if entries < BLOCKED_FROM else max(1, n * BLOCK_ENTRIES // entries)
+        block = max(n, 1) if entries < BLOCKED_FROM else max(1, n * BLOCK_ENTRIES // entries)
         loss = ("squared_hinge", "hinge", "logistic").index(solver.loss)
         kept, biases = [], []
         row_counts = np.zeros(count, np.int32)

@@ -95,12 +95,12 @@ def _linear(step: Callable[[int], None]) -> dict[str, Any]:
         searched += entries / len(data) * min(BEAM, parents) * groups
     lowest = above[-2].nnz / len(data)
     per_document = ones / len(data)
-    everything = LinearTree(trees=1, solver={"threshold": 0.0}).fit(small)
-    levels = everything.linear_.trees[0][1]
+    everything = LinearTree(trees=1, precision="float32", solver={"threshold": 0.0}).fit(small)
+    leaves = everything.linear_.trees[0][1][-1].unpacked()
     trained = [level.n_weights for level in model.linear_.trees[0][1]]
     full = trained[-1] / (entries * per_document)
     inner = trained[-2] / (entries * lowest)
-    lasting = {t: levels[-1].pruned(t).n_weights if t else levels[-1].n_weights for t in THRESHOLDS}
+    lasting = {t: leaves.pruned(t).n_weights if t else leaves.n_weights for t in THRESHOLDS}
     kept = [(t, full * count / lasting[0.1]) for t, count in lasting.items()]
     rows = [features[row : row + 1] for row in range(SINGLES)]
     model.predict(rows[0], k=10)
