@@ -19,7 +19,7 @@ from labelwise.store import MANIFEST
 
 CONFIG, STATE, METRICS, LOG, MODEL = "config.yml", "state.json", "metrics.jsonl", "log.txt", "model"
 RESULTS, MACHINE, LABELS, EXAMPLES = "results.json", "machine.json", "labels.tsv", "examples.jsonl"
-REPORT, CALIBRATION, INSPECTION = "report.html", "calibration.json", "inspection.json"
+REPORT, CALIBRATION, INSPECTION, CONFUSION = "report.html", "calibration.json", "inspection.json", "confusion.json"
 CHECKPOINTS, REFIT_CHECKPOINTS = "checkpoints", "checkpoints-refit"
 REFIT = "refit"
 """Stage in metrics.jsonl: training on the held-out documents as well, after the scores are known."""
@@ -29,7 +29,8 @@ TIME = "time.json"
 SCRATCH = ".rows"
 """Folder for the rows of memory-mapped data while a process uses them."""
 WRITTEN_FILES = (
-    CONFIG, METRICS, LOG, CALIBRATION, RESULTS, MACHINE, LABELS, EXAMPLES, PREDICTIONS, INSPECTION, REPORT, TIME,
+    CONFIG, METRICS, LOG, CALIBRATION, RESULTS, MACHINE, LABELS, EXAMPLES, CONFUSION, PREDICTIONS, INSPECTION, REPORT,
+    TIME,
 )  # fmt: skip
 WRITTEN_FOLDERS = (MODEL, CHECKPOINTS, REFIT_CHECKPOINTS, SCRATCH)
 FORMAT = "labelwise-run"
@@ -117,6 +118,15 @@ class Reliability(Record):
     share: float | None = None
 
 
+class ThresholdPoint(Record):
+    """Precision, recall and micro-F1 of the labels whose probability reaches a threshold."""
+
+    threshold: float
+    precision: float | None = None
+    recall: float | None = None
+    f1: float | None = None
+
+
 class Calibration(Record):
     """Results of the calibration on held-out documents."""
 
@@ -134,6 +144,8 @@ class Calibration(Record):
     error_after: float | None = None
     before: tuple[Reliability, ...] = ()
     after: tuple[Reliability, ...] = ()
+    curve: tuple[ThresholdPoint, ...] = ()
+    """Runs from before there was a curve have none."""
     n_cut: int | None = None
     n_seen: int | None = None
     """Documents that the model was trained on."""
@@ -258,6 +270,26 @@ class Example(Record):
     """The same with the parts in red that the best label depends on."""
     truth: tuple[TrueLabel, ...] = ()
     predicted: tuple[PredictedLabel, ...] = ()
+
+
+class ConfusedLabels(Record):
+    """Two siblings in the tree of a model, and the test documents that have the first, which was missed, and got the
+    second, wrongly."""
+
+    true: str
+    true_text: str | None = None
+    true_documents: int | None = None
+    """Test documents with the first label."""
+    predicted: str
+    predicted_text: str | None = None
+    predicted_documents: int | None = None
+    documents: int
+
+
+class Confusions(Record):
+    """confusion.json: the most frequent pairs first."""
+
+    pairs: tuple[ConfusedLabels, ...] = ()
 
 
 # --- readers ---

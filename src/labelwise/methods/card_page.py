@@ -63,8 +63,8 @@ def _heading(about: Mapping[str, Any]) -> str:
     several = f", made of {number(about['members'])} models" if about.get("members") else ""
     return (
         f"# A model of labelwise: {number(about.get('n_labels'))} labels for {reads}\n\n"
-        f"It ranks {number(about.get('n_labels'))} labels for {reads}, by the method {method}{several}. The folder holds "
-        "numbers and JSON only: loading it runs no code of its author."
+        f"It ranks {number(about.get('n_labels'))} labels for {reads}, by the method {method}{several}. The folder "
+        "holds numbers and JSON only: loading it runs no code of its author."
     )
 
 
