@@ -9,7 +9,7 @@ from typing import Any
 from labelwise.formatting import MISSING, cut, number
 from labelwise.report.drawing import thinned
 from labelwise.report.label_sections import label_title
-from labelwise.run_schema import Example, PredictedLabel
+from labelwise.report_schema import Example, PredictedLabel
 
 MAX_EXAMPLES = 100
 SHOWN_AT_FIRST = 4

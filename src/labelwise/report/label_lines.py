@@ -134,7 +134,7 @@ class _Bins:
     def add(self, counts: dict[str, float]) -> None:
         train = int(counts["train"])
         power = -1 if train <= 0 else (train - 1).bit_length()
-        low, high = (0, 0) if power < 0 else ((1 << power >> 1) + (power > 0), 1 << power)
+        low, high = (0, 0) if power < 0 else ((1 << power >> 1) + 1, 1 << power)
         one = self.by_power.setdefault(power, FrequencyBin(low, high))
         one.labels += 1
         one.test += counts["test"]

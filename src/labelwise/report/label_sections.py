@@ -8,7 +8,8 @@ from typing import Any
 from labelwise.formatting import cut, number, percent
 from labelwise.report.label_lines import LabelTable
 from labelwise.report.wording import words
-from labelwise.run_schema import LABELS, Confusions, Results
+from labelwise.report_schema import Confusions
+from labelwise.run_schema import LABELS, Results
 
 MAX_PAIRS = 20
 _LABEL_FRACTIONS = ("precision", "recall", "f1")

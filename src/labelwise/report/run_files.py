@@ -15,6 +15,7 @@ from labelwise.config import ConfigSource
 from labelwise.errors import DataError, ModelFormatError
 from labelwise.methods.card import read_card
 from labelwise.report.label_lines import LabelTable, read_labels
+from labelwise.report_schema import Confusions, Example
 from labelwise.run_schema import (
     CONFIG,
     CONFUSION,
@@ -25,8 +26,6 @@ from labelwise.run_schema import (
     MODEL,
     RESULTS,
     STATE,
-    Confusions,
-    Example,
     Machine,
     Results,
     State,
