@@ -8,9 +8,9 @@ export PYTHONDONTWRITEBYTECODE :=
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile
 PIP := $(INSTALL) --constraint constraints.txt
 CASES ?= 100000
-SUITE := -m "not fuzz and not scale"
+SUITE := -m "not fuzz and not scale and not slow"
 
-.PHONY: demo test test-matrix bytecode lint types docs bench fuzz clean
+.PHONY: demo test test-slow test-matrix bytecode lint types docs bench fuzz clean
 
 demo: $(VENV)/core.installed
 	$(BIN)/labelwise demo --force
@@ -30,6 +30,10 @@ lint: $(VENV)/full.installed
 
 types: $(VENV)/full.installed
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
+
+# What takes minutes: trainings that the pages show, and the like.
+test-slow: $(VENV)/full.installed
+	$(BIN)/python -m pytest -m slow --timeout 1800
 
 # Wheel and sdist in empty environments, with the oldest and the newest supported Python and packages. PYTHONS: interpreters
 # to try; not given, those on PATH and of pyenv are found.

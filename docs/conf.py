@@ -20,6 +20,7 @@ autodoc_typehints = "none"  # signatures have them, and the types of NumPy and S
 autodoc_member_order = "bysource"
 autoclass_content = "class"
 
+
 def setup(app: Any) -> None:
     """Write the generated pages before Sphinx looks for sources."""
     from reference_pages import write_pages

@@ -78,9 +78,9 @@ def config_page() -> str:
     parts = [
         "# All fields of a config",
         NOTE,
-        "Of `labelwise train CONFIG.yml` and `--set field=value`; what they mean together is in [runs](../runs.md), the "
-        "parameters of methods (`model.*`) are in [methods](methods.md). `labelwise config schema` prints the JSON schema "
-        "that this page is made from.",
+        "Of `labelwise train CONFIG.yml` and `--set field=value`; what they mean together is in [runs](../runs.md), "
+        "the parameters of methods (`model.*`) are in [methods](methods.md). `labelwise config schema` prints the JSON "
+        "schema that this page is made from.",
     ]
     for name, section in schema["properties"].items():
         if name == "model":

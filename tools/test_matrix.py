@@ -1,6 +1,6 @@
 """Builds wheel and sdist, and tries both in empty virtual environments: the oldest and the newest supported versions.
 
-    python tools/test_matrix.py [--pythons PYTHON...] [--all] [--work FOLDER]
+    python tools/test_matrix.py [--pythons PYTHON...] [--all] [--only CELL] [--work FOLDER]
 
 The oldest cell has the oldest Python found and the lowest versions that pyproject.toml allows, from the sdist; the
 newest cell the newest of all, from the wheel; --all adds the Pythons in between. In each, `labelwise demo` runs, its
@@ -26,17 +26,14 @@ ROOT = Path(__file__).resolve().parent.parent
 MODELS = ROOT / "tests" / "models"
 SHOWN = ("numpy", "scipy", "numba", "pydantic", "typer", "matplotlib")
 CHECK = """
-import importlib.metadata as m, json, sys
+import importlib.metadata as metadata, json, sys
 import labelwise as lw
-loaded = []
-for path in sys.argv[1:]:
-    model = lw.load(path)
-    top = model.predict(["a text about trees and their leaves"], k=1)
-    assert len(top) == 1, path
-    loaded.append(path)
+names, *paths = sys.argv[1:]
+for path in paths:
+    assert len(lw.load(path).predict(["a text about trees and their leaves"], k=1)) == 1, path
 assert "torch" not in sys.modules
-print(json.dumps({"loaded": len(loaded), **{n: m.version(n) for n in %r}}))
-""" % (SHOWN,)
+print(json.dumps({"loaded": len(paths), **{name: metadata.version(name) for name in names.split()}}))
+"""
 
 
 def project() -> dict:
@@ -119,7 +116,7 @@ def try_cell(name: str, python: str, package: Path, constraints: list[str], work
         raise RuntimeError("the demo has written no report")
     run([str(bin / "labelwise"), "predict", str(demo / "linear_tree"), "some text"], log, **used)
     models = [str(demo / "linear_tree"), *(str(path.parent) for path in sorted(MODELS.glob("*/manifest.json")))]
-    return json.loads(run([str(bin / "python"), "-c", CHECK, *models], log, **used).splitlines()[-1])
+    return json.loads(run([str(bin / "python"), "-c", CHECK, " ".join(SHOWN), *models], log, **used).splitlines()[-1])
 
 
 def main() -> int:
@@ -127,6 +124,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Try wheel and sdist with the oldest and newest supported versions.")
     parser.add_argument("--pythons", nargs="*", default=[], help="interpreters; not given: those on PATH and of pyenv")
     parser.add_argument("--all", action="store_true", help="also the Pythons between the oldest and the newest")
+    parser.add_argument("--only", help="the name of one cell: oldest, newest, python3.12 ...")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "matrix", help="folder, replaced")
     options = parser.parse_args()
     shutil.rmtree(options.work, ignore_errors=True)
@@ -142,8 +140,10 @@ def main() -> int:
         print(f"FAILED  not in the wheel: {', '.join(missing)}")
         failed += 1
     cells = [("oldest", versions[0], sdist, lowest_versions()), ("newest", versions[-1], wheel, [])]
-    cells += [(f"python{v[0]}.{v[1]}", v, wheel, []) for v in versions[1:-1] if options.all]
+    cells += [(f"python{v[0]}.{v[1]}", v, wheel, []) for v in versions[1:-1] if options.all or options.only]
     for name, version, package, constraints in cells:
+        if options.only not in (None, name):
+            continue
         begin = time.monotonic()
         python = f"Python {version[0]}.{version[1]}, {package.suffix.lstrip('.').replace('gz', 'sdist')}"
         try:
@@ -153,7 +153,10 @@ def main() -> int:
             print(f"FAILED  {name}: {python}; all output: {options.work / name}.log\n{error}")
             continue
         listed = ", ".join(f"{key} {about[key]}" for key in SHOWN)
-        print(f"passed  {name}: {python}; {listed}; {about['loaded']} models; {time.monotonic() - begin:.0f} s", flush=True)
+        print(
+            f"passed  {name}: {python}; {listed}; {about['loaded']} models; {time.monotonic() - begin:.0f} s",
+            flush=True,
+        )
     return 1 if failed else 0
 
 
