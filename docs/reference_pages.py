@@ -20,10 +20,25 @@ def write_pages(folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     pages = {"commands.md": commands_page(), "config.md": config_page(), "methods.md": methods_page()}
     for name, text in pages.items():
-        path = folder / name
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            path.write_text(text, encoding="utf-8")
+        _write(folder / name, text.encode())
     return [folder / name for name in pages]
+
+
+def write_results(results: Path, folder: Path) -> None:
+    """Copy the tables and pictures of the benchmarks, with a page that lists them."""
+    target = folder / "results"
+    target.mkdir(parents=True, exist_ok=True)
+    tables = sorted(results.glob("*.md"))
+    for path in [*tables, *results.glob("*.svg"), *results.glob("*.png")]:
+        _write(target / path.name, path.read_bytes())
+    listed = "\n".join(path.stem for path in tables)
+    index = f"# Benchmark results\n\n{NOTE}\n\n```{{toctree}}\n:maxdepth: 1\n{listed}\n```\n"
+    _write(target / "index.md", index.encode())
+
+
+def _write(path: Path, content: bytes) -> None:
+    if not path.exists() or path.read_bytes() != content:
+        path.write_bytes(content)
 
 
 # --- commands ---

@@ -68,9 +68,7 @@ def main() -> None:
     same = who[pairs[:, 0]] == who[pairs[:, 1]]
     cosines = (vectors[pairs[:, 0]] * vectors[pairs[:, 1]]).sum(axis=1)
     found = lw.verify(cosines, same)
-    print(
-        f"trained on {len(train):,} images; {len(pairs):,} pairs of {len(np.unique(who))} others"
-    )
+    print(f"trained on {len(train):,} images; {len(pairs):,} pairs of {len(np.unique(who))} others")
     print(f"cosine of the same person {cosines[same].mean():.2f}, of two people {cosines[~same].mean():.2f}")
     print(f"AUC {100 * found.auc:.1f} %, equal error rate {100 * found.equal_error_rate:.1f} %")
 

@@ -50,6 +50,26 @@ def write_thesaurus(folder: Path) -> None:
     (folder / "yso-skos.ttl").write_text("".join(lines), encoding="utf-8")
 
 
+def write_foreign_files(folder: Path) -> None:
+    """Data as other toolkits have it, one folder each."""
+    from scipy import sparse
+
+    texts = planted_texts(160, 8)
+    lw.write(texts, folder / "libmultilabel" / "train.tsv")
+    for seed, split in enumerate(("train", "test")):
+        lw.write(planted_texts(160, 8, seed=seed), folder / "fasttext" / f"{split}.ft")
+    lw.write(planted_features(160, 8), folder / "xc" / "train.txt", format="xc")
+    (folder / "pecos").mkdir()
+    for seed, split in enumerate(("trn", "tst")):
+        part = planted_texts(160, 8, seed=seed)
+        (folder / "pecos" / f"X.{split}.txt").write_text("\n".join(part.texts or ()) + "\n", encoding="utf-8")
+        sparse.save_npz(folder / "pecos" / f"Y.{split}.npz", sparse.csr_matrix(part.labels))
+    (folder / "annif").mkdir()
+    for row, text in enumerate(texts.texts or ()):
+        (folder / "annif" / f"d{row}.txt").write_text(text, encoding="utf-8")
+        (folder / "annif" / f"d{row}.key").write_text("\n".join(texts.labels_of(row)) + "\n", encoding="utf-8")
+
+
 def train_models(folder: Path, run: Any) -> None:
     """Runs of the names that pages use, and their models; `run` is the command labelwise."""
     (folder / "run.yml").write_text(RUN.format(method="linear_tree", more="trees: 1", name="run"), encoding="utf-8")

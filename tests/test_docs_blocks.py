@@ -73,6 +73,7 @@ def world(tmp_path_factory):
     docs_world.write_tables(folder)
     docs_world.write_corpus(folder)
     docs_world.write_thesaurus(folder)
+    docs_world.write_foreign_files(folder)
     docs_world.train_models(folder, lambda *words: labelwise(*words, cwd=folder))
     (folder / "configs").symlink_to(ROOT / "configs")
     return folder
