@@ -22,11 +22,11 @@ def write_tables(folder: Path, n_documents: int = 160) -> None:
         data = planted_texts(n_documents, 8, seed=seed)
         with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
             rows = csv.writer(file)
-            rows.writerow(["id", "title", "abstract", "text", "subjects", "labels"])
+            rows.writerow(["title", "abstract", "text", "subjects", "labels"])
             for row, text in enumerate(data.texts or ()):
                 first, _, rest = text.partition(" ")
                 joined = ";".join(data.labels_of(row))
-                rows.writerow([f"{name}{row}", first, rest, text, joined, joined])
+                rows.writerow([first, rest, text, joined, joined])
 
 
 def write_corpus(folder: Path) -> None:
@@ -58,7 +58,7 @@ def write_foreign_files(folder: Path) -> None:
     lw.write(texts, folder / "libmultilabel" / "train.tsv")
     for seed, split in enumerate(("train", "test")):
         lw.write(planted_texts(160, 8, seed=seed), folder / "fasttext" / f"{split}.ft")
-    lw.write(planted_features(160, 8), folder / "xc" / "train.txt", format="xc")
+    lw.write(planted_features(160, 8), folder / "xc" / "train.txt", format="xc", drop=["label_names"])
     (folder / "pecos").mkdir()
     for seed, split in enumerate(("trn", "tst")):
         part = planted_texts(160, 8, seed=seed)
@@ -74,12 +74,21 @@ def train_models(folder: Path, run: Any) -> None:
     """Runs of the names that pages use, and their models; `run` is the command labelwise."""
     (folder / "run.yml").write_text(RUN.format(method="linear_tree", more="trees: 1", name="run"), encoding="utf-8")
     run("train", "run.yml", "--set", "run.folder=runs/first", "-q")
+    run("train", "run.yml", "--set", "run.folder=runs/uncalibrated", "--set", "calibrate.enabled=false", "-q")
     for name in ("run", "a", "b", "words", "catalogue"):
         shutil.copytree(folder / "runs" / "first", folder / "runs" / name)
     for name in ("model", "subjects"):
         shutil.copytree(folder / "runs" / "first" / "model", folder / name)
     shutil.rmtree(folder / "runs" / "run")
     shutil.rmtree(folder / "runs" / "catalogue")
+
+
+def without_calibration(folder: Path) -> None:
+    """For pages that calibrate: runs/first is not calibrated yet, nor will be what run.yml trains."""
+    shutil.rmtree(folder / "runs" / "first")
+    shutil.copytree(folder / "runs" / "uncalibrated", folder / "runs" / "first")
+    with (folder / "run.yml").open("a", encoding="utf-8") as file:
+        file.write("calibrate: {enabled: false}\n")
 
 
 def write_encoder(folder: Path) -> None:
@@ -116,7 +125,7 @@ def write_images(folder: Path) -> None:
 def names_of(folder: Path) -> dict[str, Any]:
     """What the Python blocks of a page may use without defining it."""
     parts = lw.read_splits(folder / "corpus")
-    model = lw.load(folder / "model")
+    model = lw.load(folder / "runs" / "first")
     texts = list(parts["test"].texts or ())[:10]
     rng = np.random.default_rng(0)
     same = np.arange(300) % 2 == 0
