@@ -50,6 +50,12 @@ def test_it_can_be_saved_again_and_updated(folder, tmp_path):
     assert np.array_equal(first.ids, second.ids)
 
 
+def test_a_layout_from_before_the_first_day_was_over_is_refused_in_words():
+    (folder,) = (MODELS / "refused").iterdir()
+    with pytest.raises(ModelFormatError, match=r"state\.safetensors: the tensor .* early labelwise.* trained again"):
+        lw.load(folder)
+
+
 @pytest.mark.parametrize("version", [FORMAT_VERSION + 1, 0, "1", None])
 def test_another_version_is_refused_with_both_versions(tmp_path, version):
     shutil.copytree(FOLDERS[0], tmp_path / "m")

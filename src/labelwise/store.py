@@ -360,5 +360,8 @@ def check_weights(tensors: Mapping[str, np.ndarray], path: Path) -> None:
 def get_tensor(tensors: Mapping[str, np.ndarray], key: str, path: Path) -> np.ndarray:
     """A tensor by name, or an error that it is missing."""
     if key not in tensors:
-        raise ModelFormatError(f"{path}: the tensor {key!r} is missing")
+        raise ModelFormatError(
+            f"{path}: the tensor {key!r} is missing; the folder is damaged, or was written by an early labelwise, "
+            "whose models of this method have to be trained again"
+        )
     return tensors[key]
