@@ -110,6 +110,7 @@ def try_cell(name: str, python: str, package: Path, constraints: list[str], work
     run([*install, "--constraint", str(limits), f"{package}[report]"], log)
     clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     used = {"cwd": str(work), "env": clean}
+    run([str(bin / "labelwise"), "train", "--help"], log, **used)
     demo = work / f"{name}-demo"
     printed = run([str(bin / "labelwise"), "demo", str(demo)], log, **used)
     if not (demo / "linear_tree" / "report.html").is_file() or "linear_tree" not in printed:
