@@ -104,7 +104,7 @@ def test_the_blocks_of_a_page_run(page, world, tmp_path, monkeypatch):
             continue
         if kind == "python":
             names = docs_world.names_of(folder) if names is None else names
-            exec(compile(block, page.name, "exec"), names)
+            exec(compile(block, page.name, "exec", dont_inherit=True), names)  # not the annotations of this file
         else:
             for command in commands(block, kind == "console"):
                 run_command(command, folder)
