@@ -10,7 +10,7 @@ PIP := $(INSTALL) --constraint constraints.txt
 CASES ?= 100000
 SUITE := -m "not fuzz and not scale and not slow"
 
-.PHONY: demo test test-slow bytecode lint types docs bench fuzz clean
+.PHONY: demo test test-slow test-matrix bytecode lint types docs bench fuzz clean
 
 demo: $(VENV)/core.installed
 	$(BIN)/labelwise demo --force
@@ -30,10 +30,19 @@ bytecode: $(VENV)/full.installed
 lint: $(VENV)/full.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/codespell README.md CHANGELOG.md CONTRIBUTING.md docs src tests configs benchmarks
+	$(BIN)/codespell README.md CHANGELOG.md CONTRIBUTING.md docs src tests configs benchmarks examples tools
 
 types: $(VENV)/full.installed
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
+
+# What takes minutes: trainings that the pages show, and the like.
+test-slow: $(VENV)/full.installed
+	$(BIN)/python -m pytest -m slow --timeout 1800
+
+# Wheel and sdist in empty environments, with the oldest and the newest supported Python and packages. PYTHONS: interpreters
+# to try; not given, those on PATH and of pyenv are found.
+test-matrix:
+	$(PYTHON) tools/test_matrix.py $(if $(PYTHONS),--pythons $(PYTHONS))
 
 # Tens of thousands of malformed files for every reader and every file of a model folder.
 fuzz: $(VENV)/full.installed

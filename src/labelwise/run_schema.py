@@ -19,7 +19,7 @@ from labelwise.store import MANIFEST
 
 CONFIG, STATE, METRICS, LOG, MODEL = "config.yml", "state.json", "metrics.jsonl", "log.txt", "model"
 RESULTS, MACHINE, LABELS, EXAMPLES = "results.json", "machine.json", "labels.tsv", "examples.jsonl"
-REPORT, CALIBRATION, INSPECTION = "report.html", "calibration.json", "inspection.json"
+REPORT, CALIBRATION, INSPECTION, CONFUSION = "report.html", "calibration.json", "inspection.json", "confusion.json"
 CHECKPOINTS, REFIT_CHECKPOINTS = "checkpoints", "checkpoints-refit"
 REFIT = "refit"
 """Stage in metrics.jsonl: training on the held-out documents as well, after the scores are known."""
@@ -31,7 +31,8 @@ SCRATCH = ".rows"
 TASKS = ".tasks"
 """Folder for the inputs of tasks in other processes (`train --launcher`) while they run."""
 WRITTEN_FILES = (
-    CONFIG, METRICS, LOG, CALIBRATION, RESULTS, MACHINE, LABELS, EXAMPLES, PREDICTIONS, INSPECTION, REPORT, TIME,
+    CONFIG, METRICS, LOG, CALIBRATION, RESULTS, MACHINE, LABELS, EXAMPLES, CONFUSION, PREDICTIONS, INSPECTION, REPORT,
+    TIME,
 )  # fmt: skip
 WRITTEN_FOLDERS = (MODEL, CHECKPOINTS, REFIT_CHECKPOINTS, SCRATCH, TASKS)
 FORMAT = "labelwise-run"
@@ -119,6 +120,15 @@ class Reliability(Record):
     share: float | None = None
 
 
+class ThresholdPoint(Record):
+    """Precision, recall and micro-F1 of the labels whose probability reaches a threshold."""
+
+    threshold: float
+    precision: float | None = None
+    recall: float | None = None
+    f1: float | None = None
+
+
 class Calibration(Record):
     """Results of the calibration on held-out documents."""
 
@@ -136,6 +146,8 @@ class Calibration(Record):
     error_after: float | None = None
     before: tuple[Reliability, ...] = ()
     after: tuple[Reliability, ...] = ()
+    curve: tuple[ThresholdPoint, ...] = ()
+    """Runs from before there was a curve have none."""
     n_cut: int | None = None
     n_seen: int | None = None
     """Documents that the model was trained on."""
@@ -230,36 +242,6 @@ class Machine(Record):
     python: str | None = None
     platform: str | None = None
     packages: dict[str, str | None] = {}
-
-
-class TrueLabel(Record):
-    """A true label of a document."""
-
-    label: str
-    text: str | None = None
-    count: int | None = None
-
-
-class PredictedLabel(Record):
-    """A label that the model predicted for a document."""
-
-    label: str
-    text: str | None = None
-    score: float | None = None
-    correct: bool = False
-
-
-class Example(Record):
-    """One line of examples.jsonl."""
-
-    id: str | None = None
-    text: str | None = None
-    image: str | None = None
-    """A small PNG as a data URI."""
-    map: str | None = None
-    """The same with the parts in red that the best label depends on."""
-    truth: tuple[TrueLabel, ...] = ()
-    predicted: tuple[PredictedLabel, ...] = ()
 
 
 # --- readers ---

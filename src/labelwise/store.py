@@ -45,10 +45,12 @@ MAX_COLUMNS = 1 << 31
 class FolderWriter:
     """Writes files into a folder that gets its name only when it is complete."""
 
-    def __init__(self, folder: Path, prefix: str = "") -> None:
+    def __init__(self, folder: Path, about: Mapping[str, Any] | None = None, prefix: str = "") -> None:
         self.folder = folder
+        self.about = about or {}  # what the manifest will say
         self.prefix = prefix
         self.files: dict[str, dict[str, Any]] = {}
+        self.unlisted: set[str] = set()
 
     @contextmanager
     def nested(self, prefix: str, kind: str, about: Mapping[str, Any]) -> Iterator[FolderWriter]:
@@ -56,7 +58,7 @@ class FolderWriter:
 
         Their sizes and hashes are in the manifest of this folder.
         """
-        inner = FolderWriter(self.folder, self.prefix + prefix)
+        inner = FolderWriter(self.folder, about, self.prefix + prefix)
         inner.files = self.files
         yield inner
         inner.write_json(MANIFEST, _manifest(kind, about, {}))
@@ -73,6 +75,11 @@ class FolderWriter:
     def write_tensors(self, name: str, tensors: Mapping[str, np.ndarray]) -> None:
         """Write a safetensors file, array by array without a copy of the whole."""
         self._write(name, tensor_file_parts(tensors))
+
+    def write_page(self, name: str, text: str) -> None:
+        """Write a text for people in UTF-8. It is not in the manifest: nobody depends on it, and it may be edited."""
+        (self.folder / _check_file_name(name)).write_bytes(text.encode())
+        self.unlisted.add(name)
 
     def _write(self, name: str, parts: Any) -> None:
         digest, size, name = hashlib.sha256(), 0, self.prefix + name
@@ -97,7 +104,7 @@ def new_folder(path: str | Path, kind: str, about: Mapping[str, Any], force: boo
     target.parent.mkdir(parents=True, exist_ok=True)
     hidden = Path(tempfile.mkdtemp(prefix=f".{target.name}.new-", dir=target.parent))
     try:
-        writer = FolderWriter(hidden)
+        writer = FolderWriter(hidden, about)
         yield writer
         FolderWriter(hidden).write_json(MANIFEST, _manifest(kind, about, writer.files))
         hidden.chmod(0o777 & ~_umask())
@@ -127,10 +134,10 @@ def update_folder(path: str | Path, kind: str, about: Mapping[str, Any]) -> Iter
     before = Folder(target, kind, verify=False)
     hidden = Path(tempfile.mkdtemp(prefix=f".{target.name}.new-", dir=target.parent))
     try:
-        writer = FolderWriter(hidden)
+        writer = FolderWriter(hidden, {**before.manifest, **about})
         yield writer
         for item in target.iterdir():
-            if item.name != MANIFEST and item.name not in writer.files:
+            if item.name != MANIFEST and item.name not in writer.files and item.name not in writer.unlisted:
                 _link(item, hidden / item.name)
         files = {**before.manifest["files"], **writer.files}
         FolderWriter(hidden).write_json(MANIFEST, {**before.manifest, **about, "files": files})
@@ -356,5 +363,8 @@ def check_weights(tensors: Mapping[str, np.ndarray], path: Path) -> None:
 def get_tensor(tensors: Mapping[str, np.ndarray], key: str, path: Path) -> np.ndarray:
     """A tensor by name, or an error that it is missing."""
     if key not in tensors:
-        raise ModelFormatError(f"{path}: the tensor {key!r} is missing")
+        raise ModelFormatError(
+            f"{path}: the tensor {key!r} is missing; the folder is damaged, or was written by an early labelwise, "
+            "whose models of this method have to be trained again"
+        )
     return tensors[key]

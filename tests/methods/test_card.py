@@ -14,7 +14,7 @@ from conformance.planted import planted_features, planted_texts
 from labelwise import registry
 from labelwise.data.document_hash import dataset_hash
 from labelwise.errors import ModelFormatError
-from labelwise.methods.card import CARD_FILE, Change, read_card, short_name, update_card
+from labelwise.methods.card import CARD_FILE, PAGE_FILE, Change, read_card, short_name, update_card
 from labelwise.store import MANIFEST, Folder
 
 
@@ -70,7 +70,7 @@ def test_only_card_and_manifest_differ_between_two_trainings(saved, tmp_path):
     model.calibrate(planted_texts(60, 8, seed=1), k=5)
     model.card_ = model.card_.with_change("made a second time")
     model.save(again)
-    names = {path.name for path in saved.iterdir()} - {CARD_FILE, MANIFEST}
+    names = {path.name for path in saved.iterdir()} - {CARD_FILE, PAGE_FILE, MANIFEST}
     assert all((saved / name).read_bytes() == (again / name).read_bytes() for name in names)
 
 

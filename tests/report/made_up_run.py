@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
+
 from labelwise import store
 from labelwise.methods.card import Card, write_card
+from labelwise.methods.label_file import ModelLabels
+from labelwise.strings import Strings
 
 CONFIG = """\
 data:
@@ -248,7 +252,7 @@ def write_lines(path: Path, entries: list[dict]) -> None:
 def write_card_of_model(run: Path, card: Card) -> None:
     """Write a model folder that holds nothing but a card."""
     with store.new_folder(run / "model", "model", {}, force=True) as folder:
-        write_card(card, folder)
+        write_card(card, folder, ModelLabels(Strings.of(["a"]), None, np.ones(1, np.int64)))
 
 
 def changed_json(path: Path, **changes) -> None:

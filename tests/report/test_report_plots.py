@@ -27,7 +27,7 @@ pytest.importorskip("matplotlib")
 def test_plots_are_saved_in_every_kind(tmp_path):
     run = make_run(tmp_path / "run", curves=True)
     written = save_plots(run, tmp_path / "plots" / "deep", kinds=("svg", "png", "pdf"))
-    names = ["scores", "groups", "contribution", "frequencies", "learning-1", "learning-2"]
+    names = ["scores", "groups", "contribution", "label-scores", "frequencies", "learning-1", "learning-2"]
     assert [path.name for path in written] == [f"{name}.{kind}" for name in names for kind in ("svg", "png", "pdf")]
     assert sorted(path.name for path in (tmp_path / "plots" / "deep").iterdir()) == sorted(p.name for p in written)
     begins = {".png": b"\x89PNG\r\n", ".pdf": b"%PDF-", ".svg": b"<?xml"}

@@ -144,22 +144,15 @@ def _threshold(model: Mapping[str, Any], note: Mapping[str, Any]) -> str:
 def _commands(about: Mapping[str, Any], model: Mapping[str, Any], card: Mapping[str, Any]) -> Iterator[str]:
     from shlex import quote
 
+    from labelwise.methods.card_page import example_documents
+
     folder = quote(about["folder"])
-    documents = _documents(model["reads"], card.get("reading", {}))
+    documents = example_documents(model["reads"], card.get("reading", {}))
     threshold = " --threshold auto" if model["threshold"] is not None else ""
     yield f"labelwise predict {folder} {documents} -o suggestions.csv{threshold}"
     if "explain" in model["can"] and model["reads"] == "texts":
         yield f'labelwise explain {folder} "a text"'
     yield f"labelwise.load({about['folder']!r})  # in Python"
-
-
-def _documents(kind: str, reading: Mapping[str, Any]) -> str:
-    """Documents of a command: files of the type that the training documents had, else of one that can hold them."""
-    extension = reading.get("extension") or {"features": ".npz", "arrays": ""}.get(kind, ".txt")
-    if extension != ".txt" or kind in ("texts", "paths"):
-        return f"documents{extension}"
-    format = reading.get("format", "auto")
-    return f"documents{extension} --format {'xc' if format == 'auto' else format}"  # .txt alone means texts
 
 
 def _listed(parts: Any) -> str:

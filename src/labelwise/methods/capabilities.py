@@ -22,6 +22,7 @@ from labelwise.topk import TopK
 
 if TYPE_CHECKING:
     from labelwise.codes.label_path import LabelPath
+    from labelwise.codes.tree import LabelTree
     from labelwise.encoders.attention import AttentionMap
     from labelwise.encoders.images import ImageInputs
     from labelwise.methods.card import Card
@@ -121,6 +122,15 @@ class Capabilities:
         stored = [] if precision is None else [f"weights stored as {precision}"]
         smaller.card_ = self.card_.with_change(f"shrunk: {', '.join(dropped + stored)}")
         return smaller
+
+    def sibling_groups(self) -> np.ndarray | None:
+        """For each label (by its id) the group of labels that the first tree separates last; None without a tree."""
+        tree = self._label_tree()
+        return None if tree is None or tree.depth < 2 else tree.ancestors(tree.depth - 2)
+
+    def _label_tree(self) -> LabelTree | None:
+        """The first tree over labels, of methods that have some."""
+        return None
 
     @classmethod
     def saved_learns_more(cls, config: Any, arrays: Collection[str]) -> bool:

@@ -1,7 +1,8 @@
 """The card of a model: what it was trained on and with, how good it is, how its documents are read, what changed later.
 
-It is one JSON file of the model folder, for people and for commands. It may come from a stranger: its values are
-checked when they are read, nothing in it is executed, and no path in it is opened. Predictions never depend on it.
+It is one JSON file of the model folder, for commands, and a page made from it for people (`card_page.py`). It may come
+from a stranger: its values are checked when they are read, nothing in it is executed, and no path in it is opened.
+Predictions never depend on it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from labelwise.data.read import AUTO, find_parts
 from labelwise.data.splits import split_of, stem_and_extension
 from labelwise.errors import LabelwiseError, ModelFormatError
 from labelwise.formatting import cut
+from labelwise.methods.card_page import card_page
+from labelwise.methods.label_file import ModelLabels
 from labelwise.registry import installed_versions, method_package
 from labelwise.run_schema import Record
 
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     from labelwise.methods.threshold import CalibrationReport
     from labelwise.metrics.evaluate import Evaluation
 
-CARD_FILE = "card.json"
+CARD_FILE, PAGE_FILE = "card.json", "README.md"
 MAX_BYTES = 1 << 20
 MAX_NAME = 200
 SHOWN_CHANGES = 3
@@ -192,9 +195,11 @@ def now() -> datetime:
     return datetime.now(UTC).replace(microsecond=0)
 
 
-def write_card(card: Card, folder: store.FolderWriter) -> None:
-    """Write the card into a model folder that is being written."""
+def write_card(card: Card, folder: store.FolderWriter, labels: ModelLabels) -> None:
+    """Write the card into a model folder that is being written, for programs and (not of a member) for people."""
     folder.write_json(CARD_FILE, card.model_dump(mode="json", exclude_none=True))
+    if not folder.prefix:
+        folder.write_page(PAGE_FILE, card_page(card, folder.about, labels))
 
 
 def read_card(folder: store.Folder) -> Card:
@@ -216,7 +221,8 @@ def read_card(folder: store.Folder) -> Card:
 
 def update_card(path: str | Path, changes: Mapping[str, Any]) -> Card:
     """Replace fields of the card in a model folder; the folder changes in one step."""
-    card = read_card(store.Folder(path, "model")).model_copy(update=dict(changes))
+    before = store.Folder(path, "model")
+    card = read_card(before).model_copy(update=dict(changes))
     with store.update_folder(path, "model", {}) as folder:
-        write_card(card, folder)
+        write_card(card, folder, ModelLabels.unchecked(before))
     return card

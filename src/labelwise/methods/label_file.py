@@ -32,13 +32,19 @@ class ModelLabels:
         folder.write_tensors(LABELS_FILE, tensors)
 
     @classmethod
+    def unchecked(cls, folder: store.Folder) -> ModelLabels:
+        """The labels of a folder, not compared with its manifest: to be shown, not to predict with."""
+        path, tensors = folder.file(LABELS_FILE), folder.tensors(LABELS_FILE)
+        names = store.strings_from_tensors("names", tensors, path)
+        texts = store.strings_from_tensors("texts", tensors, path) if "texts.ends" in tensors else None
+        return cls(names, texts, store.get_tensor(tensors, "counts", path))
+
+    @classmethod
     def read(cls, folder: store.Folder, inputs: Sequence[str]) -> ModelLabels:
         """Read the labels of a folder, checked against its manifest: both may be untrusted."""
         path, manifest = folder.file(LABELS_FILE), folder.manifest
-        tensors = folder.tensors(LABELS_FILE)
-        names = store.strings_from_tensors("names", tensors, path)
-        texts = store.strings_from_tensors("texts", tensors, path) if "texts.ends" in tensors else None
-        counts = store.get_tensor(tensors, "counts", path)
+        labels = cls.unchecked(folder)
+        names, texts, counts = labels.names, labels.texts, labels.counts
         n_documents, numbered = manifest.get("n_documents"), manifest.get("numbered_labels", False)
         sound = (
             counts.ndim == 1
@@ -58,4 +64,4 @@ class ModelLabels:
         except DataError as error:
             raise ModelFormatError(str(error)) from None
         names.column_numbers = numbered
-        return cls(names, texts, counts)
+        return labels

@@ -46,6 +46,7 @@ from labelwise.strings import Strings
 from labelwise.topk import TopK
 
 if TYPE_CHECKING:
+    from labelwise.codes.tree import LabelTree
     from labelwise.methods.learning import NewDocuments
 
 PostProcessor = Literal[tuple(POST_PROCESSORS)]  # type: ignore[valid-type]
@@ -90,6 +91,9 @@ class LinearMethod(TextFeatures, Method):
     def trees_(self) -> list:
         """Each tree with the weights of its levels."""
         return self.linear_.trees
+
+    def _label_tree(self) -> LabelTree:
+        return self.trees_[0][0]
 
     @property
     def search_settings(self) -> SearchSettings:

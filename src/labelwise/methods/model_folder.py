@@ -83,7 +83,7 @@ def _write_files(model: SavedModel, folder: store.FolderWriter) -> None:
     folder.write_tensors(STATE_FILE, model.state)
     if model.trained_on is not None:
         folder.write_tensors(TRAINING_FILE, model.trained_on.to_tensors())
-    write_card(model.card, folder)
+    write_card(model.card, folder, model.labels)
     if model.calibration is not None:
         folder.write_tensors(CALIBRATION_FILE, model.calibration.to_tensors())
     for number, (method, member) in enumerate(model.members):
@@ -101,9 +101,10 @@ def member_folders(folder: store.Folder) -> list[store.Folder]:
 
 def write_calibration(calibration: Calibration, card: Card, path: str | Path) -> None:
     """Write only a calibration and the card, into the folder of a model."""
+    labels = ModelLabels.unchecked(store.Folder(path, "model", verify=False))
     with store.update_folder(path, "model", {"calibrated": True}) as folder:
         folder.write_tensors(CALIBRATION_FILE, calibration.to_tensors())
-        write_card(card, folder)
+        write_card(card, folder, labels)
 
 
 def plugin_of(manifest: Mapping[str, Any]) -> tuple[str, str] | None:

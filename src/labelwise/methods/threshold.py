@@ -21,6 +21,7 @@ from labelwise.topk import NO_LABEL, TopK
 
 FOLDS = 5
 BINS = 10
+CURVE_STEPS = 50
 SEEN_IN_TRAINING = (
     "the model has seen them with their labels, so probabilities, threshold and expected figures are too high"
 )
@@ -35,6 +36,17 @@ class ReliabilityBin:
     pairs: int
     mean: float | None
     share: float | None
+
+
+@dataclass(frozen=True)
+class ThresholdPoint:
+    """Precision, recall and micro-F1 of the labels whose probability reaches a threshold."""
+
+    threshold: float
+    precision: float | None
+    """None if no label reaches the threshold."""
+    recall: float
+    f1: float
 
 
 @dataclass(frozen=True)
@@ -61,6 +73,8 @@ class CalibrationReport:
     error_after: float
     before: tuple[ReliabilityBin, ...]
     after: tuple[ReliabilityBin, ...]
+    curve: tuple[ThresholdPoint, ...]
+    """From low to high thresholds, on the predicted labels; below the chosen one these are the best k per document."""
     n_cut: int = 0
     """Documents in which the last of the k labels reaches the threshold, so that others may reach it too."""
     n_seen: int | None = None
@@ -74,6 +88,7 @@ class CalibrationReport:
             **vars(self),
             "before": [vars(one) for one in self.before],
             "after": [vars(one) for one in self.after],
+            "curve": [vars(one) for one in self.curve],
             "remarks": self.remarks(),
         }
 
@@ -140,6 +155,7 @@ def calibrate(top: TopK, truth: Dataset, precision: float | None = None) -> tupl
     report = CalibrationReport(
         len(truth), len(pairs.scores), int(pairs.n_true.sum()), top.k, precision, reached, threshold, *expected,
         _error(before) if before else None, _error(after), before, after,
+        _threshold_curve(cross_fitted, pairs.right, int(pairs.n_true.sum())),
     )  # fmt: skip
     return replace(whole, threshold=threshold, expected=expected), report
 
@@ -258,6 +274,19 @@ def _bins(scores: np.ndarray, right: np.ndarray) -> tuple[ReliabilityBin, ...]:
         )
         for bin in range(BINS)
     )
+
+
+def _threshold_curve(probabilities: np.ndarray, right: np.ndarray, n_true: int) -> tuple[ThresholdPoint, ...]:
+    """Figures at evenly spaced thresholds."""
+    order = np.argsort(probabilities, kind="stable")
+    hits_from = np.append(np.cumsum(right[order][::-1])[::-1], 0)
+    points = []
+    for step in range(1, CURVE_STEPS):
+        first = int(np.searchsorted(probabilities[order], np.float32(step / CURVE_STEPS)))
+        predictions, hits = len(order) - first, int(hits_from[first])
+        precision, recall, f1 = _precision_recall_f1(hits, predictions, n_true)
+        points.append(ThresholdPoint(step / CURVE_STEPS, precision if predictions else None, recall, f1))
+    return tuple(points)
 
 
 def _error(bins: tuple[ReliabilityBin, ...]) -> float:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from labelwise.codes.label_path import LabelPath
+    from labelwise.codes.tree import LabelTree
     from labelwise.networks.attention_tree import AttentionTree
     from labelwise.training.callbacks import History
     from labelwise.training.tree_training import TreeData
@@ -102,6 +103,9 @@ class WordNetworkMethod(Method):
             raise DataError(f"{vectors}: there is no such file of vectors{glove}")
 
     # --- predict ---
+
+    def _label_tree(self) -> LabelTree:
+        return self.trees_[0].tree
 
     def _predict(self, data: Documents, k: int) -> TopK:
         from labelwise.device import torch_threads

@@ -1,11 +1,14 @@
 """Writes a self-contained HTML page of a run: scores, charts, examples, costs, config.
 
 The page is a pure function of the run folder's files: the same files give the same bytes. The page notes which files
-are missing. Everything from files is escaped, and the page forbids scripts.
+are missing. Everything from files is escaped, and the page forbids all scripts but the one that filters the examples,
+which is part of it.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +21,8 @@ from labelwise.formatting import counted, cut, duration, number, percent
 from labelwise.report import sections
 from labelwise.report.curves import read_training_curves
 from labelwise.report.drawing import SERIES, Chart, thinned
+from labelwise.report.example_cards import SHOWN_AT_FIRST, example_cards
+from labelwise.report.label_sections import confusion_rows, label_table
 from labelwise.report.plots import run_charts
 from labelwise.report.run_files import Run, read_run
 from labelwise.report.wording import family_and_k, sorted_metrics
@@ -27,6 +32,8 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 MAX_REMARKS = 20
+BROWSER = "browse_examples.js"
+"""The only script that a page may run: the page names its hash, so that no other one does."""
 _WHEN_MISSING = {
     CONFIG: "the config is not shown",
     STATE: "method and times are unknown",
@@ -64,15 +71,20 @@ def write_page(path: Path, template: str, values: Mapping[str, Any], follow: boo
         import jinja2
     except ImportError:
         raise MissingDependencyError("jinja2", "report", "Writing a report") from None
+    folder = Path(__file__).parent / "templates"
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        loader=jinja2.FileSystemLoader(folder),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters["breakable"] = _breakable
-    text = environment.get_template(template).render(series=SERIES, version=__version__, **values)
+    script = (folder / BROWSER).read_text(encoding="utf-8") if values.get("browses") else ""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() if script else None
+    text = environment.get_template(template).render(
+        series=SERIES, version=__version__, script=script, script_hash=digest, **values
+    )
     # JSON can contain lone surrogates, which cannot be encoded.
     content = text.encode("utf-8", "replace")
     with write_stream(path, follow) as file:
@@ -108,14 +120,26 @@ def report_values(run: Run) -> dict[str, Any]:
         **(sections.data_table(results) if results else {"data_rows": [], "data_parts": []}),
         "calibration": sections.calibration_table(results.calibration) if results and results.calibration else None,
         "charts": {
-            name: charts.get(name) for name in ("scores", "groups", "contribution", "reliability", "frequencies")
+            name.replace("-", "_"): charts.get(name)
+            for name in (
+                "scores",
+                "groups",
+                "contribution",
+                "label-scores",
+                "reliability",
+                "thresholds",
+                "frequencies",
+            )
         },
         "learning": [chart for name, chart in charts.items() if name.startswith("learning-")],
         "collapse": charts.get("collapse"),
         "monitor": read_training_curves(run.metrics, ""),
         "inside": [chart for name, chart in charts.items() if name == "points" or name.startswith("attention-")],
-        "examples": sections.example_cards(run.examples),
-        "label_table": sections.label_table(run.labels, results) if run.labels else None,
+        "examples": (examples := example_cards(run.examples)),
+        "browses": len(examples["shown"]) > SHOWN_AT_FIRST,
+        "shown_at_first": SHOWN_AT_FIRST,
+        "label_table": label_table(run.labels, results) if run.labels else None,
+        "confusions": confusion_rows(run.confusions),
         "costs": sections.cost_table(results) if results else [],
         "about": sections.about_list(run),
         "config": sections.shown_config(run.config),

@@ -14,10 +14,12 @@ from labelwise.report.curves import READINGS, read_training_curves
 from labelwise.report.drawing import INK, KINDS, MUTED, PAPER, SERIES, Chart, legend_below, series_style, thinned
 from labelwise.report.inspection import read_inspection
 from labelwise.report.inspection_plots import run_inspection_charts
+from labelwise.report.label_plots import label_scores_chart
+from labelwise.report.probability_plots import reliability_chart, threshold_chart
 from labelwise.report.run_files import Run, read_run
 from labelwise.report.study_plots import run_collapse_chart
 from labelwise.report.wording import bar_percent, family_and_k, sorted_metrics, words
-from labelwise.run_schema import Calibration, Curve, Evaluation, LabelGroup, Results
+from labelwise.run_schema import Curve, Evaluation, LabelGroup, Results
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,7 +75,9 @@ def run_charts(run: Run) -> list[Chart]:
     if run.results is not None:
         evaluation = run.results.evaluation
         charts += [scores_chart(run.results), recall_chart(evaluation.groups), contribution_chart(evaluation)]
-        charts += [reliability_chart(run.results.calibration), frequency_chart(run.results.frequency_curve)]
+        charts += [label_scores_chart(run.labels, run.results)] if run.labels else []
+        charts += [reliability_chart(run.results.calibration), threshold_chart(run.results.calibration)]
+        charts += [frequency_chart(run.results.frequency_curve)]
     collapse = run_collapse_chart(read_training_curves(run.metrics, ""))
     charts += [*learning_charts(run.metrics, without=READINGS if collapse else ()), collapse]
     charts += run_inspection_charts(read_inspection(run.folder))
@@ -213,39 +217,6 @@ def contribution_chart(evaluation: Evaluation) -> Chart | None:
         f"{group.name}: " + ", ".join(f"{percent(group.contribution.get(k))} of P@{k}" for k in ks) for group in groups
     )
     return Chart("contribution", "Where the correct predictions come from", f"Percentage points, {summary}.", draw)
-
-
-# --- probabilities ------------------------------------------------------------------------------------
-
-
-def reliability_chart(calibration: Calibration | None) -> Chart | None:
-    """Reliability diagram: the fraction of correct labels over their mean score, before and after calibration."""
-    if calibration is None:
-        return None
-    lines: dict[str, Points] = {
-        name: [(100 * one.mean, 100 * one.share) for one in bins if one.mean is not None and one.share is not None]
-        for name, bins in (("before", calibration.before), ("after", calibration.after))
-    }
-    if not lines["after"]:
-        return None
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        axes.plot([0, 100], [0, 100], color=MUTED, linewidth=1, linestyle=(0, (4, 3)), label="perfect")
-        for index, (name, points) in zip((1, 0), lines.items(), strict=True):
-            if points:
-                axes.plot(*zip(*points, strict=True), label=f"{name} calibration", **series_style(index))
-        axes.axvline(100 * calibration.threshold, color=INK, linewidth=1, linestyle=":", label="threshold")
-        axes.set_xlabel("mean score, %")
-        axes.set_ylabel("correct labels, %")
-        legend_below(figure, axes, 4.8)
-
-    summary = "; ".join(
-        f"{name}: " + ", ".join(f"{correct:.0f} correct at {score:.0f}" for score, correct in points)
-        for name, points in lines.items()
-        if points
-    )
-    return Chart("reliability", "Probabilities against the truth", f"In per cent, {summary}.", draw)
 
 
 # --- label frequencies --------------------------------------------------------------------------------

@@ -7,9 +7,6 @@ is streamed and only a few lines of it are kept.
 
 from __future__ import annotations
 
-import heapq
-import math
-import random
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +14,11 @@ from typing import Any
 from labelwise.config import ConfigSource
 from labelwise.errors import DataError, ModelFormatError
 from labelwise.methods.card import read_card
+from labelwise.report.label_lines import LabelTable, read_labels
+from labelwise.report_schema import Confusions, Example
 from labelwise.run_schema import (
     CONFIG,
+    CONFUSION,
     EXAMPLES,
     LABELS,
     MACHINE,
@@ -26,7 +26,6 @@ from labelwise.run_schema import (
     MODEL,
     RESULTS,
     STATE,
-    Example,
     Machine,
     Results,
     State,
@@ -42,19 +41,6 @@ from labelwise.store import MANIFEST, Folder
 FILES = (CONFIG, STATE, METRICS, RESULTS, MACHINE, EXAMPLES, LABELS)
 
 MAX_EXAMPLES = 200
-LABELS_SHOWN = 20
-RARE = 10
-"""Labels with fewer training documents are rare; a random sample of these is shown."""
-
-
-@dataclass(frozen=True)
-class LabelTable:
-    """A few lines of labels.tsv: the most frequent labels, and a random sample of the rare ones."""
-
-    columns: tuple[str, ...]
-    frequent: tuple[tuple[str, ...], ...]
-    rare: tuple[tuple[str, ...], ...]
-    n_rows: int
 
 
 @dataclass(frozen=True)
@@ -71,6 +57,8 @@ class Run:
     machine: Machine | None
     examples: tuple[Example, ...]
     labels: LabelTable | None
+    confusions: Confusions
+    """Empty for methods without a tree, and for older runs."""
     missing: tuple[str, ...]
     notes: tuple[str, ...]
     model_changes: str | None
@@ -125,7 +113,8 @@ def read_run(folder: str | Path) -> Run:
         results=read_json(path / RESULTS, Results) if RESULTS not in missing else None,
         machine=read_json(path / MACHINE, Machine) if MACHINE not in missing else None,
         examples=_examples(path / EXAMPLES) if EXAMPLES not in missing else (),
-        labels=_labels(path / LABELS) if LABELS not in missing else None,
+        labels=read_labels(path / LABELS) if LABELS not in missing else None,
+        confusions=read_json(path / CONFUSION, Confusions) if (path / CONFUSION).is_file() else Confusions(),
         missing=missing,
         notes=tuple(notes),
         model_changes=None if RESULTS in missing else _model_changes(path / MODEL),
@@ -147,54 +136,3 @@ def _examples(path: Path) -> tuple[Example, ...]:
         if line.strip() and len(examples) < MAX_EXAMPLES:
             examples.append(validate(parse_json(line, path, number), Example, path, number))
     return tuple(examples)
-
-
-def _labels(path: Path) -> LabelTable:
-    """The most frequent labels and a fixed random sample of rare labels that occur in the test part, in one pass."""
-    rows = read_lines(path)
-    header = next(rows, None)
-    if header is None:
-        raise DataError("damaged: the file is empty, a header line with column names is needed", path)
-    columns = tuple(header[1].split("\t"))
-    train, test = (columns.index(name) if name in columns else None for name in ("train", "test"))
-    generator = random.Random(0)
-    frequent: list[tuple[float, int, tuple[str, ...]]] = []
-    rare: list[tuple[int, tuple[str, ...]]] = []
-    n_rows = n_rare = 0
-    for line_number, line in rows:
-        if not line:
-            continue
-        cells = tuple(line.split("\t"))
-        if len(cells) != len(columns):
-            raise DataError(f"damaged: {len(cells)} columns where the first line has {len(columns)}", path, line_number)
-        count = _count(cells, train, path, line_number)
-        n_rows += 1
-        entry = (count, -line_number, cells)
-        if len(frequent) < LABELS_SHOWN:
-            heapq.heappush(frequent, entry)
-        else:
-            heapq.heappushpop(frequent, entry)
-        if 0 < count < RARE and (test is None or _count(cells, test, path, line_number) > 0):
-            n_rare += 1
-            slot = n_rare - 1 if n_rare <= LABELS_SHOWN else generator.randrange(n_rare)
-            if slot < LABELS_SHOWN:
-                rare[slot : slot + 1] = [(line_number, cells)]
-    shown = {-entry[1] for entry in frequent}
-    return LabelTable(
-        columns=columns,
-        frequent=tuple(cells for _, _, cells in sorted(frequent, reverse=True)),
-        rare=tuple(cells for line_number, cells in sorted(rare) if line_number not in shown),
-        n_rows=n_rows,
-    )
-
-
-def _count(cells: tuple[str, ...], column: int | None, path: Path, line_number: int) -> float:
-    """Parse a number of documents; 0 if the cell is empty or the column is missing."""
-    cell = "" if column is None else cells[column]
-    try:
-        count = float(cell or 0)
-    except ValueError:
-        count = math.nan
-    if not math.isfinite(count):
-        raise DataError(f"damaged: {cell[:40]!r} is not a number of documents", path, line_number)
-    return count

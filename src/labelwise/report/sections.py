@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Sequence
 from typing import Any
 
 from labelwise.formatting import MISSING, cut, duration, number, percent, size
 from labelwise.report.drawing import thinned
-from labelwise.report.run_files import LabelTable, Run
+from labelwise.report.run_files import Run
 from labelwise.report.wording import family_and_k, sorted_metrics, words
-from labelwise.run_schema import CONFIG, LABELS, Calibration, Evaluation, Example, PredictedLabel, Results
+from labelwise.run_schema import CONFIG, Calibration, Evaluation, Results
 
-MAX_EXAMPLES = 12
-MAX_TRUE_LABELS = 30
-MAX_PREDICTED_LABELS = 10
 MAX_ROWS = 80
 MAX_CONFIG_CHARACTERS = 40_000
 TIE_SPREAD = 0.001
-DATA_URI = re.compile(r"data:image/png;base64,[A-Za-z0-9+/]{1,60000}={0,2}")
-"""Images that a run may put on a page."""
 
 _FACTS = {
     "name": "name",
@@ -43,7 +36,6 @@ _FRACTIONS = {
     "top_1_percent": "occurrences of the most frequent 1 % of labels, %",
     "top_10_percent": "occurrences of the most frequent 10 % of labels, %",
 }
-_LABEL_FRACTIONS = ("precision", "recall", "f1")
 
 
 def tiles(results: Results) -> list[dict[str, str]]:
@@ -178,105 +170,6 @@ def calibration_table(calibration: Calibration) -> dict[str, Any]:
             "All figures are from documents that were not used to fit the calibration.",
         ],
     }
-
-
-def example_cards(examples: Sequence[Example]) -> dict[str, Any]:
-    """Documents with their true and predicted labels, evenly spaced among all examples."""
-    shown = thinned(examples, MAX_EXAMPLES)
-    counted = f"{len(shown)} of {len(examples)}" if len(shown) < len(examples) else f"{len(shown)}"
-    caption = (
-        f"{counted} documents. ✓: both true and predicted; the number after a true label counts its training documents."
-    )
-    return {"shown": [_example(example) for example in shown], "caption": caption}
-
-
-def _example(example: Example) -> dict[str, Any]:
-    predicted = example.predicted[:MAX_PREDICTED_LABELS]
-    predicted_names = {label.label for label in predicted}
-    widths = _widths(predicted)
-    return {
-        "id": cut(example.id, 120) or "document",
-        "text": cut(example.text, 700),
-        "images": [uri for uri in (example.image, example.map) if uri and DATA_URI.fullmatch(uri)],
-        "truth": [
-            {
-                "name": _name(label.label, label.text),
-                "hint": cut(label.label, 200),
-                "count": number(label.count) if label.count is not None else None,
-                "predicted": label.label in predicted_names,
-            }
-            for label in example.truth[:MAX_TRUE_LABELS]
-        ],
-        "more_truth": max(0, len(example.truth) - MAX_TRUE_LABELS),
-        "predicted": [
-            {
-                "name": _name(label.label, label.text),
-                "score": MISSING if label.score is None else f"{label.score:.3g}",
-                "correct": label.correct,
-                "width": width,
-            }
-            for label, width in zip(predicted, widths, strict=True)
-        ],
-    }
-
-
-def _name(label: str, text: str | None) -> str:
-    return f"{cut(text, 160)} ({cut(label, 60)})" if text and text != label else cut(label, 160)
-
-
-def _widths(predicted: Sequence[PredictedLabel]) -> list[float]:
-    """Lengths of the bars in per cent: probabilities unchanged, other scores scaled to the range of the row."""
-    scores = [label.score for label in predicted]
-    known = [score for score in scores if score is not None]
-    if not known:
-        return [0.0] * len(scores)
-    low, high = (0.0, 1.0) if min(known) >= 0 and max(known) <= 1 else (min(0.0, min(known)), max(known))
-    reach = (high - low) or 1.0
-    return [0.0 if score is None else round(100 * (score - low) / reach, 1) for score in scores]
-
-
-def label_table(table: LabelTable, results: Results | None) -> dict[str, Any]:
-    """Frequent and rare labels, without the columns that are empty, and which predictions they count."""
-    rows = [*table.frequent, *table.rare]
-    kept = [index for index in range(len(table.columns)) if any(row[index] for row in rows)]
-    columns = []
-    for index in kept:
-        title = cut(words(table.columns[index]), 40)
-        is_words = index == 0 or not all(_is_number(row[index]) for row in rows)
-        is_fraction = not is_words and table.columns[index] in _LABEL_FRACTIONS
-        columns.append(
-            {"title": f"{title}, %" if is_fraction else title, "is_words": is_words, "is_fraction": is_fraction}
-        )
-
-    def shown(row: tuple[str, ...]) -> list[str]:
-        cells = zip((row[index] for index in kept), columns, strict=True)
-        return [
-            cut(cell, 90)
-            if column["is_words"]
-            else percent(float(cell), 1)
-            if column["is_fraction"]
-            else _with_commas(cell)
-            for cell, column in cells
-        ]
-
-    return {
-        "columns": columns,
-        "caption": f"{number(table.n_rows)} labels; {LABELS} in the run folder contains all of them."
-        + ("" if results is None else f" Predictions that count: {results.label_counts}."),
-        "frequent": [shown(row) for row in table.frequent],
-        "rare": [shown(row) for row in table.rare],
-    }
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        return math.isfinite(float(cell))
-    except ValueError:
-        return False
-
-
-def _with_commas(cell: str) -> str:
-    return number(int(cell)) if cell.isdecimal() else number(float(cell))
 
 
 def cost_table(results: Results) -> list[dict[str, Any]]:

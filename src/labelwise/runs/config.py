@@ -113,7 +113,7 @@ class EvaluateSection(Config):
     """Numbers of training documents at which the groups torso and head begin (below the first: tail)."""
     bootstrap: Annotated[int, Field(ge=0, le=100_000)] = 200
     """Bootstrap resamples for the confidence intervals; 0 disables them."""
-    examples: Annotated[int, Field(ge=0)] = 20
+    examples: Annotated[int, Field(ge=0)] = 60
     """Test documents shown in the report."""
     k: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Labels predicted per document. Not given: at least 10, as many as the metrics need and as 99 % of the training

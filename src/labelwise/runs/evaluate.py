@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from labelwise import run_schema as files
-from labelwise.atomic import replacing
 from labelwise.data.dataset import Dataset
 from labelwise.data.document_hash import sample_order
-from labelwise.data.thumbnails import data_uri
 from labelwise.formatting import counted
 from labelwise.methods.base import Method
 from labelwise.methods.inputs import predict_in_blocks, predict_in_time
 from labelwise.methods.predictions import MOST_LABELS, best_and_reaching
 from labelwise.methods.training_documents import Overlap
+from labelwise.metrics.confusion import ConfusionCounter
 from labelwise.metrics.evaluate import Evaluation, check_known, check_truth
 from labelwise.metrics.names import default_metrics
 from labelwise.metrics.per_label import LabelTable, count_predictions
 from labelwise.metrics.streaming import Evaluator
 from labelwise.metrics.thresholded import LabelCounter
 from labelwise.runs.config import EvaluateSection
+from labelwise.runs.examples import TimedMaps, write_confusions, write_examples
 from labelwise.runs.stopwatch import stopwatch
 from labelwise.time_budget import NO_LIMIT, TimeBudget
-from labelwise.topk import NO_LABEL, TopK
+from labelwise.topk import TopK
 
-MAX_EXAMPLE_CHARACTERS = 600
 LABEL_TABLE_K = 5
 """Best labels per document that labels.tsv counts if there is no threshold."""
 
@@ -97,7 +94,7 @@ def evaluate_model(
     folder: Path | None = None,
     budget: TimeBudget = NO_LIMIT,
 ) -> ModelEvaluation:
-    """Predict and score; with a folder, labels.tsv and examples.jsonl are written there.
+    """Predict and score; with a folder, labels.tsv, examples.jsonl and (with a tree) confusion.json are written there.
 
     With a time budget the scores are those of the documents that there was time for: a random sample, as with
     `evaluate.limit`.
@@ -127,6 +124,8 @@ def evaluate_model(
     counts[: len(model.label_counts_)] = model.label_counts_
     counted_labels = model.n_documents_ > 0  # not of a model that was imported
     per_label = None if folder is None else LabelCounter(test.n_labels, _label_counts(threshold, k).k)
+    groups = None if folder is None else model.sibling_groups()
+    confusion = None if groups is None else ConfusionCounter(groups, _label_counts(threshold, k).k, threshold)
 
     def judge(judged: Method) -> tuple[TopK, Evaluation, dict[str, float]]:
         evaluator = Evaluator(
@@ -149,6 +148,8 @@ def evaluate_model(
                 evaluator.update(top, part.labels)
                 if judged is model and per_label is not None:
                     count_predictions(per_label, top, part.labels, n_known, threshold)
+                if judged is model and confusion is not None:
+                    confusion.add(top, part.labels)
             spent += evaluating.seconds
             return top.head(k)
 
@@ -169,8 +170,10 @@ def evaluate_model(
         LabelTable(
             test.label_names, test.label_texts, counts, occurrences, per_label.predicted, per_label.correct, per_label.k
         ).write(folder / files.LABELS)
-        maps = _TimedMaps(model, test, budget) if model.shows_pixels else None
+        maps = TimedMaps(model, test, budget) if model.shows_pixels else None
         write_examples(folder / files.EXAMPLES, top, test, counts, section.examples, maps)
+        if confusion is not None:
+            write_confusions(folder / files.CONFUSION, confusion, test, occurrences)
     unknown = UnknownLabels.count(n_known, test)
     overlap = None if model.trained_on_ is None else model.trained_on_.overlap(test, model.input_)
     return ModelEvaluation(
@@ -210,68 +213,3 @@ def _aligned(model: Method, test: Dataset) -> Dataset:
     known = len(model.label_names_)
     others = aligned.label_names if aligned.label_texts is None else aligned.label_texts
     return replace(aligned, label_texts=model.label_texts_ + others[known:])
-
-
-class _TimedMaps:
-    """Draws which parts of an image its best label depends on, as long as there is time."""
-
-    def __init__(self, model: Method, test: Dataset, budget: TimeBudget) -> None:
-        self.model, self.test, self.budget = model, test, budget
-        self.longest = 0.0
-
-    def __call__(self, row: int) -> str | None:
-        """The map as the address of an HTML image; None if it would not be drawn in time, or shows nothing."""
-        if self.budget.remaining() <= self.longest:
-            return None
-        with stopwatch() as drawing:
-            maps: Any = self.model.explain(self.test.take(slice(row, row + 1)), k=1)
-        self.longest = max(self.longest, drawing.seconds)
-        return maps[0].data_uri() if maps else None
-
-
-def write_examples(
-    path: Path,
-    top: TopK,
-    test: Dataset,
-    counts: np.ndarray,
-    limit: int,
-    maps: Callable[[int], str | None] | None = None,
-) -> None:
-    """Write some documents, evenly spread over the test part, with their true and predicted labels.
-
-    `maps` draws which parts of an image its best label depends on.
-    """
-    rows = np.unique(np.linspace(0, len(test) - 1, min(limit, len(test))).astype(int)) if len(test) else []
-    with replacing(path) as file:
-        for row in rows:
-            example = _example(int(row), top, test, counts)
-            if maps is not None:
-                example["map"] = maps(int(row))
-            file.write(json.dumps(example, ensure_ascii=False) + "\n")
-
-
-def _example(row: int, top: TopK, test: Dataset, counts: np.ndarray) -> dict[str, Any]:
-    true = test.labels.indices[test.labels.indptr[row] : test.labels.indptr[row + 1]].tolist()
-    predicted = [i for i in top.ids[row].tolist() if i != NO_LABEL]
-
-    def describe(label: int) -> dict[str, Any]:
-        meaning = None if test.label_texts is None else test.label_texts[label]
-        return {"label": test.label_names[label], "text": meaning}
-
-    return {
-        "id": test.ids[row] if test.ids is not None else str(row),
-        "text": _shown(row, test),
-        **({} if (image := data_uri(test, row)) is None else {"image": image}),
-        "truth": [{**describe(i), "count": int(counts[i])} for i in true],
-        "predicted": [
-            {**describe(i), "score": float(s), "correct": i in true}
-            for i, s in zip(predicted, top.scores[row].tolist(), strict=False)
-        ],
-    }
-
-
-def _shown(row: int, test: Dataset) -> str:
-    if test.texts is not None:
-        text = test.texts[row]
-        return text if len(text) <= MAX_EXAMPLE_CHARACTERS else text[:MAX_EXAMPLE_CHARACTERS] + " ..."
-    return test.paths[row] if test.paths is not None else f"document {row}"

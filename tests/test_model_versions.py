@@ -1,0 +1,67 @@
+"""Folders of every earlier version load and predict what the code that wrote them predicted; newer ones are refused."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import labelwise as lw
+from labelwise.errors import ModelFormatError
+from labelwise.methods.card import PAGE_FILE, update_card
+from labelwise.store import FORMAT_VERSION, MANIFEST
+
+MODELS = Path(__file__).parent / "models"
+FOLDERS = sorted(path.parent for path in MODELS.glob("*/manifest.json"))
+
+
+def test_there_is_a_folder_of_every_version():
+    versions = {json.loads((folder / MANIFEST).read_text())["format_version"] for folder in FOLDERS}
+    assert versions >= set(range(1, FORMAT_VERSION + 1))
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_it_predicts_what_it_did(folder):
+    expected = json.loads((MODELS / f"{folder.name}.expected.json").read_text())
+    model = lw.load(folder)
+    top = model.predict(expected["texts"], k=len(expected["labels"][0]))
+    np.testing.assert_allclose(top.scores, expected["scores"], rtol=1e-4, atol=1e-4)
+    for row, labels in enumerate(expected["labels"]):
+        ranked = [model.label_names_[i] for i in top.ids[row]]
+        given = dict(zip(labels, expected["scores"][row], strict=True))
+        # the order of labels whose scores are equal up to rounding may differ
+        assert all(
+            abs(given.get(name, given[labels[-1]]) - score) < 1e-3
+            for name, score in zip(ranked, top.scores[row], strict=True)
+        )
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_it_can_be_saved_again_and_updated(folder, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    update_card(copy, {})
+    assert (copy / PAGE_FILE).read_text().startswith("# A model of labelwise")
+    model = lw.load(copy)
+    model.save(tmp_path / "again")
+    texts = json.loads((MODELS / f"{folder.name}.expected.json").read_text())["texts"]
+    first, second = (one.predict(texts, k=2) for one in (model, lw.load(tmp_path / "again")))
+    assert np.array_equal(first.ids, second.ids)
+
+
+def test_a_layout_from_before_the_first_day_was_over_is_refused_in_words():
+    (folder,) = (MODELS / "refused").iterdir()
+    with pytest.raises(ModelFormatError, match=r"state\.safetensors: the tensor .* early labelwise.* trained again"):
+        lw.load(folder)
+
+
+@pytest.mark.parametrize("version", [FORMAT_VERSION + 1, 0, "1", None])
+def test_another_version_is_refused_with_both_versions(tmp_path, version):
+    shutil.copytree(FOLDERS[0], tmp_path / "m")
+    manifest = json.loads((tmp_path / "m" / MANIFEST).read_text())
+    (tmp_path / "m" / MANIFEST).write_text(
+        json.dumps({**manifest, "format_version": version, "labelwise_version": "9.1"})
+    )
+    with pytest.raises(ModelFormatError, match=rf"format version .*reads version {FORMAT_VERSION}.*9\.1"):
+        lw.load(tmp_path / "m")
