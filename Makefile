@@ -36,9 +36,6 @@ types: $(VENV)/full.installed
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
 
 # What takes minutes: trainings that the pages show, and the like.
-test-slow: $(VENV)/full.installed
-	$(BIN)/python -m pytest -m slow --timeout 1800
-
 # Wheel and sdist in empty environments, with the oldest and the newest supported Python and packages. PYTHONS: interpreters
 # to try; not given, those on PATH and of pyenv are found.
 test-matrix:
