@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -33,7 +34,7 @@ def serve(settings: Settings) -> None:
     """Listen until SIGTERM or Ctrl-C; requests that have begun are answered before it ends."""
     set_up_logs(settings.log_format)
     keys = ApiKeys.of(settings)  # errors in them are reported before anything is loaded
-    with _listening_socket(settings) as listening:
+    with listening_socket(settings) as listening:
         host, port = listening.getsockname()[:2]
         address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         if not settings.is_loopback and not keys:
@@ -64,6 +65,9 @@ class Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Handle signals until the server has stopped."""
+        if threading.current_thread() is not threading.main_thread():  # only the main thread can handle signals
+            yield
+            return
         handled = (signal.SIGINT, signal.SIGTERM)
         before = {number: signal.signal(number, self.handle_exit) for number in handled}
         try:
@@ -79,15 +83,20 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def _serve_here(settings: Settings, listening: socket.socket) -> None:
-    failures: list[Exception] = []
+def make_server(settings: Settings, failures: list[Exception]) -> Server:
+    """A server of one process; it stops if a model cannot be loaded at the start, and adds the error to `failures`."""
 
     def stop(error: Exception) -> None:
         failures.append(error)
         server.should_exit = True
 
     server = Server(uvicorn.Config(create_app(settings, stop), **_options(settings)))
-    server.run([listening])
+    return server
+
+
+def _serve_here(settings: Settings, listening: socket.socket) -> None:
+    failures: list[Exception] = []
+    make_server(settings, failures).run([listening])
     if failures:
         raise failures[0]
 
@@ -117,7 +126,8 @@ def _options(settings: Settings) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _listening_socket(settings: Settings) -> socket.socket:
+def listening_socket(settings: Settings) -> socket.socket:
+    """The socket of an address and port, or an error that says what to do."""
     try:
         found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:

@@ -52,10 +52,11 @@ function operation(path, method, about) {
     parts.push(element("h3", {}, `Body: ${media}`), table(fields(schema.allOf ? schema.allOf[0] : schema)));
   }
   for (const [status, answer] of Object.entries(about.responses)) {
-    const [media, content] = Object.entries(answer.content ?? {})[0] ?? [];
-    parts.push(element("h3", {}, `${status} ${answer.description ?? ""}`));
-    if (media === "application/json") parts.push(element("pre", {}, JSON.stringify(example(content.schema), null, 2)));
+    const content = answer.content?.["application/json"];
+    if (content) parts.push(element("h3", {}, `Answer: ${status}`), element("pre", {}, JSON.stringify(example(content.schema), null, 2)));
   }
+  const errors = Object.entries(about.responses).filter(([, answer]) => answer.content?.["application/problem+json"]);
+  if (errors.length) parts.push(element("h3", {}, "Problems"), table(errors.map(([status, answer]) => [status, "ProblemDetails", answer.description])));
   return element("article", { id: about.operationId }, ...parts);
 }
 

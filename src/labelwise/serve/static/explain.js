@@ -12,16 +12,18 @@ export function markText(target, text, spans) {
       if (Math.abs(contribution) > Math.abs(strength[index])) strength[index] = contribution;
     }
   }
+  const largest = Math.max(...spans.map(([, , contribution]) => Math.abs(contribution)), 0);
   const pieces = [];
   for (let begin = 0; begin < characters.length; ) {
     let end = begin + 1;
     while (end < characters.length && strength[end] === strength[begin]) end++;
     const piece = characters.slice(begin, end).join("");
-    if (strength[begin] === 0) pieces.push(piece);
+    const part = Math.abs(strength[begin]) / largest;
+    if (!(part >= 0.03)) pieces.push(piece); // words that hardly count would hide those that do
     else {
       const against = strength[begin] < 0;
       const about = `${against ? "against" : "for"} the label: ${strength[begin].toFixed(3)}`;
-      pieces.push(element("mark", { class: against ? "against" : "", title: about }, piece));
+      pieces.push(element("mark", { class: `${against ? "against" : "for"}${part < 0.25 ? " weak" : ""}`, title: about }, piece));
     }
     begin = end;
   }
@@ -46,7 +48,7 @@ function pathList(path, number, count) {
     const last = depth === path.steps.length - 1;
     const what = last ? "the label" : `${step.n_labels.toLocaleString("en")} labels, such as ${step.examples.join(", ")}`;
     const outside = step.kept ? "" : " - outside the beam";
-    return element("li", { class: step.kept ? "" : "outside-beam" }, `${step.score.toFixed(3)}  ${what}${outside}`);
+    return element("li", { class: step.kept ? "" : "outside-beam" }, `score ${step.score.toFixed(3)}: ${what}${outside}`);
   });
   const heading = count > 1 ? `Path in tree ${number}` : "Path in the tree";
   return [element("h2", {}, heading), element("ol", { class: "path" }, ...steps)];
