@@ -90,7 +90,7 @@ def test_wrong_forms(client):
     is_problem(client.post("/v1/projects/topics/suggest-batch", json=many), 422)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.binary(max_size=300))
 def test_any_bytes(client, content):
     is_problem(client.post(PREDICT, content=content, headers=JSON), 400, 422)
@@ -103,7 +103,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(
     st.dictionaries(
         st.sampled_from(["text", "documents", "k", "threshold", "labels", "label_weights", "explain"]), values

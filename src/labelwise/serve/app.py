@@ -20,7 +20,7 @@ from labelwise.errors import LabelwiseError
 from labelwise.formatting import cut
 from labelwise.serve.annif_routes import add_annif_routes
 from labelwise.serve.counters import Counters
-from labelwise.serve.gate import Gate, KeyCheck
+from labelwise.serve.gate import Gate, KeyCheck, unexpected
 from labelwise.serve.keys import ApiKeys
 from labelwise.serve.model_routes import add_model_routes, json_response
 from labelwise.serve.openapi import add_openapi, problems
@@ -117,6 +117,10 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(LabelwiseError)
     async def on_error(request: Request, error: LabelwiseError) -> Response:
         return from_error(error).response()
+
+    @app.exception_handler(Exception)
+    async def on_bug(request: Request, error: Exception) -> Response:
+        return unexpected(request.scope).response()  # the gate logs it
 
     @app.exception_handler(RequestValidationError)
     async def on_invalid(request: Request, error: RequestValidationError) -> Response:

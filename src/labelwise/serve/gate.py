@@ -30,6 +30,14 @@ HEADERS = [
 PRIVATE = ("/v1/", "/metrics")
 """Paths that need a key, if there are keys."""
 
+IDENTITY = "labelwise.identity"
+"""Key of a request's identifier in its scope."""
+
+
+def unexpected(scope: Scope) -> Problem:
+    """A bug of ours: the client gets no details of it."""
+    return Problem(500, "internal", f"an unexpected error; the log has it under the identifier {scope.get(IDENTITY)}")
+
 
 class Gate:
     """The outermost application."""
@@ -49,7 +57,7 @@ class Gate:
                 await self.app(scope, receive, send)
             return
         begin, status, sent = time.perf_counter(), 0, 0
-        identity = secrets.token_hex(8)
+        identity = scope[IDENTITY] = secrets.token_hex(8)
         private = scope["path"].startswith("/v1/")
 
         async def send_with_headers(message: Message) -> None:
@@ -70,11 +78,10 @@ class Gate:
                 await problem.response()(scope, receive, send_with_headers)
             else:
                 await self.app(scope, receive, send_with_headers)
-        except Exception:  # a bug of ours: the client gets no details of it
+        except Exception:  # a bug of ours
             log.exception("a request failed", extra={"fields": {"id": identity}})
             if not status:
-                detail = f"an unexpected error; the log has it under the identifier {identity}"
-                await Problem(500, "internal", detail).response()(scope, receive, send_with_headers)
+                await unexpected(scope).response()(scope, receive, send_with_headers)
         finally:
             seconds = time.perf_counter() - begin
             route = scope.get("route")

@@ -51,7 +51,8 @@ def check_texts(texts: Sequence[str], settings: Settings) -> None:
         raise Problem(413, "too-large", detail)
     for index, text in enumerate(texts):
         if len(text) > settings.max_text:
-            detail = f"document {index} has {len(text):,} characters; {settings.max_text:,} are accepted"
+            which = "the text" if len(texts) == 1 else f"document {index}"
+            detail = f"{which} has {len(text):,} characters; {settings.max_text:,} are accepted"
             raise Problem(413, "too-large", detail)
 
 

@@ -55,7 +55,6 @@ async function chooseModel(name) {
   byId("table").hidden = image;
   byId("file").accept = image ? "image/*" : "text/*,.txt,.csv";
   byId("auto").hidden = state.model.threshold === null;
-  byId("hint").textContent = image ? "Labels of the image appear here." : "Labels of the text appear here, with the words that caused them.";
   if (byId("threshold").value === "auto" && state.model.threshold === null) byId("threshold").value = "";
   clearLabels();
   byId("query").value = "";
@@ -103,6 +102,8 @@ function clearLabels() {
   state.shown = null;
   byId("labels").replaceChildren();
   byId("explanation").hidden = true;
+  const image = state.model?.reads === "image";
+  byId("hint").textContent = image ? "Labels of the image appear here." : "Labels of the text appear here, with the words that caused them.";
   byId("hint").hidden = false;
 }
 
