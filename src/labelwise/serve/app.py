@@ -9,6 +9,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
@@ -20,6 +21,7 @@ from labelwise.errors import LabelwiseError
 from labelwise.formatting import cut
 from labelwise.serve.annif_routes import add_annif_routes
 from labelwise.serve.counters import Counters
+from labelwise.serve.direct import Direct
 from labelwise.serve.gate import Gate, KeyCheck, unexpected
 from labelwise.serve.keys import ApiKeys
 from labelwise.serve.model_routes import add_model_routes, json_response
@@ -70,7 +72,7 @@ def create_app(settings: Settings, on_failure: Callable[[Exception], None]) -> A
     paths = [path for path in (getattr(route, "path", None) for route in app.routes) if path]
     service.counters = Counters(paths, settings.models, settings.counters)
     service.models = ServedModels(settings, service.counters, on_failure)
-    inner: ASGIApp = KeyCheck(app, keys)
+    inner: ASGIApp = KeyCheck(Direct(app, [route for route in app.routes if isinstance(route, APIRoute)]), keys)
     if settings.allow_origins:
         inner = CORSMiddleware(
             inner, allow_origins=list(settings.allow_origins), allow_methods=["GET", "POST"],

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from labelwise.formatting import cut, size
 from labelwise.serve.problems import Problem, from_validation
@@ -45,27 +45,24 @@ def too_large(settings: Settings) -> Problem:
 
 async def read_body(request: Request, settings: Settings) -> bytes:
     """The whole body."""
-    parts: list[bytes] = []
-    async for part in _limited(request, settings):
-        parts.append(part)
+    parts = [part async for part in _pieces(request, settings)]
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-async def _limited(request: Request, settings: Settings) -> AsyncIterator[bytes]:
-    """The body piece by piece; a Problem if it is too large or comes too slowly."""
-    count, deadline = 0, asyncio.get_running_loop().time() + settings.timeout
-    pieces = request.stream()
-    while True:
+async def _pieces(request: Request, settings: Settings) -> AsyncIterator[bytes]:
+    """The body as it arrives; a Problem if it is too large or comes too slowly."""
+    count, more = 0, True
+    deadline = asyncio.get_running_loop().time() + settings.timeout
+    while more:
         try:
             async with asyncio.timeout_at(deadline):  # per piece: a context must not span a yield
-                part = await anext(pieces)
-        except StopAsyncIteration:
-            return
+                message = await request.receive()
         except TimeoutError:
             detail = f"the body did not arrive within {settings.timeout:g} seconds"
             raise Problem(408, "slow-client", detail, headers={"Connection": "close"}) from None
-        except ClientDisconnect:
-            raise Problem(400, "disconnected", "the client has closed the connection") from None
+        if message["type"] == "http.disconnect":
+            raise Problem(400, "disconnected", "the client has closed the connection")
+        part, more = message.get("body", b""), message.get("more_body", False)
         count += len(part)
         if count > settings.max_request:
             raise too_large(settings)
@@ -123,7 +120,7 @@ async def uploaded(
     The paths are ours: a client cannot name a file of this machine.
     """
     parser = MultiPartParser(
-        request.headers, _limited(request, settings), max_files=max_files, max_fields=MAX_FIELDS,
+        request.headers, _pieces(request, settings), max_files=max_files, max_fields=MAX_FIELDS,
         max_part_size=MAX_FIELD_BYTES if max_files else settings.max_request,
     )  # fmt: skip
     try:

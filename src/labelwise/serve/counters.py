@@ -54,7 +54,8 @@ class Counters:
         self._declare("labelwise_resident_bytes")
         self._lock_file: IO[bytes] | None = None
         self._all = np.zeros((1, len(self._index))) if file is None else self._mapped(Path(file))
-        self._own = self._all[0] if file is None else self._all[self._claim(Path(file))]
+        row = 0 if file is None else self._claim(Path(file))
+        self._own = memoryview(self._all[row])  # several times as fast as an array for single numbers
         self._requests = {
             (route, status): self._index["labelwise_requests_total", (("route", route), ("status", str(status)))]
             for route in self._routes
@@ -76,7 +77,7 @@ class Counters:
         shape = (MAX_WORKERS, len(self._index))
         if file.stat().st_size != 8 * shape[0] * shape[1]:
             os.truncate(file, 8 * shape[0] * shape[1])  # zeros; the same size in every worker
-        return np.memmap(file, np.float64, "r+", shape=shape)
+        return np.asarray(np.memmap(file, np.float64, "r+", shape=shape))
 
     def _claim(self, file: Path) -> int:
         """A row that no living process has; that of one that has ended is continued, so that counts never fall."""

@@ -30,8 +30,8 @@ HEADERS = [
 PRIVATE = ("/v1/", "/metrics")
 """Paths that need a key, if there are keys."""
 
-IDENTITY = "labelwise.identity"
-"""Key of a request's identifier in its scope."""
+IDENTITY, ROUTE = "labelwise.identity", "labelwise.route"
+"""Keys of a request's identifier, and of the path of its route, in its scope."""
 
 
 def unexpected(scope: Scope) -> Problem:
@@ -84,8 +84,8 @@ class Gate:
                 await unexpected(scope).response()(scope, receive, send_with_headers)
         finally:
             seconds = time.perf_counter() - begin
-            route = scope.get("route")
-            self.counters.request(getattr(route, "path", None), status or 500, seconds)
+            route = scope.get(ROUTE) or getattr(scope.get("route"), "path", None)
+            self.counters.request(route, status or 500, seconds)
             if self.settings.log_requests:
                 _log_request(scope, identity, status, sent, seconds)
 
