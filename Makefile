@@ -8,9 +8,9 @@ export PYTHONDONTWRITEBYTECODE :=
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile
 PIP := $(INSTALL) --constraint constraints.txt
 CASES ?= 100000
-SUITE := -m "not fuzz and not scale"
+SUITE := -m "not fuzz and not scale and not slow"
 
-.PHONY: demo test bytecode lint types docs bench fuzz clean
+.PHONY: demo test test-slow bytecode lint types docs bench fuzz clean
 
 demo: $(VENV)/core.installed
 	$(BIN)/labelwise demo --force
@@ -31,13 +31,18 @@ lint: $(VENV)/full.installed
 types: $(VENV)/full.installed
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
 
+# Tests of minutes.
+test-slow: $(VENV)/full.installed
+	$(BIN)/python -m pytest -m slow --timeout 3600
+
 # Tens of thousands of malformed files for every reader and every file of a model folder.
 fuzz: $(VENV)/full.installed
 	LABELWISE_FUZZ_CASES=$(CASES) $(BIN)/python -m pytest -m fuzz -n 2 --timeout 7200
 
 # Speed and memory. PEERS: one or more Pythons that have the packages to compare with, the first with omikuji, napkinxc and
 # scikit-learn. DATA: a folder with eurlex57k/ and yso-en/. ENCODER: a folder of pretrained weights. VECTORS: a text file
-# of word vectors. MEMBERS: models of eurlex57k for an ensemble. Benchmarks whose inputs are missing are skipped. See docs/benchmarks.md.
+# of word vectors. MEMBERS: models of eurlex57k for an ensemble. SERVED: a model of eurlex57k for the load on the service.
+# Benchmarks whose inputs are missing are skipped. See docs/benchmarks.md.
 bench: $(VENV)/full.installed
 	$(BIN)/python benchmarks/read_sparse.py $(if $(PEERS),--peers $(firstword $(PEERS)))
 	$(BIN)/python benchmarks/metrics_scale.py
@@ -65,6 +70,7 @@ bench: $(VENV)/full.installed
 	$(if $(DATA),$(BIN)/python benchmarks/learn.py --data $(DATA)/eurlex57k)
 	$(if $(DATA),$(BIN)/python benchmarks/learn.py --data $(DATA)/yso-en --trees 1)
 	$(if $(and $(DATA),$(MEMBERS)),$(BIN)/python benchmarks/ensemble.py --data $(DATA)/eurlex57k --members $(MEMBERS))
+	$(if $(and $(DATA),$(SERVED)),$(BIN)/python benchmarks/serve_load.py $(SERVED) $(DATA)/eurlex57k/test_texts.txt.xz)
 	$(BIN)/python benchmarks/training_overhead.py
 	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/time_budget.py --encoder $(ENCODER) --data $(DATA)/eurlex57k)
 	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/encoding.py --encoder $(ENCODER) --data $(DATA)/eurlex57k $(DATA)/yso-en)
@@ -92,7 +98,7 @@ $(VENV)/core.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 # torch by its exact version: with the range of `nn` alone, pip may download gigabytes of GPU libraries
 $(VENV)/full.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) torch==2.13.0 --editable ".[report,nn,sweep,xlsx]" --group dev
+	$(PIP) torch==2.13.0 --editable ".[report,nn,sweep,xlsx,serve]" --group dev
 	touch $(VENV)/core.installed $@
 
 $(VENV)/docs.installed: pyproject.toml constraints.txt | $(VENV)/bin/python

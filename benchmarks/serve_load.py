@@ -1,8 +1,8 @@
 """Load on the HTTP service: requests per second and latency at 1 to 256 connections, with and without micro-batching.
 
 Needs `wrk` (Debian: apt-get install wrk) and the extra `serve`. Raw texts are sent, one per request, over loopback;
-server and load generator share the machine. Also: memory over many requests, and what happens under overload. Another server
-with Annif's API is measured by the same requests with --annif URL (its address with /v1/projects/ID/suggest).
+server and load generator share the machine. Also: memory over many requests, and what happens under overload. Another
+server with Annif's API is measured by the same requests with --annif URL (its address with /v1/projects/ID/suggest).
 
     python benchmarks/serve_load.py MODEL TEXTS [--seconds 20] [--requests 100000] [--output results.json]
 """
