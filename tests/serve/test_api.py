@@ -174,34 +174,6 @@ def test_pages_are_strict_about_content(client):
     )
 
 
-def test_images_are_uploaded(tmp_path):
-    pytest.importorskip("torch")
-    pytest.importorskip("PIL")
-    from conformance.small import small_and_short
-    from labelwise.testing.planted import planted_paths
-
-    data = planted_paths(24, 4)
-    fitted = lw.MheImage(**small_and_short("mhe_image")).fit(data)
-    fitted.save(tmp_path / "pictures")
-    path = data.paths[0]
-    content = open(path, "rb").read()  # noqa: SIM115
-    with running_client({"pictures": tmp_path / "pictures"}) as client:
-        address = "/v1/models/pictures/predict"
-        answer = client.post(address, files=[("image", ("one.pgm", content))] * 2, data={"k": "2"})
-        expected = fitted.predict([path], k=2).to_lists()[0]
-        assert [[one["label"] for one in result["labels"]] for result in answer.json()["results"]] == [expected] * 2
-        assert answer.json()["results"][0]["id"] == "one.pgm"
-        explained = client.post("/v1/models/pictures/explain", files={"image": content}, data={"k": "1", "terms": "2"})
-        assert len(explained.json()["explanations"][0]["falls"]) == 2
-        damaged = client.post(address, files={"image": ("bad.png", b"no image")})
-        assert damaged.status_code == 422
-        assert damaged.json()["detail"].startswith("bad.png: ")
-        stolen = client.post(address, json={"text": "/etc/passwd"})
-        assert (stolen.status_code, "passwd" in stolen.text) == (415, False)
-        assert client.post(address, data={"k": "2"}).status_code in (415, 422)
-        assert client.get("/v1/projects").json() == {"projects": []}
-
-
 def test_requests_are_computed_together_and_refused_when_too_many_wait(folder, monkeypatch):
     from concurrent.futures import ThreadPoolExecutor
 

@@ -120,7 +120,7 @@ def add_annif_routes(app: FastAPI, service: Service) -> None:
         }  # fmt: skip
 
     async def suggestions(batcher: Any, texts: Sequence[str], asked: AnnifForm | AnnifQuery) -> list[list[dict]]:
-        if asked.language is not None and asked.language != settings.language:
+        if asked.language and asked.language != settings.language:
             detail = f"the language of the labels is '{settings.language}'; `labelwise serve --language` sets it"
             raise Problem(400, "language", detail)
         if asked.limit > settings.max_k:

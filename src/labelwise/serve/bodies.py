@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -49,7 +49,7 @@ async def read_body(request: Request, settings: Settings) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-async def _pieces(request: Request, settings: Settings) -> AsyncIterator[bytes]:
+async def _pieces(request: Request, settings: Settings) -> AsyncGenerator[bytes, None]:
     """The body as it arrives; a Problem if it is too large or comes too slowly."""
     count, more = 0, True
     deadline = asyncio.get_running_loop().time() + settings.timeout

@@ -11,7 +11,7 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -55,7 +55,8 @@ class Counters:
         self._lock_file: IO[bytes] | None = None
         self._all = np.zeros((1, len(self._index))) if file is None else self._mapped(Path(file))
         row = 0 if file is None else self._claim(Path(file))
-        self._own = memoryview(self._all[row])  # several times as fast as an array for single numbers
+        # several times as fast as an array for single numbers; its type says int for any format
+        self._own: Any = memoryview(self._all[row])
         self._requests = {
             (route, status): self._index["labelwise_requests_total", (("route", route), ("status", str(status)))]
             for route in self._routes

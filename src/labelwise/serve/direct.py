@@ -34,7 +34,7 @@ class Direct:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        parts = scope["path"].split("/") if scope["type"] == "http" and scope["method"] == "POST" else ()
+        parts: list[str] = scope["path"].split("/") if scope["type"] == "http" and scope["method"] == "POST" else []
         found = self.endpoints.get((parts[2], parts[4])) if len(parts) == 5 and parts[1] == "v1" else None
         if found is None:
             await self.app(scope, receive, send)

@@ -43,6 +43,8 @@ class PredictOptions(Request):
 class PredictRequest(PredictOptions):
     """One text, or several documents."""
 
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["text"]}, {"required": ["documents"]}]})
+
     text: str | None = None
     """A single document."""
     documents: list[str | Document] | None = None
