@@ -4,7 +4,7 @@ Needs `wrk` (Debian: apt-get install wrk) and the extra `serve`. Raw texts are s
 server and load generator share the machine. Also: memory over many requests, and what happens under overload. Another
 server with Annif's API is measured by the same requests with --annif URL (its address with /v1/projects/ID/suggest).
 
-    python benchmarks/serve_load.py MODEL TEXTS [--seconds 20] [--requests 100000] [--output results.json]
+    python benchmarks/serve_load.py MODEL TEXTS [--seconds 20] [--requests 100000] [--output results/serve_load]
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from urllib.parse import urlencode
 from labelwise.data.stream import text_lines
 
 CONNECTIONS = (1, 16, 64, 256)
+RESULTS = Path(__file__).parent / "results" / "serve_load"
 LATENCIES = {"p50": "50.000", "p90": "90.000", "p99": "99.000"}
 SCRIPT = """
 local bodies = {}
@@ -130,6 +131,37 @@ def show(title: str, found: dict) -> None:
     )  # fmt: skip
 
 
+def page(results: dict) -> str:
+    """The results as Markdown."""
+    lines = [
+        "# Load on the HTTP service", "",
+        f"`benchmarks/serve_load.py`: {results['texts']:,} texts of {results['characters']:,.0f} characters on average, one per "
+        f"request, {results['seconds']:g} s per row, wrk and server on the same {os.cpu_count()} cores (load average before: "
+        f"{results['load_before']:.1f}).", "",
+        "| | connections | answers/s | p50 ms | p90 ms | p99 ms | server's CPU ms per answer | other statuses |",
+        "|---|---|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    for title, rows in results.items():
+        if title == "overload" or (isinstance(rows, list) and rows and "p50_ms" in rows[0]):
+            lines += [_row(title.replace("_", " "), row) for row in ([rows] if title == "overload" else rows)]
+    first, last = results["memory"][0], results["memory"][-1]
+    memory = (
+        f"{first['anonymous_mb']:,.1f} MB after {first['requests']:,} requests, {last['anonymous_mb']:,.1f} MB after "
+    )
+    lines += ["", f"Memory of the server without mapped files: {memory}{last['requests']:,}.", ""]
+    if not results["overload"]["healthy_afterwards"]:
+        lines += ["**The server did not answer after the overload.**", ""]
+    return "\n".join(lines)
+
+
+def _row(title: str, row: dict) -> str:
+    answered = row["statuses"].get("200", 0)
+    cpu = f"{1000 * row['server_cpu_seconds'] / answered:.2f}" if answered and "server_cpu_seconds" in row else ""
+    others = ", ".join(f"{name}: {count:,}" for name, count in sorted(row["statuses"].items()) if name != "200")
+    times = " | ".join(f"{row[name]:,.2f}" for name in ("p50_ms", "p90_ms", "p99_ms"))
+    return f"| {title} | {row['connections']} | {row['answered_per_second']:,.1f} | {times} | {cpu} | {others} |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
@@ -140,7 +172,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=100_000, help="requests of the measurement of memory")
     parser.add_argument("--workers", type=int, nargs="+", default=[1], help="numbers of worker processes to measure")
     parser.add_argument("--annif", help="URL of another server's suggest, measured by the same texts")
-    parser.add_argument("--output", help="JSON file of the results")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="results, without .json and .md")
     given = parser.parse_args()
     if shutil.which("wrk") is None:
         sys.exit("wrk is not installed (Debian: apt-get install wrk)")
@@ -186,6 +218,8 @@ def main() -> None:
         while done < given.requests:
             found = run_wrk(path, bodies, "application/json", 64, min(given.seconds, 5))
             done += sum(found["statuses"].values())
+            if not found["statuses"]:
+                sys.exit("the server does not answer any more")
             memory.append({"requests": done, "anonymous_mb": round(server.memory(), 1)})
             print(f"{done:>9,} requests: {memory[-1]['anonymous_mb']:,.1f} MB of own memory", flush=True)
         results["memory"] = memory
@@ -199,8 +233,8 @@ def main() -> None:
         results["overload"] = {**found, "healthy_afterwards": server.get("/health") is not None}
     finally:
         server.end()
-    if given.output:
-        Path(given.output).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    given.output.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    given.output.with_suffix(".md").write_text(page(results), encoding="utf-8")
 
 
 if __name__ == "__main__":
