@@ -135,20 +135,18 @@ def page(results: dict) -> str:
     """The results as Markdown."""
     lines = [
         "# Load on the HTTP service", "",
-        f"`benchmarks/serve_load.py`: {results['texts']:,} texts of {results['characters']:,.0f} characters on average, one per "
-        f"request, {results['seconds']:g} s per row, wrk and server on the same {os.cpu_count()} cores (load average before: "
-        f"{results['load_before']:.1f}).", "",
+        f"`benchmarks/serve_load.py`: {results['texts']:,} texts of {results['characters']:,.0f} characters on average, "
+        f"one per request, {results['seconds']:g} s per row, wrk and server on the same {os.cpu_count()} cores (load "
+        f"average before: {results['load_before']:.1f}).", "",
         "| | connections | answers/s | p50 ms | p90 ms | p99 ms | server's CPU ms per answer | other statuses |",
         "|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     for title, rows in results.items():
         if title == "overload" or (isinstance(rows, list) and rows and "p50_ms" in rows[0]):
             lines += [_row(title.replace("_", " "), row) for row in ([rows] if title == "overload" else rows)]
-    first, last = results["memory"][0], results["memory"][-1]
-    memory = (
-        f"{first['anonymous_mb']:,.1f} MB after {first['requests']:,} requests, {last['anonymous_mb']:,.1f} MB after "
-    )
-    lines += ["", f"Memory of the server without mapped files: {memory}{last['requests']:,}.", ""]
+    ends = (results["memory"][0], results["memory"][-1])
+    memory = " and ".join(f"{one['anonymous_mb']:,.1f} MB after {one['requests']:,}" for one in ends)
+    lines += ["", f"Memory of the server without mapped files: {memory} requests.", ""]
     if not results["overload"]["healthy_afterwards"]:
         lines += ["**The server did not answer after the overload.**", ""]
     return "\n".join(lines)
