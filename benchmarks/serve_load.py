@@ -135,8 +135,8 @@ def page(results: dict) -> str:
     """The results as Markdown."""
     lines = [
         "# Load on the HTTP service", "",
-        f"`benchmarks/serve_load.py`: {results['texts']:,} texts of {results['characters']:,.0f} characters on average, "
-        f"one per request, {results['seconds']:g} s per row, wrk and server on the same {os.cpu_count()} cores (load "
+        f"`benchmarks/serve_load.py`: {results['texts']:,} texts of {results['characters']:,.0f} characters on average,"
+        f" one per request, {results['seconds']:g} s per row, wrk and server on the same {os.cpu_count()} cores (load "
         f"average before: {results['load_before']:.1f}).", "",
         "| | connections | answers/s | p50 ms | p90 ms | p99 ms | server's CPU ms per answer | other statuses |",
         "|---|---|---|---|---|---|---|---|",

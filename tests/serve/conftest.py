@@ -4,9 +4,6 @@ import numpy as np
 import pytest
 
 import labelwise as lw
-
-pytest.importorskip("fastapi", reason="the extra serve is not installed")
-
 from serve.running import make_data, running_client
 
 

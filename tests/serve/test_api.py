@@ -8,6 +8,8 @@ import pytest
 import labelwise as lw
 from serve.running import MARKUP, make_data, running_client
 
+pytest.importorskip("fastapi", reason="the extra serve is not installed")
+
 TEXT = "The Cat sat in the stable, next to a dog; a tariff on fur."
 
 

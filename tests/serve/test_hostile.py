@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from serve.running import MARKUP, running_client, running_server
 
+pytest.importorskip("fastapi", reason="the extra serve is not installed")
+
 PREDICT, SUGGEST = "/v1/models/topics/predict", "/v1/projects/topics/suggest"
 JSON = {"Content-Type": "application/json"}
 DEEP = b'{"text":' + b"[" * 20_000 + b"]" * 20_000 + b"}"

@@ -11,6 +11,8 @@ from labelwise.testing.planted import planted_paths
 from serve.browser import Browser, find_chromium
 from serve.running import running_client, running_server
 
+pytest.importorskip("fastapi", reason="the extra serve is not installed")
+
 pytest.importorskip("torch")
 pytest.importorskip("PIL")
 

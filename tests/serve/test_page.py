@@ -9,6 +9,8 @@ import pytest
 from serve.browser import Browser, find_chromium
 from serve.running import MARKUP, running_server, wait_until
 
+pytest.importorskip("fastapi", reason="the extra serve is not installed")
+
 pytestmark = pytest.mark.skipif(
     find_chromium() is None, reason="Chromium is not installed (Debian: apt-get install chromium)"
 )

@@ -15,6 +15,8 @@ import labelwise as lw
 from cli.commands import labelwise
 from serve.running import make_data, wait_until
 
+pytest.importorskip("fastapi", reason="the extra serve is not installed")
+
 
 class Started:
     """`labelwise serve` in a process of its own."""

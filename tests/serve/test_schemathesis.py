@@ -7,6 +7,8 @@ import pytest
 
 from serve.running import running_server
 
+pytest.importorskip("fastapi", reason="the extra serve is not installed")
+
 pytestmark = pytest.mark.slow
 
 
