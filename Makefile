@@ -35,7 +35,6 @@ lint: $(VENV)/full.installed
 types: $(VENV)/full.installed
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
 
-# What takes minutes: trainings that the pages show, and the like.
 # Wheel and sdist in empty environments, with the oldest and the newest supported Python and packages. PYTHONS: interpreters
 # to try; not given, those on PATH and of pyenv are found.
 test-matrix:
@@ -47,7 +46,8 @@ fuzz: $(VENV)/full.installed
 
 # Speed and memory. PEERS: one or more Pythons that have the packages to compare with, the first with omikuji, napkinxc and
 # scikit-learn. DATA: a folder with eurlex57k/ and yso-en/. ENCODER: a folder of pretrained weights. VECTORS: a text file
-# of word vectors. MEMBERS: models of eurlex57k for an ensemble. Benchmarks whose inputs are missing are skipped. See docs/benchmarks.md.
+# of word vectors. MEMBERS: models of eurlex57k for an ensemble. SERVED: a model of eurlex57k for the load on the service.
+# Benchmarks whose inputs are missing are skipped. See docs/benchmarks.md.
 bench: $(VENV)/full.installed
 	$(BIN)/python benchmarks/read_sparse.py $(if $(PEERS),--peers $(firstword $(PEERS)))
 	$(BIN)/python benchmarks/metrics_scale.py
@@ -76,6 +76,7 @@ bench: $(VENV)/full.installed
 	$(if $(DATA),$(BIN)/python benchmarks/learn.py --data $(DATA)/eurlex57k)
 	$(if $(DATA),$(BIN)/python benchmarks/learn.py --data $(DATA)/yso-en --trees 1)
 	$(if $(and $(DATA),$(MEMBERS)),$(BIN)/python benchmarks/ensemble.py --data $(DATA)/eurlex57k --members $(MEMBERS))
+	$(if $(and $(DATA),$(SERVED)),$(BIN)/python benchmarks/serve_load.py $(SERVED) $(DATA)/eurlex57k/test_texts.txt.xz)
 	$(BIN)/python benchmarks/training_overhead.py
 	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/time_budget.py --encoder $(ENCODER) --data $(DATA)/eurlex57k)
 	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/encoding.py --encoder $(ENCODER) --data $(DATA)/eurlex57k $(DATA)/yso-en)
@@ -103,11 +104,11 @@ $(VENV)/core.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 # torch by its exact version: with the range of `nn` alone, pip may download gigabytes of GPU libraries
 $(VENV)/full.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) torch==2.13.0 --editable ".[report,nn,sweep,xlsx]" --group dev
+	$(PIP) torch==2.13.0 --editable ".[report,nn,sweep,xlsx,serve]" --group dev
 	touch $(VENV)/core.installed $@
 
 $(VENV)/slow.installed: $(VENV)/full.installed
-	$(PIP) torch==2.13.0 --editable ".[report,nn,sweep,xlsx,ray]" --group dev
+	$(PIP) torch==2.13.0 --editable ".[report,nn,sweep,xlsx,serve,ray]" --group dev
 	touch $@
 
 $(VENV)/docs.installed: pyproject.toml constraints.txt | $(VENV)/bin/python

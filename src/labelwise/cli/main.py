@@ -32,6 +32,7 @@ from labelwise.cli import (
     plan,
     predict,
     report,
+    serve,
     shrink,
     sweep,
     train,
@@ -59,6 +60,7 @@ app.command("learn")(learn.learn_command)
 app.command("shrink")(shrink.shrink_command)
 app.command("import")(import_model.import_command)
 app.command("info")(info.info_command)
+app.command("serve")(serve.serve_command)
 app.command("calibrate")(calibrate.calibrate_command)
 app.command("sweep")(sweep.sweep_command)
 app.command("compare")(compare.compare_command)

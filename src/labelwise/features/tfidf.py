@@ -189,6 +189,13 @@ class Tfidf:
         terms = self.terms(columns)
         return terms if self.analysis_ is None else [self.analysis_.readable_term(term) for term in terms]
 
+    def counted_words(self, words: Iterable[str]) -> list[str]:
+        """What each word of a text is counted as: in lower case, as a lemma or stem; '' if it is not counted."""
+        forms = [word.lower() if self.config.lowercase else word for word in words]
+        rewriters = self._known_words()
+        counted = forms if rewriters is None else rewriters.analysed(forms)
+        return [word if len(form) > 1 else "" for form, word in zip(forms, counted, strict=True)]
+
     def state(self) -> dict[str, np.ndarray]:
         """The learned state as arrays for a model folder."""
         rewriters = self._known_words()

@@ -175,6 +175,10 @@ class Capabilities:
         """Names of some features, or None if unknown."""
         return None
 
+    def _counted_words(self, words: Sequence[str]) -> list[str]:
+        """What each word of a text is counted as, '' if it is not; to find the words of explanations in a text."""
+        return [word.lower() for word in words]
+
     def _shrink(self, precision: str | None, threshold: float | None) -> Self:
         """A smaller model: weights in this precision, and without those below the threshold (None: as they are)."""
         raise ConfigError(f"{self.name} cannot be shrunk after training; {methods_that('shrinks')} can")

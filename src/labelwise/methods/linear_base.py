@@ -272,6 +272,9 @@ class LinearMethod(TextFeatures, Method):
         terms = iter(self.tfidf_.readable_terms(columns[columns < count]))
         return [next(terms) if column < count else f"vector[{column - count}]" for column in columns.tolist()]
 
+    def _counted_words(self, words: Sequence[str]) -> list[str]:
+        return super()._counted_words(words) if self.tfidf_ is None else self.tfidf_.counted_words(words)
+
     def _state(self) -> dict[str, np.ndarray]:
         return self.features_state() | self.linear_.state()
 

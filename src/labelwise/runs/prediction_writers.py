@@ -114,8 +114,19 @@ def score_text(model: Method, score: float) -> str:
     return f"{score:.4g}" if model.calibration_ is None else f"{score:.4f}"
 
 
+def plain(one: Suggestion) -> dict[str, Any]:
+    """A predicted label for JSON. Scores have six significant digits, about as many as they are computed with."""
+    found: dict[str, Any] = {"label": one.label}
+    if one.text is not None:
+        found["text"] = one.text
+    found["score"] = float(f"{one.score:.6g}")
+    if one.words is not None:
+        found["words"] = one.words
+    return found
+
+
 class JsonLines:
-    """One object per document. Scores have six significant digits, about as many as they are computed with."""
+    """One object per document."""
 
     def __init__(self, model: Method) -> None:
         self.label_texts = model.label_texts_
@@ -126,16 +137,7 @@ class JsonLines:
     def write(self, file: IO[str], batch: Predicted) -> None:
         """Write a batch."""
         for name, found in zip(batch.ids, batch.suggestions(self.label_texts), strict=True):
-            labels = [
-                {
-                    "label": one.label,
-                    **({} if one.text is None else {"text": one.text}),
-                    "score": float(f"{one.score:.6g}"),
-                    **({} if one.words is None else {"words": one.words}),
-                }
-                for one in found
-            ]
-            file.write(json_text({"id": name, "labels": labels}) + "\n")
+            file.write(json_text({"id": name, "labels": [plain(one) for one in found]}) + "\n")
 
 
 class LongTable:

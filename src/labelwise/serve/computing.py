@@ -1,0 +1,150 @@
+"""What a model computes for requests: predictions of many requests in one call, explanations one by one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from labelwise.methods.base import Method
+from labelwise.methods.label_filter import LabelFilter
+from labelwise.methods.predictions import CALIBRATION_K, best_and_reaching, checked_limits, k_from_data
+from labelwise.methods.top_words import check_explains, top_words
+from labelwise.runs.prediction_writers import Predicted, Suggestion
+from labelwise.serve.loading import LoadedModel
+from labelwise.strings import Strings
+from labelwise.topk import TopK
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Which labels of a document to return."""
+
+    k: int | None = None
+    threshold: float | str | None = None
+    labels: tuple[str, ...] | None = None
+    weights: Mapping[str, float] | None = None
+    explain: int | None = None
+    max_k: int = 1000
+
+    @property
+    def shared(self) -> tuple | None:
+        """What must be equal for two requests to be computed in one call; None: they never are."""
+        if self.labels is not None or self.weights is not None:
+            return None
+        return self.k, self.threshold, self.explain
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """A request in the queue of a model."""
+
+    documents: Sequence[str]
+    """Texts, or paths of images."""
+    options: Options
+    future: asyncio.Future[Any]
+    call: Callable[[LoadedModel], Any] | None = None
+    """Computed instead of predictions, such as an explanation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """The predictions of a request, and the model they are from."""
+
+    loaded: LoadedModel
+    documents: list[list[Suggestion]]
+
+
+def compute(loaded: LoadedModel, works: Sequence[Work]) -> list[Any]:
+    """The result or the error of each request; those that are alike are predicted in one call."""
+    results: list[Any] = [None] * len(works)
+    groups: dict[Any, list[int]] = {}
+    for index, work in enumerate(works):
+        if work.future.cancelled():
+            continue
+        if work.call is not None:
+            results[index] = _attempt(lambda call=work.call: call(loaded))
+        else:
+            shared = work.options.shared
+            groups.setdefault(index if shared is None else shared, []).append(index)
+    for members in groups.values():
+        together = _attempt(lambda some=members: _predict_together(loaded, [works[one] for one in some]))
+        if isinstance(together, Exception) and len(members) > 1:  # one bad request must not fail the others
+            together = [_attempt(lambda one=one: _predict_together(loaded, [works[one]])[0]) for one in members]
+        elif isinstance(together, Exception):
+            together = [together]
+        for one, result in zip(members, together, strict=True):
+            results[one] = result
+    return results
+
+
+def _attempt(function: Callable[[], Any]) -> Any:
+    try:
+        return function()
+    except Exception as error:  # delivered to the request that caused it
+        return error
+
+
+def _predict_together(loaded: LoadedModel, works: Sequence[Work]) -> list[Labelled]:
+    texts = [text for work in works for text in work.documents]
+    found = predictions(loaded.model, texts, works[0].options)
+    results, begin = [], 0
+    for work in works:
+        end = begin + len(work.documents)
+        results.append(Labelled(loaded, found[begin:end]))
+        begin = end
+    return results
+
+
+def predictions(model: Method, documents: Sequence[str], options: Options) -> list[list[Suggestion]]:
+    """The labels of each document. With a threshold and without k, those that reach it, at most `max_k`."""
+    if not documents:
+        return []
+    if options.explain is not None:
+        check_explains(model, options.explain)
+    chosen = model.label_filter(options.labels, options.weights)
+    given = list(documents)
+    top = _top(model, given, options, chosen)
+    words = None if options.explain is None else top_words(model, given, top, options.explain)
+    return list(Predicted(documents, None, None, top, words).suggestions(model.label_texts_))
+
+
+def _top(model: Method, documents: list[str], options: Options, chosen: LabelFilter | None) -> TopK:
+    threshold: Any = options.threshold
+    if options.k is not None or threshold is None:
+        return model.predict(documents, options.k, threshold=threshold, labels=chosen)
+    _, least = checked_limits(None, threshold, model.threshold_)
+    texts = Strings.of(documents)
+
+    def ranked(rows: np.ndarray | None, k: int) -> TopK:
+        return model.predict(texts if rows is None else texts[rows], k, labels=chosen)
+
+    assert least is not None
+    first = min(k_from_data(CALIBRATION_K, model.trained_on_), options.max_k)
+    n_labels = len(model.label_names_)
+    return best_and_reaching(ranked, first, least, len(texts), n_labels, options.max_k).above(least)
+
+
+def explanations(
+    model: Method, document: str, labels: Sequence[str] | None, k: int, terms: int | None
+) -> list[dict[str, Any]]:
+    """Explanations of one document as plain values, with the positions of words if it is a text."""
+    if not (model.explains or model.shows_pixels):
+        check_explains(model, 1)
+    count = terms if terms is not None or model.shows_pixels else 10
+    found = model.explain(document, None if labels is None else list(labels), k=k, terms=count)
+    results = [one.to_dict() for one in found]
+    if not model.shows_pixels:
+        from labelwise.methods.term_spans import term_spans
+
+        spans = term_spans(model, document, [[term.name for term in one.terms] for one in found])
+        for one, result, places in zip(found, results, spans, strict=True):
+            result["spans"] = [
+                [begin, end, term.contribution]
+                for term, some in zip(one.terms, places, strict=True)
+                for begin, end in some
+            ]
+    return results

@@ -1,0 +1,173 @@
+"""Counts of requests, documents and times, in the text format of Prometheus.
+
+The series are known at the start, so that they are rows of one array: several worker processes map the same file, each
+with a row of its own, and any of them can report the sums.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+STATUSES = (200, 204, 304, 400, 401, 404, 405, 406, 408, 413, 415, 421, 422, 429, 500, 503)
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+OTHER = "other"
+MAX_WORKERS = 256
+
+Key = tuple[str, tuple[tuple[str, str], ...]]
+HELP = {
+    "labelwise_requests_total": ("counter", "Answered requests."),
+    "labelwise_request_seconds": ("histogram", "Time from the first byte of a request to the last of its answer."),
+    "labelwise_documents_total": ("counter", "Documents that labels were predicted for."),
+    "labelwise_batch_documents": ("histogram", "Documents that were computed together."),
+    "labelwise_compute_seconds_total": ("counter", "Time in predictions and explanations."),
+    "labelwise_refused_total": ("counter", "Requests refused because the queue was full or the time was over."),
+    "labelwise_queue_documents": ("gauge", "Documents that wait or are computed."),
+    "labelwise_model_loads_total": ("counter", "Loads of a model, by result."),
+    "labelwise_resident_bytes": ("gauge", "Resident memory of the server's processes."),
+}
+
+
+class Counters:
+    """All series of a server; `file` is shared by its workers, None for a single process."""
+
+    def __init__(self, routes: Iterable[str], models: Iterable[str], file: str | None = None) -> None:
+        self._index: dict[Key, int] = {}
+        self._routes = {*routes, OTHER}
+        for route in sorted(self._routes):
+            for status in (*map(str, STATUSES), OTHER):
+                self._declare("labelwise_requests_total", route=route, status=status)
+            self._declare_histogram("labelwise_request_seconds", SECONDS, route=route)
+        for model in models:
+            self._declare_histogram("labelwise_batch_documents", SIZES, model=model)
+            for name in ("documents_total", "compute_seconds_total", "refused_total", "queue_documents"):
+                self._declare(f"labelwise_{name}", model=model)
+            for result in ("ok", "error"):
+                self._declare("labelwise_model_loads_total", model=model, result=result)
+        self._declare("labelwise_resident_bytes")
+        self._lock_file: IO[bytes] | None = None
+        self._all = np.zeros((1, len(self._index))) if file is None else self._mapped(Path(file))
+        row = 0 if file is None else self._claim(Path(file))
+        # several times as fast as an array for single numbers; its type says int for any format
+        self._own: Any = memoryview(self._all[row])
+        self._requests = {
+            (route, status): self._index["labelwise_requests_total", (("route", route), ("status", str(status)))]
+            for route in self._routes
+            for status in STATUSES
+        }
+        self._buckets: dict[tuple[str, str], int] = {}
+
+    def _declare(self, name: str, **labels: str) -> None:
+        self._index[name, tuple(labels.items())] = len(self._index)
+
+    def _declare_histogram(self, name: str, bounds: Iterable[float], **labels: str) -> None:
+        for bound in (*bounds, float("inf")):
+            edge = "+Inf" if bound == float("inf") else f"{bound:g}"
+            self._declare(f"{name}_bucket", **labels, le=edge)
+        self._declare(f"{name}_sum", **labels)
+        self._declare(f"{name}_count", **labels)
+
+    def _mapped(self, file: Path) -> np.ndarray:
+        shape = (MAX_WORKERS, len(self._index))
+        if file.stat().st_size != 8 * shape[0] * shape[1]:
+            os.truncate(file, 8 * shape[0] * shape[1])  # zeros; the same size in every worker
+        return np.asarray(np.memmap(file, np.float64, "r+", shape=shape))
+
+    def _claim(self, file: Path) -> int:
+        """A row that no living process has; that of one that has ended is continued, so that counts never fall."""
+        import fcntl
+
+        self._lock_file = file.open("r+b")
+        for row in range(MAX_WORKERS):
+            with contextlib.suppress(OSError):
+                fcntl.lockf(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, row)
+                for (name, _), column in self._index.items():
+                    if HELP.get(name, ("",))[0] == "gauge":
+                        self._all[row, column] = 0
+                return row
+        raise RuntimeError("all rows of the counters are taken")
+
+    # --- counting; only from the thread of the event loop ---
+
+    def add(self, name: str, amount: float = 1.0, **labels: str) -> None:
+        """Add to a counter."""
+        self._own[self._index[name, tuple(labels.items())]] += amount
+
+    def set(self, name: str, value: float, **labels: str) -> None:
+        """Set a gauge."""
+        self._own[self._index[name, tuple(labels.items())]] = value
+
+    def request(self, route: str | None, status: int, seconds: float) -> None:
+        """Count an answered request."""
+        known = route if route in self._routes else OTHER
+        column = self._requests.get((known, status))
+        if column is None:
+            column = self._index["labelwise_requests_total", (("route", known), ("status", OTHER))]
+        self._own[column] += 1
+        self._observe("labelwise_request_seconds", "route", known, SECONDS, seconds)
+
+    def batch(self, model: str, documents: int, seconds: float) -> None:
+        """Count a computed batch."""
+        self._observe("labelwise_batch_documents", "model", model, SIZES, documents)
+        self.add("labelwise_documents_total", documents, model=model)
+        self.add("labelwise_compute_seconds_total", seconds, model=model)
+
+    def _observe(self, name: str, label: str, value: str, bounds: tuple[float, ...], amount: float) -> None:
+        first = self._buckets.get((name, value))
+        if first is None:
+            edge = f"{bounds[0]:g}"
+            first = self._buckets[name, value] = self._index[f"{name}_bucket", ((label, value), ("le", edge))]
+        last = first + len(bounds)
+        self._own[first + bisect.bisect_left(bounds, amount)] += 1  # cumulated when they are reported
+        self._own[last + 1] += amount
+        self._own[last + 2] += 1
+
+    # --- reporting ---
+
+    def text(self) -> str:
+        """All series of all workers, in Prometheus' text format."""
+        self.set("labelwise_resident_bytes", resident_bytes())
+        return "\n".join(self._lines()) + "\n"
+
+    def _lines(self) -> Iterator[str]:
+        sums = self._all.sum(0).tolist()
+        series: dict[str, list[tuple[str, tuple[tuple[str, str], ...], float]]] = {name: [] for name in HELP}
+        cumulated, before = 0.0, None
+        answered = {
+            route: sums[self._index["labelwise_request_seconds_count", (("route", route),)]] for route in self._routes
+        }
+        for (name, labels), column in self._index.items():
+            value = sums[column]
+            family = name
+            for suffix in ("_bucket", "_sum", "_count"):
+                if name not in HELP:
+                    family = name.removesuffix(suffix) if name.removesuffix(suffix) in HELP else family
+            if name.endswith("_bucket"):
+                others = (name, labels[:-1])
+                cumulated = value + (cumulated if others == before else 0.0)
+                before, value = others, cumulated
+            series[family].append((name, labels, value))
+        for family, (kind, about) in HELP.items():
+            yield f"# HELP {family} {about}"
+            yield f"# TYPE {family} {kind}"
+            for name, labels, value in series[family]:
+                if answered.get(dict(labels).get("route", ""), 1) == 0 or (value == 0 and "status" in dict(labels)):
+                    continue  # most combinations never occur
+                listed = ",".join(f'{key}="{text}"' for key, text in labels)
+                yield f"{name}{{{listed}}} {value:.17g}" if listed else f"{name} {value:.17g}"
+
+
+def resident_bytes() -> float:
+    """Resident memory of this process; 0 on systems that do not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0.0
+    return float(pages * os.sysconf("SC_PAGE_SIZE"))

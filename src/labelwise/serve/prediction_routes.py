@@ -1,0 +1,148 @@
+"""Routes that compute: predictions and explanations of texts and images."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+from labelwise.data.image_files import ImageError
+from labelwise.runs.prediction_writers import plain, score_name
+from labelwise.serve import bodies
+from labelwise.serve.batching import Batcher
+from labelwise.serve.computing import Labelled, Options, explanations
+from labelwise.serve.loading import IMAGE, LoadedModel
+from labelwise.serve.model_routes import check_texts, json_response
+from labelwise.serve.openapi import body_of, problems
+from labelwise.serve.problems import Problem
+from labelwise.serve.schemas import (
+    Document,
+    ExplainOptions,
+    ExplainRequest,
+    Explanations,
+    Predictions,
+    PredictOptions,
+    PredictRequest,
+)
+from labelwise.serve.settings import Settings
+
+if TYPE_CHECKING:
+    from labelwise.serve.app import Service
+
+Uploads = tuple[list[tuple[str, str]], dict[str, list[str]]]
+"""Files (path, the client's name), and the values of other fields."""
+
+
+def options_of(asked: PredictOptions, settings: Settings) -> Options:
+    """The options of a request, within the limits."""
+    if asked.k is not None and asked.k > settings.max_k:
+        detail = f"k: {asked.k:,} labels per document; {settings.max_k:,} at most are returned"
+        raise Problem(422, "invalid-request", detail, errors=[{"pointer": "/k", "detail": detail}])
+    labels = None if asked.labels is None else tuple(asked.labels)
+    return Options(asked.k, asked.threshold, labels, asked.label_weights, asked.explain, settings.max_k)
+
+
+def add_prediction_routes(app: FastAPI, service: Service) -> None:
+    """Add the routes to the app."""
+    settings = service.settings
+    computing_errors = problems(400, 401, 404, 408, 413, 415, 422, 429, 503)
+
+    @app.post(
+        "/v1/models/{name}/predict", tags=["predictions"], response_model=None,
+        responses={200: {"model": Predictions}, **computing_errors},
+        openapi_extra=body_of(PredictRequest, PredictOptions),
+    )  # fmt: skip
+    async def predict(name: str, request: Request) -> Response:
+        """Predict labels of one document, or of several.
+
+        Texts are sent as JSON, images as fields `image` of a multipart form, whose other fields are the options.
+        """
+        batcher, loaded = service.models.find(name)
+        if loaded.reads == IMAGE:
+            return await predict_images(name, request)
+        asked = await bodies.read_json(request, settings, PredictRequest)
+        ids: list[str | None] = []
+        if asked.documents is None:
+            texts = [asked.text or ""]
+        else:
+            texts = [one.text if isinstance(one, Document) else one for one in asked.documents]
+            ids = [one.id if isinstance(one, Document) else None for one in asked.documents]
+        check_texts(texts, settings)
+        found: Labelled = await batcher.submit(texts, options_of(asked, settings))
+        return _labels(name, found, ids)
+
+    async def predict_images(name: str, request: Request) -> Response:
+        batcher, _ = service.models.find(name)
+        async with _images(request, settings) as (files, values):
+            asked = bodies.form_options(values, PredictOptions)
+            try:
+                found = await batcher.submit([path for path, _ in files], options_of(asked, settings))
+            except ImageError as error:
+                raise _named(error, files) from None
+        return _labels(name, found, [given for _, given in files])
+
+    @app.post(
+        "/v1/models/{name}/explain", tags=["predictions"], response_model=None,
+        responses={200: {"model": Explanations}, **computing_errors},
+        openapi_extra=body_of(ExplainRequest, ExplainOptions),
+    )  # fmt: skip
+    async def explain(name: str, request: Request) -> Response:
+        """Explain labels of one document: words with their contributions and positions, and the path in each tree.
+
+        Of an image, sent as in `predict`: how much the score depends on each part.
+        """
+        batcher, loaded = service.models.find(name)
+        if loaded.reads == IMAGE:
+            async with _images(request, settings) as (files, values):
+                options = bodies.form_options(values, ExplainOptions)
+                if len(files) > 1:
+                    raise Problem(422, "invalid-request", f"one image can be explained at a time, got {len(files)}")
+                try:
+                    return await _explained(batcher, name, files[0][0], options)
+                except ImageError as error:
+                    raise _named(error, files) from None
+        asked = await bodies.read_json(request, settings, ExplainRequest)
+        check_texts([asked.text], settings)
+        return await _explained(batcher, name, asked.text, asked)
+
+
+@asynccontextmanager
+async def _images(request: Request, settings: Settings) -> AsyncIterator[Uploads]:
+    """The uploaded images of a request, at least one."""
+    if bodies.media_type(request) != bodies.MULTIPART:
+        wanted = f"{bodies.MULTIPART} with files `image`, because this model reads images"
+        raise bodies.wrong_media_type(request, wanted)
+    async with bodies.uploaded(request, settings, settings.max_documents) as (files, values):
+        if not files:
+            raise Problem(422, "invalid-request", "there is no file `image` in the form")
+        yield files, values
+
+
+async def _explained(batcher: Batcher, name: str, document: str, asked: ExplainOptions) -> Response:
+    def call(loaded: LoadedModel) -> Any:
+        return loaded, explanations(loaded.model, document, asked.labels, asked.k, asked.terms)
+
+    loaded, found = await batcher.submit([document], call=call)
+    return json_response({"model": name, "scores": score_name(loaded.model), "explanations": found})
+
+
+def _labels(name: str, found: Labelled, ids: Sequence[str | None]) -> Response:
+    """The fields of `Predictions`."""
+    results = []
+    for index, labels in enumerate(found.documents):
+        result: dict[str, Any] = {"labels": [plain(one) for one in labels]}
+        if ids and ids[index] is not None:
+            result["id"] = ids[index]
+        results.append(result)
+    return json_response({"model": name, "scores": score_name(found.loaded.model), "results": results})
+
+
+def _named(error: ImageError, files: Sequence[tuple[str, str]]) -> Problem:
+    """The error of an image with the client's name of it instead of our path."""
+    names = dict(files)
+    called = names.get(str(error.path), "the image")
+    return Problem(422, "invalid-image", f"{called}: {error.what}")

@@ -1,0 +1,95 @@
+"""Errors as RFC 9457 problem details (`application/problem+json`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError
+from starlette.responses import Response
+
+from labelwise.errors import LabelwiseError, ModelFormatError
+from labelwise.formatting import cut, printable
+
+MEDIA_TYPE = "application/problem+json"
+URN = "urn:labelwise:problem:"
+MAX_ERRORS, MAX_DETAIL = 20, 1000
+
+
+class FieldProblem(BaseModel):
+    """One wrong part of a request."""
+
+    pointer: str
+    """JSON pointer to it."""
+    detail: str
+
+
+class ProblemDetails(BaseModel):
+    """An error, in the form of RFC 9457."""
+
+    type: str
+    title: str
+    status: Annotated[int, Field(ge=400, le=599)]
+    detail: str
+    errors: list[FieldProblem] | None = None
+
+
+class Problem(Exception):
+    """A request that is not answered as asked. Routes raise it; `response` is what the client gets."""
+
+    def __init__(
+        self,
+        status: int,
+        kind: str,
+        detail: str,
+        *,
+        retry_after: float | None = None,
+        errors: Sequence[Mapping[str, str]] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status, self.kind, self.detail, self.errors = status, kind, detail, list(errors)
+        self.headers = dict(headers or {})
+        if retry_after is not None:
+            self.headers["Retry-After"] = str(max(1, round(retry_after)))
+
+    def response(self) -> Response:
+        """The answer."""
+        content: dict[str, Any] = {
+            "type": URN + self.kind if self.kind else "about:blank",
+            "title": HTTPStatus(self.status).phrase,
+            "status": self.status,
+            "detail": printable(self.detail)[:MAX_DETAIL],
+        }
+        if self.errors:
+            content["errors"] = self.errors
+        return Response(json.dumps(content).encode(), self.status, self.headers, MEDIA_TYPE)
+
+
+def not_found(what: str, name: str) -> Problem:
+    """A model, project or page that does not exist."""
+    return Problem(404, "not-found", f"there is no {what} '{cut(name, 100)}'")
+
+
+def from_validation(error: ValidationError) -> Problem:
+    """A body that is not JSON (400), or JSON that does not match the schema (422)."""
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    if faults[0]["type"] == "json_invalid":
+        return Problem(
+            400, "invalid-json", f"the body is not valid JSON: {faults[0]['msg'].removeprefix('Invalid JSON: ')}"
+        )
+    found = [
+        {"pointer": "".join(f"/{cut(str(part), 60)}" for part in fault["loc"]), "detail": cut(fault["msg"], 200)}
+        for fault in faults[:MAX_ERRORS]
+    ]
+    first = found[0]
+    return Problem(422, "invalid-request", f"{first['pointer'] or 'the body'}: {first['detail']}", errors=found)
+
+
+def from_error(error: LabelwiseError) -> Problem:
+    """What a model or reader refuses: the client's fault unless the model itself is damaged."""
+    if isinstance(error, ModelFormatError):
+        return Problem(500, "damaged-model", str(error))
+    return Problem(422, "invalid-request", str(error))

@@ -1,0 +1,142 @@
+"""Runs the service: one process, or several worker processes on one socket."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.supervisors import Multiprocess
+
+from labelwise.errors import ConfigError
+from labelwise.parallel import threads
+from labelwise.serve.app import create_app
+from labelwise.serve.keys import ApiKeys
+from labelwise.serve.loading import load_model
+from labelwise.serve.logs import event, set_up_logs
+from labelwise.serve.protocol import protocol_class
+from labelwise.serve.settings import SETTINGS_VARIABLE, Settings, settings_from_environment
+
+BACKLOG = 2048
+
+
+def serve(settings: Settings) -> None:
+    """Listen until SIGTERM or Ctrl-C; requests that have begun are answered before it ends."""
+    set_up_logs(settings.log_format)
+    keys = ApiKeys.of(settings)  # errors in them are reported before anything is loaded
+    with listening_socket(settings) as listening:
+        host, port = listening.getsockname()[:2]
+        address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        if not settings.is_loopback and not keys:
+            event("no API keys: everybody who can reach this machine can use the models", logging.WARNING)
+        event("listening", address=address, workers=settings.workers, models=list(settings.models))
+        if settings.workers == 1:
+            _serve_here(settings, listening)
+        else:
+            _serve_in_workers(settings, listening)
+    event("stopped")
+
+
+def worker_app() -> ASGIApp:
+    """The application of a worker process."""
+    settings = settings_from_environment()
+    set_up_logs(settings.log_format)
+
+    def stop(error: Exception) -> None:
+        event("a model cannot be loaded", logging.ERROR, error=str(error))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    return create_app(settings, stop)
+
+
+class Server(uvicorn.Server):
+    """A server that ends normally after SIGTERM or Ctrl-C, instead of raising the signal again."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle signals until the server has stopped."""
+        if threading.current_thread() is not threading.main_thread():  # only the main thread can handle signals
+            yield
+            return
+        handled = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self.handle_exit) for number in handled}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop; at once if it is asked for again."""
+        if not self.should_exit:
+            event("stopping", signal=signal.Signals(sig).name)
+        super().handle_exit(sig, frame)
+
+
+def make_server(settings: Settings, failures: list[Exception]) -> Server:
+    """A server of one process; it stops if a model cannot be loaded at the start, and adds the error to `failures`."""
+
+    def stop(error: Exception) -> None:
+        failures.append(error)
+        server.should_exit = True
+
+    server = Server(uvicorn.Config(create_app(settings, stop), **_options(settings)))
+    return server
+
+
+def _serve_here(settings: Settings, listening: socket.socket) -> None:
+    failures: list[Exception] = []
+    make_server(settings, failures).run([listening])
+    if failures:
+        raise failures[0]
+
+
+def _serve_in_workers(settings: Settings, listening: socket.socket) -> None:
+    """Load once here, so that errors are reported and kernels compiled once; then start the workers."""
+    for path in settings.models.values():
+        load_model(path)
+    with tempfile.TemporaryDirectory(prefix="labelwise-") as folder:
+        counters = Path(folder) / "counters"
+        counters.touch()
+        shared = settings.model_copy(update={"counters": str(counters)})
+        os.environ[SETTINGS_VARIABLE] = shared.model_dump_json()
+        os.environ.setdefault("LABELWISE_THREADS", str(max(1, threads() // settings.workers)))
+        config = uvicorn.Config(
+            "labelwise.serve.server:worker_app", factory=True, workers=settings.workers,
+            timeout_worker_healthcheck=60, **_options(settings),
+        )  # fmt: skip
+        Multiprocess(config, sockets=[listening]).run()
+
+
+def _options(settings: Settings) -> dict[str, Any]:
+    return {
+        "http": protocol_class(), "ws": "none", "lifespan": "on", "log_config": None, "access_log": False,
+        "server_header": False, "proxy_headers": False, "timeout_keep_alive": 20, "backlog": BACKLOG,
+        "timeout_graceful_shutdown": max(1, round(settings.timeout)),
+    }  # fmt: skip
+
+
+def listening_socket(settings: Settings) -> socket.socket:
+    """The socket of an address and port, or an error that says what to do."""
+    try:
+        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise ConfigError(f"--host {settings.host}: {error.strerror or error}") from None
+    family, _, _, _, address = found[0]
+    try:
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConfigError(
+            f"{settings.host}:{settings.port}: {reason}; --port chooses another port, 0 any free one"
+        ) from None

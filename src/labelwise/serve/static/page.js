@@ -1,0 +1,299 @@
+// The page: choose a model, give a document, see labels and why.
+import { curlCommand, hasKey, keepKey, modelPath, patiently, send, sendImage, sendJson } from "./api.js";
+import { bar, byId, element, followTheme, shortNumber } from "./dom.js";
+import { showExplanation, titleOf } from "./explain.js";
+import { parseTable, portions, withLabels, writeTable } from "./table.js";
+
+const state = { models: [], limits: {}, model: null, image: null, picture: null, table: null, shown: null, turn: 0 };
+
+function showError(error) {
+  const place = byId("error");
+  place.textContent = error ? (error.message ?? String(error)) : "";
+  place.hidden = !error;
+  if (error?.status === 401) {
+    byId("key-form").hidden = false;
+    byId("key").focus();
+    if (!hasKey()) place.hidden = true;
+  }
+}
+
+async function attempt(work) {
+  try {
+    showError(null);
+    return await work();
+  } catch (error) {
+    showError(error);
+    return undefined;
+  }
+}
+
+// --- models ---
+
+async function loadModels() {
+  const found = await patiently(async () => {
+    await send("ready").catch((refusal) => {
+      if (refusal.status === 503) byId("status").textContent = "The models are being loaded.";
+      throw refusal;
+    });
+    return send("v1/models");
+  }, 600);
+  byId("status").textContent = "";
+  state.models = found.models;
+  state.limits = found.limits;
+  byId("key-form").hidden = true;
+  byId("k").max = state.limits.k;
+  byId("model").replaceChildren(...state.models.map((one) => element("option", { value: one.name }, one.name)));
+  await chooseModel(state.models[0]?.name);
+}
+
+async function chooseModel(name) {
+  state.model = state.models.find((one) => one.name === name) ?? null;
+  if (!state.model) return;
+  const image = state.model.reads === "image";
+  byId("text-input").hidden = image;
+  byId("image-input").hidden = !image;
+  byId("table").hidden = image;
+  byId("file").accept = image ? "image/*" : "text/*,.txt,.csv";
+  byId("auto").hidden = state.model.threshold === null;
+  if (byId("threshold").value === "auto" && state.model.threshold === null) byId("threshold").value = "";
+  clearLabels();
+  byId("query").value = "";
+  byId("found").replaceChildren();
+  if (byId("search").open) await searchLabels();
+  if (byId("card").open) await showCard();
+}
+
+async function showCard() {
+  const about = await send(modelPath(state.model.name));
+  const rows = [
+    ["method", about.method], ["labels", about.labels.toLocaleString("en")],
+    ["trained on", `${about.card.data?.name ?? "data"}, ${(about.documents ?? 0).toLocaleString("en")} documents`],
+    ["created", about.created ?? "not known"],
+    ["scores", about.calibrated ? "probabilities" : "not calibrated: an order, no probabilities"],
+  ];
+  if (about.threshold !== null) rows.push(["calibrated threshold", shortNumber(about.threshold)]);
+  for (const [name, value] of Object.entries(about.expected ?? {})) rows.push([`expected ${name}`, `${(100 * value).toFixed(1)} %`]);
+  for (const [name, value] of Object.entries(about.metrics?.values ?? {})) {
+    if (value !== null) rows.push([name, `${(100 * value).toFixed(2)} %`]);
+  }
+  byId("about").replaceChildren(...rows.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, String(value))]));
+}
+
+// --- one document ---
+
+function options() {
+  const asked = {};
+  const k = byId("k").value.trim(), threshold = byId("threshold").value.trim();
+  if (k !== "") {
+    if (!/^\d+$/.test(k) || Number(k) < 1) throw new Error(`Labels: a whole number from 1 is needed, not '${k}'`);
+    asked.k = Number(k);
+  }
+  if (threshold === "auto") asked.threshold = "auto";
+  else if (threshold !== "") {
+    const number = Number(threshold.replace(",", "."));
+    if (Number.isNaN(number)) throw new Error(`Threshold: a number or auto is needed, not '${threshold}'`);
+    asked.threshold = number;
+  }
+  return asked;
+}
+
+function clearLabels() {
+  state.turn++;
+  state.shown = null;
+  byId("labels").replaceChildren();
+  byId("explanation").hidden = true;
+  const image = state.model?.reads === "image";
+  byId("hint").textContent = image ? "Labels of the image appear here." : "Labels of the text appear here, with the words that caused them.";
+  byId("hint").hidden = false;
+}
+
+async function predict() {
+  const model = state.model;
+  if (!model) throw new Error("there is no model yet");
+  const asked = options();
+  const image = model.reads === "image";
+  const text = byId("document").value;
+  if (image && !state.image) throw new Error("Choose an image first, or drop one");
+  if (!image && text.trim() === "") {
+    byId("document").focus();
+    throw new Error("Paste a text first, or drop a file");
+  }
+  clearLabels();
+  const turn = state.turn;
+  byId("status").textContent = "Computing …";
+  byId("predict").disabled = true;
+  try {
+    const path = modelPath(model.name, "/predict");
+    const words = !image && model.explains ? { explain: 3 } : {};
+    const answer = image ? await sendImage(path, state.image, asked) : await sendJson(path, { text, ...asked, ...words });
+    if (turn !== state.turn) return;
+    state.shown = { model, text: image ? null : text, image: state.image, scores: answer.scores };
+    await showLabels(answer.results[0].labels);
+  } finally {
+    byId("predict").disabled = false;
+    if (turn === state.turn) byId("status").textContent = state.shown ? countText(byId("labels").children.length) : "";
+  }
+}
+
+const countText = (count) => (count === 0 ? "No label reaches the threshold." : count === 1 ? "1 label" : `${count} labels`);
+
+async function showLabels(labels) {
+  const { model, scores } = state.shown;
+  byId("hint").hidden = labels.length > 0;
+  if (!labels.length) byId("hint").textContent = "No label reaches the threshold.";
+  const largest = scores === "probability" ? 1 : Math.max(...labels.map((one) => one.score), 0) || 1;
+  byId("labels").replaceChildren(...labels.map((one) => {
+    const code = titleOf(one) === one.label ? null : element("small", {}, ` ${one.label}`);
+    const number = scores === "probability" ? `${(100 * one.score).toFixed(1)} %` : shortNumber(one.score);
+    const inside = [
+      element("span", { class: "line" }, element("span", { class: "name" }, titleOf(one), code),
+        element("span", { class: "number", title: scores }, number)),
+      bar(one.score / largest),
+      one.words?.length ? element("span", { class: "words" }, one.words.join(", ")) : null,
+    ];
+    const button = element("button", { type: "button", class: "label", "aria-pressed": "false", onclick: () => attempt(() => explain(one.label, button)) }, ...inside);
+    if (!model.explains) button.disabled = true;
+    return element("li", {}, button);
+  }));
+  if (labels.length && model.explains && model.reads === "text") await explain(labels[0].label, byId("labels").querySelector("button"));
+}
+
+async function explain(label, button) {
+  const shown = state.shown;
+  if (!shown) throw new Error("Find the labels of a document first");
+  const path = modelPath(shown.model.name, "/explain");
+  const turn = state.turn;
+  const answer = shown.text === null
+    ? await sendImage(path, shown.image, { labels: [label] })
+    : await sendJson(path, { text: shown.text, labels: [label], terms: 12 });
+  if (turn !== state.turn) return;
+  for (const one of document.querySelectorAll(".label")) one.setAttribute("aria-pressed", String(one === button));
+  showExplanation(answer.explanations[0], answer.scores, shown.text, state.picture);
+}
+
+async function copyCurl() {
+  const path = modelPath(state.model.name, "/predict");
+  const image = state.model.reads === "image" ? (state.image?.name ?? "image.jpg") : null;
+  const body = image ? options() : { text: byId("document").value, ...options() };
+  const command = curlCommand(path, body, image);
+  try {
+    await navigator.clipboard.writeText(command);
+    byId("status").textContent = "Copied; paste it into a terminal.";
+  } catch {
+    byId("status").textContent = command; // no permission: it can be selected here
+  }
+}
+
+// --- files ---
+
+async function takeFile(file) {
+  if (!file) return;
+  if (file.size > state.limits.request_bytes) throw new Error(`${file.name} is larger than this server accepts`);
+  if (state.model.reads === "image") return showImage(file);
+  if (/\.(csv|tsv)$/i.test(file.name)) return takeTable(file);
+  const text = await file.text();
+  if (text.includes("\u0000")) throw new Error(`${file.name} is not a text file; text and CSV can be read`);
+  byId("document").value = text;
+  return predict();
+}
+
+async function showImage(file) {
+  const picture = new Image();
+  picture.src = URL.createObjectURL(file);
+  picture.alt = file.name;
+  await picture.decode().catch(() => { throw new Error(`${file.name} is not an image that can be shown`); });
+  state.image = file;
+  state.picture = picture;
+  byId("picture").replaceChildren(picture);
+  return predict();
+}
+
+async function takeTable(file) {
+  byId("table").open = true;
+  byId("download").hidden = true;
+  state.table = { ...parseTable(await file.text()), name: file.name };
+  const { header, records } = state.table;
+  const likely = header.findIndex((name) => /text|title|abstract|description/i.test(name));
+  byId("column").replaceChildren(...header.map((name, index) => element("option", { value: index, selected: index === Math.max(0, likely) }, name)));
+  byId("column").disabled = byId("run-table").disabled = false;
+  byId("table-status").textContent = `${file.name}: ${records.length.toLocaleString("en")} rows`;
+}
+
+async function runTable() {
+  const { records, name } = state.table;
+  const model = state.model, asked = options(), column = Number(byId("column").value);
+  const texts = records.map((row) => row[column]);
+  const progress = byId("table-progress"), results = [];
+  let scores = "score";
+  progress.hidden = false;
+  byId("run-table").disabled = true;
+  byId("download").hidden = true;
+  try {
+    for (const [begin, end] of portions(texts, Math.min(100, state.limits.documents), state.limits.request_bytes / 8)) {
+      const body = { documents: texts.slice(begin, end), ...asked };
+      const answer = await patiently(() => sendJson(modelPath(model.name, "/predict"), body));
+      results.push(...answer.results);
+      scores = answer.scores;
+      progress.value = end / texts.length;
+      byId("table-status").textContent = `${end.toLocaleString("en")} of ${texts.length.toLocaleString("en")} rows`;
+    }
+    const content = writeTable(withLabels(state.table, results, scores));
+    const link = byId("download");
+    if (link.href) URL.revokeObjectURL(link.href);
+    link.href = URL.createObjectURL(new Blob(["\ufeff", content], { type: "text/csv" }));
+    link.download = name.replace(/(\.[^.]*)?$/, "-labels.csv");
+    link.hidden = false;
+    link.focus();
+  } finally {
+    progress.hidden = true;
+    byId("run-table").disabled = false;
+  }
+}
+
+// --- label search ---
+
+let typing;
+async function searchLabels() {
+  const query = byId("query").value;
+  const found = await send(modelPath(state.model.name, `/labels?limit=20&query=${encodeURIComponent(query)}`));
+  if (query !== byId("query").value) return;
+  const rows = found.labels.map((one) => {
+    const code = titleOf(one) === one.label ? "" : `${one.label}, `;
+    const about = element("small", {}, ` ${code}${one.documents.toLocaleString("en")} documents`);
+    const why = state.model.explains ? { title: "Why does the text have this label, or not?" } : { disabled: true };
+    return element("li", {}, element("button", { type: "button", ...why, onclick: () => attempt(() => explain(one.label, null)) }, titleOf(one), about));
+  });
+  if (!rows.length) rows.push(element("li", { class: "quiet" }, "No label matches."));
+  if (found.more) rows.push(element("li", { class: "quiet" }, "There are more; type more letters."));
+  byId("found").replaceChildren(...rows);
+}
+
+// --- events ---
+
+const on = (id, name, work) => byId(id).addEventListener(name, (event) => attempt(() => work(event)));
+
+followTheme(byId("theme"));
+on("model", "change", () => chooseModel(byId("model").value));
+on("predict", "click", predict);
+on("curl", "click", copyCurl);
+on("auto", "click", () => { byId("threshold").value = "auto"; });
+on("file", "change", (event) => takeFile(event.target.files[0]).finally(() => { event.target.value = ""; }));
+on("csv", "change", (event) => takeTable(event.target.files[0]).finally(() => { event.target.value = ""; }));
+on("run-table", "click", runTable);
+on("query", "input", () => { clearTimeout(typing); typing = setTimeout(() => attempt(searchLabels), 150); });
+on("search", "toggle", () => byId("search").open && searchLabels());
+on("card", "toggle", () => byId("card").open && showCard());
+on("key-form", "submit", (event) => { event.preventDefault(); keepKey(byId("key").value.trim()); return loadModels(); });
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); attempt(predict); }
+});
+for (const name of ["dragenter", "dragover"]) {
+  document.addEventListener(name, (event) => { event.preventDefault(); document.body.classList.add("dropping"); });
+}
+document.addEventListener("dragleave", (event) => { if (!event.relatedTarget) document.body.classList.remove("dropping"); });
+document.addEventListener("drop", (event) => {
+  event.preventDefault();
+  document.body.classList.remove("dropping");
+  attempt(() => takeFile(event.dataTransfer.files[0]));
+});
+attempt(loadModels);

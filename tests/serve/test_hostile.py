@@ -1,0 +1,177 @@
+"""Malformed, huge and slow requests are refused with a problem, and never break the server."""
+
+import http.client
+import json
+import os
+import socket
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serve.running import MARKUP, running_client, running_server
+
+pytest.importorskip("fastapi", reason="the extra serve is not installed")
+
+PREDICT, SUGGEST = "/v1/models/topics/predict", "/v1/projects/topics/suggest"
+JSON = {"Content-Type": "application/json"}
+DEEP = b'{"text":' + b"[" * 20_000 + b"]" * 20_000 + b"}"
+
+
+def is_problem(answer, *statuses):
+    assert answer.status_code in statuses, (answer.status_code, answer.text[:300])
+    assert answer.headers["content-type"] == "application/problem+json"
+    found = answer.json()
+    assert (found["status"], bool(found["title"]), bool(found["detail"])) == (answer.status_code, True, True)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 400), (b"{", 400), (b"\xff\xfe\x00", 400), (os.urandom(1000), 400), (DEEP, 400), (b"null", 422),
+        (b"[]", 422), (b'"text"', 422), (b"{}", 422), (b'{"text": 5}', 422), (b'{"text": null}', 422),
+        (b'{"text": "a", "documents": ["b"]}', 422), (b'{"documents": "abc"}', 422), (b'{"documents": [1]}', 422),
+        (b'{"text": "a", "k": "5"}', 422), (b'{"text": "a", "k": 0}', 422), (b'{"text": "a", "k": -1}', 422),
+        (b'{"text": "a", "k": 1.5}', 422), (b'{"text": "a", "k": 1e400}', 422), (b'{"text": "a", "k": true}', 422),
+        (b'{"text": "a", "k": 99999}', 422), (b'{"text": "a", "threshold": NaN}', 422),
+        (b'{"text": "a", "threshold": "high"}', 422), (b'{"text": "a", "labels": []}', 422),
+        (b'{"text": "a", "labels": ["unknown"]}', 422), (b'{"text": "a", "label_weights": {"T0": -1}}', 422),
+        (b'{"text": "a", "label_weights": {"T0": "x"}}', 422), (b'{"text": "a", "explain": 0}', 422),
+        (b'{"text": "a", "unknown": 1}', 422), (b'{"text": "\\ud800"}', 400),
+        (json.dumps({"text": "x" * 2001}).encode(), 413), (json.dumps({"documents": ["x"] * 21}).encode(), 413),
+        (b'{"text": "' + b"x" * 60_000 + b'"}', 413),
+    ],
+    ids=lambda value: str(value)[:40],
+)  # fmt: skip
+def test_bodies_that_are_refused(client, body, status):
+    is_problem(client.post(PREDICT, content=body, headers=JSON), status)
+
+
+def test_errors_name_the_part_that_is_wrong(client):
+    found = is_problem(client.post(PREDICT, json={"documents": ["a", {"id": 3}]}), 422)
+    assert any(one["pointer"].startswith("/documents/1") for one in found["errors"])
+    found = is_problem(client.post(PREDICT, json={"text": "a", "labels": ["\x1b[2J"]}), 422)
+    assert "\x1b" not in found["detail"]
+
+
+def test_other_wrong_requests(client):
+    is_problem(client.post(PREDICT, content=b'{"text": "a"}', headers={"Content-Type": "text/plain"}), 415)
+    is_problem(client.post(PREDICT, content=b'{"text": "a"}', headers={"Content-Type": ""}), 415)
+    is_problem(client.post("/v1/models/../predict", json={}), 404, 405)
+    is_problem(client.post("/v1/models/none/predict", json={"text": "a"}), 404)
+    is_problem(client.get(PREDICT), 405)
+    is_problem(client.delete("/v1/models/topics"), 405)
+    is_problem(client.get("/v1/models/topics/labels?limit=1000"), 422)
+    is_problem(client.get("/v1/models/topics/labels?query=" + "x" * 1001), 422)
+    is_problem(client.get("/%00%1b[2J"), 404)
+    is_problem(client.post(PREDICT, json={"text": "a", "threshold": 2.0, "explain": 1000}), 422)
+    is_problem(client.post("/v1/models/plain/predict", json={"text": "a", "threshold": "auto"}), 422)
+    is_problem(client.post("/v1/models/plain/explain", json={"text": "a"}), 422)
+    is_problem(client.post("/v1/models/plain/predict", json={"text": "a", "explain": 1}), 422)
+    is_problem(client.post(PREDICT, files={"image": b"x"}), 415)
+
+
+def test_wrong_forms(client):
+    for content in (b"text", b"text=%ff", b"\xff\xfe", b"&".join(b"a%d=1" % i for i in range(500))):
+        is_problem(
+            client.post(SUGGEST, content=content, headers={"Content-Type": "application/x-www-form-urlencoded"}), 400
+        )
+    is_problem(client.post(SUGGEST, data={"limit": 3}), 422)
+    is_problem(client.post(SUGGEST, data={"text": "a", "limit": "many"}), 422)
+    is_problem(client.post(SUGGEST, data={"text": "a", "threshold": "nan"}), 422)
+    is_problem(client.post(SUGGEST, data={"text": "a" * 2001}), 413)
+    is_problem(client.post(SUGGEST, json={"text": "a"}), 415)
+    broken = {"Content-Type": "multipart/form-data"}
+    is_problem(client.post(SUGGEST, content=b"--x\r\n\r\n", headers=broken), 400)
+    is_problem(
+        client.post(SUGGEST, content=b"--x\r\n\r\n", headers={"Content-Type": "multipart/form-data; boundary=x"}), 400
+    )
+    many = {"documents": [{"text": "a"}] * 33}
+    is_problem(client.post("/v1/projects/topics/suggest-batch", json=many), 422)
+
+
+@settings(max_examples=60)
+@given(st.binary(max_size=300))
+def test_any_bytes(client, content):
+    is_problem(client.post(PREDICT, content=content, headers=JSON), 400, 422)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=60)
+@given(
+    st.dictionaries(
+        st.sampled_from(["text", "documents", "k", "threshold", "labels", "label_weights", "explain"]), values
+    )
+)
+def test_any_json(client, body):
+    content = json.dumps(body).encode()
+    answer = client.post(PREDICT, content=content, headers=JSON)
+    assert answer.status_code in (200, 400, 413, 422), answer.text
+    if answer.status_code != 200:
+        is_problem(answer, 400, 413, 422)
+
+
+def test_labels_with_markup_are_data(client):
+    answer = client.post(PREDICT, json={"text": "angle bracket quote", "k": 1})
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json()["results"][0]["labels"][0]["text"] == MARKUP
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_bugs_are_answered_without_details(folder, monkeypatch):
+    from labelwise.serve import batching
+
+    with running_client({"topics": folder}) as client:
+        monkeypatch.setattr(batching, "compute", lambda loaded, works: [ZeroDivisionError("secret") for _ in works])
+        found = is_problem(client.post(PREDICT, json={"text": "a"}), 500)
+        assert "secret" not in json.dumps(found)
+        monkeypatch.undo()
+        assert client.post(PREDICT, json={"text": "a"}).status_code == 200
+
+
+def test_slow_and_broken_clients_on_a_socket(folder, monkeypatch):
+    from labelwise.serve import protocol
+
+    monkeypatch.setattr(protocol, "HEADER_SECONDS", 0.5)
+    with running_server({"topics": folder}, timeout=1.0, max_request=10_000) as address:
+        port = int(address.rpartition(":")[2])
+        silent = socket.create_connection(("localhost", port))
+        slow_head = socket.create_connection(("localhost", port))
+        slow_head.sendall(b"POST /v1/models/topics/predict HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
+        slow_body = socket.create_connection(("localhost", port))
+        head = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" % PREDICT.encode()
+        slow_body.sendall(head + b"Content-Length: 100\r\n\r\n{")
+        gone = socket.create_connection(("localhost", port))
+        gone.sendall(head + b"Content-Length: 100\r\n\r\n{")
+        gone.close()
+        endless = socket.create_connection(("localhost", port))
+        endless.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n" + b"400\r\n" + b"x" * 1024 + b"\r\n")
+        for _ in range(20):
+            endless.sendall(b"400\r\n" + b"x" * 1024 + b"\r\n")
+        assert b" 413 " in endless.recv(1000)
+        announced = socket.create_connection(("localhost", port))
+        announced.sendall(head + b"Content-Length: 99999999\r\n\r\n")
+        assert b" 413 " in announced.recv(1000)
+        nonsense = socket.create_connection(("localhost", port))
+        nonsense.sendall(b"\x16\x03\x01\x00\xa5 nonsense\r\n\r\n")
+        assert b" 400 " in nonsense.recv(1000)
+        for one in (silent, slow_head):
+            one.settimeout(30)
+            assert one.recv(100) == b""
+        slow_body.settimeout(30)
+        assert b" 408 " in slow_body.recv(1000)
+        connection = http.client.HTTPConnection("localhost", port)
+        for _ in range(2):  # the same connection again, after a pause that is shorter than the one for idle ones
+            connection.request("POST", PREDICT, json.dumps({"text": "cat"}), JSON)
+            answer = connection.getresponse()
+            assert (answer.status, bool(json.loads(answer.read())["results"])) == (200, True)
+            time.sleep(0.7)

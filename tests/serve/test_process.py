@@ -1,0 +1,151 @@
+"""The command itself: starts, reloads a changed model, stops after the requests it has begun; mistakes end with code 2."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+
+import pytest
+
+import labelwise as lw
+from cli.commands import labelwise
+from serve.running import make_data, wait_until
+
+pytest.importorskip("fastapi", reason="the extra serve is not installed")
+
+
+class Started:
+    """`labelwise serve` in a process of its own."""
+
+    def __init__(self, *arguments, **environment):
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "labelwise", "serve", *map(str, arguments), "--port", "0"],
+            stderr=subprocess.PIPE, env={**os.environ, **environment}, text=True,
+        )  # fmt: skip
+        self.lines, self.address = [], None
+        self.reader = threading.Thread(target=self._read)
+        self.reader.start()
+        wait_until(lambda: self._ready() or self.process.poll() is not None)
+        assert self.process.poll() is None, self.lines
+
+    def _read(self):
+        for line in self.process.stderr:
+            self.lines.append(json.loads(line))
+            self.address = self.lines[-1].get("address", self.address)
+
+    def _ready(self):
+        try:
+            return self.address is not None and self.get("/ready")["status"] == "ready"
+        except (urllib.error.URLError, ConnectionError):
+            return False
+
+    def get(self, path, body=None):
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.address + path, data, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            content = answer.read().decode()
+        return json.loads(content) if content[0] in "{[" else content
+
+    def events(self, message):
+        return [line for line in self.lines if line["message"] == message]
+
+    def end(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+        code = self.process.wait(60)
+        self.reader.join()
+        self.process.stderr.close()
+        return code
+
+
+def test_workers_reload_and_stop_without_dropping_requests(tmp_path):
+    data = make_data()
+    path = tmp_path / "topics"
+    lw.Popularity().fit(data).save(path)
+    one = Started(path, "--workers", "2", "--reload", "0.2")
+    try:
+        wait_until(lambda: len(one.events("ready")) >= 2)
+        answers, stop = [], threading.Event()
+
+        def ask():
+            while not stop.is_set():
+                answers.append(one.get("/v1/models/topics/predict", {"text": "cat dog", "k": 1})["results"][0])
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        changed = data.take([row for row in range(len(data)) if "T0" not in data.labels_of(row)][:40])
+        lw.Popularity().fit(changed).save(path, force=True)
+        wait_until(lambda: len(one.events("model loaded")) >= 4)  # both workers, twice
+        stop.set()
+        asking.join()
+        assert answers
+        most = lw.load(path).predict(["x"], k=1).to_lists()[0][0]
+        assert one.get("/v1/models/topics/predict", {"text": "cat", "k": 1})["results"][0]["labels"][0]["label"] == most
+        path.joinpath("manifest.json").write_text("{")
+        wait_until(lambda: len(one.events("a changed model cannot be loaded; the old one stays")) >= 2)
+        assert one.get("/v1/models/topics/predict", {"text": "cat", "k": 1})["results"][0]["labels"][0]["label"] == most
+        counts = one.get("/metrics")
+        assert 'labelwise_model_loads_total{model="topics",result="ok"} 4' in counts
+        assert f'labelwise_documents_total{{model="topics"}} {len(answers) + 2}' in counts
+        pids = {line["id"] for line in one.events("request")}
+        assert len(pids) > len(answers)
+    finally:
+        code = one.end()
+    assert code == 0
+    assert one.events("stopped")
+
+
+def test_a_request_is_answered_before_the_end(folder):
+    one = Started(f"named={folder}", LABELWISE_API_KEYS="")
+    documents = [text for text in make_data(3, 100).texts] * 10
+    found = {}
+
+    def ask():
+        found["answer"] = one.get("/v1/models/named/predict", {"documents": documents, "explain": 3})
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    wait_until(lambda: 'queue_documents{model="named"} 1000' in one.get("/metrics") or "answer" in found)
+    code = one.end(signal.SIGINT)
+    asking.join()
+    assert code == 0
+    assert len(found["answer"]["results"]) == 1000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing"], "no such folder"), (["."], "not a model folder"), (["{model}", "a={model}", "a={model}"], "two models are called 'a'"),
+        (["a b={model}"], "cannot be the name"), (["{model}", "--port", "99999"], "port"), (["{model}", "--queue", "1"], "queue"),
+        (["{model}", "--host", "no.such.host.invalid"], "--host"), (["{model}", "--api-keys", "missing"], "missing"),
+        (["{model}", "--api-keys", "{short}"], "fewer than 16 characters"), (["{model}", "--log-format", "xml"], "log_format"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_mistakes(folder, tmp_path, arguments, message):
+    (tmp_path / "short").write_text("key")
+    words = [word.format(model=folder, short=tmp_path / "short") for word in arguments]
+    assert message in labelwise("serve", *words, cwd=tmp_path, code=2).err
+
+
+def test_models_that_cannot_be_served_and_ports_in_use(tmp_path, folder):
+    import socket
+
+    import numpy as np
+
+    lw.Popularity().fit(np.eye(4), [["a"], ["b"], ["a"], ["b"]]).save(tmp_path / "features")
+    assert (
+        "models of texts or images can be served"
+        in labelwise("serve", tmp_path / "features", "--port", "0", code=2).err
+    )
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        message = labelwise("serve", folder, "--port", str(taken.getsockname()[1]), code=2).err
+    assert "--port chooses another" in message
+
+
+def test_the_missing_extra_is_named(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    assert "pip install 'labelwise[serve]'" in labelwise("serve", folder, code=2).err
