@@ -26,6 +26,8 @@ REFIT = "refit"
 PREDICTIONS = "predictions.safetensors"
 TIME = "time.json"
 """Seconds that an unfinished run with a time budget has spent."""
+AUTO, AUTO_FOLDER = "auto.json", "auto"
+"""What `labelwise auto` has tried: the table of it (auto_schema.py), and a folder with the models."""
 SCRATCH = ".rows"
 """Folder for the rows of memory-mapped data while a process uses them."""
 WRITTEN_FILES = (

@@ -20,6 +20,7 @@ from labelwise.report.curves import read_training_curves
 from labelwise.report.drawing import SERIES, Chart, thinned
 from labelwise.report.plots import run_charts
 from labelwise.report.run_files import Run, read_run
+from labelwise.report.tried import tried_table
 from labelwise.report.wording import family_and_k, sorted_metrics
 from labelwise.run_schema import CONFIG, EXAMPLES, LABELS, MACHINE, METRICS, REPORT, RESULTS, STATE
 
@@ -116,6 +117,7 @@ def report_values(run: Run) -> dict[str, Any]:
         "inside": [chart for name, chart in charts.items() if name == "points" or name.startswith("attention-")],
         "examples": sections.example_cards(run.examples),
         "label_table": sections.label_table(run.labels, results) if run.labels else None,
+        "tried": tried_table(run.tried) if run.tried else None,
         "costs": sections.cost_table(results) if results else [],
         "about": sections.about_list(run),
         "config": sections.shown_config(run.config),
