@@ -46,9 +46,11 @@ class Facts:
     """Whether there are vectors next to texts."""
     language: str | None
     encoder: str | None
+    gpu: bool
+    """Whether networks are to compute on a GPU, as the run says; torch is not asked."""
 
     @classmethod
-    def of(cls, train: Dataset, vectors: bool, encoder: str | None) -> Facts:
+    def of(cls, train: Dataset, vectors: bool, encoder: str | None, gpu: bool = False) -> Facts:
         """The facts of training documents."""
         kinds = (TEXTS, FEATURES) if vectors else (FEATURES, TEXTS)
         kind = next(kind for kind in (*kinds, *IMAGES) if getattr(train, kind) is not None)
@@ -58,7 +60,7 @@ class Facts:
         counted = sum(map(len, words))
         return cls(
             kind, len(train), train.n_labels, round(counted / max(len(some), 1) * len(texts)),
-            train.label_texts is not None, vectors, _language(words, counted), encoder,
+            train.label_texts is not None, vectors, _language(words, counted), encoder, gpu,
         )  # fmt: skip
 
 
@@ -171,7 +173,7 @@ def ladder(facts: Facts) -> list[Rung]:
             (TEXTS,), "pairs", 3.0, replaces=("pairs",),
         ),
         Rung(
-            "flat", "a classifier per label", "linear_flat", {}, like="tree", ratio=max(3.0, facts.n_labels / 150),
+            "flat", "a classifier per label", "linear_flat", {}, like="tree", ratio=max(3.0, facts.n_labels / 400),
             replaces=("tree", "names", "norm", "soft"),
         ),
         Rung(
@@ -183,6 +185,7 @@ def ladder(facts: Facts) -> list[Rung]:
             {"trees": 3, "encoder": encoder, "tfidf": pairs}, (TEXTS,), "pair_trees", 2.0, 0.002,
         ),
         Rung("bigru", "a recurrent network with attention per label", "bigru", {"attention": "label"}, (TEXTS,),
-             seconds_per_document=0.04, takes=()),
-        Rung("image_network", "an image network", "mhe_image", {}, IMAGES, seconds_per_document=0.02, takes=()),
+             seconds_per_document=0.02 if facts.gpu else 0.5, takes=()),
+        Rung("image_network", "an image network", "mhe_image", {}, IMAGES,
+             seconds_per_document=0.005 if facts.gpu else 0.05, takes=()),
     ]  # fmt: skip

@@ -20,7 +20,7 @@ from labelwise.auto_schema import FORMAT, AutoRecord, Option
 from labelwise.data.dataset import Dataset
 from labelwise.data.document_hash import dataset_hash
 from labelwise.data.out_of_core import scratch_at
-from labelwise.device_setting import using_device
+from labelwise.device_setting import requested_device, using_device
 from labelwise.errors import ConfigError, DataError, LabelwiseError
 from labelwise.file_lock import LOCK, lock_folder
 from labelwise.finished import fingerprint
@@ -93,7 +93,8 @@ def run_auto(
             log.info("train: %r", data.train)
             valid = _validation_documents(data)
             judge = Judge(valid, data.train.label_counts(), len(data.train), metric, config.evaluate.propensity)
-            facts = Facts.of(data.train, config.data.features is not None, request.encoder)
+            gpu = requested_device().startswith("cuda")
+            facts = Facts.of(data.train, config.data.features is not None, request.encoder, gpu)
             record = _record(request, run, data.train, judge, facts)
             search = Search(workspace, record, data.train, judge, facts, times, config.run.refit, _kept(run, show))
             choice = _decided(search)
