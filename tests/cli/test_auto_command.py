@@ -140,11 +140,11 @@ def test_what_the_test_documents_are_decides_nothing(tmp_path):
     assert len({score["evaluation"]["values"]["P@1"] for score in scores}) == 2
 
 
-HOLD_AT_THE_THIRD = """
+HOLD_AT_THREE_TREES = """
 from labelwise.auto import search
 plain = search.run_trial
 def run_trial(workspace, name, *others):
-    if name == "logistic":
+    if name == "trees":
         hold()
     return plain(workspace, name, *others)
 search.run_trial = run_trial
@@ -159,7 +159,7 @@ def test_a_killed_search_resumes_without_training_again(place, run, monkeypatch)
     monkeypatch.chdir(place)
     command = ("auto", "catalogue.csv", *COLUMNS, *BUDGET, "-o", "killed", *QUICK)
     with steady():
-        kill_where_it_holds(HOLD_AT_THE_THIRD, *command)
+        kill_where_it_holds(HOLD_AT_THREE_TREES, *command)
         before = {path: path.stat().st_mtime_ns for path in (place / "killed" / "auto").glob("*/model/manifest.json")}
         assert {path.parts[-3].split("-")[0] for path in before} == {"popularity", "tree", "soft"}
         kill_where_it_holds(HOLD_AFTER_THE_DECISION, *command)
@@ -179,7 +179,7 @@ def test_other_data_and_finished_runs_are_noticed(place, run, monkeypatch):
         monkeypatch.chdir(place)
         command = ("auto", "other.csv", *COLUMNS, *BUDGET, "-o", "other", *QUICK)
         write_table(place / "other.csv", 150)
-        kill_where_it_holds(HOLD_AT_THE_THIRD, *command)
+        kill_where_it_holds(HOLD_AT_THREE_TREES, *command)
         write_table(place / "other.csv", 160)
         assert "search on other data; --force" in labelwise(*command, cwd=place, code=2).err
         labelwise(*command, "--force", cwd=place)
@@ -187,7 +187,7 @@ def test_other_data_and_finished_runs_are_noticed(place, run, monkeypatch):
 
 
 def test_what_would_not_fit_is_skipped_with_the_reason(place):
-    with steady({"tree": 12.0, "soft": 9.0, "logistic": 9.0}) as clock:
+    with steady({"tree": 12.0, "soft": 9.0}) as clock:
         begin = clock.now
         labelwise("auto", "catalogue.csv", *COLUMNS, "--budget", "1m", "-o", "short", *QUICK, cwd=place)
         assert clock.now - begin < 36 + 1, "three fifths are for trying"
@@ -219,7 +219,7 @@ def test_features_and_images_get_what_can_read_them(tmp_path, monkeypatch):
         labelwise("auto", tmp_path / "images", *BUDGET, *QUICK, "-o", tmp_path / "images-run")
     rows = read_json(tmp_path / "rows-run" / "auto.json", AutoRecord)
     tried = [option.name for option in rows.options if option.status == "tried" and not option.members]
-    assert tried == ["popularity", "tree", "norm", "soft", "logistic", "trees", "flat"]
+    assert tried == ["popularity", "tree", "norm", "soft", "trees", "flat"]
     assert "the data has features" in rows.option("pairs").reason
     images = read_json(tmp_path / "images-run" / "auto.json", AutoRecord)
     assert images.chosen == "popularity"

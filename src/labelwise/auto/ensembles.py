@@ -28,8 +28,12 @@ from labelwise.topk import TopK
 
 log = logging.getLogger("labelwise")
 
-RULES: tuple[Combine, ...] = ("logistic", "probability_average")
-MOST_MEMBERS = 5
+LOGISTIC: Combine = "logistic"
+AVERAGE: Combine = "probability_average"
+MANY_DOCUMENTS = 1000
+"""With so many validation documents a logistic combination is always better than an average of probabilities."""
+MOST_MEMBERS, MOST_ALONE = 5, 3
+"""Members of an ensemble, and models that are ranked again on their own."""
 LEAST_OF_BEST = 0.85
 """Members have at least this fraction of the best value."""
 FEWEST_DOCUMENTS = 40
@@ -60,8 +64,16 @@ class TriedEnsemble:
         return ensemble_of(members, combination, len(judge.valid), settings)
 
 
+def rules_for(members: int, documents: int) -> tuple[Combine, ...]:
+    """How so many members are combined, with so many validation documents to learn on."""
+    return (LOGISTIC,) if members == 1 or documents >= MANY_DOCUMENTS else (LOGISTIC, AVERAGE)
+
+
 def sets_of_members(trials: Sequence[Trial], values: Sequence[float], replaced: set[str]) -> list[tuple[Trial, ...]]:
-    """The two best, three best, ... of the distinct good models, in the order from cheap to expensive."""
+    """The best of the distinct good models alone, then the two best, three best, ...; each from cheap to expensive.
+
+    A logistic combination of one model ranks its labels again by their probability and frequency.
+    """
     best = max(values, default=0.0)
     good = [
         (value, -number, one)
@@ -69,7 +81,7 @@ def sets_of_members(trials: Sequence[Trial], values: Sequence[float], replaced: 
         if one.name not in replaced and value >= LEAST_OF_BEST * best
     ]
     ranked = [one for _, _, one in sorted(good, key=lambda entry: entry[:2], reverse=True)][:MOST_MEMBERS]
-    sets = []
+    sets = [(one,) for one in trials if one in ranked[:MOST_ALONE]]
     for count in range(2, len(ranked) + 1):
         chosen = {one.name for one in ranked[:count]}
         sets.append(tuple(one for one in trials if one.name in chosen))
@@ -91,11 +103,14 @@ def cross_fitted(members: Sequence[Trial], rule: Combine, judge: Judge) -> Tried
 
 def ensemble_name(members: Sequence[Trial], rule: str) -> str:
     """A name from those of the members."""
-    return f"{' + '.join(one.name for one in members)} ({rule.replace('_', ' ')})"
+    if len(members) == 1:
+        return f"{members[0].name}, ranked again"
+    how = "" if rule == LOGISTIC else f" ({rule.replace('_', ' ')})"
+    return " + ".join(one.name for one in members) + how
 
 
 def _settings(rule: Combine, metric: Metric) -> dict[str, Any]:
-    if rule == "logistic":
+    if rule == LOGISTIC:
         return {"combine": rule, "candidates": CANDIDATES}
     return {"combine": rule, "weights": "learn", "metric": _learned_metric(metric).name, "candidates": CANDIDATES}
 

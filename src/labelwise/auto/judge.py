@@ -89,14 +89,15 @@ class Judge:
         """Scores minus the threshold that suits the other half of the documents best."""
         right, first, second = are_right(top.ids, self.valid.labels), *self.halves()
         scores = top.scores.astype(np.float64)
+        relative = scores.copy()
         for rows, others in ((first, second), (second, first)):
             filled = top.ids[others] != NO_LABEL
             values = scores[others][filled]
             order = np.argsort(values, kind="stable")
             n_true = int(np.diff(self.valid.labels.indptr)[others].sum())
             threshold = choose_threshold(values[order], right[others][filled][order], n_true)[0] if len(values) else 0.0
-            scores[rows] -= threshold
-        return TopK(top.ids, np.where(top.ids == NO_LABEL, -np.inf, scores).astype(np.float32), top.label_names)
+            relative[rows] -= threshold
+        return TopK(top.ids, np.where(top.ids == NO_LABEL, -np.inf, relative).astype(np.float32), top.label_names)
 
 
 def standard_error(difference: Difference) -> float:

@@ -157,10 +157,6 @@ def ladder(facts: Facts) -> list[Rung]:
             like="tree", takes=("names", "norm"), trait="soft",
         ),
         Rung(
-            "logistic", "one tree, logistic loss: errs differently", "linear_tree",
-            {"trees": 1, "solver": {"loss": "logistic"}}, like="tree", ratio=1.3, takes=("names", "norm"),
-        ),
-        Rung(
             "trees", "three trees", "linear_tree", {"trees": 3}, like="tree", ratio=3.0,
             replaces=("tree", "names", "norm", "soft"),
         ),

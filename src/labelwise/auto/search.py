@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from labelwise import auto_schema as schema
-from labelwise.auto.ensembles import FEWEST_DOCUMENTS, RULES, TriedEnsemble, cross_fitted, sets_of_members
+from labelwise.auto.ensembles import FEWEST_DOCUMENTS, TriedEnsemble, cross_fitted, rules_for, sets_of_members
 from labelwise.auto.judge import Judge, Verdict, choose, is_better
 from labelwise.auto.ladder import Facts, Rung, first_estimate, ladder
 from labelwise.auto.trials import Trial, read_trial, run_trial, trial_folder
@@ -165,7 +165,7 @@ class Search:
         replaced = {name for one in tried for name in self.rungs[one.name].replaces}
         values = [float(self.sums[one.name].values()[0]) for one in tried]
         for members in sets_of_members(tried, values, replaced):
-            for rule in RULES:
+            for rule in rules_for(len(members), len(self.judge.valid)):
                 if self.deadline.expired():
                     log.info("ensembles: no more are tried, the time budget of %s is used", self.times.budget)
                     return
@@ -176,7 +176,7 @@ class Search:
         value = float(self.sums[tried.name].values()[0])
         self.options[tried.name] = Option(
             name=tried.name,
-            about=f"ensemble of {len(tried.members)} models",
+            about=_about(len(tried.members)),
             method="ensemble",
             parameters=tried.model(self.judge.metric),
             members=tuple(one.name for one in tried.members),
@@ -236,6 +236,12 @@ class Search:
 
     def _current(self) -> AutoRecord:
         return self.record.model_copy(update={"options": tuple(self.options.values())})
+
+
+def _about(members: int) -> str:
+    if members == 1:
+        return "its labels in the order of a logistic regression on probability and frequency"
+    return f"ensemble of {members} models"
 
 
 def _reason(verdict: Verdict, metric: str) -> str:
