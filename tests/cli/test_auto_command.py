@@ -140,6 +140,22 @@ def test_what_the_test_documents_are_decides_nothing(tmp_path):
     assert len({score["evaluation"]["values"]["P@1"] for score in scores}) == 2
 
 
+def test_what_only_an_expensive_model_can_see_makes_it_win(tmp_path):
+    """The order of two words decides the label: words alone are no better than a guess."""
+    draw = np.random.default_rng(0)
+    lines = []
+    for _ in range(500):
+        words = [f"x{number}" for number in draw.permutation(6)[:2]]
+        lines.append({"text": " ".join(words), "labels": ["".join(words)]})
+    (tmp_path / "order.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with steady():
+        labelwise("auto", tmp_path / "order.jsonl", *BUDGET, *QUICK, "--metric", "P@1", "-o", tmp_path / "run")
+    record = read_json(tmp_path / "run" / "auto.json", AutoRecord)
+    assert record.chosen == "pairs", "the cheapest model with word pairs"
+    assert record.option("trees").value < 0.8 < record.option("pairs").value
+    assert lw.load(tmp_path / "run").predict(["x1 x2", "x2 x1"], 1).to_lists() == [["x1x2"], ["x2x1"]]
+
+
 HOLD_AT_THREE_TREES = """
 from labelwise.auto import search
 plain = search.run_trial

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from labelwise.data.dataset import Dataset
+from labelwise.encoders.saved_encoder import saved_folder
 from labelwise.errors import LabelwiseError
 from labelwise.features.stemming import LANGUAGES
 from labelwise.features.stop_words import STOP_WORDS
@@ -25,6 +26,8 @@ SAMPLE, STOP_WORD_SHARE = 500, 0.12
 """Texts that the language is guessed from, and the least fraction of their words that are its function words."""
 FIRST_TREE = (1.0, 1e-4, 4e-7)
 """Before anything is measured: seconds for one tree, per document, and per word."""
+ENCODER_TOKENS = 64
+"""Tokens that an encoder reads of a text: the title says most, and more take longer."""
 TRAITS: dict[str, dict[str, Any]] = {
     "names": {"label_documents": "texts", "label_text_weight": 0.5},
     "norm": {"feature_norm": "l2"},
@@ -138,7 +141,9 @@ def ladder(facts: Facts) -> list[Rung]:
     """All models, from cheap to expensive."""
     words = {} if facts.language is None else {"stop_words": facts.language, "stemmer": facts.language}
     pairs = {"ngrams": [1, 2], "min_df": 2, **words}
-    encoder = {"model": facts.encoder or "", "max_length": 64}
+    encoder: dict[str, Any] = {"model": facts.encoder or ""}
+    if facts.encoder is not None and saved_folder(facts.encoder) is None:  # a saved model's encoder has its own length
+        encoder["max_length"] = ENCODER_TOKENS
     stems = f", {facts.language} stems" if facts.language else ""
     everything = (TEXTS, FEATURES, *IMAGES)
     return [
@@ -171,6 +176,10 @@ def ladder(facts: Facts) -> list[Rung]:
         Rung(
             "flat", "a classifier per label", "linear_flat", {}, like="tree", ratio=max(3.0, facts.n_labels / 400),
             replaces=("tree", "names", "norm", "soft"),
+        ),
+        Rung(
+            "flat_pairs", f"a classifier per label, words and word pairs{stems}", "linear_flat", {"tfidf": pairs},
+            (TEXTS,), "flat", 3.5, replaces=("pairs",),
         ),
         Rung(
             "hybrid", "three trees, words and vectors of an encoder", "hybrid_linear",

@@ -29,7 +29,7 @@ log = logging.getLogger("labelwise")
 TRYING, TRYING_WITHOUT_REFIT = 0.6, 0.8
 """Fraction of the budget for trying; the rest is for deciding, evaluation, and training on all documents."""
 NETWORK_SECONDS = 20.0
-"""What a network takes at least."""
+"""What a network or an encoder takes at least, the import of torch included."""
 Show = Callable[[AutoRecord, float | None], None]
 """Shows what was tried so far, and the seconds that are left."""
 
@@ -131,11 +131,11 @@ class Search:
     def estimate(self, rung: Rung) -> float:
         """Seconds that a model is expected to take, scaled from what was measured."""
         documents = self.facts.n_documents + len(self.judge.valid)
-        own = rung.seconds_per_document * documents
+        own = rung.seconds_per_document * documents + (NETWORK_SECONDS if rung.seconds_per_document else 0.0)
         if rung.like is None:
             if rung.name == "popularity":
                 return 0.5
-            return own + NETWORK_SECONDS if rung.seconds_per_document else first_estimate(self.facts)
+            return own or first_estimate(self.facts)
         like = self.trials.get(rung.like)
         base = self.estimate(self.rungs[rung.like]) if like is None else like.seconds + like.predict_seconds
         return own + rung.ratio * base
