@@ -4,11 +4,11 @@
     python benchmarks/auto.py            # writes the page from the stored figures
 
 For each FOLDER two commands, each in a process of its own: `labelwise train FOLDER`, the default, and `labelwise auto
-FOLDER --budget 10m`. Both have the same training, validation and test documents: the valid part of the folder, or a tenth
-of the training documents, chosen by hash. Scores on the validation documents are those that `auto` decides by (ensembles
-cross-fitted); scores on the test documents are those of the judged models, before training on all documents. Differences
-have 95 % intervals of the paired bootstrap. Rows are kept in benchmarks/results/auto.json; a row with the same data, limit
-and budget is replaced. Runs stay in --runs, and an interrupted one resumes.
+FOLDER --budget 10m`. Both have the same training, validation and test documents: the valid part of the folder, or a
+tenth of the training documents, chosen by hash. Scores on the validation documents are those that `auto` decides by
+(ensembles cross-fitted); scores on the test documents are those of the judged models, before training on all documents.
+Differences have 95 % intervals of the paired bootstrap. Rows are kept in benchmarks/results/auto.json; a row with the
+same data, limit and budget is replaced. Runs stay in --runs, and an interrupted one resumes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def measure(folder: Path, budget: str, limit: int | None, runs: Path) -> dict[st
     from labelwise.data.read import find_parts
     from labelwise.methods.base import load
     from labelwise.report.paired import PairedScores, saved_predictions
-    from labelwise.run_schema import AUTO, CONFIG, RESULTS as SCORES, Results, read_json
+    from labelwise.run_schema import AUTO, CONFIG, Results, read_json
+    from labelwise.run_schema import RESULTS as SCORES
     from labelwise.runs.config import run_config
     from labelwise.runs.evaluate import sample
     from labelwise.runs.load_data import load_run_data
@@ -130,8 +131,8 @@ def page(rows: list[dict[str, Any]]) -> str:
         again = "then trained on all documents" if row["refit"] else "not trained on all documents, for lack of time"
         lines += [
             "",
-            f"{row['n_valid']:,} validation and {row['n_test']:,} test documents; load of the machine {row['load']:.0f}. "
-            f"{row['why'][:1].upper()}{row['why'][1:]}; {again}.",
+            f"{row['n_valid']:,} validation and {row['n_test']:,} test documents; load of the machine "
+            f"{row['load']:.0f}. {row['why'][:1].upper()}{row['why'][1:]}; {again}.",
             "",
             f"| tried | {METRIC} valid | training, s | |",
             "|---|--:|--:|---|",
