@@ -144,9 +144,9 @@ def test_what_only_an_expensive_model_can_see_makes_it_win(tmp_path):
     """The order of two words decides the label: words alone are no better than a guess."""
     draw = np.random.default_rng(0)
     lines = []
-    for _ in range(500):
-        words = [f"x{number}" for number in draw.permutation(6)[:2]]
-        lines.append({"text": " ".join(words), "labels": ["".join(words)]})
+    for row in range(500):  # a word of its own: equal texts would all be in one part
+        words = [f"x{number}" for number in draw.permutation(5)[:2]]
+        lines.append({"text": " ".join([f"n{row}", *words]), "labels": ["".join(words)]})
     (tmp_path / "order.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     with steady():
         labelwise("auto", tmp_path / "order.jsonl", *BUDGET, *QUICK, "--metric", "P@1", "-o", tmp_path / "run")
