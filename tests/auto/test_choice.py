@@ -51,12 +51,12 @@ def test_noise_is_one_standard_error_of_the_paired_difference():
     change = (change - change.mean()) / change.std()  # its standard error is 0.05
 
     def chosen(gain):
-        return choose({"cheap": sums_of(base), "dear": sums_of(base + change + gain)}).chosen
+        return choose({"cheap": sums_of(base), "costly": sums_of(base + change + gain)}).chosen
 
     assert chosen(0.035) == "cheap", "two thirds of a standard error"
-    assert chosen(0.075) == "dear", "one and a half"
+    assert chosen(0.075) == "costly", "one and a half"
     assert chosen(0.0) == "cheap"
-    same = choose({"cheap": sums_of(base), "dear": sums_of(base)})
+    same = choose({"cheap": sums_of(base), "costly": sums_of(base)})
     assert (same.chosen, same.best) == ("cheap", "cheap")
     assert not is_better(sums_of(base), sums_of(base))
     assert is_better(sums_of(base + change + 0.075), sums_of(base))

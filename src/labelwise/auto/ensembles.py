@@ -81,7 +81,7 @@ def sets_of_members(trials: Sequence[Trial], values: Sequence[float], replaced: 
         if one.name not in replaced and value >= LEAST_OF_BEST * best
     ]
     ranked = [one for _, _, one in sorted(good, key=lambda entry: entry[:2], reverse=True)][:MOST_MEMBERS]
-    sets = [(one,) for one in trials if one in ranked[:MOST_ALONE]]
+    sets: list[tuple[Trial, ...]] = [(one,) for one in trials if one in ranked[:MOST_ALONE]]
     for count in range(2, len(ranked) + 1):
         chosen = {one.name for one in ranked[:count]}
         sets.append(tuple(one for one in trials if one.name in chosen))
