@@ -15,7 +15,7 @@ SOURCE = Path(labelwise.__file__).parent
 # From the ground up, as in docs/design.md. Single files beside these folders are below all of them.
 ROOMS = [
     "executors", "kernels", "data", "metrics", "features", "codes", "linear", "encoders", "heads", "networks", "training",
-    "methods", "testing", "report", "runs", "interop", "sweep", "serve", "cli",
+    "methods", "testing", "report", "runs", "interop", "sweep", "auto", "serve", "cli",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 HAND_OUT_ROOMS = ("__init__.py", "__main__.py", "registry.py")

@@ -79,6 +79,17 @@ def stage(name: str) -> Iterator[None]:
         _local.stages = before
 
 
+@contextmanager
+def hidden() -> Iterator[None]:
+    """Inside the block no progress is shown: something else shows what is being done."""
+    before = getattr(_local, "hidden", False)
+    _local.hidden = True
+    try:
+        yield
+    finally:
+        _local.hidden = before
+
+
 def stage_name(what: str) -> str:
     """The name of work, with the stages that it is part of in front."""
     return ", ".join([*getattr(_local, "stages", []), what])
@@ -129,6 +140,8 @@ class Progress:
             if self.total:
                 self.outer.inner = (self.outer.in_part or 0.0) * min((self.done + self.inner) / self.total, 1.0)
                 self.outer._changed()
+            return
+        if getattr(_local, "hidden", False):
             return
         now = time.monotonic()
         if self.on_terminal:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from labelwise.atomic import replacing
-from labelwise.errors import LabelwiseError
+from labelwise.errors import ConfigError, LabelwiseError
 from labelwise.formatting import duration
 
 log = logging.getLogger("labelwise")
@@ -30,6 +31,18 @@ RECORD_FILE, SAMPLE_FILE = "time.json", "documents.json"
 """Files with unfinished work: the seconds spent, and how many documents there was time to prepare."""
 SMALLEST_BLOCK, LARGEST_BLOCK = 16, 4096
 """Documents that are worked on between two looks at the clock."""
+
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a time span as it is typed: 90, 90s, 10m, 1.5h."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(s|m|min|h)?", text.strip().lower())
+    seconds = float(match[1]) * _UNITS[match[2] or ""] if match else 0.0
+    if seconds <= 0:
+        raise ConfigError(f"'{text}' is not a time span; accepted: 90, 90s, 10m, 2h")
+    return seconds
 
 
 class OutOfTimeError(Exception):

@@ -17,6 +17,7 @@ import typer
 
 from labelwise import __version__
 from labelwise.cli import (
+    auto,
     calibrate,
     compare,
     config,
@@ -51,6 +52,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 app.command("train")(train.train_command)
+app.command("auto")(auto.auto_command)
 app.command("evaluate")(evaluate.evaluate_command)
 app.command("predict")(predict.predict_command)
 app.command("encode")(encode.encode_command)

@@ -16,12 +16,13 @@ from labelwise.run_schema import MODEL, REPORT, RESULTS, Results, read_json
 log = logging.getLogger("labelwise")
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print a table; the first column is text, the others are aligned to the right."""
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], words: Sequence[str] = ()) -> None:
+    """Print a table; the first column and those in `words` are text, the others are aligned to the right."""
+    left = [position for position, column in enumerate(columns) if position == 0 or column in words]
     title, columns = printable(title), [printable(column) for column in columns]
     cells = [[" ".join(printable(str(cell)).splitlines()) for cell in row] for row in rows]
     if not sys.stdout.isatty():
-        _print_plain(title, columns, cells)
+        _print_plain(title, columns, cells, left)
         return
     from rich.console import Console
     from rich.table import Table
@@ -29,17 +30,17 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
 
     table = Table(title=Text(title), title_justify="left")
     for position, column in enumerate(columns):
-        table.add_column(column, justify="left" if position == 0 else "right", overflow="fold")
+        table.add_column(column, justify="left" if position in left else "right", overflow="fold")
     for row in cells:
         table.add_row(*map(Text, row))  # Text: brackets in names are not markup
     Console().print(table)
 
 
-def _print_plain(title: str, columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+def _print_plain(title: str, columns: Sequence[str], cells: Sequence[Sequence[str]], left: Sequence[int]) -> None:
     widths = [max(len(row[i]) for row in [list(columns), *cells]) for i in range(len(columns))]
     echo(title)
     for row in [columns, *cells]:
-        padded = [c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        padded = [c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
         echo("  ".join(padded).rstrip())
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
-from pathlib import Path
+import os
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from labelwise.cli.auto import DEFAULT_BUDGET, DEFAULT_METRIC, ENCODER_VARIABLE, choose_and_train
+from labelwise.cli.from_data import COLUMN_OPTIONS, next_step, proposing_columns
 from labelwise.cli.options import (
     AddressOption,
     ForceOption,
@@ -24,9 +25,6 @@ from labelwise.cli.terminal import command_began, echo
 if TYPE_CHECKING:
     from labelwise.config import ConfigSource
     from labelwise.runs.config import RunConfig
-
-COLUMN_OPTIONS = {"text": "text_column", "labels": "label_column", "id": "id_column"}
-"""Options of the command, and the reading options that they set."""
 
 
 def train_command(
@@ -43,7 +41,18 @@ def train_command(
     labels: Annotated[str | None, typer.Option(help="With DATA: column with the labels.")] = None,
     id: Annotated[str | None, typer.Option(help="With DATA: column with the document's identifier.")] = None,
     method: Annotated[
-        str | None, typer.Option(help="With DATA: the method, see labelwise models. Not given: linear_tree.")
+        str | None,
+        typer.Option(help="With DATA: the method, see labelwise models; auto chooses one. Not given: linear_tree."),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="With --method auto: wall-clock time such as 90s or 2h. Not given: 10m."),
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="With --method auto: what models are compared by. Not given: P@5.")
+    ] = None,
+    encoder: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="With --method auto: a pretrained text encoder.")
     ] = None,
     output: Annotated[
         str | None, typer.Option("--output", "-o", metavar="FOLDER", help="Folder of the run. Not given: runs/NAME.")
@@ -78,17 +87,26 @@ def train_command(
     the same.
     """
     from labelwise.cli.tables import show_results
-    from labelwise.data.formats.columns import MissingColumnsError
-    from labelwise.errors import ConfigError, DataError
+    from labelwise.errors import ConfigError
     from labelwise.executors.launcher import Launcher
     from labelwise.process_group import n_ranks, rank
-    from labelwise.run_schema import CALIBRATION, MODEL
     from labelwise.runs.config import run_config
-    from labelwise.runs.from_data import is_config
+    from labelwise.runs.from_data import AUTO_METHOD, is_config
     from labelwise.runs.train import train
 
     columns = {option: value for option, value in {"text": text, "labels": labels, "id": id}.items() if value}
     from_data = not any(map(is_config, source))
+    of_auto = {"budget": budget, "metric": metric, "encoder": encoder}
+    if method == AUTO_METHOD:
+        _check_auto(from_data, repetition, launcher)
+        choose_and_train(
+            source, columns, budget or DEFAULT_BUDGET, metric or DEFAULT_METRIC,
+            encoder or os.environ.get(ENCODER_VARIABLE), output, overrides or [], force,
+        )  # fmt: skip
+        return
+    for option, value in of_auto.items():
+        if value is not None:
+            raise ConfigError(f"--{option} is for --method auto")
     given = (
         _from_data(source, columns, method, output, overrides or [])
         if from_data
@@ -106,30 +124,27 @@ def train_command(
         _train_repetitions(checked, repetition)
         return
     try:
-        run = train(checked, force, command_began(), where)
+        with proposing_columns() if from_data else nullcontext():
+            run = train(checked, force, command_began(), where)
     except KeyboardInterrupt:
         echo(f"stopped; run the same command again to resume {checked.run.folder}", err=True)
         raise typer.Exit(130) from None
-    except MissingColumnsError as error:
-        if not from_data:
-            raise
-        raise DataError(f"{error.problem}.\n{_with_columns(error.proposed)}", error.path, error.line) from None
     if rank() > 0:
         return
     show_results(run.path)
     if from_data:
-        suffix = ".csv" if _is_table(run / MODEL) else ".jsonl"
-        threshold = " --threshold auto" if (run / CALIBRATION).exists() else ""
-        echo(f"next: labelwise predict {shlex.quote(str(run.path))} NEW{suffix} -o suggestions{suffix}{threshold}")
+        echo(next_step(run.path))
 
 
-def _is_table(model: Path) -> bool:
-    """Whether a model was trained on tables."""
-    from labelwise.methods.card import TABLES, read_card
-    from labelwise.store import Folder
+def _check_auto(from_data: bool, repetition: list[int] | None, launcher: str) -> None:
+    from labelwise.errors import ConfigError
 
-    reading = read_card(Folder(model, "model")).reading
-    return reading is not None and reading.extension in TABLES
+    if not from_data:
+        raise ConfigError("--method auto is for training from data, not from a config: labelwise auto DATA")
+    if repetition:
+        raise ConfigError("--repetition is for one method, not for --method auto")
+    if launcher != "local":
+        raise ConfigError(f"--launcher {launcher}: --method auto measures its trials in this process; leave it out")
 
 
 def _from_data(
@@ -172,19 +187,3 @@ def _train_repetitions(config: RunConfig, repetitions: list[int]) -> None:
     except KeyboardInterrupt:
         echo("stopped; run the same command again to resume", err=True)
         raise typer.Exit(130) from None
-
-
-def _with_columns(proposed: dict[str, str | None]) -> str:
-    """The command that was typed, with the columns that seem right; COLUMN stands for what has to be filled in."""
-    names = {key: f"--{option}" for option, key in COLUMN_OPTIONS.items()}
-    words = sys.argv[1:]
-    for key, column in proposed.items():
-        option = names.get(key)
-        if option is None:
-            words += ["--set", f"data.options.{key}={column or 'COLUMN'}"]
-            continue
-        at = next((index for index, word in enumerate(words) if word.split("=")[0] == option), None)
-        if at is not None:
-            del words[at : at + (1 if "=" in words[at] else 2)]
-        words += [option, column or "COLUMN"]
-    return f"The command with the names of the columns:\n  labelwise {shlex.join(words)}"

@@ -25,6 +25,7 @@ from labelwise.report.example_cards import SHOWN_AT_FIRST, example_cards
 from labelwise.report.label_sections import confusion_rows, label_table
 from labelwise.report.plots import run_charts
 from labelwise.report.run_files import Run, read_run
+from labelwise.report.tried import tried_table
 from labelwise.report.wording import family_and_k, sorted_metrics
 from labelwise.run_schema import CONFIG, EXAMPLES, LABELS, MACHINE, METRICS, REPORT, RESULTS, STATE
 
@@ -140,6 +141,7 @@ def report_values(run: Run) -> dict[str, Any]:
         "shown_at_first": SHOWN_AT_FIRST,
         "label_table": label_table(run.labels, results) if run.labels else None,
         "confusions": confusion_rows(run.confusions),
+        "tried": tried_table(run.tried) if run.tried else None,
         "costs": sections.cost_table(results) if results else [],
         "about": sections.about_list(run),
         "config": sections.shown_config(run.config),

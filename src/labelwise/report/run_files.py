@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from labelwise.auto_schema import AutoRecord
 from labelwise.config import ConfigSource
 from labelwise.errors import DataError, ModelFormatError
 from labelwise.methods.card import read_card
 from labelwise.report.label_lines import LabelTable, read_labels
 from labelwise.report_schema import Confusions, Example
 from labelwise.run_schema import (
+    AUTO,
     CONFIG,
     CONFUSION,
     EXAMPLES,
@@ -63,6 +65,8 @@ class Run:
     notes: tuple[str, ...]
     model_changes: str | None
     """A warning if the model has changed since the results were written."""
+    tried: AutoRecord | None = None
+    """What `labelwise auto` has tried before it chose the method of this run."""
 
     @property
     def name(self) -> str:
@@ -118,6 +122,7 @@ def read_run(folder: str | Path) -> Run:
         missing=missing,
         notes=tuple(notes),
         model_changes=None if RESULTS in missing else _model_changes(path / MODEL),
+        tried=read_json(path / AUTO, AutoRecord) if (path / AUTO).is_file() else None,
     )
 
 

@@ -25,6 +25,8 @@ from labelwise.file_lock import LOCK, lock_folder
 from labelwise.process_group import is_restarted
 from labelwise.result_fields import RESULT, UNFINISHED, differing_keys
 from labelwise.run_schema import (
+    AUTO,
+    AUTO_FOLDER,
     CHECKPOINTS,
     CLEARING,
     CONFIG,
@@ -89,14 +91,14 @@ class RunFolder:
         A new run that fails before its data is read leaves nothing behind.
         """
         created = [path for path in (self.path, *self.path.parents) if not path.exists()]
-        self._create_or_check()
+        self.create_or_check()
         wait = RESTART_SECONDS if is_restarted() else 0.0
         busy = ConfigError(f"{self.path}: another process is working in this run folder")
         with lock_folder(self.path, busy, wait):
             is_new = not (self / STATE).exists()
             self._prepare(config, force)
             try:
-                with _log_to(self / LOG):
+                with log_to(self / LOG):
                     self._drop_incomplete_line()
                     yield
             except LabelwiseError as error:
@@ -108,14 +110,15 @@ class RunFolder:
                         self.write_json(STATE, {**self.state, "status": FAILED, "error": str(error)})
                 raise
 
-    def _create_or_check(self) -> None:
-        """Create the folder, or check that the existing one is a run folder or empty."""
+    def create_or_check(self) -> None:
+        """Create the folder, or check that the existing one is that of a run, or empty."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             others = [
                 path.name
                 for path in self.path.iterdir()
-                if path.name != LOCK and not is_temporary_name(path.name, FILES, WRITTEN_FOLDERS)
+                if path.name not in (LOCK, AUTO, AUTO_FOLDER)
+                and not is_temporary_name(path.name, (*FILES, AUTO), WRITTEN_FOLDERS)
             ]
         except OSError as error:
             raise ConfigError(f"run.folder: {self.path} cannot be used: {error.strerror}") from None
@@ -131,17 +134,31 @@ class RunFolder:
             self._start(config)
         elif force or self.state.get("status") == CLEARING:
             self._clear()
+            if force:
+                self.remove_trials()
             self._start(config)
         elif self.finished:
-            raise ConfigError(
-                f"{self.path}: this run is finished; --force replaces it, "
-                f"--set run.folder={_free(self.path)} keeps both"
-            )
+            raise self.finished_error()
         elif not self._has_trained() and (not self._has_spent_time() or self._differing(config)):
             self._clear()  # nothing has been trained yet, so nothing is lost with any config
             self._start(config)
         else:
             self._resume(config)
+
+    def finished_error(self) -> ConfigError:
+        """That the run is finished."""
+        keep = f"--set run.folder={_free(self.path)} keeps both"
+        return ConfigError(f"{self.path}: this run is finished; --force replaces it, {keep}")
+
+    def remove_trials(self) -> None:
+        """Remove what `labelwise auto` has tried."""
+        shutil.rmtree(self / AUTO_FOLDER, ignore_errors=True)
+        (self / AUTO).unlink(missing_ok=True)
+
+    def remove_run(self) -> None:
+        """Remove all files of a run and what was tried for it; the folder stays."""
+        self._remove([])
+        self.remove_trials()
 
     def _has_trained(self) -> bool:
         """Whether there is a model, or unfinished work of one."""
@@ -268,7 +285,7 @@ class RunFolder:
 
 
 @contextmanager
-def _log_to(path: Path) -> Iterator[None]:
+def log_to(path: Path) -> Iterator[None]:
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     handler.setLevel(logging.INFO)

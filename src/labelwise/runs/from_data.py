@@ -21,7 +21,8 @@ from labelwise.runs.load_data import known_name
 from labelwise.store import MANIFEST
 
 CONFIG_EXTENSIONS = (".yml", ".yaml")
-METHOD = "linear_tree"
+METHOD, AUTO_METHOD, BASELINE = "linear_tree", "auto", "popularity"
+"""The method if none is given; the name that stands for a choice; what the choice begins with."""
 FRACTION = 0.1
 
 
@@ -31,14 +32,25 @@ def is_config(argument: str) -> bool:
 
 
 def config_from_data(
-    data: Sequence[str], options: Mapping[str, str], method: str | None, folder: str | None, overrides: Sequence[str]
+    data: Sequence[str],
+    options: Mapping[str, str],
+    method: str | None,
+    folder: str | None,
+    overrides: Sequence[str],
+    budget: float | None = None,
 ) -> ConfigSource:
     """A run config for data: files (read as one part), a folder with its parts, or a known data set.
 
-    `options` are reading options that the command line has names for; `overrides` are `--set` assignments.
+    `options` are reading options that the command line has names for; `overrides` are `--set` assignments. With the
+    method `auto`, documents are held out to compare methods on, which also serve for the calibration, and the section
+    `model` is that of a baseline until one is chosen within the `budget` of seconds.
     """
     described = " ".join(data)
-    source = ConfigSource({}, f"labelwise train {described}").override(overrides)
+    source = ConfigSource({}, f"labelwise {AUTO_METHOD if method == AUTO_METHOD else 'train'} {described}").override(
+        overrides
+    )
+    if method == AUTO_METHOD and "model" in source.values:
+        raise ConfigError("auto chooses the method and its parameters; leave out --set model")
     section, calibrate, run = (_section(source, name) for name in ("data", "calibrate", "run"))
     format = section.get("format", AUTO)
     parts = _parts(data, format if isinstance(format, str) else AUTO)
@@ -51,13 +63,19 @@ def config_from_data(
     if "test" not in parts and section.get("test") is None:
         section.setdefault("test_fraction", FRACTION)
     has_valid = "valid" in parts or any(section.get(key) is not None for key in ("valid", "valid_fraction"))
-    if not has_valid and calibrate.get("enabled") is not False:
+    if not has_valid and method == AUTO_METHOD:
+        section["valid_fraction"] = FRACTION
+    elif not has_valid and calibrate.get("enabled") is not False:
         calibrate.setdefault("fraction", FRACTION)
     model = _section(source, "model")
-    if method is not None:
+    if method == AUTO_METHOD:
+        model["method"] = BASELINE
+    elif method is not None:
         _set(model, "method", method, f"--method {method}", "model.method")
     if folder is not None:
         _set(run, "folder", folder, f"-o {folder}", "run.folder")
+    if budget is not None:
+        _set(run, "time_budget", budget, f"--budget {budget:g}s", "run.time_budget")
     model.setdefault("method", METHOD)
     run.setdefault("folder", str(Path("runs") / _name(data[0])))
     run.setdefault("refit", True)

@@ -9,9 +9,9 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +51,38 @@ from labelwise.time_budget import TimeBudget
 log = logging.getLogger("labelwise")
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """What exists before a run begins: its data, the trained model, and the time that is left (`labelwise auto`)."""
+
+    data: RunData
+    held_out: Dataset | None
+    model: Callable[[], Method]
+    """The model of the run, trained on the training part; called unless the run has its model already."""
+    seconds: Mapping[str, float]
+    """What reading and training have taken, by stage."""
+    times: RunTime
+    refit_seconds: float
+    """What training on all documents is expected to take; it is left out if there is less time."""
+
+
 def train(
-    config: RunConfig, force: bool = False, begin: float | None = None, launcher: Launcher | None = None
+    config: RunConfig,
+    force: bool = False,
+    begin: float | None = None,
+    launcher: Launcher | None = None,
+    prepared: Prepared | None = None,
 ) -> RunFolder:
     """Train, evaluate and report as configured; returns the run folder.
 
-    `begin` is when the run's time budget began, on the monotonic clock; None: now. `launcher` is where independent
-    parts of the model are trained; None: in this process.
+    Parameters
+    ----------
+    begin
+        When the run's time budget began, on the monotonic clock; None: now.
+    launcher
+        Where independent parts of the model are trained; None: in this process.
+    prepared
+        With a prepared model the run begins with its calibration.
     """
     launcher = launcher or Launcher()
     begin = time.monotonic() if begin is None else begin
@@ -76,7 +101,7 @@ def train(
         if rank() > 0:
             train_with_rank_zero(config, run, force)
             return run
-        return _train(config, run, force, begin, launcher)
+        return _train(config, run, force, begin, launcher, prepared)
 
 
 def check_device(method: Method, given: str | None) -> None:
@@ -89,19 +114,25 @@ def check_device(method: Method, given: str | None) -> None:
         raise ConfigError(f"run.device: {method.name} computes on the CPU; leave out {given}")
 
 
-def _train(config: RunConfig, run: RunFolder, force: bool, begin: float, launcher: Launcher) -> RunFolder:
+def _train(
+    config: RunConfig, run: RunFolder, force: bool, begin: float, launcher: Launcher, prepared: Prepared | None
+) -> RunFolder:
     with (
         using_threads(config.run.threads),
         run.open_for_run(config, force),
         launcher.opened(run / files.TASKS, config.run.threads),
         scratch_at(run / files.SCRATCH, config.data.mapped) as scratch,
-        _run_time(config, run, begin) as times,
+        _run_time(config, run, begin, prepared) as times,
     ):
-        with _timed(run, "read"):
-            data, held_out = split_for_calibration(config, load_run_data(config.data, scratch), scratch)
-        run.has_data = True
-        log.info("train: %r", data.train)
-        model = _fit(config, run, data, scratch, times.for_fit(config.run.refit))
+        if prepared is not None:
+            data, held_out, run.has_data = prepared.data, prepared.held_out, True
+            model = _adopted(config, run, prepared)
+        else:
+            with _timed(run, "read"):
+                data, held_out = split_for_calibration(config, load_run_data(config.data, scratch), scratch)
+            run.has_data = True
+            log.info("train: %r", data.train)
+            model = _fit(config, run, data, scratch, times.for_fit(config.run.refit))
         if not config.run.refit:
             release_ranks()
         if is_refitted(model, data):
@@ -119,7 +150,8 @@ def _train(config: RunConfig, run: RunFolder, force: bool, begin: float, launche
         ):
             with _timed(run, "inspect"):
                 inspect(run, model, data, config.inspect)
-        if config.run.refit or is_refitted(model, data):
+        in_time = prepared is None or not config.run.refit or times.allows(files.REFIT, prepared.refit_seconds)
+        if (config.run.refit and in_time) or is_refitted(model, data):
             _refit(config, run, data, held_out, model, scratch, times.for_refit())
         if config.run.refit:
             release_ranks()
@@ -131,9 +163,9 @@ def _train(config: RunConfig, run: RunFolder, force: bool, begin: float, launche
 
 
 @contextmanager
-def _run_time(config: RunConfig, run: RunFolder, begin: float) -> Iterator[RunTime]:
+def _run_time(config: RunConfig, run: RunFolder, begin: float, prepared: Prepared | None) -> Iterator[RunTime]:
     """The time budget of a run, whose seconds are recorded if it is interrupted."""
-    times = RunTime(config.run.time_budget, run / files.TIME, begin)
+    times = RunTime(config.run.time_budget, run / files.TIME, begin) if prepared is None else prepared.times
     try:
         yield times
     except BaseException:
@@ -161,9 +193,22 @@ def _fit(config: RunConfig, run: RunFolder, data: RunData, scratch: Path | None,
     with _timed(run, "fit"):
         announce("fit", budget)
         model.fit(data.train, valid=data.valid, context=context)
+    return _saved(config, run, model)
+
+
+def _adopted(config: RunConfig, run: RunFolder, prepared: Prepared) -> Method:
+    """The model that was trained before the run."""
+    if (run / files.MODEL).exists():
+        return load(run / files.MODEL)
+    for stage, seconds in prepared.seconds.items():
+        run.record(stage, seconds=round(seconds, 3), done=True, peak_bytes=peak_memory())
+    return _saved(config, run, prepared.model())
+
+
+def _saved(config: RunConfig, run: RunFolder, model: Method) -> Method:
     reading = Reading.of(config.data.training_path, config.data.format, config.data.options)
     model.card_ = model.card_.model_copy(update={"reading": reading})
-    model.save(folder)
+    model.save(run / files.MODEL)
     return model
 
 
