@@ -145,9 +145,9 @@ def test_a_method_without_a_plan(config, constants):
         plans = False
 
     with registered(Foreign):
-        told = labelwise("plan", config("foreign"), *DATA, "--constants", constants(), code=2).err
-    assert "foreign" in told
-    assert "cannot be planned" in told
+        shown = labelwise("plan", config("foreign"), *DATA, "--constants", constants(), code=2).err
+    assert "foreign" in shown
+    assert "cannot be planned" in shown
 
 
 def test_constants_survive_a_file():

@@ -31,7 +31,7 @@ from labelwise.runs.config import RunConfig
 from labelwise.runs.evaluate import sample
 from labelwise.runs.folder import RunFolder, log_to
 from labelwise.runs.load_data import RunData, load_run_data
-from labelwise.runs.other_ranks import rank
+from labelwise.process_group import n_ranks
 from labelwise.runs.run_time import TAIL, TAIL_SECONDS, RunTime
 from labelwise.runs.stopwatch import stopwatch
 from labelwise.runs.train import Prepared, split_for_calibration, train
@@ -67,7 +67,7 @@ def run_auto(
     was tried whenever it changes.
     """
     metric, config = checked_metric(request.metric), request.config
-    if rank() > 0:
+    if n_ranks() > 1:
         raise ConfigError("labelwise auto runs in one process, not under torchrun")
     if request.encoder is not None and not Path(request.encoder).is_dir():
         raise ConfigError(f"--encoder: there is no folder {request.encoder}; nothing is downloaded")

@@ -65,14 +65,10 @@ def choose_and_train(
     from labelwise.cli.auto_table import live_table, show_table
     from labelwise.cli.from_data import COLUMN_OPTIONS, next_step, proposing_columns
     from labelwise.cli.tables import show_results
-    from labelwise.errors import ConfigError
-    from labelwise.process_group import n_ranks
     from labelwise.runs.config import run_config
     from labelwise.runs.from_data import AUTO_METHOD, config_from_data
     from labelwise.time_budget import parse_duration
 
-    if n_ranks() > 1:
-        raise ConfigError("auto tries methods in one process: start it without torchrun")
     seconds = parse_duration(budget)
     options = {COLUMN_OPTIONS[option]: value for option, value in columns.items()}
     checked = run_config(config_from_data(data, options, AUTO_METHOD, output, overrides, seconds))
