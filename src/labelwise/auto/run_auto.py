@@ -27,11 +27,11 @@ from labelwise.finished import fingerprint
 from labelwise.formatting import duration
 from labelwise.methods.base import Method
 from labelwise.parallel import using_threads
+from labelwise.process_group import n_ranks
 from labelwise.runs.config import RunConfig
 from labelwise.runs.evaluate import sample
 from labelwise.runs.folder import RunFolder, log_to
 from labelwise.runs.load_data import RunData, load_run_data
-from labelwise.process_group import n_ranks
 from labelwise.runs.run_time import TAIL, TAIL_SECONDS, RunTime
 from labelwise.runs.stopwatch import stopwatch
 from labelwise.runs.train import Prepared, split_for_calibration, train

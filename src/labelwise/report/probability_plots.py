@@ -59,7 +59,7 @@ def threshold_chart(calibration: Calibration | None) -> Chart | None:
         axes = figure.subplots()
         for index, (name, points) in enumerate(lines.items()):
             if points:
-                style = {**series_style(index), "marker": ""}
+                style = series_style(index) | {"marker": ""}
                 axes.plot(*zip(*points, strict=True), label=name, **style)
         axes.axvline(100 * calibration.threshold, color=INK, linewidth=1, linestyle=":", label="threshold")
         axes.set_xlabel("threshold, %")
