@@ -25,7 +25,7 @@ OWN_TESTS = {"scikit-learn.md": "test_docs_pages.py", "README.md of knn_method":
 NETWORKS = {"linear-tree.md"}
 IMAGES = {"images.md"}
 CALIBRATING = {"README.md", "probabilities.md"}
-SLOW = {"linear-tree.md", "quickstart.md", "images.md", "mach.md", "reproduce.md"}
+SLOW = {"auto.md", "linear-tree.md", "quickstart.md", "images.md", "mach.md", "reproduce.md"}
 
 
 def pages() -> list[Path]:
