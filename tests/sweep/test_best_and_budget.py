@@ -1,7 +1,6 @@
 """The best setting as a run config, a time limit of a whole sweep, and progress that names settings."""
 
 import re
-import sys
 
 import pytest
 
@@ -30,7 +29,7 @@ def place(tmp_path, monkeypatch):
 
     def stand_in(trial, metric):
         value, slow = trial.config.model.get("leaf_size", 1) / 100, 0.3 if trial.config.model["trees"] > 1 else 0.0
-        return [sys.executable, "-S", "-c", STAND_IN, str(trial.folder), str(value), str(slow)]
+        return ["-S", "-c", STAND_IN, str(trial.folder), str(value), str(slow)]
 
     monkeypatch.setattr(runner, "trial_command", stand_in)
     return tmp_path

@@ -86,7 +86,7 @@ def test_trials_that_all_make_the_same_mistake_end_the_sweep(tmp_path, monkeypat
 
     def command(trial, metric):
         started.append(trial.name)
-        return [sys.executable, "-c", FAILING.format(say(trial), code)]
+        return ["-c", FAILING.format(say(trial), code)]
 
     monkeypatch.setattr(runner, "trial_command", command)
     rows = result_rows(study, runner.run_sweep(study))

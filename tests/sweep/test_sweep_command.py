@@ -169,7 +169,7 @@ def test_hopeless_trials_are_ended_and_stay_so(tmp_path, monkeypatch, caplog):
     )
 
     def stand_in(trial, metric):
-        return [sys.executable, "-c", STAND_IN, str(trial.folder), str(trial.config.model["leaf_size"] / 100)]
+        return ["-c", STAND_IN, str(trial.folder), str(trial.config.model["leaf_size"] / 100)]
 
     monkeypatch.setattr(runner, "trial_command", stand_in)
     study = read_study(ConfigSource.from_file(path))
@@ -186,7 +186,7 @@ def test_hopeless_trials_are_ended_and_stay_so(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(runner, "trial_command", lambda *_: pytest.fail("nothing is left to run"))
     assert result_rows(study, runner.run_sweep(study)) == rows
     assert "stop_hopeless" not in caplog.text
-    monkeypatch.setattr(runner, "trial_command", lambda *_: [sys.executable, "-c", ""])
+    monkeypatch.setattr(runner, "trial_command", lambda *_: ["-c", ""])
     other = write_study(tmp_path, vary={"model.leaf_size": [5]}, metric="R@2", stop_hopeless={"after": 2})
     runner.run_sweep(read_study(ConfigSource.from_file(other)))
     assert "no trial logged R@2" in caplog.text

@@ -43,10 +43,12 @@ class DocumentEncoder:
 
     encode: Callable[[Any], np.ndarray]
     identity: str
-    opened: tuple[Callable[[Any], DocumentEncoder], Any]
-    """How it was opened: a function and its argument, for tasks in other processes."""
+    opened: tuple[Callable[[Any], DocumentEncoder], Any] | None = None
+    """How it was opened: a function and its argument, for tasks in other processes; None: it stays in this one."""
 
     def __reduce__(self) -> tuple:
+        if self.opened is None:
+            raise TypeError("this encoder cannot be opened in another process")
         return _reopened, (*self.opened, self.identity)
 
 
