@@ -17,6 +17,10 @@ def about_itself(shared, item):
     return os.getpid(), threads()
 
 
+def working_directory(shared, item):
+    return os.getcwd()
+
+
 def fail(shared, item):
     if item == 2:
         raise {"data": DataError("bad row", "x.csv", 7), "package": MissingDependencyError("torch", "nn", "mach"),
