@@ -13,6 +13,7 @@ from executors.launched import MODELS, fork_workers, same_files, trained, vector
 from labelwise.executors.processes import Processes, _Worker
 from labelwise.linear import level_tasks
 from labelwise.linear.shards import read_shard
+from labelwise.run_schema import STATE
 from labelwise.testing.planted import planted_texts
 from sweep.planted import fork_trials, plant, write_study
 
@@ -132,6 +133,15 @@ def test_what_cannot_be_launched_is_refused(model, changes, options, message, tm
     done = labelwise("train", write_config(tmp_path, model), *words, *options, code=2)
     assert message in " ".join(done.err.split())
     assert not (tmp_path / "run").exists()
+
+
+def test_a_resumed_run_refuses_the_same(tmp_path):
+    config = write_config(tmp_path, {"method": "popularity"})
+    labelwise("train", config)
+    state = tmp_path / "run" / STATE
+    state.write_text(json.dumps({**json.loads(state.read_text(encoding="utf-8")), "status": "running"}))
+    assert "has no parts that share nothing" in labelwise("train", config, *TWO, code=2).err
+    assert "already trained" in labelwise("train", config).err
 
 
 def test_single_texts_are_not_launched(tmp_path):
