@@ -9,7 +9,7 @@ import pytest
 
 import labelwise as lw
 from cli.commands import labelwise
-from executors.launched import MODELS, fork_workers, same_files, trained, vectors, write_config
+from executors.launched import MODELS, fork_workers, model_files, same_files, trained, vectors, write_config
 from labelwise.executors.processes import Processes, _Worker
 from labelwise.linear import level_tasks
 from labelwise.linear.shards import read_shard
@@ -30,6 +30,17 @@ TWO = ("--launcher", "processes", "--workers", "2")
 def test_the_model_is_the_same(method, tmp_path):
     alone = trained(tmp_path, MODELS[method], "alone")
     assert same_files(alone, trained(tmp_path, MODELS[method], "launched", *TWO))
+
+
+def test_the_model_of_mapped_data_is_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr("labelwise.executors.shared.INLINE_BYTES", 0)  # as large features: written for tasks to map
+    model = {**MODELS["linear_tree"], "precision": "int8"}
+    alone = trained(tmp_path, model, "alone")
+    config = write_config(tmp_path, model, "launched")
+    labelwise("train", config, "--set", "data.mapped=true", *TWO)
+    folder = tmp_path / "launched"
+    assert same_files(alone, model_files(folder / "model"))
+    assert not [path.name for path in folder.iterdir() if path.name.startswith(".") and path.is_dir()]
 
 
 def test_the_model_is_the_same_when_a_worker_is_killed_and_a_shard_is_damaged(tmp_path, monkeypatch):

@@ -145,7 +145,9 @@ def _check_auto(from_data: bool, repetition: list[int] | None, launcher: Launche
     if repetition:
         raise ConfigError("--repetition is for one method, not for --method auto")
     if not launcher.is_local:
-        raise ConfigError(f"--launcher {launcher.name}: --method auto measures its trials in this process; leave it out")
+        raise ConfigError(
+            f"--launcher {launcher.name}: --method auto measures its trials in this process; leave it out"
+        )
 
 
 def _from_data(

@@ -96,7 +96,8 @@ class Outcome(NamedTuple):
 def _checked(terms: Terms) -> None:
     terms.check()
     if terms.directory is not None:
-        with suppress(OSError):  # a node may lack it if all paths are absolute; workers of Ray begin in that of their node
+        # workers of Ray begin in the directory of their node; a node may lack this one if all paths are absolute
+        with suppress(OSError):
             os.chdir(terms.directory)
 
 
