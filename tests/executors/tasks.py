@@ -21,6 +21,10 @@ def working_directory(shared, item):
     return os.getcwd()
 
 
+def return_a_function(shared, item):
+    return lambda: item
+
+
 def fail(shared, item):
     if item == 2:
         raise {"data": DataError("bad row", "x.csv", 7), "package": MissingDependencyError("torch", "nn", "mach"),

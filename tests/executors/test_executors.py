@@ -146,6 +146,12 @@ def test_options_that_do_not_fit_are_refused(options, message):
         Launcher(**options)
 
 
+def test_a_result_that_cannot_be_sent_is_not_a_lost_worker(processes):
+    with pytest.raises(TypeError, match="the result of a task cannot be sent"):
+        list(processes.map(tasks.return_a_function, [1]))
+    assert list(processes.map(tasks.print_and_return, [1])) == [1]
+
+
 def test_relative_paths_mean_the_same_in_a_worker_of_another_directory(tmp_path, monkeypatch):
     (tmp_path / "node").mkdir()
     monkeypatch.chdir(tmp_path)
