@@ -279,6 +279,9 @@ def test_mistakes_are_reported(place, arguments, message):
 def test_options_of_auto_belong_to_auto(place):
     failed = labelwise("train", "catalogue.csv", *COLUMNS, "--budget", "5m", cwd=place, code=2)
     assert "--budget is for --method auto" in failed.err
+    for option in (["--workers", "2"], ["--address", "head:6379"]):
+        failed = labelwise("train", "catalogue.csv", *COLUMNS, "--method", "auto", *option, cwd=place, code=2)
+        assert f"{option[0]} needs --launcher" in failed.err
     (place / "run.yml").write_text("data: {train: catalogue.csv}\nmodel: {method: linear_tree}\n")
     assert "labelwise auto DATA" in labelwise("train", "run.yml", "--method", "auto", cwd=place, code=2).err
     (place / "few.csv").write_text("text,labels\na b,x\nc d,y\n")

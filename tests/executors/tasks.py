@@ -17,6 +17,14 @@ def about_itself(shared, item):
     return os.getpid(), threads()
 
 
+def working_directory(shared, item):
+    return os.getcwd()
+
+
+def return_a_function(shared, item):
+    return lambda: item
+
+
 def fail(shared, item):
     if item == 2:
         raise {"data": DataError("bad row", "x.csv", 7), "package": MissingDependencyError("torch", "nn", "mach"),

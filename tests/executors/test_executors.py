@@ -11,7 +11,7 @@ from labelwise.errors import ConfigError, DataError, LabelwiseError
 from labelwise.executors.base import LOCAL, LostTaskError, executor
 from labelwise.executors.launcher import Launcher
 from labelwise.executors.shared import INLINE_BYTES, pack
-from labelwise.executors.task import Terms
+from labelwise.executors.task import Terms, run_task
 
 
 @pytest.fixture(scope="module")
@@ -144,3 +144,17 @@ def test_mapped_arrays_are_not_copied_into_the_message(tmp_path):
 def test_options_that_do_not_fit_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         Launcher(**options)
+
+
+def test_a_result_that_cannot_be_sent_is_not_a_lost_worker(processes):
+    with pytest.raises(TypeError, match="the result of a task cannot be sent"):
+        list(processes.map(tasks.return_a_function, [1]))
+    assert list(processes.map(tasks.print_and_return, [1])) == [1]
+
+
+def test_relative_paths_mean_the_same_in_a_worker_of_another_directory(tmp_path, monkeypatch):
+    (tmp_path / "node").mkdir()
+    monkeypatch.chdir(tmp_path)
+    terms = Terms.of_driver(1, None, "relative paths")
+    monkeypatch.chdir(tmp_path / "node")
+    assert run_task(terms, tasks.working_directory, None, 0).result() == str(tmp_path)

@@ -9,10 +9,11 @@ import pytest
 
 import labelwise as lw
 from cli.commands import labelwise
-from executors.launched import MODELS, fork_workers, same_files, trained, vectors, write_config
+from executors.launched import MODELS, fork_workers, model_files, same_files, trained, vectors, write_config
 from labelwise.executors.processes import Processes, _Worker
 from labelwise.linear import level_tasks
 from labelwise.linear.shards import read_shard
+from labelwise.run_schema import STATE
 from labelwise.testing.planted import planted_texts
 from sweep.planted import fork_trials, plant, write_study
 
@@ -29,6 +30,17 @@ TWO = ("--launcher", "processes", "--workers", "2")
 def test_the_model_is_the_same(method, tmp_path):
     alone = trained(tmp_path, MODELS[method], "alone")
     assert same_files(alone, trained(tmp_path, MODELS[method], "launched", *TWO))
+
+
+def test_the_model_of_mapped_data_is_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr("labelwise.executors.shared.INLINE_BYTES", 0)  # as large features: written for tasks to map
+    model = {**MODELS["linear_tree"], "precision": "int8"}
+    alone = trained(tmp_path, model, "alone")
+    config = write_config(tmp_path, model, "launched")
+    labelwise("train", config, "--set", "data.mapped=true", *TWO)
+    folder = tmp_path / "launched"
+    assert same_files(alone, model_files(folder / "model"))
+    assert not [path.name for path in folder.iterdir() if path.name.startswith(".") and path.is_dir()]
 
 
 def test_the_model_is_the_same_when_a_worker_is_killed_and_a_shard_is_damaged(tmp_path, monkeypatch):
@@ -132,6 +144,15 @@ def test_what_cannot_be_launched_is_refused(model, changes, options, message, tm
     done = labelwise("train", write_config(tmp_path, model), *words, *options, code=2)
     assert message in " ".join(done.err.split())
     assert not (tmp_path / "run").exists()
+
+
+def test_a_resumed_run_refuses_the_same(tmp_path):
+    config = write_config(tmp_path, {"method": "popularity"})
+    labelwise("train", config)
+    state = tmp_path / "run" / STATE
+    state.write_text(json.dumps({**json.loads(state.read_text(encoding="utf-8")), "status": "running"}))
+    assert "has no parts that share nothing" in labelwise("train", config, *TWO, code=2).err
+    assert "already trained" in labelwise("train", config).err
 
 
 def test_single_texts_are_not_launched(tmp_path):

@@ -24,6 +24,7 @@ from labelwise.cli.terminal import command_began, echo
 
 if TYPE_CHECKING:
     from labelwise.config import ConfigSource
+    from labelwise.executors.launcher import Launcher
     from labelwise.runs.config import RunConfig
 
 
@@ -97,8 +98,9 @@ def train_command(
     columns = {option: value for option, value in {"text": text, "labels": labels, "id": id}.items() if value}
     from_data = not any(map(is_config, source))
     of_auto = {"budget": budget, "metric": metric, "encoder": encoder}
+    where = Launcher(launcher, address, workers, task_cpus, task_gpus)
     if method == AUTO_METHOD:
-        _check_auto(from_data, repetition, launcher)
+        _check_auto(from_data, repetition, where)
         choose_and_train(
             source, columns, budget or DEFAULT_BUDGET, metric or DEFAULT_METRIC,
             encoder or os.environ.get(ENCODER_VARIABLE), output, overrides or [], force,
@@ -113,7 +115,6 @@ def train_command(
         else _from_config(source, {**columns, **({"method": method} if method else {})}, output, overrides or [])
     )
     checked = run_config(given)
-    where = Launcher(launcher, address, workers, task_cpus, task_gpus)
     if repetition:
         if n_ranks() > 1:
             raise ConfigError("--repetition is for one process per repetition; under torchrun, train all of them")
@@ -136,15 +137,17 @@ def train_command(
         echo(next_step(run.path))
 
 
-def _check_auto(from_data: bool, repetition: list[int] | None, launcher: str) -> None:
+def _check_auto(from_data: bool, repetition: list[int] | None, launcher: Launcher) -> None:
     from labelwise.errors import ConfigError
 
     if not from_data:
         raise ConfigError("--method auto is for training from data, not from a config: labelwise auto DATA")
     if repetition:
         raise ConfigError("--repetition is for one method, not for --method auto")
-    if launcher != "local":
-        raise ConfigError(f"--launcher {launcher}: --method auto measures its trials in this process; leave it out")
+    if not launcher.is_local:
+        raise ConfigError(
+            f"--launcher {launcher.name}: --method auto measures its trials in this process; leave it out"
+        )
 
 
 def _from_data(

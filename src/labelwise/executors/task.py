@@ -9,6 +9,7 @@ import platform
 import socket
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -36,11 +37,13 @@ class Terms:
     folder: Path | None = None
     """The shared folder, in which the driver has written a token."""
     token: str = ""
+    directory: Path | None = None
+    """The driver's working directory, from which relative paths in configs are read."""
 
     @classmethod
     def of_driver(cls, threads: int, folder: Path | None, token: str) -> Terms:
         """Of this process."""
-        return cls(own_version(), threads, requested_device(), folder, token)
+        return cls(own_version(), threads, requested_device(), folder, token, Path.cwd())
 
     def check(self) -> None:
         """Raise in a worker that does not fit."""
@@ -92,6 +95,10 @@ class Outcome(NamedTuple):
 @cache
 def _checked(terms: Terms) -> None:
     terms.check()
+    if terms.directory is not None:
+        # workers of Ray begin in the directory of their node; a node may lack this one if all paths are absolute
+        with suppress(OSError):
+            os.chdir(terms.directory)
 
 
 def run_task(terms: Terms, function: Callable[[Any, Any], Any], shared: Handle | None, item: Any) -> Outcome:

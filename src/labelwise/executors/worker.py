@@ -61,7 +61,10 @@ def main() -> None:
         task = tasks.get()
         outcome = Outcome(None, task, repr(task)) if isinstance(task, Exception) else run_task(*task)
         try:
-            send(answers, outcome)
+            try:
+                send(answers, outcome)
+            except (AttributeError, TypeError, pickle.PicklingError) as error:  # before anything is written
+                send(answers, Outcome(None, TypeError(f"the result of a task cannot be sent: {error}")))
         except OSError:
             sys.exit(1)
 

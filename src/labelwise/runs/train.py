@@ -94,10 +94,10 @@ def train(
     with using_device(config.run.device), noticing_lost_ranks():
         method = config.make_method()
         check_ranks(method)
+        check_launcher(config, method, launcher)  # of a resumed run too, which may train again (refit)
         if force or not (run / files.MODEL).exists():
             method.check_needs()
             check_device(method, config.run.device)
-            check_launcher(config, method, launcher)
         if rank() > 0:
             train_with_rank_zero(config, run, force)
             return run
