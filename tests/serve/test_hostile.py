@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import os
 import socket
 import time
 
@@ -30,7 +29,7 @@ def is_problem(answer, *statuses):
 @pytest.mark.parametrize(
     ("body", "status"),
     [
-        (b"", 400), (b"{", 400), (b"\xff\xfe\x00", 400), (os.urandom(1000), 400), (DEEP, 400), (b"null", 422),
+        (b"", 400), (b"{", 400), (b"\xff\xfe\x00", 400), (bytes(range(255, 0, -1)) * 4, 400), (DEEP, 400), (b"null", 422),
         (b"[]", 422), (b'"text"', 422), (b"{}", 422), (b'{"text": 5}', 422), (b'{"text": null}', 422),
         (b'{"text": "a", "documents": ["b"]}', 422), (b'{"documents": "abc"}', 422), (b'{"documents": [1]}', 422),
         (b'{"text": "a", "k": "5"}', 422), (b'{"text": "a", "k": 0}', 422), (b'{"text": "a", "k": -1}', 422),
