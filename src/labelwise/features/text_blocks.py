@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from labelwise.kernels.text.terms import DONE, NO_PAIRS
-from labelwise.parallel import run_stream
+from labelwise.parallel import run_all, run_stream
 from labelwise.progress import progress
 from labelwise.strings import Strings
 
@@ -164,3 +164,23 @@ def _bounds(sizes: np.ndarray, total: int) -> list[tuple[int, int]]:
     marks = np.arange(BLOCK_BYTES, total, BLOCK_BYTES)
     edges = np.unique([0, *(np.searchsorted(sizes, marks) + 1), len(sizes)])
     return list(itertools.pairwise(edges[edges <= len(sizes)].tolist()))
+
+
+def joined(row_ranges: list[RowRange], row_ends: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The rows of all ranges as CSR arrays; ranges are freed on the way. `row_ends` begins with a 0."""
+    if len(row_ranges) == 1:
+        indices, values = (array[: row_ends[-1]].copy() for array in row_ranges[0].arrays)
+        return row_ends, indices, values
+    sizes = np.zeros(len(row_ends), np.int64)
+    for rows in row_ranges:
+        sizes[rows.first + 1 : rows.last + 1] = np.diff(row_ends[rows.first + 1 : rows.last + 1], prepend=rows.begin)
+    indptr = np.cumsum(sizes)
+    indices, values = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32)
+
+    def copy(_: int) -> None:
+        rows = row_ranges.pop()
+        for source, target in zip(rows.arrays, (indices, values), strict=True):
+            target[indptr[rows.first] : indptr[rows.last]] = source[rows.begin : rows.end]
+
+    run_all(copy, range(len(row_ranges)))
+    return indptr, indices, values

@@ -27,7 +27,7 @@ from labelwise.features.rewriting import RewriterPool
 from labelwise.features.rows import FeatureRows
 from labelwise.features.streamed_terms import MOST_GROUP, StreamedTerms, sorted_terms
 from labelwise.features.term_lookup import NO_TERMS, TermLookup, TermReader, build_lookup
-from labelwise.features.text_blocks import BLOCK_BYTES, RowRange, process_texts
+from labelwise.features.text_blocks import BLOCK_BYTES, RowRange, joined, process_texts
 from labelwise.features.tfidf_config import LINEAR_TFIDF as LINEAR_TFIDF
 from labelwise.features.tfidf_config import TfidfConfig as TfidfConfig
 from labelwise.features.vocabulary import (
@@ -145,7 +145,7 @@ class Tfidf:
         for worker in workers:
             if worker.rewriter is not None and rewriters is not None:
                 rewriters.give_back(worker.rewriter)
-        return _joined(row_ranges, row_ends, self.n_features)
+        return _rows(*joined(row_ranges, row_ends), self.n_features)
 
     def extended(self, texts: Strings | Iterable[str], n_documents: int) -> Tfidf:
         """With columns for the terms that only these texts have, after the others, whose weights stay the same.
@@ -372,26 +372,6 @@ def _as_strings(texts: Strings | Iterable[str]) -> Strings:
     if isinstance(texts, str):
         raise DataError("expected a list of texts, got a single str; pass [text]")
     return Strings.of(texts)
-
-
-def _joined(row_ranges: list[RowRange], row_ends: np.ndarray, n_features: int) -> FeatureRows:
-    """Concatenate the rows of all ranges, which are freed on the way. `row_ends` begins with a 0."""
-    if len(row_ranges) == 1:
-        indices, values = (array[: row_ends[-1]].copy() for array in row_ranges[0].arrays)
-        return _rows(row_ends, indices, values, n_features)
-    sizes = np.zeros(len(row_ends), np.int64)
-    for rows in row_ranges:
-        sizes[rows.first + 1 : rows.last + 1] = np.diff(row_ends[rows.first + 1 : rows.last + 1], prepend=rows.begin)
-    indptr = np.cumsum(sizes)
-    indices, values = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32)
-
-    def copy(_: int) -> None:
-        rows = row_ranges.pop()
-        for source, target in zip(rows.arrays, (indices, values), strict=True):
-            target[indptr[rows.first] : indptr[rows.last]] = source[rows.begin : rows.end]
-
-    run_all(copy, range(len(row_ranges)))
-    return _rows(indptr, indices, values, n_features)
 
 
 def _rows(indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, n_features: int) -> FeatureRows:
