@@ -10,7 +10,7 @@ import pytest
 import labelwise as lw
 from labelwise.errors import ModelFormatError
 from labelwise.methods.card import PAGE_FILE, update_card
-from labelwise.store import FORMAT_VERSION, MANIFEST
+from labelwise.store import FORMAT_VERSION, MANIFEST, OLDEST_VERSION
 
 MODELS = Path(__file__).parent / "models"
 FOLDERS = sorted(path.parent for path in MODELS.glob("*/manifest.json"))
@@ -63,5 +63,7 @@ def test_another_version_is_refused_with_both_versions(tmp_path, version):
     (tmp_path / "m" / MANIFEST).write_text(
         json.dumps({**manifest, "format_version": version, "labelwise_version": "9.1"})
     )
-    with pytest.raises(ModelFormatError, match=rf"format version .*reads version {FORMAT_VERSION}.*9\.1"):
+    with pytest.raises(
+        ModelFormatError, match=rf"format version .*reads versions {OLDEST_VERSION} to {FORMAT_VERSION}.*9\.1"
+    ):
         lw.load(tmp_path / "m")

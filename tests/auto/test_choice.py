@@ -8,10 +8,13 @@ from conformance.planted import planted_texts
 from labelwise.auto.ensembles import cross_fitted, rules_for, sets_of_members
 from labelwise.auto.judge import Judge, checked_metric, choose, is_better
 from labelwise.auto.ladder import Facts, ladder
+from labelwise.auto.search import Search
 from labelwise.auto.trials import Trial, run_trial
-from labelwise.errors import ConfigError
+from labelwise.auto_schema import AutoRecord
+from labelwise.errors import ConfigError, DataError
 from labelwise.methods.ensemble import Ensemble
 from labelwise.metrics.bootstrap import ResamplingSums
+from labelwise.runs.run_time import RunTime
 from labelwise.strings import Strings
 from labelwise.time_budget import NO_LIMIT, parse_duration
 from labelwise.topk import TopK
@@ -151,3 +154,23 @@ def test_time_spans(text, seconds):
 def test_other_words_are_no_time_spans(text):
     with pytest.raises(ConfigError, match="not a time span"):
         parse_duration(text)
+
+
+def test_a_failed_tree_is_a_row_of_the_table_and_no_reason_to_stop(judge, tmp_path, monkeypatch):
+    train, judged = judge
+    facts = Facts.of(train, False, None)
+    record = AutoRecord(data="data", budget=1e6, metric="P@5", n_train=len(train), n_valid=len(judged.valid))
+    one = Search(
+        tmp_path, record, train, judged, facts, RunTime(1e6, tmp_path / "time"), False, lambda table, left: None
+    )
+    one.rungs = {name: one.rungs[name] for name in ("tree", "soft")}
+
+    def run(workspace, name, *others):
+        if name == "tree":
+            raise DataError("too large")
+        return run_trial(workspace, name, *others)
+
+    monkeypatch.setattr("labelwise.auto.search.run_trial", run)
+    one.try_models()
+    assert {name: option.status for name, option in one.options.items()} == {"tree": "failed", "soft": "tried"}
+    assert one.decide().chosen == "soft"

@@ -1,5 +1,6 @@
 """README.md of a model folder: what it says, that it follows the card, and that names from data stay names."""
 
+import json
 import re
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ import pytest
 import labelwise as lw
 from labelwise.methods.card import PAGE_FILE, Change, Scores, update_card
 from labelwise.methods.card_page import code
-from labelwise.store import Folder
+from labelwise.store import MANIFEST, Folder
 from labelwise.testing.planted import planted_features, planted_texts
 
 HOSTILE = "<script>alert(1)</script> ![x](http://evil/x.png) `b` | c\n# heading \x1b[31m"
@@ -81,6 +82,15 @@ def test_names_from_data_cannot_become_markup(tmp_path):
     assert "\x1b" not in text
     assert not re.search(r"<|script|evil|!\[", outside)
     assert not re.search(r"^# heading", text, re.M)
+
+
+def test_a_manifest_of_a_stranger_cannot_become_markup(model, tmp_path):
+    model.save(tmp_path / "m")
+    manifest = json.loads((tmp_path / "m" / MANIFEST).read_text(encoding="utf-8"))
+    for key in ("n_labels", "n_documents", "members", "input", "plugin"):
+        (tmp_path / "m" / MANIFEST).write_text(json.dumps({**manifest, key: HOSTILE}), encoding="utf-8")
+        update_card(tmp_path / "m", {})
+        assert not re.search(r"<|script", re.sub(r"`[^`\n]+`", "", page(tmp_path / "m"))), key
 
 
 @pytest.mark.parametrize(("text", "shown"), [("a|b`c\n d", "`a\\|b'c d`"), ("", "`(empty)`"), (" \n", "`(empty)`")])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 import labelwise as lw
 from cli.commands import labelwise
-from serve.running import make_data, wait_until
+from serve.running import make_data, running_server, wait_until
 
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
 
@@ -149,3 +150,30 @@ def test_models_that_cannot_be_served_and_ports_in_use(tmp_path, folder):
 def test_the_missing_extra_is_named(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "fastapi", None)
     assert "pip install 'labelwise[serve]'" in labelwise("serve", folder, code=2).err
+
+
+def test_a_model_whose_files_arrive_one_by_one_is_loaded_when_it_is_complete(tmp_path):
+    names = []
+    for number, name in enumerate(("old", "new")):
+        lw.Popularity().fit(make_data(number).take(slice(0, 20))).save(tmp_path / name)
+        names.append(lw.load(tmp_path / name).predict(["x"], k=3).to_lists()[0])
+    assert names[0] != names[1]
+    with running_server({"topics": tmp_path / "old"}, reload=0.05) as address:
+
+        def text(path, body=None):
+            request = urllib.request.Request(address + path, body, {"Content-Type": "application/json"})
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.read().decode()
+
+        def predicted():
+            found = json.loads(text("/v1/models/topics/predict", b'{"text": "x", "k": 3}'))
+            return [one["label"] for one in found["results"][0]["labels"]]
+
+        files = sorted((tmp_path / "new").iterdir(), key=lambda file: file.name != "manifest.json")
+        os.replace(files[0], tmp_path / "old" / files[0].name)
+        failed = re.compile(r'labelwise_model_loads_total\{model="topics",result="error"\} [1-9]')
+        wait_until(lambda: failed.search(text("/metrics")))
+        assert predicted() == names[0]
+        for file in files[1:]:
+            os.replace(file, tmp_path / "old" / file.name)
+        wait_until(lambda: predicted() == names[1])

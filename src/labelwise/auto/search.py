@@ -124,7 +124,8 @@ class Search:
             bytes=trial.bytes, reason=reason,
         )  # fmt: skip
         log.info("%s: %s %s in %s", rung.name, self.record.metric, percent(value), duration(trial.seconds))
-        if rung.trait is not None and is_better(self.sums[rung.name], self.sums[self._reference]):
+        reference = self.sums.get(self._reference)  # None: the plain tree has failed
+        if rung.trait is not None and reference is not None and is_better(self.sums[rung.name], reference):
             self.traits.append(rung.trait)
             self._reference = rung.name
 

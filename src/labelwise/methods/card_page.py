@@ -49,6 +49,11 @@ def code(text: object, most: int = MAX_TEXT) -> str:
     return f"`{plain}`" if plain.strip() else "`(empty)`"
 
 
+def _count(value: object) -> str:
+    """A number of the manifest, which may be anything in a folder of a stranger."""
+    return number(value) if isinstance(value, int | float) else code(value)
+
+
 def example_documents(kind: str | None, reading: Mapping[str, Any]) -> str:
     """Documents of a command: files of the type that the training documents had, else of one that can hold them."""
     extension = reading.get("extension") or {"features": ".npz", "arrays": ""}.get(str(kind), ".txt")
@@ -60,10 +65,10 @@ def example_documents(kind: str | None, reading: Mapping[str, Any]) -> str:
 
 def _heading(about: Mapping[str, Any]) -> str:
     reads, method = READS.get(str(about.get("input")), "documents"), code(about.get("method"), 60)
-    several = f", made of {number(about['members'])} models" if about.get("members") else ""
+    several = f", made of {_count(about['members'])} models" if about.get("members") else ""
     return (
-        f"# A model of labelwise: {number(about.get('n_labels'))} labels for {reads}\n\n"
-        f"It ranks {number(about.get('n_labels'))} labels for {reads}, by the method {method}{several}. The folder "
+        f"# A model of labelwise: {_count(about.get('n_labels'))} labels for {reads}\n\n"
+        f"It ranks {_count(about.get('n_labels'))} labels for {reads}, by the method {method}{several}. The folder "
         "holds numbers and JSON only: loading it runs no code of its author."
     )
 
@@ -71,7 +76,7 @@ def _heading(about: Mapping[str, Any]) -> str:
 def _data(card: Card, about: Mapping[str, Any]) -> str:
     documents = about.get("n_documents")
     name = f" of {code(card.data.name)}" if card.data.name else ""
-    size = f"{number(documents)} documents" if documents else "documents that are not known (an imported model)"
+    size = f"{_count(documents)} documents" if documents else "documents that are not known (an imported model)"
     made = f", on {card.created:%Y-%m-%d}" if card.created else ""
     lines = ["## Data", f"Trained on {size}{name}{made}."]
     if card.data.hash:

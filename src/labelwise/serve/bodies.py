@@ -125,7 +125,7 @@ async def uploaded(
     )  # fmt: skip
     try:
         form = await parser.parse()
-    except (MultiPartException, HTTPException, KeyError, UnicodeDecodeError, AssertionError) as error:
+    except (MultiPartException, HTTPException, KeyError, UnicodeError, AssertionError) as error:
         reason = getattr(error, "message", None) or getattr(error, "detail", None) or "it is malformed"
         raise Problem(400, "invalid-form", f"the multipart form cannot be read: {cut(str(reason), 200)}") from None
     try:

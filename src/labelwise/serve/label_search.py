@@ -29,7 +29,7 @@ class LabelSearch:
         self.names, self.texts, self.counts = names, texts, counts
         shown = names if texts is None else (f"{name}\t{text}" for name, text in zip(names, texts, strict=True))
         lines = [line.lower().replace("\n", " ") for line in shown]
-        self._lines = "\n".join(lines)
+        self._lines = "\n".join(["", *lines, ""])
         self._ends = np.cumsum(np.fromiter((len(line) + 1 for line in lines), np.int64, len(lines)))
 
     def find(self, query: str, limit: int, offset: int = 0) -> tuple[list[FoundLabel], bool]:
@@ -56,13 +56,16 @@ class LabelSearch:
         return some[np.argsort(-self.counts[some], kind="stable")][:count]
 
     def _matches(self, wanted: str) -> list[int]:
-        found: list[int] = []
-        begin = self._lines.find(wanted)
-        while begin >= 0 and len(found) < MOST:
-            label = int(self._ends.searchsorted(begin, "right"))
-            found.append(label)
-            begin = self._lines.find(wanted, int(self._ends[label]))
-        return found
+        """Labels that contain it, at most MOST: equal ones and those that begin with it are found first."""
+        equal = [("\n", "\n"), ("\n", "\t"), ("\t", "\n")]
+        found: dict[int, None] = {}
+        for before, after in [*equal, ("\n", ""), ("\t", ""), ("", "")]:
+            begin = self._lines.find(before + wanted + after)
+            while begin >= 0 and len(found) < MOST:
+                label = int(self._ends.searchsorted(begin + len(before) - 1, "right"))
+                found[label] = None
+                begin = self._lines.find(before + wanted + after, int(self._ends[label]))
+        return list(found)
 
     def _rank(self, label: int, wanted: str) -> int:
         forms = [self.names[label].lower()]

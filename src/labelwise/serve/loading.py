@@ -12,6 +12,7 @@ from typing import Any
 
 from labelwise.errors import ConfigError, import_required
 from labelwise.methods.base import Method, load
+from labelwise.methods.card import PAGE_FILE
 from labelwise.methods.top_words import top_words
 from labelwise.run_schema import model_folder
 from labelwise.runs.describe import describe_model
@@ -19,7 +20,7 @@ from labelwise.serve.label_search import LabelSearch
 from labelwise.store import MANIFEST
 
 TEXT, IMAGE = "text", "image"
-Stamp = tuple[int, int, int]
+Stamp = tuple[tuple[str, int, int, int], ...]
 
 
 @dataclass
@@ -46,9 +47,12 @@ class LoadedModel:
 
 
 def folder_stamp(path: str) -> Stamp:
-    """Changes when a model folder is replaced."""
-    found = os.stat(model_folder(path) / MANIFEST)
-    return found.st_mtime_ns, found.st_ino, found.st_size
+    """Changes when a model folder or a file of it is replaced: a copy may bring the manifest before the weights."""
+    folder = model_folder(path)
+    os.stat(folder / MANIFEST)
+    with os.scandir(folder) as entries:
+        found = [(entry.name, entry.stat()) for entry in entries if entry.name != PAGE_FILE]
+    return tuple(sorted((name, about.st_mtime_ns, about.st_ino, about.st_size) for name, about in found))
 
 
 def load_model(path: str) -> LoadedModel:

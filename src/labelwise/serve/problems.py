@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -12,6 +13,7 @@ from starlette.responses import Response
 
 from labelwise.errors import LabelwiseError, ModelFormatError
 from labelwise.formatting import cut, printable
+from labelwise.serve.logs import event
 
 MEDIA_TYPE = "application/problem+json"
 URN = "urn:labelwise:problem:"
@@ -91,5 +93,6 @@ def from_validation(error: ValidationError) -> Problem:
 def from_error(error: LabelwiseError) -> Problem:
     """What a model or reader refuses: the client's fault unless the model itself is damaged."""
     if isinstance(error, ModelFormatError):
-        return Problem(500, "damaged-model", str(error))
+        event("a model is damaged", logging.ERROR, error=str(error))  # it names folders, which clients need not know
+        return Problem(500, "damaged-model", "the model is damaged; the log of the server has the reason")
     return Problem(422, "invalid-request", str(error))
