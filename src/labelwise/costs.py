@@ -127,6 +127,8 @@ class Constants:
             raise ValueError("kept: thresholds must increase")
         numbers: Any = {name: float(found[name]) for name in known - {"kept", "weight_bytes", "networks", "measured"}}
         tables: Any = {name: {key: float(value) for key, value in found[name].items()} for name in TABLES}
+        if missing := {"float32", "float16", "int8"} - set(tables["weight_bytes"]):
+            raise ValueError(f"weight_bytes: {', '.join(sorted(missing))} is missing")
         every = [*numbers.values(), *(value for table in tables.values() for value in table.values())]
         if not all(0 < value < float("inf") for value in every):
             raise ValueError("every constant must be above 0")

@@ -19,7 +19,7 @@ LEAST_BYTES, MOST_BYTES = 8 << 20, 2 << 30
 def own_memory() -> int:
     """Bytes of this process that are in memory and in no file; 0 where the system does not report it."""
     try:
-        status = Path("/proc/self/status").read_text(encoding="ascii")
+        status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")  # it has the program's name
     except OSError:
         return 0
     return int(status.partition("RssAnon:")[2].split()[0]) * 1024 if "RssAnon:" in status else 0

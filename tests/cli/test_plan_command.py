@@ -132,6 +132,8 @@ def test_mistakes(config, constants, tmp_path):
     labelwise("plan", tmp_path / "none.yml", *DATA, code=2)
     broken = constants(solve=-1)
     assert "above 0" in labelwise("plan", path, *DATA, "--constants", broken, code=2).err
+    incomplete = constants(weight_bytes={"float16": 7.0, "int8": 5.0})
+    assert "float32 is missing" in labelwise("plan", path, *DATA, "--constants", incomplete, code=2).err
     assert "cannot be read" in labelwise("plan", path, *DATA, "--constants", tmp_path / "none.json", code=2).err
     unknown = config("text_encoder", encoder={"model": "nobody/knows"})
     assert "config.json" in labelwise("plan", unknown, *DATA, "--constants", constants(), code=2).err

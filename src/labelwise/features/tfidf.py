@@ -257,14 +257,6 @@ class Tfidf:
         self.analysis_ = analysis
         self._rewriters = None if analysis is None else RewriterPool(analysis)
 
-    def _what_terms_are(self) -> str:
-        """For the message that there are none."""
-        config = self.config
-        if config.analyzer != "word":
-            return f"none has {config.ngrams[0]} characters"
-        dropped = f", and is not dropped by {' or '.join(config.changes_words)}" if config.changes_words else ""
-        return "a word has two or more letters, digits or underscores" + dropped
-
     def _learn_streamed(self, texts: Strings, folder: Path, limit: int) -> None:
         """Set vocabulary and weights from counts that need not fit in memory."""
         config, documents = self.config, len(texts)
@@ -276,7 +268,7 @@ class Tfidf:
             mask = within_limits(terms.frequency, documents, config.min_df, config.max_df)
             kept.append(sorted_terms(terms, mask))
         n_kept = sum(len(one.terms) for one in kept)
-        refuse_no_terms(found, n_kept, documents, config.min_df, config.max_df, self._what_terms_are())
+        refuse_no_terms(found, n_kept, documents, config.min_df, config.max_df, config.what_terms_are)
         vocabulary = concatenate_texts([one.terms for one in kept], None)
         frequency = np.concatenate([one.frequency for one in kept])
         if config.max_features is not None:
@@ -293,7 +285,7 @@ class Tfidf:
     def _learn(self, terms: Terms, documents: int) -> np.ndarray:
         """Set vocabulary and weights; the column of each counted term."""
         config = self.config
-        kept = choose(terms.frequency, documents, config.min_df, config.max_df, self._what_terms_are())
+        kept = choose(terms.frequency, documents, config.min_df, config.max_df, config.what_terms_are)
         columns = column_order(terms.table, kept)
         if config.max_features is not None:
             columns = most_frequent(columns, terms.occurrences, config.max_features)

@@ -83,6 +83,14 @@ class TfidfConfig(Config):
         options = ("stop_words", "lemmas", "lemmatizer", "stemmer")
         return [name for name in options if getattr(self, name) is not None]
 
+    @property
+    def what_terms_are(self) -> str:
+        """For the message that there are none."""
+        if self.analyzer != "word":
+            return f"none has {self.ngrams[0]} characters"
+        dropped = f", and is not dropped by {' or '.join(self.changes_words)}" if self.changes_words else ""
+        return "a word has two or more letters, digits or underscores" + dropped
+
 
 LINEAR_TFIDF = TfidfConfig(sublinear=True)
 """Default TF-IDF of linear methods and mach."""

@@ -13,7 +13,7 @@ from itertools import pairwise
 from labelwise.codes.clustering import COPIED_WORK
 from labelwise.costs import BASE_BYTES, HASH_BYTES, NAME_BYTES, Constants, Cost, DataShape
 from labelwise.linear.level_trainer import LANES, SolverConfig
-from labelwise.linear.memory_estimate import FEATURE_BYTES, FILLED, OVERHEAD, SHARED, STORED
+from labelwise.linear.memory_estimate import FEATURE_BYTES, FILLED, OVERHEAD, PACKED, SHARED, WEIGHT_BYTES
 from labelwise.parallel import threads
 
 SAMPLED_LAYER = 0.35
@@ -91,8 +91,9 @@ def linear_cost(
     total, largest = sum(weights), max(weights)
     size = trees * total * constants.weight_bytes[precision]
     size += shape.labels * (NAME_BYTES + 8) + shape.documents * HASH_BYTES + 16 * shape.features
-    others = (total - largest) + (trees - 1) * total * STORED[precision] / STORED["float32"]
-    solving = STORED["float32"] * ((1 + FILLED) * largest + FILLED * others) + 24 * SHARED * largest
+    solving = (
+        WEIGHT_BYTES * (largest + FILLED * total) + 24 * SHARED * largest + (trees - 1) * PACKED[precision] * total
+    )
     solving += 24 * shape.ones + threads() * (FEATURE_BYTES + 8) * (shape.features + width)
     clustering = 16 * (described + min(described, COPIED_WORK * threads()))
     held = shape.bytes + shape.feature_bytes + (shape.feature_bytes if shape.words is not None else 0) + 8 * dense

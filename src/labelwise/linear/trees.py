@@ -97,7 +97,9 @@ class LinearTrees:
                 targets = tree.aggregate(labels)
             with stage(f"tree {number + 1} of {len(trees)}" if len(trees) > 1 else ""):
                 levels = train_tree(examples, tree, targets, settings, seed, shards, number, time)
-            stored = [PackedWeights.of(level.stored_as(settings.precision)) for level in levels]
+            stored = []
+            while levels:  # none of them is needed any longer when it is packed, nor while the next tree is trained
+                stored.append(PackedWeights.of(levels.pop(0).stored_as(settings.precision)))
             trained.trees.append((tree, stored))
             documents.append(document_counts(targets))
             seconds = left - budget.remaining() if budget.is_limited else 0.0

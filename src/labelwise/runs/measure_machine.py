@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from labelwise.codes.bucket_search import BucketSearch
+from labelwise.codes.buckets import BucketTables
 from labelwise.codes.tree import LabelTree
 from labelwise.costs import Constants, DataShape
 from labelwise.data.dataset import Dataset
@@ -34,8 +36,10 @@ log = logging.getLogger("labelwise")
 
 DOCUMENTS, LABELS = 7_300, 10_000
 """Of the linear measurement; 0.73 documents per label as in Amazon-670K."""
-MANY_LABELS = 200_000
+MANY_LABELS, TABLES, BUCKETS = 200_000, 8, 5000
 """Of bucket tables, so that looking labels up takes longer than calling the kernels."""
+BUCKET_WIDTH = 1024
+"""Hidden units: a step of narrow bucket networks is mostly the update of their weights, not operations."""
 KEEP, BEAM = 500, 10
 THRESHOLDS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 SINGLES = 200
@@ -78,13 +82,13 @@ def _linear(step: Callable[[int], None]) -> dict[str, Any]:
     features: Any = data.features
     few = np.arange(500)
     small = data.take(few)
-    LinearTree(trees=1).fit(small).predict(small, k=10)  # compiles
+    LinearTree(trees=1, precision=PRECISIONS[0]).fit(small).predict(small, k=10)  # compiles
     Tfidf(LINEAR_TFIDF).fit_transform(texts)
     step(1)
     tfidf, _ = _seconds(lambda: Tfidf(LINEAR_TFIDF).fit_transform(texts))
     described_in, described = _seconds(lambda: pifa(data.features, data.labels, keep=KEEP))
     halved_in, tree = _seconds(lambda: LabelTree.balanced(described))
-    whole, model = _seconds(lambda: LinearTree(trees=1).fit(data))
+    whole, model = _seconds(lambda: LinearTree(trees=1, precision=PRECISIONS[0]).fit(data))
     entries, ones = features.nnz, data.labels.nnz
     above = tree.aggregate(data.labels)
     occupied = [len(data), *(level.nnz for level in above)]
@@ -141,9 +145,9 @@ STEPS = (1, 2, 14)
 """The first is not measured: it loads packages."""
 
 
-def _rate(name: str, data: Dataset, settings: dict[str, Any], shape: DataShape, fast: Constants) -> tuple[float, Any]:
-    """Operations per second of processor time, between a short and a longer training; and the last model."""
-    times, counts, model = [], [], None
+def _rate(name: str, data: Dataset, settings: dict[str, Any], shape: DataShape, fast: Constants) -> float:
+    """Operations per second of processor time, between a short and a longer training."""
+    times, counts = [], []
     for steps in STEPS:
         training = {**settings.get("training", {}), "epochs": None, "steps": steps, "validate_every": None,
                     "restore_best": False, "early_stopping": None, "averaging": {"kind": "none"}}  # fmt: skip
@@ -153,7 +157,7 @@ def _rate(name: str, data: Dataset, settings: dict[str, Any], shape: DataShape, 
         model = method_class(name)(**given)
         counts.append(model._cost(shape, fast).operations)
         times.append(_seconds(lambda model=model: model.fit(data))[0])
-    return (counts[2] - counts[1]) / max(times[2] - times[1], 1e-3), model
+    return (counts[2] - counts[1]) / max(times[2] - times[1], 1e-3)
 
 
 def _counting() -> Constants:
@@ -175,7 +179,7 @@ def _texts() -> tuple[Dataset, DataShape]:
 def _recurrent() -> float:
     data, shape = _texts()
     settings = {"words": {"width": 128}, "recurrent": {"width": 256, "cell": "gru"}, "attention": "label"}
-    return _rate("bigru", data, settings, shape, _counting())[0]
+    return _rate("bigru", data, settings, shape, _counting())
 
 
 def _transformer() -> float:
@@ -184,31 +188,28 @@ def _transformer() -> float:
                     "intermediate_size": 1024}  # fmt: skip
     encoder = {"architecture": architecture, "max_length": 64, "vocabulary": 2000}
     settings = {"encoder": encoder, "head_epochs": 0, "monitor": {"enabled": False}, "training": {"batch_size": 16}}
-    return _rate("text_encoder", data, settings, shape, _counting())[0]
+    return _rate("text_encoder", data, settings, shape, _counting())
 
 
 def _image() -> float:
     data = planted_images(256, 10, 32)
     settings = {"backbone": {"name": "resnet10", "channels": 32}, "monitor": {"enabled": False, "attention": False}}
     settings["training"] = {"batch_size": 32}
-    return _rate("mhe_image", data, settings, DataShape(256, 10, 1.0), _counting())[0]
+    return _rate("mhe_image", data, settings, DataShape(256, 10, 1.0), _counting())
 
 
 def _buckets() -> dict[str, float]:
-    """Bucket networks, and labels and tables per second when a document is ranked."""
-    data = planted_features(4000, MANY_LABELS)
+    """Bucket networks as wide as usual ones, and labels and tables per second when a document is ranked."""
+    data = planted_features(4000, 1000)
     features: Any = data.features
-    shape = DataShape(len(data), MANY_LABELS, features=features.shape[1], nonzeros=features.nnz / len(data))
-    settings = {"repetitions": 2, "buckets": 1000, "hidden": [256]}
-    rate, model = _rate("mach", data, settings, shape, _counting())
-    one = data.take(np.arange(1))
-    model.predict(one, k=10)
-    times = []
-    for numbers in ((0,), (0, 1)):
-        part = model.subset(numbers)
-        part.predict(one, k=10)
-        times.append(_seconds(lambda part=part: [part.predict(one, k=10) for _ in range(20)])[0] / 20)
-    return {"buckets": rate, "decoding": MANY_LABELS / max(times[1] - times[0], 1e-6)}
+    shape = DataShape(len(data), data.n_labels, features=features.shape[1], nonzeros=features.nnz / len(data))
+    settings = {"repetitions": 1, "buckets": BUCKETS, "hidden": [BUCKET_WIDTH]}
+    rate = _rate("mach", data, settings, shape, _counting())
+    search = BucketSearch(BucketTables(MANY_LABELS, BUCKETS, tuple(range(TABLES))))
+    scores = np.random.default_rng(0).normal(-6, 1, (TABLES, BUCKETS, 1)).astype(np.float32)
+    search.best(scores, 10)
+    searched = _seconds(lambda: [search.best(scores, 10) for _ in range(20)])[0] / 20
+    return {"buckets": rate, "decoding": MANY_LABELS * TABLES / searched}
 
 
 NETWORKS: dict[str, Callable[[], float | dict[str, float]]] = {
