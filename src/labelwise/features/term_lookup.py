@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from labelwise import pages
+from labelwise.data.csr import read_only
 from labelwise.features.rewriting import Rewriter
 from labelwise.features.text_blocks import Worker
 from labelwise.features.tfidf_config import TfidfConfig
@@ -43,7 +44,7 @@ class TermReader(Worker):
         super().__init__(texts, config.lowercase, config.ngrams[1] - config.ngrams[0] + 1, row_ends, rewriter)
         self.characters = config.analyzer != "word"
         self.config, self.lookup = config, lookup
-        self.weights = np.empty(0) if weights is None else weights
+        self.weights = read_only(np.empty(0) if weights is None else weights)
         self.bits = config.hash_bits or max(1, (lookup.n_terms - 1).bit_length())
 
     def new_arrays(self, size: int) -> tuple[np.ndarray, ...]:

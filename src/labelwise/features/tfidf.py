@@ -215,7 +215,7 @@ class Tfidf:
         vocabulary = strings_from_tensors("vocabulary", tensors, path)
         idf = None
         if self.config.idf:
-            idf = np.array(get_tensor(tensors, "idf", path))
+            idf = get_tensor(tensors, "idf", path)
             if idf.dtype != np.float64 or idf.shape != (len(vocabulary),) or not np.isfinite(idf).all():
                 raise ModelFormatError(f"{path}: idf is not a finite weight for each of {len(vocabulary):,} terms")
         lookup = build_lookup(vocabulary, self.config)

@@ -14,6 +14,7 @@ from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, LabelwiseError, ModelFormatError
 from labelwise.mapped import mapping_of
 from labelwise.methods.base import Method, load
+from labelwise.methods.card import PAGE_FILE
 from labelwise.testing.checks import CHECKS, check
 from labelwise.testing.require import refused, require, same_predictions
 from labelwise.testing.subject import Subject
@@ -99,7 +100,7 @@ def check_damaged_folders_are_refused(subject: Subject, tmp_path: Path) -> None:
                 (bad / file.name).unlink()
             else:
                 (bad / file.name).write_bytes(damage)
-            if file.name == "manifest.json":
+            if file.name in ("manifest.json", PAGE_FILE):  # the page is for people, and is not read
                 _refused_or_equal(bad, model, data)
             else:
                 with refused(ModelFormatError, file.name.replace(".", r"\.")):
@@ -146,10 +147,13 @@ def check_strangers_cannot_run_code(subject: Subject, tmp_path: Path) -> None:
         bad = tmp_path / "bad"
         shutil.copytree(good, bad)
         (bad / file.name).write_bytes(payload)
-        if file.name != "manifest.json":
-            _rehash(bad, file.name)
-        with refused(LabelwiseError):
+        if file.name == PAGE_FILE:
             load(bad).predict(data, k=2)
+        else:
+            if file.name != "manifest.json":
+                _rehash(bad, file.name)
+            with refused(LabelwiseError):
+                load(bad).predict(data, k=2)
         require(not marker.exists(), "a file of the folder was unpickled")
         shutil.rmtree(bad)
     for name in ("os:system", "labelwise.cli.main:main", "../../evil", "subprocess"):
