@@ -115,7 +115,7 @@ def test_a_pool_that_is_not_used_any_more_ends():
         parallel.run_all(lambda x: x, range(4))
         gc.collect()
         for _ in range(100):
-            count = sum(thread.name.startswith("labelwise") for thread in threading.enumerate())
+            count = sum(thread.name.startswith("labelwise_") for thread in threading.enumerate())
             if count <= 2:
                 return
             time.sleep(0.05)

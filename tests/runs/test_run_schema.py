@@ -5,7 +5,7 @@ import json
 import pytest
 from pydantic import BaseModel
 
-from labelwise import run_schema
+from labelwise import report_schema, run_schema
 from labelwise.config import ConfigSource
 from labelwise.runs.config import run_config
 from labelwise.runs.train import train
@@ -45,7 +45,7 @@ def test_every_key_that_is_written_is_in_the_schema(config):
         assert unknown_keys(held, kind) == [], name
         assert run_schema.read_json(run / name, kind) is not None
     for line in (run / run_schema.EXAMPLES).read_text().splitlines():
-        assert unknown_keys(json.loads(line), run_schema.Example) == []
+        assert unknown_keys(json.loads(line), report_schema.Example) == []
     known = {*run_schema.WRITTEN_FILES, *run_schema.WRITTEN_FOLDERS, run_schema.STATE, ".lock"}
     assert {path.name for path in run.path.iterdir()} <= known
 
