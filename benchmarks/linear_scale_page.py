@@ -130,8 +130,8 @@ def _beyond(rows: list[dict[str, Any]]) -> list[str]:
     lines = [
         "## Beyond: estimates only", "",
         "The same data, documents in proportion to labels. `linear_tree` with one tree, in float32 and in "
-        "int8, and `mach` as `labelwise plan --labels ... --memory 64` proposes it; on a machine with 16 such cores. The "
-        "table above shows how far estimates were from measurements.",
+        "int8, and `mach` as `labelwise plan --labels ... --memory 64` proposes it; on a machine with 16 such cores. "
+        "The table above shows how far estimates were from measurements.",
         "",
         "| labels | method | training | memory | model | one document |", "|---|---|---|---|---|---|",
     ]  # fmt: skip
