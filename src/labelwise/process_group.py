@@ -7,6 +7,7 @@ is done by rank 0 and sent to the others, which wait. Without torchrun nothing h
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,6 +39,12 @@ def n_ranks() -> int:
 def is_restarted() -> bool:
     """Whether torchrun has started this process again after a failure (`--max-restarts`)."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def launch_id() -> str | None:
+    """What tells this start of torchrun from others, the same after its restarts: its folder of logs; None without."""
+    path, found, _attempt = os.environ.get("TORCHELASTIC_ERROR_FILE", "").rpartition(f"{os.sep}attempt_")
+    return f"{socket.gethostname()}:{path}" if found else None
 
 
 def join_ranks() -> None:

@@ -32,6 +32,8 @@ SCRATCH = ".rows"
 """Folder for the rows of memory-mapped data while a process uses them."""
 TASKS = ".tasks"
 """Folder for the inputs of tasks in other processes (`train --launcher`) while they run."""
+REPLACEMENT, MOVING = "replacement", "replacement.finished"
+"""Folders in that of a run: the run that replaces it (`--force`) until it is finished, and while its files move up."""
 WRITTEN_FILES = (
     CONFIG, METRICS, LOG, CALIBRATION, RESULTS, MACHINE, LABELS, EXAMPLES, CONFUSION, PREDICTIONS, INSPECTION, REPORT,
     TIME,

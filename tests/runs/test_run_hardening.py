@@ -8,7 +8,6 @@ import pytest
 
 import labelwise as lw
 from cli.commands import labelwise
-from conformance.planted import planted_texts
 from killing import kill_where_it_holds
 from labelwise.errors import DataError
 from labelwise.file_lock import lock_folder
@@ -24,24 +23,6 @@ def replace(source, target):
     plain(source, target)
 os.replace = replace
 """
-
-
-@pytest.fixture
-def config(tmp_path):
-    """The config of a run in `run`, with a valid part to calibrate on."""
-    folder = tmp_path / "corpus"
-    folder.mkdir()
-    for split, seed in (("train", 0), ("valid", 1), ("test", 2)):
-        data = planted_texts(n_documents=60, n_labels=8, seed=seed)
-        rows = [" ".join(row) for row in lw.TopK.from_csr(data.labels, 5, data.label_names).labels]
-        (folder / f"{split}_texts.txt").write_text("\n".join(data.texts) + "\n")
-        (folder / f"{split}_labels.txt").write_text("\n".join(rows) + "\n")
-    run = {"folder": str(tmp_path / "run"), "report": False}
-    values = {
-        "data": {"path": str(folder)}, "model": {"method": "popularity"}, "evaluate": {"bootstrap": 0}, "run": run,
-    }  # fmt: skip
-    (tmp_path / "run.yml").write_text(json.dumps(values))
-    return tmp_path / "run.yml"
 
 
 def hidden_in(folder):
@@ -75,18 +56,6 @@ def test_other_hidden_files_stay_and_make_a_folder_foreign(tmp_path, config):
     (run / ".notes.0123456789ab.new").write_text("mine")
     labelwise("train", config, "--force")
     assert hidden_in(run) == [".notes.0123456789ab.new"]
-
-
-def test_a_kill_while_force_clears_leaves_an_unfinished_run(tmp_path, config):
-    run = tmp_path / "run"
-    labelwise("train", config)
-    patch = "import shutil\nplain = shutil.rmtree\ndef rmtree(path, *more, **named):\n    (path / 'state.safetensors').unlink()\n    hold()\nshutil.rmtree = rmtree\n"
-    kill_where_it_holds(patch, "train", config, "--force")
-    assert (run / "model").exists()
-    assert status(run) == "clearing"
-    labelwise("train", config, "--set", "evaluate.k=7")  # another config: the run that was there is being replaced
-    assert status(run) == "finished"
-    assert len(lw.load(run / "model").predict("text", k=3)) == 1
 
 
 @pytest.mark.parametrize("exchange", [True, False], ids=["exchange", "two renames"])

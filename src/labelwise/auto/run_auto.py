@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,10 +74,12 @@ def run_auto(
     run = RunFolder(str(config.run.folder))
     created = [path for path in (run.path, *run.path.parents) if not path.exists()]
     run.create_or_check()
-    workspace = run / files.AUTO_FOLDER
     busy = ConfigError(f"{run.path}: another process is working in this run folder")
-    with lock_folder(run.path, busy):
-        _claim(run, force)
+    with run.locked():
+        with _searching(run.current_path() / files.AUTO_FOLDER, busy):
+            run.choose_path(force)
+            _claim(run, force)
+        workspace = run / files.AUTO_FOLDER
         workspace.mkdir(exist_ok=True)
     try:
         with (
@@ -99,11 +101,19 @@ def run_auto(
             search = Search(workspace, record, data.train, judge, facts, times, config.run.refit, _kept(run, show))
             choice = _decided(search)
             prepared = _prepared(search, choice, data, held_out, reading.seconds)
-            return train(config.model_copy(update={"model": dict(choice.parameters)}), prepared=prepared)
+            train(config.model_copy(update={"model": dict(choice.parameters)}), prepared=prepared)
     except LabelwiseError:
         if not (run / files.AUTO).exists():
-            _remove(run, created)
+            run.drop_replacement() if run.replaces else _remove(run, created)
         raise
+    with run.locked():
+        run.finish_replacement()
+    return run
+
+
+def _searching(workspace: Path, busy: ConfigError) -> AbstractContextManager[object]:
+    """The lock of a search that is there already, so that its files are not removed while it runs."""
+    return lock_folder(workspace, busy) if workspace.exists() else nullcontext()
 
 
 def _claim(run: RunFolder, force: bool) -> None:

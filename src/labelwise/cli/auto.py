@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from labelwise.cli.options import ForceOption, SetOption
-from labelwise.cli.terminal import command_began, echo
+from labelwise.cli.options import ForceRunOption, SetOption
+from labelwise.cli.terminal import command_began, echo, how_to_resume
 
 DEFAULT_BUDGET, DEFAULT_METRIC = "10m", "P@5"
 ENCODER_VARIABLE = "LABELWISE_ENCODER"
@@ -36,7 +36,7 @@ def auto_command(
         str | None, typer.Option("--output", "-o", metavar="FOLDER", help="Folder of the run. Not given: runs/NAME.")
     ] = None,
     overrides: SetOption = None,
-    force: ForceOption = False,
+    force: ForceRunOption = False,
 ) -> None:  # fmt: skip
     """Choose a model for data within a time budget: methods are tried from cheap to expensive and compared.
 
@@ -44,7 +44,8 @@ def auto_command(
     are not used to choose. The best single model or ensemble is kept, or a cheaper one within noise of it, and trained
     on all documents if there is time. The result is an ordinary run, and its report shows what was tried.
 
-    Run the same command again to resume. `labelwise train DATA --method auto` is the same.
+    Run the same command again to resume. With --force a finished run is replaced, and stays complete until the new one is
+    finished. `labelwise train DATA --method auto` is the same.
     """
     columns = {option: value for option, value in {"text": text, "labels": labels, "id": id}.items() if value}
     choose_and_train(data, columns, budget, metric, encoder, output, overrides or [], force)
@@ -77,7 +78,7 @@ def choose_and_train(
         with proposing_columns(), live_table() as show:
             run = run_auto(request, force, command_began(), show)
     except KeyboardInterrupt:
-        echo(f"stopped; run the same command again to resume {checked.run.folder}", err=True)
+        echo(how_to_resume(str(checked.run.folder), force), err=True)
         raise typer.Exit(130) from None
     show_table(run.path)
     show_results(run.path)

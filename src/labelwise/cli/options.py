@@ -40,6 +40,9 @@ TaskCpusOption = Annotated[
 ]
 TaskGpusOption = Annotated[float | None, typer.Option(min=0, help="With ray: GPUs of a task.", show_default="0")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace existing results.")]
+ForceRunOption = Annotated[
+    bool, typer.Option("--force", help="Replace the run in the folder, when the new one is finished, or start over.")
+]
 VectorsOption = Annotated[
     str | None,
     typer.Option(metavar="FILE.npy", help="Vectors of the documents, if the model was trained on some next to texts."),

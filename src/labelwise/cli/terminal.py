@@ -33,6 +33,12 @@ def _seconds_since_start() -> float:
         return 0.0
 
 
+def how_to_resume(folder: str, force: bool) -> str:
+    """What to do after a run was stopped."""
+    again = "again, without --force," if force else "again"
+    return f"stopped; run the same command {again} to resume {folder}"
+
+
 def command_began() -> float | None:
     """When the command began, on the monotonic clock; None outside of one."""
     return _began[0] if _began else None

@@ -13,14 +13,14 @@ from labelwise.cli.auto import DEFAULT_BUDGET, DEFAULT_METRIC, ENCODER_VARIABLE,
 from labelwise.cli.from_data import COLUMN_OPTIONS, next_step, proposing_columns
 from labelwise.cli.options import (
     AddressOption,
-    ForceOption,
+    ForceRunOption,
     LauncherOption,
     SetOption,
     TaskCpusOption,
     TaskGpusOption,
     WorkersOption,
 )
-from labelwise.cli.terminal import command_began, echo
+from labelwise.cli.terminal import command_began, echo, how_to_resume
 
 if TYPE_CHECKING:
     from labelwise.config import ConfigSource
@@ -59,7 +59,7 @@ def train_command(
         str | None, typer.Option("--output", "-o", metavar="FOLDER", help="Folder of the run. Not given: runs/NAME.")
     ] = None,
     overrides: SetOption = None,
-    force: ForceOption = False,
+    force: ForceRunOption = False,
     repetition: Annotated[
         list[int] | None,
         typer.Option(
@@ -78,7 +78,8 @@ def train_command(
     hash of each document; the model is trained, calibrated and judged, and then trained on all documents. The config
     that this amounts to is written to the run folder; --set changes any field of it.
 
-    Run the same command again to resume a run. A finished run is replaced only with --force.
+    Run the same command again to resume a run. A finished run is replaced only with --force: the new run is made in its
+    folder `replacement`, and the old one stays complete until the new one is finished.
 
     With --repetition no run is created: one repetition of a model is trained and saved. Any number of processes can do
     this at the same time; the command without it then combines all repetitions into a model.
@@ -128,7 +129,7 @@ def train_command(
         with proposing_columns() if from_data else nullcontext():
             run = train(checked, force, command_began(), where)
     except KeyboardInterrupt:
-        echo(f"stopped; run the same command again to resume {checked.run.folder}", err=True)
+        echo(how_to_resume(str(checked.run.folder), force), err=True)
         raise typer.Exit(130) from None
     if rank() > 0:
         return

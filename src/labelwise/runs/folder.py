@@ -1,8 +1,8 @@
 """A run folder: resolved config, log, metrics.jsonl, model, results, report. One process at a time writes to it.
 
 A run that was stopped, by Ctrl-C or a power cut, is resumed by running the same command again: all settings that
-decide the result must be the same, and every finished stage is kept. A finished run is replaced only with `force`.
-Temporary files of killed processes are removed at the next start.
+decide the result must be the same, and every finished stage is kept. A finished run is replaced only with `force`, by a
+run in its folder `replacement`, whose files take the place of the old ones when it is finished. Temporary files of killed processes are removed at the next start.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -22,7 +22,7 @@ from labelwise.atomic import clean_up, is_temporary_name, replacing
 from labelwise.config import ConfigSource
 from labelwise.errors import ConfigError, LabelwiseError
 from labelwise.file_lock import LOCK, lock_folder
-from labelwise.process_group import is_restarted
+from labelwise.process_group import is_restarted, launch_id
 from labelwise.result_fields import RESULT, UNFINISHED, differing_keys
 from labelwise.run_schema import (
     AUTO,
@@ -37,7 +37,9 @@ from labelwise.run_schema import (
     MACHINE,
     METRICS,
     MODEL,
+    MOVING,
     REFIT_CHECKPOINTS,
+    REPLACEMENT,
     RUNNING,
     STATE,
     TIME,
@@ -62,7 +64,10 @@ class RunFolder:
     """The files of one run."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.home = Path(path)
+        """The folder that was named."""
+        self.path = self.home
+        """Where the files of the run are: in `home`, or in its folder `replacement`."""
         self.begin = time.monotonic()
         self.has_data = False
         """Whether the data has been read in this process."""
@@ -85,16 +90,16 @@ class RunFolder:
         return self.state.get("status") == FINISHED
 
     @contextmanager
-    def open_for_run(self, config: RunConfig, force: bool) -> Iterator[None]:
+    def open_for_run(self, config: RunConfig, force: bool, replace: bool = True) -> Iterator[None]:
         """Lock the folder for the block; create it, or prepare it for resuming.
 
-        A new run that fails before its data is read leaves nothing behind.
+        A new run that fails before its data is read leaves nothing behind. With `replace`, a finished run that was made to
+        replace another one does so in the end.
         """
-        created = [path for path in (self.path, *self.path.parents) if not path.exists()]
+        created = [path for path in (self.home, *self.home.parents) if not path.exists()]
         self.create_or_check()
-        wait = RESTART_SECONDS if is_restarted() else 0.0
-        busy = ConfigError(f"{self.path}: another process is working in this run folder")
-        with lock_folder(self.path, busy, wait):
+        with self.locked(RESTART_SECONDS if is_restarted() else 0.0):
+            self.choose_path(force)
             is_new = not (self / STATE).exists()
             self._prepare(config, force)
             try:
@@ -103,30 +108,94 @@ class RunFolder:
                     yield
             except LabelwiseError as error:
                 with suppress(OSError, LabelwiseError):  # the first error is the one to report
-                    if is_new and not self.has_data:
+                    if self.replaces and not self.has_trained() and not (self / AUTO).exists():
+                        self.drop_replacement()
+                    elif is_new and not self.has_data:
                         self._remove(created)
                     else:
                         self.append_to_log(f"ERROR {error}")
                         self.write_json(STATE, {**self.state, "status": FAILED, "error": str(error)})
                 raise
+            if replace:
+                self.finish_replacement()
+
+    def locked(self, wait: float = 0.0) -> AbstractContextManager[object]:
+        """Hold the lock of the folder; an error if another process still has it after so many seconds."""
+        return lock_folder(self.home, ConfigError(f"{self.home}: another process is working in this run folder"), wait)
+
+    @property
+    def replaces(self) -> bool:
+        """Whether this run is to replace an earlier one, which is complete until then."""
+        return self.path != self.home
+
+    def choose_path(self, force: bool) -> None:
+        """Set the path: the folder itself, or, if a trained model would be lost there, its folder `replacement`."""
+        self.finish_replacement()
+        self.path, replacement = self.home, self.home / REPLACEMENT
+        if not (self / STATE).exists() or self.state.get("status") == CLEARING:
+            return
+        if not replacement.exists() and force and self.has_trained():
+            replacement.mkdir()
+        if replacement.exists():
+            self.path = replacement
+
+    def finish_replacement(self) -> None:
+        """Replace the run by the finished one in its folder `replacement`, if there is one.
+
+        What is interrupted here is completed at the next call: the old run is cleared first, and only then the new
+        one's folder is renamed, so that nothing of the new run is taken for the old one.
+        """
+        replacement, moving = self.home / REPLACEMENT, self.home / MOVING
+        if not moving.exists():
+            if not (replacement / STATE).exists() or not RunFolder(replacement).finished:
+                return
+            old = RunFolder(self.home)
+            old._clear()
+            old.remove_trials()
+            replacement.rename(moving)
+        for path in sorted(moving.iterdir(), key=lambda path: path.name == STATE):  # state.json last
+            path.replace(self.home / path.name)
+        moving.rmdir()
+        self.path = self.home
+
+    def drop_replacement(self) -> None:
+        """Remove the run that was to replace the one in this folder."""
+        shutil.rmtree(self.home / REPLACEMENT, ignore_errors=True)
+        self.path = self.home
+
+    def after_restart(self, force: bool) -> tuple[bool, bool]:
+        """Whether a process that torchrun has started again begins a new run, and else whether the run is finished."""
+        if not (self.home / STATE).exists():
+            return False, False
+        with self.locked(RESTART_SECONDS):
+            launch = launch_id()
+            begun = [state for path in (self.home, self.home / REPLACEMENT) if (state := read_state(path)) is not None]
+            force = force and launch is not None and all(state.get("launch") != launch for state in begun)
+            self.choose_path(force=False)
+            return force, not force and self.finished
+
+    def current_path(self) -> Path:
+        """Where the files are of the run that would be resumed."""
+        replacement = self.home / REPLACEMENT
+        return replacement if replacement.exists() else self.home
 
     def create_or_check(self) -> None:
         """Create the folder, or check that the existing one is that of a run, or empty."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.home.mkdir(parents=True, exist_ok=True)
             others = [
                 path.name
-                for path in self.path.iterdir()
+                for path in self.home.iterdir()
                 if path.name not in (LOCK, AUTO, AUTO_FOLDER)
                 and not is_temporary_name(path.name, (*FILES, AUTO), WRITTEN_FOLDERS)
             ]
         except OSError as error:
-            raise ConfigError(f"run.folder: {self.path} cannot be used: {error.strerror}") from None
-        if others and not is_run_folder(self.path):
-            raise ConfigError(f"{self.path} exists and is not a run folder; choose another with --set run.folder=...")
-        linked = [name for name in FILES if (self / name).is_symlink()]
+            raise ConfigError(f"run.folder: {self.home} cannot be used: {error.strerror}") from None
+        if others and not is_run_folder(self.home):
+            raise ConfigError(f"{self.home} exists and is not a run folder; choose another with --set run.folder=...")
+        linked = [name for name in FILES if (self.home / name).is_symlink()]
         if linked:
-            raise ConfigError(f"{self / linked[0]}: this is a link, a run needs a regular file here; remove it")
+            raise ConfigError(f"{self.home / linked[0]}: this is a link, a run needs a regular file here; remove it")
 
     def _prepare(self, config: RunConfig, force: bool) -> None:
         clean_up(self.path, FILES, WRITTEN_FOLDERS)
@@ -139,7 +208,7 @@ class RunFolder:
             self._start(config)
         elif self.finished:
             raise self.finished_error()
-        elif not self._has_trained() and (not self._has_spent_time() or self._differing(config)):
+        elif not self.has_trained() and (not self._has_spent_time() or self._differing(config)):
             self._clear()  # nothing has been trained yet, so nothing is lost with any config
             self._start(config)
         else:
@@ -147,8 +216,8 @@ class RunFolder:
 
     def finished_error(self) -> ConfigError:
         """That the run is finished."""
-        keep = f"--set run.folder={_free(self.path)} keeps both"
-        return ConfigError(f"{self.path}: this run is finished; --force replaces it, {keep}")
+        keep = f"--set run.folder={_free(self.home)} keeps both"
+        return ConfigError(f"{self.home}: this run is finished; --force replaces it, {keep}")
 
     def remove_trials(self) -> None:
         """Remove what `labelwise auto` has tried."""
@@ -160,7 +229,7 @@ class RunFolder:
         self._remove([])
         self.remove_trials()
 
-    def _has_trained(self) -> bool:
+    def has_trained(self) -> bool:
         """Whether there is a model, or unfinished work of one."""
         checkpoints = self / CHECKPOINTS
         return (self / MODEL).exists() or (
@@ -187,7 +256,7 @@ class RunFolder:
             )
         self.write_text(CONFIG, config.to_yaml())
         state = {key: value for key, value in self.state.items() if key != "error"}
-        self.write_json(STATE, {**state, "name": self.path.resolve().name, "status": RUNNING})
+        self.write_json(STATE, {**state, "name": self.home.resolve().name, "status": RUNNING})
         self._record_threads(config)
         log.info("resuming the run in %s", self.path)
 
@@ -238,10 +307,11 @@ class RunFolder:
         state = {
             "format": FORMAT,
             "status": RUNNING,
-            "name": self.path.resolve().name,
+            "name": self.home.resolve().name,
             "method": config.model["method"],
             "started": _now(),
             "finished": None,
+            "launch": launch_id(),
         }
         self.write_json(STATE, state)  # first: it marks the folder as a run folder
         self.write_text(CONFIG, config.to_yaml())

@@ -71,7 +71,7 @@ def train_with_rank_zero(config: RunConfig, run: RunFolder, force: bool) -> None
         def data() -> tuple[RunData, Dataset | None]:
             return split_for_calibration(config, load_run_data(config.data, scratch), scratch)
 
-        if force or not (run / files.MODEL).exists():
+        if force or not (run.current_path() / files.MODEL).exists():
             data()  # at the same time as rank 0
         while (announced := on_rank_zero(_nothing)) is not None:
             what, seconds, left = announced

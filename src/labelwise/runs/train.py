@@ -33,7 +33,7 @@ from labelwise.metrics.names import parse_metric
 from labelwise.metrics.result import Evaluation
 from labelwise.metrics.saved_predictions import SavedPredictions
 from labelwise.parallel import using_threads
-from labelwise.process_group import is_restarted, noticing_lost_ranks, rank
+from labelwise.process_group import is_restarted, noticing_lost_ranks, on_rank_zero, rank
 from labelwise.runs.config import RunConfig
 from labelwise.runs.evaluate import ModelEvaluation, evaluate_model, sample
 from labelwise.runs.folder import RunFolder, folder_bytes
@@ -87,15 +87,15 @@ def train(
     launcher = launcher or Launcher()
     begin = time.monotonic() if begin is None else begin
     run = RunFolder(str(config.run.folder))
-    if is_restarted():
-        force = False  # what torchrun starts again is to be resumed
-        if (run / files.STATE).exists() and run.finished:
-            return run
     with using_device(config.run.device), noticing_lost_ranks():
         method = config.make_method()
         check_ranks(method)
+        if is_restarted():
+            force, is_finished = on_rank_zero(lambda: run.after_restart(force))
+            if is_finished:
+                return run
         check_launcher(config, method, launcher)  # of a resumed run too, which may train again (refit)
-        if force or not (run / files.MODEL).exists():
+        if force or not (run.current_path() / files.MODEL).exists():
             method.check_needs()
             check_device(method, config.run.device)
         if rank() > 0:
@@ -119,7 +119,7 @@ def _train(
 ) -> RunFolder:
     with (
         using_threads(config.run.threads),
-        run.open_for_run(config, force),
+        run.open_for_run(config, force, replace=prepared is None),
         launcher.opened(run / files.TASKS, config.run.threads),
         scratch_at(run / files.SCRATCH, config.data.mapped) as scratch,
         _run_time(config, run, begin, prepared) as times,
