@@ -263,3 +263,22 @@ def test_a_full_disk_is_an_error_in_one_line(books):
             assert done.returncode == 2
             assert done.stderr.decode().strip().splitlines()[-1].startswith("labelwise: ")
             assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("given", ["1MB", "0", "-1", "true", "[1]", ".nan", ".inf"])
+def test_a_wrong_memory_limit_is_explained_in_one_line(tmp_path, given):
+    (tmp_path / "run.yml").write_text("data: {path: nowhere}\nmodel: {method: linear_tree}\nrun: {folder: run}\n")
+    said = labelwise("train", tmp_path / "run.yml", "--set", f"model.memory={given}", cwd=tmp_path, code=2).err
+    assert "model.memory: should be check, ignore, or a limit in GB above 0, such as 2.5, got" in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_memory_limit_that_is_too_low_is_named(tmp_path, mapped):
+    rows = "".join(f"word{n % 7} word{n % 5} text,label{n % 9}\n" for n in range(60))
+    (tmp_path / "train.csv").write_text("text,labels\n" + rows)
+    arguments = ("--set", "model.memory=0.002", "--set", f"data.mapped={mapped}")
+    said = labelwise("train", "train.csv", "-o", "run", *arguments, cwd=tmp_path, code=2).err
+    assert "the limit of 0.002 GB (model.memory) leaves" in said
+    assert ("this process, whose data is mapped" in said) == mapped
+    assert "raise the limit" in said

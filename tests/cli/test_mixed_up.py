@@ -1,5 +1,7 @@
 """One command given what another one is for, and what help says."""
 
+import pytest
+
 from cli.commands import labelwise
 from sweep.planted import fork_trials, plant, write_study
 
@@ -48,3 +50,19 @@ def test_what_help_says_of_charts_is_so(tmp_path, monkeypatch):
     labelwise("report", folder, "--plots", tmp_path / "elsewhere")
     assert "--force" in labelwise("report", folder, "--plots", tmp_path / "elsewhere", code=2).err
     labelwise("report", folder, "--plots", tmp_path / "elsewhere", "--force")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("predict", "model", "text"),
+        ("encode", "model", "x.txt", "-o", "x.npy"),
+        ("sweep", "study.yml"),
+        ("data", "list"),
+    ],
+)
+def test_commands_of_one_process_are_refused_under_torchrun(command, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    refused = labelwise(*command, code=2).err
+    assert f"labelwise {command[0]} is for one process, and torchrun has started 2 (WORLD_SIZE)" in refused

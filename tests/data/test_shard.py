@@ -159,3 +159,24 @@ def test_a_path_of_another_program_is_not_replaced(tmp_path):
     (tmp_path / "out" / "mine.txt").write_text("mine")
     with pytest.raises(DataError, match="not written by labelwise"):
         shard(tmp_path / "d.csv", tmp_path / "out", force=True)
+
+
+@pytest.mark.parametrize("counted", [True, False], ids=["counted", "of an earlier version"])
+def test_a_missing_shard_is_named(tmp_path, counted):
+    lw.write(drawn(texts=texts()), tmp_path / "d.csv")
+    out = tmp_path / "out"
+    assert shard(tmp_path / "d.csv", out, documents=20) == {"train": 3}
+    about = json.loads((out / "source.json").read_text())
+    assert about.pop("shards") == {"train": 3}
+    if not counted:
+        (out / "source.json").write_text(json.dumps(about))
+    assert len(lw.read(out)) == DOCUMENTS
+    (out / "train-00001").rename(tmp_path / "away")
+    refused = labelwise("data", "stats", out, code=2).err
+    assert f"{out / 'train-00001'}: this shard of the 3 of train is missing" in refused
+    (tmp_path / "away").rename(out / "train-00001")
+    (out / "train-00002").rename(tmp_path / "away")
+    if counted:  # the last one is missed only if they are counted
+        with pytest.raises(DataError, match="train-00002: this shard"):
+            lw.read(out)
+    assert len(lw.read(str(out / "train-*"))) == 40

@@ -160,7 +160,7 @@ def test_the_memory_estimate_counts_dense_numbers_at_their_size():
     tree = LabelTree.flat(labels.shape[1])
     _, rows = FeatureOrder.learn(Blocks(left, dense))
     half = rows._replace(dense=dense.astype(np.float16))
-    assert bytes_of(rows, labels) - bytes_of(half, labels) == dense.nbytes // 2
+    assert bytes_of(rows, labels).bytes - bytes_of(half, labels).bytes == dense.nbytes // 2
     joined = sparse.csr_array(np.hstack([left.toarray(), dense]))
     found, expected = (training_need(one, tree.aggregate(labels), tree, SolverConfig()).total for one in (rows, joined))
     assert found == pytest.approx(expected, rel=0.02)

@@ -188,7 +188,7 @@ def test_blocks_are_columns_side_by_side(method, tmp_path):
 
 def test_what_does_not_fit_is_refused(caplog):
     data = planted("features", n_labels=160)
-    with pytest.raises(ConfigError, match=r"needs about .* of memory, .* free; .*memory to ignore"):
+    with pytest.raises(ConfigError, match=r"needs about .* of memory, and the limit of 0.001 GB .* raise the limit"):
         lw.LinearTree(memory=0.001).fit(data)
     with pytest.raises(ConfigError, match="fewer"):
         lw.LinearFlat(memory=0.001).fit(data)

@@ -8,6 +8,7 @@ import pytest
 from cli.commands import labelwise
 from labelwise.config import ConfigSource
 from labelwise.errors import ConfigError, ModelFormatError
+from labelwise.file_lock import lock_folder
 from labelwise.sweep.claim import check_folder, claim
 from labelwise.sweep.study import read_study
 from sweep.planted import plant, write_study
@@ -123,3 +124,19 @@ def test_from_the_command_line(tmp_path):
     assert not trial.exists()
     (other,) = (tmp_path / "sweep").glob("trials/*/valid.json")
     assert other.parent.name != name
+
+
+def test_a_sweep_waits_for_trials_of_an_earlier_one_that_still_run(tmp_path, monkeypatch):
+    """As those on a cluster, which do not inherit the lock of the study."""
+    plant(tmp_path / "data")
+    monkeypatch.setattr("labelwise.sweep.runner.LOCK_WAIT", 0.1)
+    study = write_study(tmp_path)
+    folder = study_of(tmp_path).folder
+    folder.mkdir()
+    claim(study_of(tmp_path), force=False)
+    trial = folder / "trials" / "abc"
+    trial.mkdir(parents=True)
+    with lock_folder(trial, ConfigError("busy")):
+        for options in ((), ("--force",)):
+            assert f"{trial}: a trial of an earlier sweep still runs" in labelwise("sweep", study, *options, code=2).err
+        assert trial.exists()

@@ -44,8 +44,8 @@ def auto_command(
     are not used to choose. The best single model or ensemble is kept, or a cheaper one within noise of it, and trained
     on all documents if there is time. The result is an ordinary run, and its report shows what was tried.
 
-    Run the same command again to resume. With --force a finished run is replaced, and stays complete until the new one is
-    finished. `labelwise train DATA --method auto` is the same.
+    Run the same command again to resume. With --force a finished run is replaced, and stays complete until the new
+    one is finished. `labelwise train DATA --method auto` is the same.
     """
     columns = {option: value for option, value in {"text": text, "labels": labels, "id": id}.items() if value}
     choose_and_train(data, columns, budget, metric, encoder, output, overrides or [], force)

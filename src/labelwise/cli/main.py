@@ -41,7 +41,8 @@ from labelwise.cli import (
 )
 from labelwise.cli.quiet import accept_quiet, be_quiet
 from labelwise.cli.terminal import LogFormatter, echo, note_begin
-from labelwise.errors import LabelwiseError
+from labelwise.errors import ConfigError, LabelwiseError
+from labelwise.process_group import n_ranks
 
 app = typer.Typer(
     name="labelwise",
@@ -75,6 +76,13 @@ app.add_typer(data.app, name="data")
 accept_quiet(app)
 
 
+ONE_PROCESS = (
+    "predict", "encode", "sweep", "evaluate", "verify", "calibrate", "learn", "shrink", "import", "serve", "report",
+    "demo", "data",
+)  # fmt: skip
+"""Commands that torchrun must not start: every rank would do all of the work and write the same files."""
+
+
 def _print_version(requested: bool) -> None:
     if requested:
         echo(f"labelwise {__version__}")
@@ -83,6 +91,7 @@ def _print_version(requested: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
     version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Show the version."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="Only warnings and results."),
 ) -> None:
@@ -93,6 +102,11 @@ def options(
     screen.setFormatter(LogFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[screen])
     be_quiet(quiet)
+    if context.invoked_subcommand in ONE_PROCESS and n_ranks() > 1:
+        raise ConfigError(
+            f"labelwise {context.invoked_subcommand} is for one process, and torchrun has started {n_ranks()} "
+            "(WORLD_SIZE); start it without torchrun. Only labelwise train is divided among ranks"
+        )
 
 
 def main(arguments: list[str] | None = None) -> None:

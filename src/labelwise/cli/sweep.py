@@ -42,7 +42,8 @@ def sweep_command(
     replaced only with --force. Fields of the run that all trials share are set with run., as in
     --set run.data.limit=1000.
 
-    Trials are processes of this machine, `parallel` at a time; with --launcher ray they run on the nodes of a cluster.
+    Trials are processes of this machine, `parallel` at a time, with --launcher local and processes alike; with
+    --launcher ray they run on the nodes of a cluster.
     """
     from labelwise.cli.sources import config_source, refuse_run_config
     from labelwise.executors.launcher import Launcher

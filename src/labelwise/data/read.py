@@ -91,7 +91,10 @@ def detect(path: str | Path, labels: bool = True) -> Format:
 
 def find_parts(folder: str | Path, format: str = AUTO) -> tuple[Format, dict[str, Path]]:
     """The format of a folder, and the path of each of its parts (train, valid, test)."""
+    from labelwise.data.shard_count import check_shards
+
     folder = _check_exists(folder)
+    check_shards(folder)
     unnamed = None
     for name in FORMATS if format == AUTO else [format]:
         candidate = format_named(name)

@@ -23,6 +23,7 @@ from labelwise.data.formats import native
 from labelwise.data.options import ReadOptions
 from labelwise.data.out_of_core import packed_on_disk, scratch_beside, take_mapped
 from labelwise.data.read import AUTO, DataPath, has_parts, read, read_splits
+from labelwise.data.shard_count import SHARDS, SHARDS_OF, shard_name
 from labelwise.data.splits import split_of, stem_and_extension
 from labelwise.errors import ConfigError
 from labelwise.mapped import release_pages
@@ -70,7 +71,7 @@ def shard(
     counts: dict[str, int] = {}
     with scratch_beside(output) as scratch:
         parts = _read_parts(path, from_format, split, options, scratch)
-        source = {"shards_of": [str(one) for one in ([path] if isinstance(path, str | Path) else path)]}
+        source = {SHARDS_OF: [str(one) for one in ([path] if isinstance(path, str | Path) else path)], SHARDS: counts}
         with data_folder(output, source, force) as folder:
             for name, data in parts.items():
                 counts[name] = _write_shards(data, name, folder, most, documents, scratch)
@@ -110,7 +111,7 @@ def _write_shards(data: Dataset, name: str, folder: Path, most: int, documents: 
             part = take_mapped(replace(data, **packed), slice(first, last), scratch)
             if isinstance(part.features, Blocks):  # no format stores two blocks
                 part = replace(part, features=part.features.to_csr())
-            native.write(part, folder / f"{name}-{number:05d}")
+            native.write(part, folder / shard_name(name, number))
             for texts in packed.values():
                 release_pages(texts.buffer)
             step(1.0)

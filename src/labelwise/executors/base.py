@@ -175,6 +175,14 @@ def in_order(submit: Callable[[Item], Submitted], items: Iterable[Item], at_once
             task.cancel()
 
 
+def task_folder() -> Path:
+    """The folder for files of tasks; an error where the executor has none, because its tasks share memory."""
+    folder = _current.folder
+    if folder is None:
+        raise RuntimeError("tasks that share memory have no folder")
+    return folder
+
+
 def refuse_time_budget(what: str) -> None:
     """Raise where a time budget would divide work that runs at the same time elsewhere."""
     raise ConfigError(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from labelwise.executors.base import RETRIES, Handle, LostTaskError, executor, refuse_time_budget
+from labelwise.executors.base import RETRIES, Handle, LostTaskError, executor, refuse_time_budget, task_folder
 from labelwise.linear.level_trainer import Chunk, LevelTrainer, chunks_of, tasks_of
 from labelwise.linear.pass_limit import PassLimit, SolverPace
 from labelwise.linear.shards import ChunkShards, read_shard, write_shard
@@ -80,7 +80,7 @@ def trained_elsewhere(
         refuse_time_budget(what)
     running, parts = executor(), dict(done)
     if shards is None:
-        shards = ChunkShards(Path(str(running.folder)), secrets.token_hex(16))
+        shards = ChunkShards(task_folder(), secrets.token_hex(16))
     pieces = {piece.first: piece for chunk in chunks for piece in tasks_of(chunk)}
     widths, n_features = widths_of(chunks), trainer.features.shape[1]
     work = {first: trainer.work(piece) for first, piece in pieces.items()}

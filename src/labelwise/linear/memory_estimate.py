@@ -8,12 +8,13 @@ trees only the first is examined.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from scipy import sparse
 
 from labelwise.codes.tree import LabelTree
@@ -32,7 +33,23 @@ from labelwise.result_fields import Decides
 
 log = logging.getLogger("labelwise")
 
-Memory = Annotated[Literal["check", "ignore"] | Annotated[float, Field(gt=0)], Decides.NOTHING]
+
+def _known_memory(given: Any) -> Any:
+    """One message for all that is wrong: those of the single types would be listed otherwise."""
+    if given in ("check", "ignore"):
+        return given
+    try:
+        limit = math.nan if isinstance(given, bool) else float(given)
+    except (TypeError, ValueError):
+        limit = math.nan
+    if not 0 < limit < math.inf:
+        raise ValueError("should be check, ignore, or a limit in GB above 0, such as 2.5")
+    return given
+
+
+Memory = Annotated[
+    Literal["check", "ignore"] | Annotated[float, Field(gt=0)], BeforeValidator(_known_memory), Decides.NOTHING
+]
 """Whether training that does not fit is refused: `check`, `ignore`, or a limit in GB."""
 
 SAMPLE = 40
@@ -81,22 +98,42 @@ class MemoryNeed:
         return FIXED + int(OVERHEAD * (self.threads + self.targets + self.weights + self.label_features))
 
 
-def check_memory(need: MemoryNeed, memory: Memory, held: int = 0, report: bool = True) -> None:
+@dataclass(frozen=True)
+class Held:
+    """Bytes that are in memory before training begins."""
+
+    bytes: int = 0
+    by: str = "the data"
+    """What they are of, for messages."""
+
+    def __str__(self) -> str:
+        return f"{self.by} ({size(self.bytes)})"
+
+
+def check_memory(need: MemoryNeed, memory: Memory, held: Held, report: bool = True) -> None:
     """Report the needed and the free memory; raise ConfigError where it does not fit, unless `memory` is `ignore`.
 
-    A limit in GB includes the `held` bytes of features and labels.
+    A limit in GB includes what is `held`.
     """
     free = free_memory()
-    if isinstance(memory, float | int):
-        limit = int(memory * 1e9) - held
-        free = limit if free is None else min(limit, free)
-    known = "" if free is None else f"; {size(max(0, free))} are free"
     if report:
-        log.info("training needs about %s beside the data (%s)%s", size(need.total), size(held), known)
-    if memory != "ignore" and free is not None and need.total > free:
+        known = "" if free is None else f"; {size(free)} are free"
+        set_to = f", memory is limited to {memory:g} GB" if isinstance(memory, float | int) else ""
+        log.info("training needs about %s next to %s%s%s", size(need.total), held, known, set_to)
+    if memory == "ignore":
+        return
+    if isinstance(memory, float | int):
+        left = max(0, int(memory * 1e9) - held.bytes)
+        if need.total > left:
+            available = "" if free is None else f", {size(free)} are free"
+            raise ConfigError(
+                f"training needs about {size(need.total)} of memory, and the limit of {memory:g} GB (model.memory) "
+                f"leaves {size(left)} next to {held}; raise the limit{available}, or {_advice(need)}"
+            )
+    if free is not None and need.total > free:
         raise ConfigError(
-            f"training needs about {size(need.total)} of memory, {size(max(0, free))} are free; {_advice(need)}, "
-            "or set memory to ignore to train anyway"
+            f"training needs about {size(need.total)} of memory, {size(free)} are free; {_advice(need)}, or set "
+            "model.memory to ignore to train anyway"
         )
 
 
@@ -120,15 +157,15 @@ def _sparse_and_dense(features: Any) -> tuple[Any, np.ndarray | None]:
     return (features, None) if sparse.issparse(features) else (None, features)
 
 
-def bytes_of(features: Any, labels: Any) -> int:
-    """Bytes of features (of any type) and labels."""
+def bytes_of(features: Any, labels: Any) -> Held:
+    """What features (of any type) and labels hold; of mapped ones, what the process does: a limit is for that."""
     csr, dense = _sparse_and_dense(features)
     arrays = [] if dense is None else [dense]
     for matrix in (labels,) if csr is None else (labels, csr):
         arrays += [matrix.indptr, matrix.indices, matrix.data]
     if any(mapping_of(array) is not None for array in arrays):
-        return own_memory()  # a limit for work on mapped features is one for all that the process holds
-    return sum(array.nbytes for array in arrays)
+        return Held(own_memory(), "this process, whose data is mapped")
+    return Held(sum(array.nbytes for array in arrays))
 
 
 def clustering_need(features: Any, labels: Any, keep: int | None, texts: Any = None) -> MemoryNeed:

@@ -28,7 +28,7 @@ from labelwise.features.feature_order import FeatureOrder, OrderedFeatures
 from labelwise.features.tfidf import Tfidf
 from labelwise.features.vector_scaling import VectorScaling
 from labelwise.fit_context import FitContext
-from labelwise.linear.memory_estimate import check_memory, encoding_need
+from labelwise.linear.memory_estimate import Held, check_memory, encoding_need
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.inputs import Documents
 from labelwise.methods.linear_base import Precision
@@ -145,7 +145,7 @@ class EncodedTree(UsesTextEncoder, LinearTree):
         config = self.config
         texts = data.texts or Strings.of(())
         need = encoding_need(len(data), data.n_labels, self.encoder_.width, config.trees)
-        check_memory(need, config.memory, int(texts.buffer.nbytes), report=False)
+        check_memory(need, config.memory, Held(int(texts.buffer.nbytes)), report=False)
         vectors = self._training_vectors(texts, context)
         self.vector_scale_ = config.vector_scale
         both = Blocks(self._learn_words(texts), vectors)

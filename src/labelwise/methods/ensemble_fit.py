@@ -15,7 +15,7 @@ from labelwise.codes.average import side_by_side
 from labelwise.data.dataset import Dataset
 from labelwise.data.document_hash import dataset_hash
 from labelwise.errors import DataError, LabelwiseError
-from labelwise.executors.base import RETRIES, LostTaskError, executor, refuse_time_budget
+from labelwise.executors.base import RETRIES, LostTaskError, executor, refuse_time_budget, task_folder
 from labelwise.fit_context import FitContext
 from labelwise.methods.base import Method, load
 from labelwise.methods.card import CORE_PACKAGES, Card, TrainingData, now
@@ -103,7 +103,7 @@ def _trained_elsewhere(
     if context.budget.is_limited:
         refuse_time_budget("members")
     running, done = executor(), {}
-    base = Path(str(context.checkpoints or running.folder)).absolute()
+    base = (context.checkpoints or task_folder()).absolute()
     tasks = []
     for number, member in enumerate(members):
         folder = base / f"member{number}"

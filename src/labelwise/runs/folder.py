@@ -2,7 +2,8 @@
 
 A run that was stopped, by Ctrl-C or a power cut, is resumed by running the same command again: all settings that
 decide the result must be the same, and every finished stage is kept. A finished run is replaced only with `force`, by a
-run in its folder `replacement`, whose files take the place of the old ones when it is finished. Temporary files of killed processes are removed at the next start.
+run in its folder `replacement`, whose files take the place of the old ones when it is finished. Temporary files of
+killed processes are removed at the next start.
 """
 
 from __future__ import annotations
@@ -93,8 +94,8 @@ class RunFolder:
     def open_for_run(self, config: RunConfig, force: bool, replace: bool = True) -> Iterator[None]:
         """Lock the folder for the block; create it, or prepare it for resuming.
 
-        A new run that fails before its data is read leaves nothing behind. With `replace`, a finished run that was made to
-        replace another one does so in the end.
+        A new run that fails before its data is read leaves nothing behind. With `replace`, a finished run that was made
+        to replace another one does so in the end.
         """
         created = [path for path in (self.home, *self.home.parents) if not path.exists()]
         self.create_or_check()

@@ -27,7 +27,9 @@ def check_launcher(config: RunConfig, method: Method, launcher: Launcher) -> Non
     option = f"--launcher {launcher.name}"
     if n_ranks() > 1:
         raise ConfigError(f"{option}: not under torchrun; use one of the two")
-    if not method.trains_in_tasks or not method.refits:
+    if not method.refits:
+        raise ConfigError(f"{option}: the members of this ensemble are trained already; leave the option out")
+    if not method.trains_in_tasks:
         raise ConfigError(
             f"{option}: training {method.name} has no parts that share nothing, as {methods_that('trains_in_tasks')} "
             "have. Leave the option out; several processes train a network together under torchrun"

@@ -17,7 +17,7 @@ from labelwise.atomic import replacing
 from labelwise.errors import ConfigError
 from labelwise.executors.base import Command, executor
 from labelwise.executors.launcher import RAY, Launcher
-from labelwise.file_lock import lock_folder
+from labelwise.file_lock import LOCK, lock_folder
 from labelwise.formatting import duration
 from labelwise.run_schema import METRICS, TASKS, read_metrics
 from labelwise.sweep import outcome as outcomes
@@ -78,10 +78,20 @@ def run_sweep(study: Study, force: bool = False, launcher: Launcher | None = Non
     study.folder.mkdir(parents=True, exist_ok=True)
     busy = ConfigError(f"{study.folder}: another sweep is working in this folder")
     with lock_folder(study.folder, busy, LOCK_WAIT) as lock:  # trials of a killed sweep exit within seconds
+        _wait_for_trials(study)
         claim(study, force)
         (study.folder / "trials").mkdir(exist_ok=True)
         with launcher.opened(study.folder / TASKS, study.threads_per_trial):
             return _Sweep(study, lock).run()
+
+
+def _wait_for_trials(study: Study) -> None:
+    """Wait for trials of a killed sweep on other machines: they hold the lock of their run, not that of the study."""
+    until = time.monotonic() + LOCK_WAIT
+    for lock in sorted(study.folder.glob(f"trials/*/{LOCK}")):
+        busy = ConfigError(f"{lock.parent}: a trial of an earlier sweep still runs; end it, or wait for its end")
+        with lock_folder(lock.parent, busy, max(0.0, until - time.monotonic())):
+            pass
 
 
 def _check_launcher(study: Study, launcher: Launcher) -> None:

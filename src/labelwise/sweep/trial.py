@@ -37,7 +37,7 @@ def run_trial(config: RunConfig, metric: str) -> None:
         train(config)
     if metric in read_values(run.path):  # a finished trial may lack a newly chosen metric
         return
-    with scratch_at(run / files.SCRATCH, config.data.mapped) as scratch:
+    with run.locked(), scratch_at(run / files.SCRATCH, config.data.mapped) as scratch:
         valid = load_run_data(config.data, scratch).valid
         if valid is None:
             raise LabelwiseError("the data no longer has a valid part; a study needs one to compare trials")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from labelwise.executors.base import RETRIES, LostTaskError, executor, refuse_time_budget
+from labelwise.executors.base import RETRIES, LostTaskError, executor, refuse_time_budget, task_folder
 from labelwise.fit_context import FitContext
 from labelwise.networks.bucket_networks import Repetition
 from labelwise.progress import progress
@@ -40,7 +40,7 @@ def trained_elsewhere(
     if training.context.budget.is_limited:
         refuse_time_budget("repetitions")
     running, done = executor(), {}
-    kept = (Path(str(running.folder)) / "repetitions" if folder is None else folder).absolute()
+    kept = (task_folder() / "repetitions" if folder is None else folder).absolute()
     kept.mkdir(parents=True, exist_ok=True)
     checkpoints = None if training.context.checkpoints is None else training.context.checkpoints.absolute()
     shared = running.share((training.identity, replace(training, context=FitContext())))
