@@ -29,6 +29,12 @@ def serve_command(
     max_text: Annotated[int, typer.Option(help="Maximum number of characters of a text.")] = 1_000_000,
     max_documents: Annotated[int, typer.Option(help="Maximum number of documents in a request.")] = 1000,
     max_k: Annotated[int, typer.Option(help="Maximum number of labels per document.")] = 1000,
+    max_bodies: Annotated[
+        float, typer.Option(metavar="MB", help="Maximum size of all requests at a time; others are answered with 503.")
+    ] = 256,
+    max_connections: Annotated[
+        int, typer.Option(help="Maximum number of connections per worker; others get 503.")
+    ] = 1000,
     queue: Annotated[int, typer.Option(help="Documents per model that may wait; others are answered with 429.")] = 2000,
     batch: Annotated[int, typer.Option(help="Documents of several requests computed together; 1: none.")] = 256,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Maximum time of a request.")] = 30,
@@ -60,7 +66,8 @@ def serve_command(
         "models": named_models(models), "host": host, "port": port, "workers": workers, "keys_file": api_keys,
         "allow_origins": tuple(allow_origin or ()), "allow_hosts": tuple(allow_host or ()),
         "max_request": round(max_request * 1e6), "max_text": max_text, "max_documents": max_documents,
-        "max_k": max_k, "queue": queue, "batch": batch, "timeout": timeout, "reload": reload, "language": language,
+        "max_k": max_k, "max_bodies": round(max_bodies * 1e6), "max_connections": max_connections,
+        "queue": queue, "batch": batch, "timeout": timeout, "reload": reload, "language": language,
         "log_requests": log_requests, "log_format": log_format or ("text" if terminal else "json"),
     }  # fmt: skip
     serve(validated(Settings, given, ConfigSource(given, "serve")))

@@ -10,6 +10,7 @@ import numpy as np
 
 from labelwise.codes.label_path import LabelPath, PathStep
 from labelwise.errors import ConfigError, DataError, did_you_mean
+from labelwise.formatting import cut
 from labelwise.methods.explanation_text import explanation_lines, short_explanation
 from labelwise.topk import NO_LABEL, TopK
 
@@ -120,7 +121,7 @@ def label_ids(model: Method, labels: Sequence[str]) -> np.ndarray:
     given = [labels] if isinstance(labels, str) else list(labels)
     for label in given:
         if label not in positions:
-            raise DataError(f"the model has no label {label!r}; {_nearest(model, str(label))}")
+            raise DataError(f"the model has no label {cut(repr(label), 100)}; {cut(_nearest(model, str(label)), 300)}")
     return np.array([positions[label] for label in given], np.int64)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from labelwise.errors import DataError, did_you_mean
+from labelwise.formatting import cut
 from labelwise.strings import Strings
 
 
@@ -87,7 +88,7 @@ def _label_ids(labels: Iterable[Any], names: Strings, what: str) -> np.ndarray:
             label_id = names.positions.get(label)
             if label_id is None:
                 hint = did_you_mean(label, list(names[:1000])) if len(names) else ""
-                raise DataError(f"{what}: the model has no label '{label}'; {hint}")
+                raise DataError(f"{what}: the model has no label '{cut(label, 100)}'; {cut(hint, 300)}")
         elif isinstance(label, int | np.integer) and not isinstance(label, bool):
             label_id = int(label)
             if not 0 <= label_id < len(names):

@@ -43,6 +43,12 @@ def too_large(settings: Settings) -> Problem:
     return Problem(413, "too-large", detail, headers={"Connection": "close"})
 
 
+def too_busy() -> Problem:
+    """The requests of all clients together are larger than the limit."""
+    detail = "the server is receiving as much as it can hold; send the request again later"
+    return Problem(503, "busy", detail, retry_after=1, headers={"Connection": "close"})
+
+
 async def read_body(request: Request, settings: Settings) -> bytes:
     """The whole body."""
     parts = [part async for part in _pieces(request, settings)]

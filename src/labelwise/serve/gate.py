@@ -9,7 +9,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from labelwise.formatting import cut
-from labelwise.serve.bodies import too_large
+from labelwise.serve.bodies import too_busy, too_large
 from labelwise.serve.counters import Counters
 from labelwise.serve.keys import ApiKeys
 from labelwise.serve.logs import event, log
@@ -49,6 +49,8 @@ class Gate:
         if settings.allow_hosts:
             self.hosts |= set(LOOPBACK)
         self.limit = settings.max_request
+        self.bodies = 0
+        """Bytes of the requests that are being received or answered."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -56,9 +58,19 @@ class Gate:
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
             return
-        begin, status, sent = time.perf_counter(), 0, 0
+        begin, status, sent, received = time.perf_counter(), 0, 0, 0
         identity = scope[IDENTITY] = secrets.token_hex(8)
         private = scope["path"].startswith("/v1/")
+
+        async def receive_within_limit() -> Message:
+            nonlocal received
+            message = await receive()
+            part = len(message.get("body", b""))
+            received += part
+            self.bodies += part
+            if part and self.bodies > self.settings.max_bodies:
+                raise too_busy()
+            return message
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status, sent
@@ -77,12 +89,13 @@ class Gate:
             if problem is not None:
                 await problem.response()(scope, receive, send_with_headers)
             else:
-                await self.app(scope, receive, send_with_headers)
+                await self.app(scope, receive_within_limit, send_with_headers)
         except Exception:  # a bug of ours
             log.exception("a request failed", extra={"fields": {"id": identity}})
             if not status:
                 await unexpected(scope).response()(scope, receive, send_with_headers)
         finally:
+            self.bodies -= received
             seconds = time.perf_counter() - begin
             route = scope.get(ROUTE) or getattr(scope.get("route"), "path", None)
             self.counters.request(route, status or 500, seconds)

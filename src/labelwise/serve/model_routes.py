@@ -60,7 +60,7 @@ def summary(name: str, loaded: LoadedModel) -> dict[str, Any]:
     """The fields of `ModelSummary`."""
     model = loaded.model
     return {
-        "name": name, "method": model.name, "reads": loaded.reads, "labels": len(model.label_names_),
+        "name": name, "status": "ready", "method": model.name, "reads": loaded.reads, "labels": len(model.label_names_),
         "documents": model.n_documents_ or None, "calibrated": model.calibration_ is not None,
         "threshold": model.threshold_, "explains": bool(model.explains or model.shows_pixels),
         "chooses_labels": bool(model.chooses_labels), "has_label_texts": model.label_texts_ is not None,
@@ -74,13 +74,16 @@ def add_model_routes(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/models", tags=["models"], response_model=None, responses={200: {"model": ModelList}, **problems(401)})
     async def list_models() -> Response:
-        """List the models that are ready, and the limits of requests."""
-        ready = {name: one.loaded for name, one in service.models.models.items() if one.loaded is not None}
+        """List the models, and the limits of requests. Of a model that is being loaded only the name is known."""
+        models = [
+            {"name": name, "status": "loading"} if one.loaded is None else summary(name, one.loaded)
+            for name, one in service.models.models.items()
+        ]
         limits = {
             "request_bytes": settings.max_request, "text_characters": settings.max_text,
             "documents": settings.max_documents, "k": settings.max_k, "seconds": settings.timeout,
         }  # fmt: skip
-        return json_response({"models": [summary(name, one) for name, one in ready.items()], "limits": limits})
+        return json_response({"models": models, "limits": limits})
 
     @app.get(
         "/v1/models/{name}",

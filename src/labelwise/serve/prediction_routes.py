@@ -37,8 +37,11 @@ Uploads = tuple[list[tuple[str, str]], dict[str, list[str]]]
 """Files (path, the client's name), and the values of other fields."""
 
 
-def options_of(asked: PredictOptions, settings: Settings) -> Options:
+def options_of(asked: PredictOptions, settings: Settings, loaded: LoadedModel) -> Options:
     """The options of a request, within the limits."""
+    if loaded.model.calibration_ is not None and isinstance(asked.threshold, float | int) and asked.threshold > 1:
+        detail = f"threshold: {asked.threshold:g} is never reached: scores of this model are probabilities, 1 at most"
+        raise Problem(422, "invalid-request", detail, errors=[{"pointer": "/threshold", "detail": detail}])
     if asked.k is not None and asked.k > settings.max_k:
         detail = f"k: {asked.k:,} labels per document; {settings.max_k:,} at most are returned"
         raise Problem(422, "invalid-request", detail, errors=[{"pointer": "/k", "detail": detail}])
@@ -72,15 +75,15 @@ def add_prediction_routes(app: FastAPI, service: Service) -> None:
             texts = [one.text if isinstance(one, Document) else one for one in asked.documents]
             ids = [one.id if isinstance(one, Document) else None for one in asked.documents]
         check_texts(texts, settings)
-        found: Labelled = await batcher.submit(texts, options_of(asked, settings))
+        found: Labelled = await batcher.submit(texts, options_of(asked, settings, loaded))
         return _labels(name, found, ids)
 
     async def predict_images(name: str, request: Request) -> Response:
-        batcher, _ = service.models.find(name)
+        batcher, loaded = service.models.find(name)
         async with _images(request, settings) as (files, values):
             asked = bodies.form_options(values, PredictOptions)
             try:
-                found = await batcher.submit([path for path, _ in files], options_of(asked, settings))
+                found = await batcher.submit([path for path, _ in files], options_of(asked, settings, loaded))
             except ImageError as error:
                 raise _named(error, files) from None
         return _labels(name, found, [given for _, given in files])

@@ -1,10 +1,17 @@
-"""Closes connections whose requests begin but never get as far as a body: uvicorn itself waits for headers for ever."""
+"""Limits of connections: how many there are, and how long they may take to send the head of a request.
+
+uvicorn itself waits for headers for ever, and answers too many connections without a problem document.
+"""
 
 from __future__ import annotations
 
-from asyncio import TimerHandle
+from asyncio import Protocol, TimerHandle
+from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
+
+from labelwise.serve.problems import Problem
 
 HEADER_SECONDS = 20
 """Time for the head of a request, from the connection or the first byte after the last answer."""
@@ -14,9 +21,17 @@ class HeadDeadline:
     """To be mixed into one of uvicorn's protocols."""
 
     _head_timer: TimerHandle | None = None
+    _refused = False
+    max_connections: int | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to wait for the first request."""
+        """Begin to wait for the first request; refuse it if there are too many connections."""
+        connections: set = self.connections  # type: ignore[attr-defined]
+        if self.max_connections is not None and len(connections) >= self.max_connections:
+            self._refused = True
+            transport.write(_too_many())
+            transport.close()
+            return
         super().connection_made(transport)  # type: ignore[misc]
         self._wait_for_head()
 
@@ -31,6 +46,8 @@ class HeadDeadline:
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing to wait for any more."""
+        if self._refused:
+            return
         self._stop_waiting()
         super().connection_lost(exc)  # type: ignore[misc]
 
@@ -50,12 +67,27 @@ class HeadDeadline:
             self.transport.close()  # type: ignore[attr-defined]
 
 
-def protocol_class() -> type:
-    """The fastest protocol that is installed, with a deadline for heads."""
+def _too_many() -> bytes:
+    """A complete answer, because the request is not read."""
+    detail = "the server has as many connections as it can hold; connect again later"
+    response = Problem(503, "busy", detail, retry_after=1, headers={"Connection": "close"}).response()
+    head = b"".join(name + b": " + value + b"\r\n" for name, value in response.raw_headers)
+    return b"HTTP/1.1 503 Service Unavailable\r\n" + head + b"\r\n" + bytes(response.body)
+
+
+def make_protocol(kind: Callable[..., Any], max_connections: int, **named: Any) -> Protocol:
+    """A protocol with a limit; a function of this module, so that worker processes can be given it."""
+    protocol = kind(**named)
+    protocol.max_connections = max_connections
+    return protocol
+
+
+def protocol_factory(max_connections: int) -> Callable[..., Protocol]:
+    """Makes protocols of the fastest kind that is installed, with a deadline for heads."""
     if find_spec("httptools") is not None:
         from labelwise.serve.protocol_httptools import TimedHttpTools
 
-        return TimedHttpTools
+        return partial(make_protocol, TimedHttpTools, max_connections)
     from labelwise.serve.protocol_h11 import TimedH11
 
-    return TimedH11
+    return partial(make_protocol, TimedH11, max_connections)

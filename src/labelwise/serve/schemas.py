@@ -117,10 +117,18 @@ class Explanations(Answer):
     text, counted in Unicode characters."""
 
 
-class ModelSummary(Answer):
-    """A served model."""
+class LoadingModel(Answer):
+    """A model that is being loaded."""
 
     name: str
+    status: Literal["loading"]
+
+
+class ModelSummary(Answer):
+    """A served model that is ready."""
+
+    name: str
+    status: Literal["ready"]
     method: str
     reads: Literal["text", "image"]
     labels: int
@@ -134,9 +142,9 @@ class ModelSummary(Answer):
 
 
 class ModelList(Answer):
-    """All models that are ready."""
+    """All models."""
 
-    models: list[ModelSummary]
+    models: list[ModelSummary | LoadingModel]
     limits: dict[str, float]
 
 

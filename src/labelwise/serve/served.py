@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from labelwise.errors import LabelwiseError
 from labelwise.serve.batching import Batcher
@@ -15,8 +17,35 @@ from labelwise.serve.logs import event, log
 from labelwise.serve.problems import Problem, not_found
 from labelwise.serve.settings import Settings
 
+T = TypeVar("T")
 LOADING_RETRY = 2
 """Seconds after which to ask again for a model that is being loaded."""
+
+
+async def in_daemon_thread(function: Callable[[], T]) -> T:
+    """The result of a function in a thread that the end of the server does not wait for."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def deliver(result: T | None, error: BaseException | None) -> None:
+        if future.cancelled():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = function()
+        except BaseException as caught:
+            error = caught
+        with suppress(RuntimeError):  # the server has ended
+            loop.call_soon_threadsafe(deliver, result, error)
+
+    threading.Thread(target=run, name="loading", daemon=True).start()
+    return await future
 
 
 class ServedModel:
@@ -93,7 +122,7 @@ class ServedModels:
                 await self._load_again_if_changed(one)
 
     async def _load(self, one: ServedModel) -> None:
-        loaded = await asyncio.to_thread(load_model, one.path)
+        loaded = await in_daemon_thread(lambda: load_model(one.path))
         one.loaded = loaded  # batches that are being computed keep the model they began with
         if one.batcher is None:
             one.batcher = Batcher(one.name, self.settings, self.counters, one.current)

@@ -9,6 +9,7 @@ import signal
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -24,10 +25,12 @@ from labelwise.serve.app import create_app
 from labelwise.serve.keys import ApiKeys
 from labelwise.serve.loading import load_model
 from labelwise.serve.logs import event, set_up_logs
-from labelwise.serve.protocol import protocol_class
+from labelwise.serve.protocol import protocol_factory
 from labelwise.serve.settings import SETTINGS_VARIABLE, Settings, settings_from_environment
 
 BACKLOG = 2048
+STABLE_SECONDS, LONGEST_PAUSE = 120.0, 60.0
+"""Restarts of workers within so many seconds are counted together, and the longest pause between two."""
 
 
 def serve(settings: Settings) -> None:
@@ -115,13 +118,39 @@ def _serve_in_workers(settings: Settings, listening: socket.socket) -> None:
             "labelwise.serve.server:worker_app", factory=True, workers=settings.workers,
             timeout_worker_healthcheck=60, **_options(settings),
         )  # fmt: skip
-        Multiprocess(config, sockets=[listening]).run()
+        Workers(config, sockets=[listening]).run()
+
+
+class Workers(Multiprocess):
+    """Worker processes; one that dies is started again, after a pause if that happens often."""
+
+    failures, restarted, resume = 0, 0.0, 0.0
+
+    def keep_subprocess_alive(self) -> None:
+        """Start what has died, unless it is too early."""
+        if time.monotonic() < self.resume:
+            return
+        before = [one.pid for one in self.processes]
+        super().keep_subprocess_alive()
+        if before == [one.pid for one in self.processes]:
+            return
+        now = time.monotonic()
+        self.failures = self.failures + 1 if now - self.restarted < STABLE_SECONDS else 1
+        self.restarted, pause = now, restart_pause(self.failures)
+        self.resume = now + pause
+        event("a worker has died and is started again", logging.ERROR, failures=self.failures, pause=pause)
+
+
+def restart_pause(failures: int) -> float:
+    """Seconds without another restart after so many in a row: 1, 2, 4 ... 60."""
+    return min(2.0 ** min(failures - 1, 30), LONGEST_PAUSE)
 
 
 def _options(settings: Settings) -> dict[str, Any]:
     return {
-        "http": protocol_class(), "ws": "none", "lifespan": "on", "log_config": None, "access_log": False,
-        "server_header": False, "proxy_headers": False, "timeout_keep_alive": 20, "backlog": BACKLOG,
+        "http": protocol_factory(settings.max_connections), "ws": "none", "lifespan": "on", "log_config": None,
+        "access_log": False, "server_header": False, "proxy_headers": False, "timeout_keep_alive": 20,
+        "backlog": BACKLOG,
         "timeout_graceful_shutdown": max(1, round(settings.timeout)),
     }  # fmt: skip
 

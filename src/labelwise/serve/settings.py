@@ -49,6 +49,10 @@ class Settings(Config):
     """Maximum number of documents in a request."""
     max_k: Annotated[int, Field(ge=1, le=100_000)] = 1000
     """Maximum number of labels per document."""
+    max_bodies: Annotated[int, Field(ge=1024)] = 256 << 20
+    """Maximum bytes of all requests together that are received or answered; further ones are answered with 503."""
+    max_connections: Annotated[int, Field(ge=1)] = 1000
+    """Maximum number of open connections per process; further ones are answered with 503."""
     queue: Annotated[int, Field(ge=1)] = 2000
     """Maximum number of documents per model that wait or are computed; further requests are answered with 429."""
     batch: Annotated[int, Field(ge=1)] = 256
@@ -72,6 +76,11 @@ class Settings(Config):
             raise ValueError(
                 f"queue: {self.queue:,} documents are fewer than the {self.max_documents:,} that one request may have; "
                 "raise it, or lower max_documents"
+            )
+        if self.max_bodies < self.max_request:
+            raise ValueError(
+                f"max_bodies: {self.max_bodies:,} bytes for all requests are fewer than the {self.max_request:,} of "
+                "one; raise it, or lower max_request"
             )
         return self
 
