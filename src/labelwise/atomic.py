@@ -26,6 +26,16 @@ OLD = "folder"
 
 
 @contextmanager
+def naming_file(path: Path) -> Iterator[None]:
+    """Add the path to errors of writing, such as of a full disk, which have none."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+@contextmanager
 def replacing(path: str | Path, binary: bool = False, follow: bool = True) -> Iterator[IO]:
     """Open a temporary file that replaces `path` when the block ends without an error, and is removed otherwise.
 

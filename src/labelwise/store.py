@@ -11,6 +11,7 @@ import codecs
 import copy
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from labelwise import __version__
-from labelwise.atomic import find_old_copy, replace_folder
+from labelwise.atomic import find_old_copy, naming_file, replace_folder
 from labelwise.checks import LARGEST_WEIGHT, are_offsets, are_weights, in_range, is_non_decreasing
 from labelwise.errors import ConfigError, ModelFormatError
 from labelwise.mapped import release_pages
@@ -83,7 +84,8 @@ class FolderWriter:
 
     def _write(self, name: str, parts: Any) -> None:
         digest, size, name = hashlib.sha256(), 0, self.prefix + name
-        with (self.folder / _check_file_name(name)).open("xb") as file:
+        path = self.folder / _check_file_name(name)
+        with naming_file(path), path.open("xb") as file:
             for part in parts:
                 file.write(part)
                 digest.update(part)
@@ -218,6 +220,16 @@ class Folder:
         """The arrays of a safetensors file of the folder, mapped read-only."""
         return map_tensors(self._verified_path(name))
 
+    def damages(self) -> list[str]:
+        """What is wrong with the files of the manifest, which are all read."""
+        found = []
+        for name in self.manifest["files"]:
+            try:
+                self._verified_path(name)
+            except ModelFormatError as error:
+                found.append(str(error))
+        return found
+
     def _verified_path(self, name: str) -> Path:
         """The path of a listed file, after comparing its size and (with `verify`) its hash."""
         expected = self.manifest["files"].get(name)
@@ -267,11 +279,19 @@ def _check_file_name(name: str) -> str:
     return name
 
 
+def _finite(text: str) -> float:
+    """A number of JSON; ValueError if it is too large for a float, such as 1e400, or none, such as NaN."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:40]} is not a finite number")
+    return number
+
+
 def _load_json(path: Path) -> Any:
     try:
         if path.stat().st_size > MAX_JSON_BYTES:
             raise ModelFormatError(f"{path}: too large for a JSON file of labelwise")
-        return json.loads(path.read_bytes().decode("utf-8"))
+        return json.loads(path.read_bytes().decode("utf-8"), parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError) as error:
         raise ModelFormatError(f"{path}: not valid JSON: {error}") from None
     except OSError as error:

@@ -143,3 +143,27 @@ def test_info_of_a_model_from_python(tmp_path):
     shown = labelwise("info", tmp_path / "m").out
     assert "scores" not in shown
     assert "threshold" not in shown
+
+
+def test_damaged_files_are_named(tmp_path):
+    lw.LinearFlat().fit(planted_texts(60, 8)).save(tmp_path / "model")
+    assert labelwise("info", tmp_path / "model").err == ""
+    state = tmp_path / "model" / "state.safetensors"
+    content = bytearray(state.read_bytes())
+    content[-1] ^= 1
+    state.write_bytes(content)
+    damaged = labelwise("info", tmp_path / "model", code=2)
+    assert f"{state}: the contents are damaged" in damaged.err
+    assert "linear_flat" in damaged.out
+    told = json.loads(labelwise("info", tmp_path / "model", "--json", code=2).out)
+    assert str(state) in told["damages"][0]
+
+
+def test_numbers_that_no_float_holds_are_damage(tmp_path):
+    lw.Popularity().fit(planted_texts(60, 8)).save(tmp_path / "model")
+    path = tmp_path / "model" / MANIFEST
+    manifest = json.loads(path.read_text())
+    for number in ("1e400", "-1e999", "NaN", "Infinity"):
+        path.write_text(json.dumps({**manifest, "n_documents": "HERE"}).replace('"HERE"', number))
+        for command in (("info", tmp_path / "model"), ("predict", tmp_path / "model", "a text")):
+            assert f"{path}: not valid JSON: {number} is not a finite number" in labelwise(*command, code=2).err

@@ -158,3 +158,45 @@ def test_constants_survive_a_file():
     assert constants.kept_at(0.9) == 0
     with pytest.raises(ValueError, match="fields"):
         Constants.from_json({"solve": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("--labels-per-document", 60_000),
+            "--labels-per-document: 60000 per document are more than 50,000 labels",
+        ),
+        (("--labels-per-document", "nan"), "--labels-per-document"),
+        (("--features", 50), "--nonzeros: 75 different features per document of 50 features in all"),
+        (("--gpu-memory", "80GB"), "--gpu-memory: needs --gpus"),
+        (("--gpu-memory", "80GB", "--gpus", 0), "--gpu-memory: needs --gpus"),
+    ],
+)
+def test_shapes_and_machines_that_cannot_be(options, message, config, constants):
+    assert message in labelwise("plan", config("linear_tree"), "--constants", constants(), *DATA, *options, code=2).err
+
+
+def test_few_labels_have_fewer_per_document(config, constants):
+    given = config("linear_tree"), "--constants", constants(), "--documents", 100, "--labels", 2, "--json"
+    assert planned(*given)["shape"]["labels_per_document"] == 2
+
+
+def test_data_is_not_a_config(tmp_path):
+    (tmp_path / "catalogue.csv").write_text("text,labels\na,b\n")
+    assert "plan needs a config (CONFIG.yml" in labelwise("plan", tmp_path / "catalogue.csv", code=2).err
+
+
+def test_the_file_of_constants_is_named(config, constants):
+    path = constants()
+    done = labelwise("plan", config("linear_tree"), "--constants", path, *DATA[:-1])
+    assert f"the constants in {path}, measured 2026-01-01" in " ".join(done.err.split())
+    assert "on this machine" not in done.err
+
+
+def test_the_limit_of_the_method_counts(config, constants):
+    wide = planned(config("linear_tree"), "--constants", constants(), *DATA, "--memory", "500GB")
+    narrow = planned(config("linear_tree", memory=0.05), "--constants", constants(), *DATA, "--memory", "500GB")
+    assert wide["machines"][1]["fits"]
+    assert [one["problems"][:1] for one in narrow["machines"]] == [["memory"], ["memory"]]
+    assert narrow["machines"][1]["machine"]["memory"] == 0.05e9

@@ -1,6 +1,7 @@
 """Packed weights: the same weights as by row, damage that is found at opening or at first use, folders of version 1."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -174,3 +175,21 @@ def rewrite(folder, manifest):
     entry = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     files = {**manifest["files"], STATE_FILE: entry}
     (folder / MANIFEST).write_text(json.dumps({**manifest, "files": files}))
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("name", ["values", "full_values"])
+@pytest.mark.parametrize("number", [np.nan, -np.inf])
+def test_values_that_are_no_numbers_are_damage(precision, name, number):
+    level = random_level(np.random.default_rng(0)).stored_as(precision)
+    tensors = {key: np.array(array) for key, array in PackedWeights.of(level).to_tensors("w").items()}
+    sound = PackedWeights.from_tensors("w", tensors, N_FEATURES, OFFSETS, Path("file"))
+    last = len(OFFSETS) - 2
+    sound.check(np.array([last]))
+    tensors[f"w.{name}"][0] = number  # of the first chunk
+    for chunks in (np.array([0]), None):
+        damaged = PackedWeights.from_tensors("w", tensors, N_FEATURES, OFFSETS, Path("file"))
+        damaged.check(np.array([last]))
+        for _ in range(2):  # it stays damaged
+            with pytest.raises(ModelFormatError, match="damaged: some are not finite"):
+                damaged.check(chunks)

@@ -1,5 +1,6 @@
 """Run folders after kills at bad moments, with links inside, and under names that are none."""
 
+import errno
 import json
 import os
 import shutil
@@ -123,3 +124,14 @@ def test_impossible_values_are_named(config, key, value, words):
     values[section] = {**values[section], name: value}
     config.write_text(json.dumps(values))
     assert words in " ".join(labelwise("train", config, code=2).err.split())
+
+
+@pytest.mark.parametrize("written", ["labelwise.store.os.fsync", "labelwise.runs.folder.RunFolder.record"])
+def test_a_disk_that_is_full_is_named_by_a_path(tmp_path, config, written, monkeypatch):
+    def fail(*given, **named):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # without a path, as of write()
+
+    monkeypatch.setattr(written, fail)
+    said = labelwise("train", config, code=2).err
+    assert f"labelwise: {tmp_path / 'run'}" in said
+    assert "No space left on device" in said

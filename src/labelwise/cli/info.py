@@ -22,14 +22,24 @@ def info_command(
 ) -> None:
     """Show what a model is, what it was trained on, how good it is, and how to use it.
 
-    Works for unfinished runs too. Nothing but the folder itself is needed: no data, and no package of the method.
+    Works for unfinished runs too. Nothing but the folder itself is needed: no data, and no package of the method. All
+    files of the model are compared with their checksums; if one is damaged, it is named, and the exit code is 2.
     """
-    from labelwise.runs.describe import describe
+    from labelwise.runs.describe import describe, find_damages
 
     about = describe(folder)
+    damages = find_damages(folder) if "model" in about else []
     if as_json:
-        echo_json(about)
-        return
+        echo_json({**about, "damages": damages})
+    else:
+        _print_rows(about)
+    for damage in damages:
+        echo(f"labelwise: {damage}", err=True)
+    if damages:
+        raise typer.Exit(2)
+
+
+def _print_rows(about: Mapping[str, Any]) -> None:
     rows = [*(_run_rows(about) if "run" in about else ()), *(_model_rows(about) if "model" in about else ())]
     for name, value in rows:
         _print_row(name, value)

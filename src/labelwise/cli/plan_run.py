@@ -45,10 +45,28 @@ def plan_run(
     from labelwise.cli.sources import config_source
     from labelwise.cli.tables import print_table
     from labelwise.costs import Machine
+    from labelwise.errors import ConfigError
+    from labelwise.formatting import size
     from labelwise.runs.config import run_config
+    from labelwise.runs.from_data import is_config
     from labelwise.runs.machine_constants import machine_constants
-    from labelwise.runs.plan import COLUMNS, described, planned_cost, planned_shape, table, this_machine
+    from labelwise.runs.plan import (
+        COLUMNS,
+        described,
+        memory_limit,
+        planned_cost,
+        planned_shape,
+        table,
+        this_machine,
+    )
 
+    if not is_config(config):
+        raise ConfigError(
+            f"{config}: plan needs a config (CONFIG.yml, or - for stdin), or --labels and --documents without one. "
+            "For data that is there: a config with data.path or data.train"
+        )
+    if other["gpu_memory"] is not None and not other["gpus"]:
+        raise ConfigError("--gpu-memory: needs --gpus, the number of GPUs of a machine")
     run = run_config(config_source(config).override(overrides or []))
     shape = planned_shape(run, given)
     measured = machine_constants(constants, again=again)
@@ -59,6 +77,11 @@ def plan_run(
     if chosen:
         machine = Machine("", chosen.pop("memory", here.memory), chosen.pop("cores", here.cores), **chosen)
         machines.append(dataclasses.replace(machine, name=described(machine)))
+    limit = memory_limit(run)
+    if limit is not None:  # the method refuses what needs more, however much there is
+        machines = [
+            dataclasses.replace(one, memory=limit if one.memory is None else min(limit, one.memory)) for one in machines
+        ]
     fits, cells = table(cost, machines)
     if as_json:
         values = [
@@ -76,4 +99,7 @@ def plan_run(
     shared = min(cost.shares, max(machine.machines for machine in machines))
     if shared < max(machine.machines for machine in machines):
         echo(f"{run.model['method']} is trained on at most {shared} machine{'s' * (shared != 1)}")
-    echo(f"estimated from constants measured on this machine, {measured.measured}; see docs/scale.md", err=True)
+    if limit is not None:
+        echo(f"model.memory limits training to {size(limit)}")
+    source = "constants measured on this machine" if constants is None else f"the constants in {constants}, measured"
+    echo(f"estimated from {source} {measured.measured}; see docs/scale.md", err=True)

@@ -174,6 +174,29 @@ class PackedWeights:
         parts = ranges(len(chunks), 4 * threads())
         if not all(run_all(lambda part: check_chunks(*tables, *part, self.checked), parts)):
             raise ModelFormatError(f"{self.origin} are damaged")
+        if not self._are_finite(chunks):
+            self.checked[chunks] = 0
+            raise ModelFormatError(f"{self.origin} are damaged: some are not finite numbers")
+
+    def _are_finite(self, chunks: np.ndarray) -> bool:
+        """Whether the values of some chunks, which are sound otherwise, are finite."""
+        if self.values.dtype == np.int8:
+            return True
+        if len(chunks) == len(self.checked):
+            return all_finite(self.values) and all_finite(self.full_values)
+        full_offsets, first_rows, anchors, counts = self.rows[:4]
+
+        def first_value(row: int) -> int:
+            block = row // BLOCK
+            return int(anchors[block]) + int(counts[block * BLOCK : row].sum(dtype=np.int64))
+
+        return all(
+            np.isfinite(self.full_values[full_offsets[chunk] : full_offsets[chunk + 1]]).all()
+            and np.isfinite(
+                self.values[first_value(int(first_rows[chunk])) : first_value(int(first_rows[chunk + 1]))]
+            ).all()
+            for chunk in chunks
+        )
 
     def check_wanted(self) -> None:
         """Check the chunks that a search needs."""

@@ -54,6 +54,11 @@ def describe(path: str | Path) -> dict[str, Any]:
     return {**about, "model": describe_model(files.model_folder(folder))}
 
 
+def find_damages(path: str | Path) -> list[str]:
+    """What is wrong with the files of a model, which are all read for that."""
+    return Folder(files.model_folder(Path(path)), "model").damages()
+
+
 def _describe_run(folder: Path) -> dict[str, Any]:
     state = files.read_json(folder / files.STATE, files.State)
     stages = {

@@ -19,7 +19,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from labelwise.atomic import clean_up, is_temporary_name, replacing
+from labelwise.atomic import clean_up, is_temporary_name, naming_file, replacing
 from labelwise.config import ConfigSource
 from labelwise.errors import ConfigError, LabelwiseError
 from labelwise.file_lock import LOCK, lock_folder
@@ -99,7 +99,7 @@ class RunFolder:
         """
         created = [path for path in (self.home, *self.home.parents) if not path.exists()]
         self.create_or_check()
-        with self.locked(RESTART_SECONDS if is_restarted() else 0.0):
+        with naming_file(self.home), self.locked(RESTART_SECONDS if is_restarted() else 0.0):
             self.choose_path(force)
             is_new = not (self / STATE).exists()
             self._prepare(config, force)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 from dataclasses import replace
 from typing import Any
@@ -57,10 +58,39 @@ def planned_shape(config: RunConfig, given: dict[str, Any]) -> DataShape:
     if {"documents", "labels"} <= set(chosen):
         if "nonzeros" not in chosen and "words" in chosen:
             chosen["nonzeros"] = 0.6 * chosen["words"]  # some words are repeated
-        return DataShape(**chosen)
+        usual = DataShape(chosen["documents"], chosen["labels"])
+        fewer = {
+            "labels_per_document": min(usual.labels_per_document, usual.labels),
+            "nonzeros": min(usual.nonzeros, chosen.get("features", usual.features)),
+        }
+        return _possible(DataShape(**{**fewer, **chosen}))
     section = config.data
     train = load_run_data(section).train
-    return replace(shape_of(train, getattr(config.make_method().config, "tfidf", LINEAR_TFIDF)), **chosen)
+    found = shape_of(train, getattr(config.make_method().config, "tfidf", LINEAR_TFIDF))
+    return _possible(replace(found, **chosen))
+
+
+def _possible(shape: DataShape) -> DataShape:
+    """The shape, if there can be such data."""
+    for name in ("labels_per_document", "nonzeros", "words"):
+        value = getattr(shape, name)
+        if value is not None and not math.isfinite(value):
+            raise ConfigError(f"--{name.replace('_', '-')}: a finite number is needed, got {value}")
+    if shape.labels_per_document > shape.labels:
+        raise ConfigError(
+            f"--labels-per-document: {shape.labels_per_document:g} per document are more than {shape.labels:,} labels"
+        )
+    if shape.nonzeros > shape.features:
+        raise ConfigError(
+            f"--nonzeros: {shape.nonzeros:g} different features per document of {shape.features:,} features in all"
+        )
+    return shape
+
+
+def memory_limit(config: RunConfig) -> float | None:
+    """Bytes above which the method itself refuses to train (`model.memory`); None: what is free."""
+    memory = getattr(config.make_method().config, "memory", None)
+    return memory * 1e9 if isinstance(memory, float | int) and not isinstance(memory, bool) else None
 
 
 def planned_cost(config: RunConfig, shape: DataShape, constants: Constants) -> Cost:
