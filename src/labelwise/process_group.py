@@ -42,7 +42,7 @@ def is_restarted() -> bool:
 
 
 def launch_id() -> str | None:
-    """What tells this start of torchrun from others, the same after its restarts: its folder of logs; None without."""
+    """Identifies this start of torchrun, also after its restarts: its folder of logs; None without torchrun."""
     path, found, _attempt = os.environ.get("TORCHELASTIC_ERROR_FILE", "").rpartition(f"{os.sep}attempt_")
     return f"{socket.gethostname()}:{path}" if found else None
 

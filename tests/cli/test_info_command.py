@@ -155,8 +155,8 @@ def test_damaged_files_are_named(tmp_path):
     damaged = labelwise("info", tmp_path / "model", code=2)
     assert f"{state}: the contents are damaged" in damaged.err
     assert "linear_flat" in damaged.out
-    told = json.loads(labelwise("info", tmp_path / "model", "--json", code=2).out)
-    assert str(state) in told["damages"][0]
+    shown = json.loads(labelwise("info", tmp_path / "model", "--json", code=2).out)
+    assert str(state) in shown["damages"][0]
 
 
 def test_numbers_that_no_float_holds_are_damage(tmp_path):

@@ -96,3 +96,9 @@ def test_learning_on_what_members_know_is_remarked(place):
     alone = {"train": "data/train.jsonl", "test": "data/test.jsonl"}
     said = labelwise("train", write_config(place, "alone", model, data=alone), cwd=place, code=2).err
     assert "give held-out documents" in said
+
+
+def test_trained_members_have_nothing_to_launch(place):
+    config = write_config(place, "launched", {"method": "ensemble", "members": ["runs/tree", "popularity"]})
+    said = labelwise("train", config, "--launcher", "processes", cwd=place, code=2).err
+    assert "--launcher processes: the members of this ensemble are trained already; leave the option out" in said

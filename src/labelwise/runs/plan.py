@@ -59,7 +59,7 @@ def planned_shape(config: RunConfig, given: dict[str, Any]) -> DataShape:
         if "nonzeros" not in chosen and "words" in chosen:
             chosen["nonzeros"] = 0.6 * chosen["words"]  # some words are repeated
         usual = DataShape(chosen["documents"], chosen["labels"])
-        fewer = {
+        fewer: dict[str, Any] = {
             "labels_per_document": min(usual.labels_per_document, usual.labels),
             "nonzeros": min(usual.nonzeros, chosen.get("features", usual.features)),
         }
