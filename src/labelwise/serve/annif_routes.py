@@ -1,6 +1,6 @@
 """Annif's API, so that its clients and its `http` backend work with our models: a project is a model.
 
-The name of a label is its URI, its text the label that people read.
+The name of a label is its URI, or its notation if a prefix makes the URI; its text is the label that people read.
 """
 
 from __future__ import annotations
@@ -130,9 +130,12 @@ def add_annif_routes(app: FastAPI, service: Service) -> None:
             return [[] for _ in texts]
         least = asked.threshold if asked.threshold > 0 else None
         found: Labelled = await batcher.submit(texts, Options(asked.limit, least, max_k=settings.max_k))
-        return [[_subject(one) for one in some] for some in found.documents]
+        return [[subject(one, settings.uri_prefix) for one in some] for some in found.documents]
 
 
-def _subject(one: Suggestion) -> dict[str, Any]:
-    score = float(f"{one.score:.6g}")
-    return {"uri": one.label, "label": one.text or one.label, "notation": None, "score": score}
+def subject(one: Suggestion, prefix: str) -> dict[str, Any]:
+    """A label as a subject of Annif, which finds subjects by URI and stops at URIs that its vocabulary does not have."""
+    name, score = one.label, float(f"{one.score:.6g}")
+    prefixed = bool(prefix) and "://" not in name and not name.startswith("urn:")
+    uri, notation = (prefix + name, name) if prefixed else (name, None)
+    return {"uri": uri, "label": one.text or name, "notation": notation, "score": score}
