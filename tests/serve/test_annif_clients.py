@@ -103,14 +103,11 @@ def test_annif_client_shows_refusals(port):
 
 
 def test_only_names_that_are_no_uris_get_the_prefix():
-    from labelwise.runs.prediction_writers import Suggestion
     from labelwise.serve.annif_routes import subject
 
     for name, uri, notation in (
         ("http://www.yso.fi/onto/yso/p1", "http://www.yso.fi/onto/yso/p1", None), ("urn:a:1", "urn:a:1", None),
         ("p1", f"{PREFIX}p1", "p1"),
     ):  # fmt: skip
-        assert subject(Suggestion(name, "cats", 0.5, None), PREFIX) == {
-            "uri": uri, "label": "cats", "notation": notation, "score": 0.5,
-        }  # fmt: skip
-    assert subject(Suggestion("p1", None, 0.5, None), "")["uri"] == "p1"
+        assert subject(name, "cats", PREFIX) == {"uri": uri, "label": "cats", "notation": notation}
+    assert subject("p1", None, "") == {"uri": "p1", "label": "p1", "notation": None}

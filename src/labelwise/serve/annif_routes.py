@@ -13,11 +13,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from labelwise import __version__
-from labelwise.runs.prediction_writers import Suggestion
 from labelwise.serve import bodies
+from labelwise.serve.answers import compact, labels_json
 from labelwise.serve.computing import Labelled, Options
 from labelwise.serve.loading import IMAGE, LoadedModel
-from labelwise.serve.model_routes import check_texts, json_response
+from labelwise.serve.model_routes import check_texts, json_response, json_text_response
 from labelwise.serve.openapi import body_of, problems
 from labelwise.serve.problems import Problem
 from labelwise.serve.schemas import (
@@ -70,7 +70,7 @@ def add_annif_routes(app: FastAPI, service: Service) -> None:
         batcher, _ = find(project_id)
         asked = await bodies.read_form(request, settings, AnnifForm)
         found = await suggestions(batcher, [asked.text], asked)
-        return json_response({"results": found[0]})
+        return json_text_response(f'{{"results":{found[0]}}}')
 
     @app.post(
         "/v1/projects/{project_id}/suggest-batch", tags=["Annif"], response_model=None,
@@ -88,10 +88,11 @@ def add_annif_routes(app: FastAPI, service: Service) -> None:
         query = AnnifQuery(limit=limit, threshold=threshold, language=language)
         asked = await bodies.read_json(request, settings, AnnifBatch)
         found = await suggestions(batcher, [one.text for one in asked.documents], query)
-        return json_response([
-            {"results": some, "document_id": one.document_id}
+        results = [
+            f'{{"results":{some},"document_id":{compact(one.document_id)}}}'
             for one, some in zip(asked.documents, found, strict=True)
-        ])  # fmt: skip
+        ]
+        return json_text_response(f"[{','.join(results)}]")
 
     @app.post(
         "/v1/projects/{project_id}/learn", tags=["Annif"], response_model=None, responses={**problems(401, 404, 503)},
@@ -119,7 +120,8 @@ def add_annif_routes(app: FastAPI, service: Service) -> None:
             "modification_time": loaded.about["card"].get("created"),
         }  # fmt: skip
 
-    async def suggestions(batcher: Any, texts: Sequence[str], asked: AnnifForm | AnnifQuery) -> list[list[dict]]:
+    async def suggestions(batcher: Any, texts: Sequence[str], asked: AnnifForm | AnnifQuery) -> list[str]:
+        """The JSON of each text's subjects."""
         if asked.language and asked.language != settings.language:
             detail = f"the language of the labels is '{settings.language}'; `labelwise serve --language` sets it"
             raise Problem(400, "language", detail)
@@ -127,15 +129,18 @@ def add_annif_routes(app: FastAPI, service: Service) -> None:
             raise Problem(400, "limit", f"limit: {settings.max_k:,} subjects at most are returned")
         check_texts(texts, settings)
         if asked.limit == 0:
-            return [[] for _ in texts]
+            return ["[]" for _ in texts]
         least = asked.threshold if asked.threshold > 0 else None
         found: Labelled = await batcher.submit(texts, Options(asked.limit, least, max_k=settings.max_k))
-        return [[subject(one, settings.uri_prefix) for one in some] for some in found.documents]
+        starts = found.loaded.label_starts(subject_fields)
+        return [labels_json(starts, document) for document in found.documents]
+
+    def subject_fields(name: str, text: str | None) -> dict[str, Any]:
+        return subject(name, text, settings.uri_prefix)
 
 
-def subject(one: Suggestion, prefix: str) -> dict[str, Any]:
+def subject(name: str, text: str | None, prefix: str) -> dict[str, Any]:
     """A label as a subject of Annif, which finds subjects by URI and stops at URIs that its vocabulary does not have."""
-    name, score = one.label, float(f"{one.score:.6g}")
     prefixed = bool(prefix) and "://" not in name and not name.startswith("urn:")
     uri, notation = (prefix + name, name) if prefixed else (name, None)
-    return {"uri": uri, "label": one.text or name, "notation": notation, "score": score}
+    return {"uri": uri, "label": text or name, "notation": notation}

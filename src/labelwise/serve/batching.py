@@ -50,15 +50,17 @@ class Batcher:
         work = Work(documents, options, self._loop.create_future(), call)
         self.pending += count
         self._queue.put(work)
+        timer = self._loop.call_later(self.settings.timeout, _expire, work.future)  # less work than asyncio.timeout
         try:
-            async with asyncio.timeout(self.settings.timeout):
-                return await work.future
+            return await work.future
         except TimeoutError:
             self.counters.add("labelwise_refused_total", model=self.name)
             raise Problem(
                 503, "timeout", f"the request was not answered within {self.settings.timeout:g} seconds",
                 retry_after=self.pending * self._pace,
             ) from None  # fmt: skip
+        finally:
+            timer.cancel()
 
     def stop(self) -> None:
         """End the thread after the requests that wait."""
@@ -108,3 +110,8 @@ class Batcher:
         self._pace += 0.1 * (seconds / documents - self._pace)
         self.counters.batch(self.name, documents, seconds)
         self.counters.set("labelwise_queue_documents", self.pending, model=self.name)
+
+
+def _expire(future: asyncio.Future[Any]) -> None:
+    if not future.done():
+        future.set_exception(TimeoutError())
