@@ -31,6 +31,8 @@ class Batcher:
         """Documents that wait or are computed; only the event loop changes it."""
         self._pace = 0.01
         """Recent seconds per document, for Retry-After."""
+        self._arrived: list[Work] = []
+        """Requests that the event loop has read at once: they are queued together."""
         self._queue: SimpleQueue[Work | None] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._thread = Thread(target=self._run, name=f"labelwise-{name}", daemon=True)
@@ -49,7 +51,9 @@ class Batcher:
             )  # fmt: skip
         work = Work(documents, options, self._loop.create_future(), call)
         self.pending += count
-        self._queue.put(work)
+        self._arrived.append(work)
+        if len(self._arrived) == 1:
+            self._loop.call_soon(self._hand_over)
         timer = self._loop.call_later(self.settings.timeout, _expire, work.future)  # less work than asyncio.timeout
         try:
             return await work.future
@@ -62,8 +66,14 @@ class Batcher:
         finally:
             timer.cancel()
 
+    def _hand_over(self) -> None:
+        for work in self._arrived:
+            self._queue.put(work)
+        self._arrived.clear()
+
     def stop(self) -> None:
         """End the thread after the requests that wait."""
+        self._hand_over()
         self._queue.put(None)
 
     def _run(self) -> None:
