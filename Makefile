@@ -10,10 +10,13 @@ PIP := $(INSTALL) --constraint constraints.txt
 CASES ?= 100000
 SUITE := -m "not fuzz and not scale and not slow"
 
-.PHONY: demo test test-slow test-matrix bytecode lint types docs bench fuzz clean
+.PHONY: demo install test test-slow test-matrix bytecode lint types docs bench fuzz clean
 
 demo: $(VENV)/core.installed
 	$(BIN)/labelwise demo --force
+
+# What training on tables and `labelwise serve` need, without torch.
+install: $(VENV)/serve.installed
 
 test: $(VENV)/full.installed
 	$(MAKE) --no-print-directory --jobs 2 bytecode types lint
@@ -102,10 +105,14 @@ $(VENV)/core.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --editable ".[report]"
 	touch $@
 
+$(VENV)/serve.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --editable ".[report,serve]"
+	touch $(VENV)/core.installed $@
+
 # torch by its exact version: with the range of `nn` alone, pip may download gigabytes of GPU libraries
 $(VENV)/full.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) torch==2.13.0 --editable ".[report,nn,sweep,xlsx,serve]" --group dev
-	touch $(VENV)/core.installed $@
+	touch $(VENV)/core.installed $(VENV)/serve.installed $@
 
 $(VENV)/slow.installed: $(VENV)/full.installed
 	$(PIP) torch==2.13.0 --editable ".[report,nn,sweep,xlsx,serve,ray]" --group dev
