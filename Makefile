@@ -49,7 +49,8 @@ fuzz: $(VENV)/full.installed
 
 # Speed and memory. PEERS: one or more Pythons that have the packages to compare with, the first with omikuji, napkinxc and
 # scikit-learn. DATA: a folder with eurlex57k/ and yso-en/. ENCODER: a folder of pretrained weights. VECTORS: a text file
-# of word vectors. MEMBERS: models of eurlex57k for an ensemble. SERVED: a model of eurlex57k for the load on the service.
+# of word vectors. MEMBERS: models of eurlex57k for an ensemble. SERVED: a model of eurlex57k for the load on the service;
+# ANNIF: a folder of Annif to compare it with.
 # Benchmarks whose inputs are missing are skipped. See docs/benchmarks.md.
 bench: $(VENV)/full.installed
 	$(BIN)/python benchmarks/read_sparse.py $(if $(PEERS),--peers $(firstword $(PEERS)))
@@ -79,7 +80,8 @@ bench: $(VENV)/full.installed
 	$(if $(DATA),$(BIN)/python benchmarks/learn.py --data $(DATA)/eurlex57k)
 	$(if $(DATA),$(BIN)/python benchmarks/learn.py --data $(DATA)/yso-en --trees 1)
 	$(if $(and $(DATA),$(MEMBERS)),$(BIN)/python benchmarks/ensemble.py --data $(DATA)/eurlex57k --members $(MEMBERS))
-	$(if $(and $(DATA),$(SERVED)),$(BIN)/python benchmarks/serve_load.py $(SERVED) $(DATA)/eurlex57k/test_texts.txt.xz)
+	$(if $(and $(DATA),$(SERVED)),$(BIN)/python benchmarks/serve_load.py $(SERVED) $(DATA)/eurlex57k/test_texts.txt.xz \
+		$(if $(ANNIF),--annif $(ANNIF)))
 	$(BIN)/python benchmarks/training_overhead.py
 	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/time_budget.py --encoder $(ENCODER) --data $(DATA)/eurlex57k)
 	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/encoding.py --encoder $(ENCODER) --data $(DATA)/eurlex57k $(DATA)/yso-en)

@@ -28,10 +28,9 @@ from itertools import islice
 from pathlib import Path
 from urllib.parse import urlencode
 
+from labelwise.data.stream import text_lines
 from peers.driving import busy_cores, machine
 from serve_load_page import page
-
-from labelwise.data.stream import text_lines
 
 CONNECTIONS = (1, 16, 64, 256)
 RESULTS = Path(__file__).parent / "results" / "serve_load"

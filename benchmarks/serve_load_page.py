@@ -11,11 +11,12 @@ def page(results: dict[str, Any]) -> str:
     lines = [
         "# Load on the HTTP service", "",
         f"`benchmarks/serve_load.py`, {results['machine']}. {results['texts']:,} raw texts of "
-        f"{results['characters']:,.0f} characters on average, one per request, {results['seconds']:g} s per row; wrk and "
-        "server share the cores. `one at a time` is the same server with `--batch 1`; `Annif's API` are our routes for "
+        f"{results['characters']:,.0f} characters on average, one per request, {results['seconds']:g} s per row; wrk "
+        "and server share the cores. `one at a time` is the same server with `--batch 1`; `Annif's API` are our routes for "
         "Annif's clients, `Annif` is its own server with the omikuji backend (gunicorn, two workers), sent the same "
         "requests. Busy cores: those of other processes, in the second before the row.", "",
-        "| | connections | answers/s | p50 ms | p90 ms | p99 ms | server's CPU ms per answer | busy cores | other statuses |",
+        "| | connections | answers/s | p50 ms | p90 ms | p99 ms | server's CPU ms per answer | busy cores "
+        "| other statuses |",
         "|---|--:|--:|--:|--:|--:|--:|--:|---|",
         *(_row(title, row) for title, some in rows.items() for row in some),
         _row("overload, queue of 32", results["overload"]), "",
@@ -43,7 +44,8 @@ def _pairs(rows: dict[str, Any]) -> list[tuple[str, str, str]]:
     for title in rows:
         kind, comma, workers = title.partition(", ")
         if kind == "micro-batching":
-            found.append((title, f"one at a time{comma}{workers}", f"Times the answers of one at a time{comma}{workers}"))
+            other = f"one at a time{comma}{workers}"
+            found.append((title, other, f"Times the answers of {other}"))
         elif kind == "Annif's API" and "Annif" in rows:
             found.append((title, "Annif", f"Times the answers of Annif's own server{comma}{workers}"))
     return found

@@ -55,7 +55,9 @@ def prepare_environment(clone):
 
 
 def test_both_pages_have_the_same_five_commands():
-    assert BLOCK.findall((ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")) == ["\n".join(commands()) + "\n"]
+    assert BLOCK.findall((ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")) == [
+        "\n".join(commands()) + "\n"
+    ]
     assert len(commands()) == 5
 
 

@@ -64,6 +64,7 @@ def serve_command(
         "allow_origins": tuple(allow_origin or ()), "allow_hosts": tuple(allow_host or ()),
         "max_request": round(max_request * 1e6), "max_text": max_text, "max_documents": max_documents,
         "max_k": max_k, "queue": queue, "batch": batch, "timeout": timeout, "reload": reload, "language": language,
-        "uri_prefix": uri_prefix, "log_requests": log_requests, "log_format": log_format or ("text" if terminal else "json"),
+        "uri_prefix": uri_prefix, "log_requests": log_requests,
+        "log_format": log_format or ("text" if terminal else "json"),
     }  # fmt: skip
     serve(validated(Settings, given, ConfigSource(given, "serve")))

@@ -6,6 +6,7 @@ The name of a label is its URI, or its notation if a prefix makes the URI; its t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import FastAPI, Query
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 def add_annif_routes(app: FastAPI, service: Service) -> None:
     """Add the routes to the app."""
     settings = service.settings
+    fields = partial(subject, prefix=settings.uri_prefix)
     errors = problems(400, 401, 404, 408, 413, 415, 422, 429, 503)
 
     @app.get("/v1/", tags=["Annif"], response_model=None, responses={200: {"model": AnnifInfo}, **problems(401)})
@@ -132,15 +134,12 @@ def add_annif_routes(app: FastAPI, service: Service) -> None:
             return ["[]" for _ in texts]
         least = asked.threshold if asked.threshold > 0 else None
         found: Labelled = await batcher.submit(texts, Options(asked.limit, least, max_k=settings.max_k))
-        starts = found.loaded.label_starts(subject_fields)
+        starts = found.loaded.label_starts(fields)
         return [labels_json(starts, document) for document in found.documents]
-
-    def subject_fields(name: str, text: str | None) -> dict[str, Any]:
-        return subject(name, text, settings.uri_prefix)
 
 
 def subject(name: str, text: str | None, prefix: str) -> dict[str, Any]:
-    """A label as a subject of Annif, which finds subjects by URI and stops at URIs that its vocabulary does not have."""
+    """A label as a subject of Annif, which finds subjects by URI and fails if its vocabulary does not have it."""
     prefixed = bool(prefix) and "://" not in name and not name.startswith("urn:")
     uri, notation = (prefix + name, name) if prefixed else (name, None)
     return {"uri": uri, "label": text or name, "notation": notation}
