@@ -222,7 +222,7 @@ class Load:
             busy = busy_cores()
             found = self.send(server, PREDICT, 256, self.seconds)
             afterwards = self.send(server, PREDICT, 1, 2)
-            show("overload, queue of 32", found)
+            show("overload, queue of 64", found)
             show("afterwards", afterwards)
             return {**found, "busy_cores_before": round(busy, 2), "afterwards": afterwards}
         finally:
@@ -262,7 +262,7 @@ def main() -> None:
         path = f"/v1/projects/{given.annif_project}/suggest"
         rows["Annif"] = load.rows("Annif", Server.annif(given.annif), path, warm_up=10)
     results["memory"] = load.memory(start(given.model), given.requests)
-    small = ("--queue", "32", "--max-documents", "8", "--batch", "8")
+    small = ("--queue", "64", "--max-documents", "64")
     results["overload"] = load.overload(start(given.model, *small))
     given.output.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     given.output.with_suffix(".md").write_text(page(results), encoding="utf-8")
