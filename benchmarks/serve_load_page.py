@@ -13,8 +13,8 @@ def page(results: dict[str, Any]) -> str:
         f"`benchmarks/serve_load.py`, {results['machine']}. {results['texts']:,} raw texts of "
         f"{results['characters']:,.0f} characters on average, one per request, {results['seconds']:g} s per row; wrk "
         "and server share the cores. `one at a time` is the same server with `--batch 1`; `Annif's API` are our routes "
-        "for Annif's clients, `Annif` is its own server with the omikuji backend (gunicorn, two workers), sent the same "
-        "requests. Busy cores: those of other processes, in the second before the row.", "",
+        "for Annif's clients, `Annif` is its own server with the omikuji backend (gunicorn, two workers), sent the "
+        "same requests. Busy cores: those of other processes, in the second before the row.", "",
         "| | connections | answers/s | p50 ms | p90 ms | p99 ms | server's CPU ms per answer | busy cores "
         "| other statuses |",
         "|---|--:|--:|--:|--:|--:|--:|--:|---|",
