@@ -10,10 +10,13 @@ PIP := $(INSTALL) --constraint constraints.txt
 CASES ?= 100000
 SUITE := -m "not fuzz and not scale and not slow"
 
-.PHONY: demo test test-slow test-matrix bytecode lint types docs bench fuzz clean
+.PHONY: demo install test test-slow test-matrix bytecode lint types docs bench fuzz clean
 
 demo: $(VENV)/core.installed
 	$(BIN)/labelwise demo --force
+
+# What training on tables and `labelwise serve` need, without torch.
+install: $(VENV)/serve.installed
 
 test: $(VENV)/full.installed
 	$(MAKE) --no-print-directory --jobs 2 bytecode types lint
@@ -46,7 +49,8 @@ fuzz: $(VENV)/full.installed
 
 # Speed and memory. PEERS: one or more Pythons that have the packages to compare with, the first with omikuji, napkinxc and
 # scikit-learn. DATA: a folder with eurlex57k/ and yso-en/. ENCODER: a folder of pretrained weights. VECTORS: a text file
-# of word vectors. MEMBERS: models of eurlex57k for an ensemble. SERVED: a model of eurlex57k for the load on the service.
+# of word vectors. MEMBERS: models of eurlex57k for an ensemble. SERVED: a model of eurlex57k for the load on the service;
+# ANNIF: a folder of Annif to compare it with.
 # Benchmarks whose inputs are missing are skipped. See docs/benchmarks.md.
 bench: $(VENV)/full.installed
 	$(BIN)/python benchmarks/read_sparse.py $(if $(PEERS),--peers $(firstword $(PEERS)))
@@ -76,7 +80,8 @@ bench: $(VENV)/full.installed
 	$(if $(DATA),$(BIN)/python benchmarks/learn.py --data $(DATA)/eurlex57k)
 	$(if $(DATA),$(BIN)/python benchmarks/learn.py --data $(DATA)/yso-en --trees 1)
 	$(if $(and $(DATA),$(MEMBERS)),$(BIN)/python benchmarks/ensemble.py --data $(DATA)/eurlex57k --members $(MEMBERS))
-	$(if $(and $(DATA),$(SERVED)),$(BIN)/python benchmarks/serve_load.py $(SERVED) $(DATA)/eurlex57k/test_texts.txt.xz)
+	$(if $(and $(DATA),$(SERVED)),$(BIN)/python benchmarks/serve_load.py $(SERVED) $(DATA)/eurlex57k/test_texts.txt.xz \
+		$(if $(ANNIF),--annif $(ANNIF)))
 	$(BIN)/python benchmarks/training_overhead.py
 	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/time_budget.py --encoder $(ENCODER) --data $(DATA)/eurlex57k)
 	$(if $(and $(DATA),$(ENCODER)),$(BIN)/python benchmarks/encoding.py --encoder $(ENCODER) --data $(DATA)/eurlex57k $(DATA)/yso-en)
@@ -102,10 +107,14 @@ $(VENV)/core.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --editable ".[report]"
 	touch $@
 
+$(VENV)/serve.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --editable ".[report,serve]"
+	touch $(VENV)/core.installed $@
+
 # torch by its exact version: with the range of `nn` alone, pip may download gigabytes of GPU libraries
 $(VENV)/full.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) torch==2.13.0 --editable ".[report,nn,sweep,xlsx,serve]" --group dev
-	touch $(VENV)/core.installed $@
+	touch $(VENV)/core.installed $(VENV)/serve.installed $@
 
 $(VENV)/slow.installed: $(VENV)/full.installed
 	$(PIP) torch==2.13.0 --editable ".[report,nn,sweep,xlsx,serve,ray]" --group dev

@@ -1,10 +1,13 @@
 """Load on the HTTP service: requests per second and latency at 1 to 256 connections, with and without micro-batching.
 
 Needs `wrk` (Debian: apt-get install wrk) and the extra `serve`. Raw texts are sent, one per request, over loopback;
-server and load generator share the machine. Also: memory over many requests, and what happens under overload. Another
-server with Annif's API is measured by the same requests with --annif URL (its address with /v1/projects/ID/suggest).
+server and load generator share the machine. Also: memory over many requests, and what happens under overload.
 
-    python benchmarks/serve_load.py MODEL TEXTS [--seconds 20] [--requests 100000] [--output results/serve_load]
+With --annif FOLDER, Annif's own server is measured by the same requests: FOLDER has `projects.cfg`, the trained project
+of --annif-project and a virtual environment `venv` with Annif and gunicorn, which is started as Annif's tutorial
+recommends for production, with two workers.
+
+    python benchmarks/serve_load.py MODEL TEXTS [--seconds 20] [--requests 100000] [--annif FOLDER]
 """
 
 from __future__ import annotations
@@ -15,20 +18,23 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from itertools import islice
 from pathlib import Path
 from urllib.parse import urlencode
 
 from labelwise.data.stream import text_lines
+from peers.driving import busy_cores, machine
+from serve_load_page import page
 
 CONNECTIONS = (1, 16, 64, 256)
 RESULTS = Path(__file__).parent / "results" / "serve_load"
+PREDICT, SUGGEST = "/v1/models/model/predict", "/v1/projects/model/suggest"
 LATENCIES = {"p50": "50.000", "p90": "90.000", "p99": "99.000"}
 SCRIPT = """
 local bodies = {}
@@ -59,45 +65,79 @@ end
 
 
 class Server:
-    """`labelwise serve` in a process of its own."""
+    """A server in a process of its own, with its workers."""
 
-    def __init__(self, model: str, *options: str) -> None:
-        command = [sys.executable, "-m", "labelwise", "serve", f"model={model}", "--port", "0", *options]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        self.address = next(
-            json.loads(line)["address"] for line in self.process.stderr if '"message": "listening"' in line
-        )
+    def __init__(self, command: list[str], folder: str | None = None) -> None:
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by end()
-        self.drain = subprocess.Popen(["cat"], stdin=self.process.stderr, stdout=self.log)
-        while self.get("/ready") is None:
+        self.process = subprocess.Popen(command, stderr=self.log, stdout=self.log, cwd=folder)
+
+    @classmethod
+    def labelwise(cls, model: str, *options: str) -> Server:
+        """`labelwise serve`, with its models loaded."""
+        port = free_port()
+        command = [sys.executable, "-m", "labelwise", "serve", f"model={model}", "--port", str(port), *options]
+        server = cls([*command, "--no-log-requests"])
+        server.address = f"http://127.0.0.1:{port}"
+        server.wait("/ready")
+        return server
+
+    @classmethod
+    def annif(cls, folder: str) -> Server:
+        """Annif under gunicorn."""
+        port = free_port()
+        server = cls([
+            f"{folder}/venv/bin/gunicorn", "annif:create_app()", "--bind", f"127.0.0.1:{port}", "--timeout", "600",
+            "--workers", "2", "--worker-class", "uvicorn.workers.UvicornWorker",
+        ], folder)  # fmt: skip
+        server.address = f"http://127.0.0.1:{port}"
+        server.wait("/v1/projects")
+        return server
+
+    def wait(self, path: str) -> None:
+        """Wait until a path is answered with 200."""
+        while not self.answers(path):
+            if self.process.poll() is not None:
+                self.log.seek(0)
+                sys.exit(f"the server has ended: {self.log.read()[-2000:]}")
             time.sleep(0.1)
 
-    def get(self, path: str) -> str | None:
+    def answers(self, path: str) -> bool:
+        """Whether a path is answered with 200."""
         try:
             with urllib.request.urlopen(self.address + path, timeout=30) as answer:
-                return answer.read().decode()
-        except urllib.error.HTTPError:
-            return None
+                return answer.status == 200
+        except OSError:
+            return False
+
+    def processes(self) -> list[int]:
+        """The process and its children."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return [self.process.pid, *map(int, children)]
 
     def memory(self) -> float:
-        """Resident megabytes of the process, without pages of files, which the system may drop."""
-        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
-        return next(int(line.split()[1]) / 1000 for line in lines if line.startswith("RssAnon"))
+        """Resident megabytes of all processes, without pages of files, which the system may drop."""
+        lines = [line for one in self.processes() for line in Path(f"/proc/{one}/status").read_text().splitlines()]
+        return sum(int(line.split()[1]) / 1000 for line in lines if line.startswith("RssAnon"))
 
     def cpu_seconds(self) -> float:
-        """Of the process and its workers."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        """Of all processes."""
         ticks = 0
-        for process in (self.process.pid, *children):
+        for process in self.processes():
             fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
             ticks += int(fields[11]) + int(fields[12])
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def end(self) -> None:
+        """Stop it."""
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(60)
-        self.drain.wait(60)
         self.log.close()
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
 
 
 def run_wrk(url: str, bodies: list[str], kind: str, connections: int, seconds: float) -> dict:
@@ -131,33 +171,62 @@ def show(title: str, found: dict) -> None:
     )  # fmt: skip
 
 
-def page(results: dict) -> str:
-    """The results as Markdown."""
-    lines = [
-        "# Load on the HTTP service", "",
-        f"`benchmarks/serve_load.py`: {results['texts']:,} texts of {results['characters']:,.0f} characters on average,"
-        f" one per request, {results['seconds']:g} s per row, wrk and server on the same {os.cpu_count()} cores (load "
-        f"average before: {results['load_before']:.1f}).", "",
-        "| | connections | answers/s | p50 ms | p90 ms | p99 ms | server's CPU ms per answer | other statuses |",
-        "|---|---|---|---|---|---|---|---|",
-    ]  # fmt: skip
-    for title, rows in results.items():
-        if title == "overload" or (isinstance(rows, list) and rows and "p50_ms" in rows[0]):
-            lines += [_row(title.replace("_", " "), row) for row in ([rows] if title == "overload" else rows)]
-    ends = (results["memory"][0], results["memory"][-1])
-    memory = " and ".join(f"{one['anonymous_mb']:,.1f} MB after {one['requests']:,}" for one in ends)
-    lines += ["", f"Memory of the server without mapped files: {memory} requests.", ""]
-    if not results["overload"]["healthy_afterwards"]:
-        lines += ["**The server did not answer after the overload.**", ""]
-    return "\n".join(lines)
+class Load:
+    """The requests, and how they are measured."""
 
+    def __init__(self, texts: list[str], seconds: float, connections: list[int]) -> None:
+        self.bodies = [json.dumps({"text": text}) for text in texts]
+        self.forms = [urlencode({"text": text}) for text in texts]
+        self.seconds, self.connections = seconds, connections
 
-def _row(title: str, row: dict) -> str:
-    answered = row["statuses"].get("200", 0)
-    cpu = f"{1000 * row['server_cpu_seconds'] / answered:.2f}" if answered and "server_cpu_seconds" in row else ""
-    others = ", ".join(f"{name}: {count:,}" for name, count in sorted(row["statuses"].items()) if name != "200")
-    times = " | ".join(f"{row[name]:,.2f}" for name in ("p50_ms", "p90_ms", "p99_ms"))
-    return f"| {title} | {row['connections']} | {row['answered_per_second']:,.1f} | {times} | {cpu} | {others} |"
+    def send(self, server: Server, path: str, connections: int, seconds: float) -> dict:
+        """One run of wrk; paths of Annif's API get forms, others JSON."""
+        form = path.endswith("suggest")
+        kind = "application/x-www-form-urlencoded" if form else "application/json"
+        return run_wrk(server.address + path, self.forms if form else self.bodies, kind, connections, seconds)
+
+    def rows(self, title: str, server: Server, path: str, warm_up: float = 1) -> list[dict]:
+        """A row per number of connections; the server ends afterwards."""
+        try:
+            self.send(server, path, 4, warm_up)
+            found = []
+            for connections in self.connections:
+                busy, before = busy_cores(), server.cpu_seconds()
+                row = self.send(server, path, connections, self.seconds)
+                found.append({**row, "server_cpu_seconds": round(server.cpu_seconds() - before, 2),
+                              "busy_cores_before": round(busy, 2)})  # fmt: skip
+                show(title, found[-1])
+            return found
+        finally:
+            server.end()
+
+    def memory(self, server: Server, requests: int) -> list[dict]:
+        """Own memory of the server as requests are answered."""
+        try:
+            found, done = [], 0
+            while done < requests:
+                answered = self.send(server, PREDICT, 64, min(self.seconds, 5))["statuses"].get("200", 0)
+                if not answered:
+                    sys.exit("the server does not answer any more")
+                done += answered
+                found.append({"requests": done, "anonymous_mb": round(server.memory(), 1)})
+                print(f"{done:>9,} requests: {found[-1]['anonymous_mb']:,.1f} MB of own memory", flush=True)
+            return found
+        finally:
+            server.end()
+
+    def overload(self, server: Server) -> dict:
+        """256 connections and a queue that is much shorter, and one connection afterwards."""
+        try:
+            self.send(server, PREDICT, 4, 1)
+            busy = busy_cores()
+            found = self.send(server, PREDICT, 256, self.seconds)
+            afterwards = self.send(server, PREDICT, 1, 2)
+            show("overload, queue of 64", found)
+            show("afterwards", afterwards)
+            return {**found, "busy_cores_before": round(busy, 2), "afterwards": afterwards}
+        finally:
+            server.end()
 
 
 def main() -> None:
@@ -168,69 +237,33 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--connections", type=int, nargs="+", default=CONNECTIONS)
     parser.add_argument("--requests", type=int, default=100_000, help="requests of the measurement of memory")
-    parser.add_argument("--workers", type=int, nargs="+", default=[1], help="numbers of worker processes to measure")
-    parser.add_argument("--annif", help="URL of another server's suggest, measured by the same texts")
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2], help="numbers of worker processes to measure")
+    parser.add_argument("--annif", metavar="FOLDER", help="folder of Annif, measured by the same texts")
+    parser.add_argument("--annif-project", default="eurlex-omikuji")
     parser.add_argument("--output", type=Path, default=RESULTS, help="results, without .json and .md")
     given = parser.parse_args()
     if shutil.which("wrk") is None:
         sys.exit("wrk is not installed (Debian: apt-get install wrk)")
     texts = [line.strip() for _, line in islice(text_lines(given.texts), given.limit)]
-    bodies = [json.dumps({"text": text}) for text in texts]
-    forms = [urlencode({"text": text}) for text in texts]
-    results: dict = {"texts": len(texts), "characters": sum(map(len, texts)) / len(texts), "seconds": given.seconds}
-    results["load_before"] = os.getloadavg()[0]
-
-    def measure(title: str, *options: str) -> list[dict]:
-        server = Server(given.model, "--no-log-requests", *options)
-        try:
-            run_wrk(f"{server.address}/v1/models/model/predict", bodies, "application/json", 4, 1)
-            rows = []
-            for connections in given.connections:
-                before = server.cpu_seconds()
-                url = f"{server.address}/v1/models/model/predict"
-                rows.append(run_wrk(url, bodies, "application/json", connections, given.seconds))
-                rows[-1]["server_cpu_seconds"] = round(server.cpu_seconds() - before, 2)
-                show(title, rows[-1])
-            return rows
-        finally:
-            server.end()
-
+    load = Load(texts, given.seconds, given.connections)
+    start = Server.labelwise
+    results: dict = {
+        "machine": machine(), "texts": len(texts), "characters": sum(map(len, texts)) / len(texts),
+        "seconds": given.seconds, "rows": {},
+    }  # fmt: skip
+    rows = results["rows"]
     for workers in given.workers:
         of = f", {workers} workers" if workers > 1 else ""
-        results[f"micro-batching{of}"] = measure(f"micro-batching{of}", "--workers", str(workers))
-        results[f"one at a time{of}"] = measure(f"one at a time{of}", "--workers", str(workers), "--batch", "1")
-
-    server = Server(given.model, "--no-log-requests")
-    try:
-        url = f"{server.address}/v1/projects/model/suggest"
-        kind = "application/x-www-form-urlencoded"
-        rows = [run_wrk(url, forms, kind, one, given.seconds) for one in given.connections]
-        results["annif_api"] = rows
-        for row in rows:
-            show("Annif's API", row)
-        if given.annif:
-            results["annif"] = [run_wrk(given.annif, forms, kind, one, given.seconds) for one in given.connections]
-            for row in results["annif"]:
-                show("Annif", row)
-        memory, done, path = [], 0, f"{server.address}/v1/models/model/predict"
-        while done < given.requests:
-            found = run_wrk(path, bodies, "application/json", 64, min(given.seconds, 5))
-            done += sum(found["statuses"].values())
-            if not found["statuses"]:
-                sys.exit("the server does not answer any more")
-            memory.append({"requests": done, "anonymous_mb": round(server.memory(), 1)})
-            print(f"{done:>9,} requests: {memory[-1]['anonymous_mb']:,.1f} MB of own memory", flush=True)
-        results["memory"] = memory
-    finally:
-        server.end()
-
-    server = Server(given.model, "--no-log-requests", "--queue", "32", "--max-documents", "8", "--batch", "8")
-    try:
-        found = run_wrk(f"{server.address}/v1/models/model/predict", bodies, "application/json", 256, given.seconds)
-        show("overload, queue of 32", found)
-        results["overload"] = {**found, "healthy_afterwards": server.get("/health") is not None}
-    finally:
-        server.end()
+        several = ("--workers", str(workers))
+        for title, options in ((f"micro-batching{of}", several), (f"one at a time{of}", (*several, "--batch", "1"))):
+            rows[title] = load.rows(title, start(given.model, *options), PREDICT)
+        rows[f"Annif's API{of}"] = load.rows(f"Annif's API{of}", start(given.model, *several), SUGGEST)
+    if given.annif:
+        path = f"/v1/projects/{given.annif_project}/suggest"
+        rows["Annif"] = load.rows("Annif", Server.annif(given.annif), path, warm_up=10)
+    results["memory"] = load.memory(start(given.model), given.requests)
+    small = ("--queue", "64", "--max-documents", "64")
+    results["overload"] = load.overload(start(given.model, *small))
     given.output.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     given.output.with_suffix(".md").write_text(page(results), encoding="utf-8")
 

@@ -42,6 +42,9 @@ def serve_command(
         float, typer.Option(metavar="SECONDS", help="How often to look for changed model folders; 0: never.")
     ] = 2,
     language: Annotated[str, typer.Option(help="Language of the labels, for Annif's clients.")] = "und",
+    uri_prefix: Annotated[
+        str, typer.Option(metavar="URI", help="Put before names of labels that are no URIs, for Annif's clients.")
+    ] = "",
     log_requests: Annotated[bool, typer.Option(help="Write a line per request to the log.")] = True,
     log_format: Annotated[
         str | None, typer.Option(help="Log as json or text. Not given: text on a terminal, else json.")
@@ -68,6 +71,7 @@ def serve_command(
         "max_request": round(max_request * 1e6), "max_text": max_text, "max_documents": max_documents,
         "max_k": max_k, "max_bodies": round(max_bodies * 1e6), "max_connections": max_connections,
         "queue": queue, "batch": batch, "timeout": timeout, "reload": reload, "language": language,
-        "log_requests": log_requests, "log_format": log_format or ("text" if terminal else "json"),
+        "uri_prefix": uri_prefix, "log_requests": log_requests,
+        "log_format": log_format or ("text" if terminal else "json"),
     }  # fmt: skip
     serve(validated(Settings, given, ConfigSource(given, "serve")))

@@ -1,11 +1,12 @@
 """Annif's API, so that its clients and its `http` backend work with our models: a project is a model.
 
-The name of a label is its URI, its text the label that people read.
+The name of a label is its URI, or its notation if a prefix makes the URI; its text is the label that people read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import FastAPI, Query
@@ -13,11 +14,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from labelwise import __version__
-from labelwise.runs.prediction_writers import Suggestion
 from labelwise.serve import bodies
+from labelwise.serve.answers import compact, labels_json
 from labelwise.serve.computing import Labelled, Options
 from labelwise.serve.loading import IMAGE, LoadedModel
-from labelwise.serve.model_routes import check_texts, json_response
+from labelwise.serve.model_routes import check_texts, json_response, json_text_response
 from labelwise.serve.openapi import body_of, problems
 from labelwise.serve.problems import Problem
 from labelwise.serve.schemas import (
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 def add_annif_routes(app: FastAPI, service: Service) -> None:
     """Add the routes to the app."""
     settings = service.settings
+    fields = partial(subject, prefix=settings.uri_prefix)
     errors = problems(400, 401, 404, 408, 413, 415, 422, 429, 503)
 
     @app.get("/v1/", tags=["Annif"], response_model=None, responses={200: {"model": AnnifInfo}, **problems(401)})
@@ -70,7 +72,7 @@ def add_annif_routes(app: FastAPI, service: Service) -> None:
         batcher, _ = find(project_id)
         asked = await bodies.read_form(request, settings, AnnifForm)
         found = await suggestions(batcher, [asked.text], asked)
-        return json_response({"results": found[0]})
+        return json_text_response(f'{{"results":{found[0]}}}')
 
     @app.post(
         "/v1/projects/{project_id}/suggest-batch", tags=["Annif"], response_model=None,
@@ -88,10 +90,11 @@ def add_annif_routes(app: FastAPI, service: Service) -> None:
         query = AnnifQuery(limit=limit, threshold=threshold, language=language)
         asked = await bodies.read_json(request, settings, AnnifBatch)
         found = await suggestions(batcher, [one.text for one in asked.documents], query)
-        return json_response([
-            {"results": some, "document_id": one.document_id}
+        results = [
+            f'{{"results":{some},"document_id":{compact(one.document_id)}}}'
             for one, some in zip(asked.documents, found, strict=True)
-        ])  # fmt: skip
+        ]
+        return json_text_response(f"[{','.join(results)}]")
 
     @app.post(
         "/v1/projects/{project_id}/learn", tags=["Annif"], response_model=None, responses={**problems(401, 404, 503)},
@@ -119,7 +122,8 @@ def add_annif_routes(app: FastAPI, service: Service) -> None:
             "modification_time": loaded.about["card"].get("created"),
         }  # fmt: skip
 
-    async def suggestions(batcher: Any, texts: Sequence[str], asked: AnnifForm | AnnifQuery) -> list[list[dict]]:
+    async def suggestions(batcher: Any, texts: Sequence[str], asked: AnnifForm | AnnifQuery) -> list[str]:
+        """The JSON of each text's subjects."""
         if asked.language and asked.language != settings.language:
             detail = f"the language of the labels is '{settings.language}'; `labelwise serve --language` sets it"
             raise Problem(400, "language", detail)
@@ -127,12 +131,15 @@ def add_annif_routes(app: FastAPI, service: Service) -> None:
             raise Problem(400, "limit", f"limit: {settings.max_k:,} subjects at most are returned")
         check_texts(texts, settings)
         if asked.limit == 0:
-            return [[] for _ in texts]
+            return ["[]" for _ in texts]
         least = asked.threshold if asked.threshold > 0 else None
         found: Labelled = await batcher.submit(texts, Options(asked.limit, least, max_k=settings.max_k))
-        return [[_subject(one) for one in some] for some in found.documents]
+        starts = found.loaded.label_starts(fields)
+        return [labels_json(starts, document) for document in found.documents]
 
 
-def _subject(one: Suggestion) -> dict[str, Any]:
-    score = float(f"{one.score:.6g}")
-    return {"uri": one.label, "label": one.text or one.label, "notation": None, "score": score}
+def subject(name: str, text: str | None, prefix: str) -> dict[str, Any]:
+    """A label as a subject of Annif, which finds subjects by URI and fails if its vocabulary does not have it."""
+    prefixed = bool(prefix) and "://" not in name and not name.startswith("urn:")
+    uri, notation = (prefix + name, name) if prefixed else (name, None)
+    return {"uri": uri, "label": text or name, "notation": notation}

@@ -31,6 +31,8 @@ class Batcher:
         """Documents that wait or are computed; only the event loop changes it."""
         self._pace = 0.01
         """Recent seconds per document, for Retry-After."""
+        self._arrived: list[Work] = []
+        """Requests that the event loop has read at once: they are queued together."""
         self._queue: SimpleQueue[Work | None] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._thread = Thread(target=self._run, name=f"labelwise-{name}", daemon=True)
@@ -49,19 +51,29 @@ class Batcher:
             )  # fmt: skip
         work = Work(documents, options, self._loop.create_future(), call)
         self.pending += count
-        self._queue.put(work)
+        self._arrived.append(work)
+        if len(self._arrived) == 1:
+            self._loop.call_soon(self._hand_over)
+        timer = self._loop.call_later(self.settings.timeout, _expire, work.future)  # less work than asyncio.timeout
         try:
-            async with asyncio.timeout(self.settings.timeout):
-                return await work.future
+            return await work.future
         except TimeoutError:
             self.counters.add("labelwise_refused_total", model=self.name)
             raise Problem(
                 503, "timeout", f"the request was not answered within {self.settings.timeout:g} seconds",
                 retry_after=self.pending * self._pace,
             ) from None  # fmt: skip
+        finally:
+            timer.cancel()
+
+    def _hand_over(self) -> None:
+        for work in self._arrived:
+            self._queue.put(work)
+        self._arrived.clear()
 
     def stop(self) -> None:
         """End the thread after the requests that wait."""
+        self._hand_over()
         self._queue.put(None)
 
     def _run(self) -> None:
@@ -108,3 +120,8 @@ class Batcher:
         self._pace += 0.1 * (seconds / documents - self._pace)
         self.counters.batch(self.name, documents, seconds)
         self.counters.set("labelwise_queue_documents", self.pending, model=self.name)
+
+
+def _expire(future: asyncio.Future[Any]) -> None:
+    if not future.done():
+        future.set_exception(TimeoutError())

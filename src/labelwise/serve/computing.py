@@ -13,10 +13,10 @@ from labelwise.methods.base import Method
 from labelwise.methods.label_filter import LabelFilter
 from labelwise.methods.predictions import CALIBRATION_K, best_and_reaching, checked_limits, k_from_data
 from labelwise.methods.top_words import check_explains, top_words
-from labelwise.runs.prediction_writers import Predicted, Suggestion
+from labelwise.serve.answers import Ranked
 from labelwise.serve.loading import LoadedModel
 from labelwise.strings import Strings
-from labelwise.topk import TopK
+from labelwise.topk import NO_LABEL, TopK
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Labelled:
     """The predictions of a request, and the model they are from."""
 
     loaded: LoadedModel
-    documents: list[list[Suggestion]]
+    documents: list[Ranked]
 
 
 def compute(loaded: LoadedModel, works: Sequence[Work]) -> list[Any]:
@@ -63,7 +63,7 @@ def compute(loaded: LoadedModel, works: Sequence[Work]) -> list[Any]:
     results: list[Any] = [None] * len(works)
     groups: dict[Any, list[int]] = {}
     for index, work in enumerate(works):
-        if work.future.cancelled():
+        if work.future.done():  # nobody waits for it any more
             continue
         if work.call is not None:
             results[index] = _attempt(lambda call=work.call: call(loaded))
@@ -99,7 +99,7 @@ def _predict_together(loaded: LoadedModel, works: Sequence[Work]) -> list[Labell
     return results
 
 
-def predictions(model: Method, documents: Sequence[str], options: Options) -> list[list[Suggestion]]:
+def predictions(model: Method, documents: Sequence[str], options: Options) -> list[Ranked]:
     """The labels of each document. With a threshold and without k, those that reach it, at most `max_k`."""
     if not documents:
         return []
@@ -109,7 +109,13 @@ def predictions(model: Method, documents: Sequence[str], options: Options) -> li
     given = list(documents)
     top = _top(model, given, options, chosen)
     words = None if options.explain is None else top_words(model, given, top, options.explain)
-    return list(Predicted(documents, None, None, top, words).suggestions(model.label_texts_))
+    found = []
+    for row, (ids, scores) in enumerate(zip(top.ids.tolist(), top.scores.tolist(), strict=True)):
+        if NO_LABEL in ids:
+            filled = [rank for rank, label in enumerate(ids) if label != NO_LABEL]
+            ids, scores = [ids[rank] for rank in filled], [scores[rank] for rank in filled]
+        found.append(Ranked(ids, scores, None if words is None else words[row]))
+    return found
 
 
 def _top(model: Method, documents: list[str], options: Options, chosen: LabelFilter | None) -> TopK:

@@ -16,6 +16,7 @@ from labelwise.methods.card import PAGE_FILE
 from labelwise.methods.top_words import top_words
 from labelwise.run_schema import model_folder
 from labelwise.runs.describe import describe_model
+from labelwise.serve.answers import Fields, LabelStarts
 from labelwise.serve.label_search import LabelSearch
 from labelwise.store import MANIFEST
 
@@ -35,8 +36,15 @@ class LoadedModel:
     stamp: Stamp
     seconds: float
     """Time of loading, with compilation."""
+    _starts: dict[Fields, LabelStarts] = field(default_factory=dict)
     _search: LabelSearch | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def label_starts(self, fields: Fields) -> LabelStarts:
+        """The JSON of its labels with some fields."""
+        if fields not in self._starts:
+            self._starts[fields] = LabelStarts(self.model.label_names_, self.model.label_texts_, fields)
+        return self._starts[fields]
 
     def search(self) -> LabelSearch:
         """The search among its labels, built on first use."""

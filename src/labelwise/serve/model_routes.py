@@ -33,7 +33,12 @@ def json_response(value: Any) -> Response:
         text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     except ValueError:
         text = json.dumps(_finite(value), separators=(",", ":"))
-    return Response(text.encode(), media_type="application/json")
+    return json_text_response(text)
+
+
+def json_text_response(text: str) -> Response:
+    """JSON that is written already, in ASCII."""
+    return Response(text.encode("ascii"), media_type="application/json")
 
 
 def _finite(value: Any) -> Any:

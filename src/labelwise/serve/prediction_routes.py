@@ -11,12 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from labelwise.data.image_files import ImageError
-from labelwise.runs.prediction_writers import plain, score_name
+from labelwise.runs.prediction_writers import score_name
 from labelwise.serve import bodies
+from labelwise.serve.answers import compact, label_fields, labels_json
 from labelwise.serve.batching import Batcher
 from labelwise.serve.computing import Labelled, Options, explanations
 from labelwise.serve.loading import IMAGE, LoadedModel
-from labelwise.serve.model_routes import check_texts, json_response
+from labelwise.serve.model_routes import check_texts, json_response, json_text_response
 from labelwise.serve.openapi import body_of, problems
 from labelwise.serve.problems import Problem
 from labelwise.serve.schemas import (
@@ -135,13 +136,12 @@ async def _explained(batcher: Batcher, name: str, document: str, asked: ExplainO
 
 def _labels(name: str, found: Labelled, ids: Sequence[str | None]) -> Response:
     """The fields of `Predictions`."""
-    results = []
-    for index, labels in enumerate(found.documents):
-        result: dict[str, Any] = {"labels": [plain(one) for one in labels]}
-        if ids and ids[index] is not None:
-            result["id"] = ids[index]
-        results.append(result)
-    return json_response({"model": name, "scores": score_name(found.loaded.model), "results": results})
+    starts, results = found.loaded.label_starts(label_fields), []
+    for index, document in enumerate(found.documents):
+        end = f',"id":{compact(ids[index])}}}' if ids and ids[index] is not None else "}"
+        results.append(f'{{"labels":{labels_json(starts, document)}{end}')
+    start = compact({"model": name, "scores": score_name(found.loaded.model)})[:-1]
+    return json_text_response(f'{start},"results":[{",".join(results)}]}}')
 
 
 def _named(error: ImageError, files: Sequence[tuple[str, str]]) -> Problem:

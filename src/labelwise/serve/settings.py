@@ -63,6 +63,8 @@ class Settings(Config):
     """Seconds between looks at the model folders; a changed one is loaded again. 0: never."""
     language: Annotated[str, Field(pattern=r"^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$")] = "und"
     """Language of the labels, for Annif's clients (`und`: not known)."""
+    uri_prefix: Annotated[str, Field(pattern=r"^([A-Za-z][A-Za-z0-9+.-]*:[^\s<>\"]*)?$")] = ""
+    """What Annif's clients get before the names of labels that are no URIs."""
     log_requests: bool = True
     """Write a line per request to the log."""
     log_format: Literal["json", "text"] = "json"
