@@ -1,7 +1,8 @@
 """Data in the shape of Amazon-670K for `hybrid_scale.py` and `linear_scale.py`: words, vectors and labels.
 
 Structure is planted, so that something can be learned: a label has words of its own, labels of a topic share words, and
-other words have no meaning and follow Zipf's law.
+other words have no meaning and follow Zipf's law. Topics may be grouped into categories, and these again, as in a shop:
+topics of a category share words too.
 """
 
 from __future__ import annotations
@@ -28,14 +29,22 @@ TOPIC, FEWEST = 100, 30
 PER_LABEL, PER_TOPIC, TABLE, ROWS = 8, 40, 8192, 20_000
 LABEL_WORDS, TOPIC_WORDS = 5, 12
 """Words of each of its labels and of its topic that a document has, before duplicates are merged."""
+BRANCHING, CATEGORY_WORDS = 16, 4
+"""Topics, or categories, per category; words of each category above its topic that a document has."""
 
 
 def draw(
-    n_labels: int, folder: Path, kind: str | None, fraction: float, every: tuple[str, ...] = ("train", "test")
+    n_labels: int,
+    folder: Path,
+    kind: str | None,
+    fraction: float,
+    every: tuple[str, ...] = ("train", "test"),
+    categories: bool = False,
 ) -> dict[str, float]:
     """Write features and labels of both parts to the folder; returns their counts.
 
     Without a `kind`, no vectors. Every label occurs in the parts `every`, in others as often as it is popular.
+    With `categories` there are as many layers of them above topics as it takes to get to one.
     """
     ratio = n_labels / FULL.labels
     random = np.random.default_rng(0)
@@ -47,7 +56,7 @@ def draw(
     for part, documents in (("train", int(FULL.train * ratio * fraction)), ("test", int(FULL.test * ratio))):
         topics = _topics(documents, n_topics, popular, random)
         labels = _labels(topics, n_labels, random, part in every)
-        words = _words(topics, labels, random)
+        words = _words(topics, labels, random, categories)
         if idf is None:
             seen = np.bincount(words.indices, minlength=WORDS)
             idf = np.log((1 + documents) / (1 + seen)).astype(np.float32) + 1
@@ -103,19 +112,28 @@ def _hashed(number: np.ndarray, salt: int, size: int) -> np.ndarray:
     return ((mixed >> np.uint64(33)) % np.uint64(size)).astype(np.int64)
 
 
-def _words(topics: np.ndarray, labels: sparse.csr_array, random: np.random.Generator) -> sparse.csr_array:
+def _words(
+    topics: np.ndarray, labels: sparse.csr_array, random: np.random.Generator, categories: bool
+) -> sparse.csr_array:
     """Words of each document, by rank of frequency: those of labels and topics are rare, others follow Zipf's law."""
     n = len(topics)
     of_label = np.repeat(np.arange(n), np.diff(labels.indptr) * LABEL_WORDS)
     chosen = random.integers(0, PER_LABEL, len(of_label)) + PER_LABEL * np.repeat(labels.indices, LABEL_WORDS)
     of_topic = np.repeat(np.arange(n), TOPIC_WORDS)
     general = random.integers(0, PER_TOPIC, len(of_topic)) + PER_TOPIC * np.repeat(topics, TOPIC_WORDS)
-    lengths = np.maximum(5, random.lognormal(np.log(40), 0.7, n)).astype(np.int64)
+    rows, columns = [of_label, of_topic], [_hashed(chosen, 1, WORDS), _hashed(general, 2, WORDS)]
+    above, salt = topics // BRANCHING, 7
+    while categories and above.any():
+        rows.append(np.repeat(np.arange(n), CATEGORY_WORDS))
+        own = random.integers(0, PER_TOPIC, len(rows[-1])) + PER_TOPIC * np.repeat(above, CATEGORY_WORDS)
+        columns.append(_hashed(own, salt, WORDS))
+        above, salt = above // BRANCHING, salt + 1
+    typical = 40 - CATEGORY_WORDS * (len(rows) - 2)
+    lengths = np.maximum(5, random.lognormal(np.log(typical), 0.7, n)).astype(np.int64)
     of_none = np.repeat(np.arange(n), lengths)
     common = np.minimum(WORDS - 1, (WORDS ** random.random(len(of_none))).astype(np.int64) - 1)
-    rows = np.concatenate([of_label, of_topic, of_none])
-    columns = np.concatenate([_hashed(chosen, 1, WORDS), _hashed(general, 2, WORDS), common])
-    found = sparse.csr_array((np.ones(len(rows), np.float32), (rows, columns)), shape=(n, WORDS))
+    entries = (np.concatenate([*rows, of_none]), np.concatenate([*columns, common]))
+    found = sparse.csr_array((np.ones(len(entries[0]), np.float32), entries), shape=(n, WORDS))
     found.sort_indices()
     return found
 

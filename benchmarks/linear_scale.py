@@ -2,9 +2,9 @@
 
     python benchmarks/linear_scale.py --peers PYTHON [--labels 10000 100000 1000000] [--repeats 1] [--folder KEPT]
 
-Data is drawn in the shape of Amazon-670K (`hybrid_scale_data.py`), documents in proportion to labels. Both packages
-get the same features and train one tree with 16 splits, leaves of 100 labels, weights from 0.1 on, and 2 threads,
-each in a separate process, alternating. A package that does not finish within --minutes is stopped, and the page says
+Data is drawn in the shape of Amazon-670K (`hybrid_scale_data.py`, with categories), documents in proportion to labels.
+Both packages get the same features and train one tree with 16 splits, leaves of 100 labels, weights from 0.1 on, and 2
+threads, each in a separate process, alternating. A package that does not finish within --minutes is stopped, and the page says
 so. With --folder finished runs are kept, so that an interrupted benchmark resumes; --page only writes the page again.
 Writes benchmarks/results/linear_scale.md, .json and .svg.
 """
@@ -82,7 +82,7 @@ def main() -> None:
     options.add_argument("--draw", type=Path, help=argparse.SUPPRESS)
     given = options.parse_args()
     if given.draw:
-        print(json.dumps(draw(given.labels[0], given.draw, None, 1.0, every=("train",))))
+        print(json.dumps(draw(given.labels[0], given.draw, None, 1.0, every=("train",), categories=True)))
         return
     rows = json.loads(given.results.with_suffix(".json").read_text()) if given.page else []
     pythons = {"labelwise": sys.executable, "PECOS": driving.python_with("pecos", given.peers)}

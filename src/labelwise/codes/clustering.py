@@ -31,9 +31,9 @@ SHARED_COMPARISONS = 8_000_000
 """The same limit for k-way: entries times clusters."""
 SAMPLE_WORK = 500_000
 """Entries of the labels from which the split of a larger group is learned."""
-REFINEMENTS = 3
+REFINEMENTS = 8
 """Iterations over all labels of a group after those over its sample."""
-STARTS = 4
+STARTS = 1
 """Pairs of labels from which a split is tried."""
 COLUMN_SAMPLE = 1_000_000
 """Entries sampled to divide the columns into ranges of about equal work."""

@@ -5,8 +5,8 @@ rows, T that of all and c = (T - S)/|T - S| - S/|S|, a row's score is <c, z>, an
 left. <T, z> is computed once and |S|^2 is the sum of <S, z> over the left rows, so an iteration needs one dot product
 per row and one dense vector S, to which only the rows that changed sides are added.
 
-What is maximised is |S| + |T - S|. A split is tried from several initial pairs of rows for `TRIAL` iterations each, and
-only the best of these is continued: about twice the time of one start, and leaves nearly as good as with four of them.
+What is maximised is |S| + |T - S|. A split may be tried from several initial pairs of rows for `TRIAL` iterations each;
+only the best of these is continued.
 """
 
 from __future__ import annotations
