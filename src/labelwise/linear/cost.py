@@ -16,8 +16,11 @@ from labelwise.linear.level_trainer import LANES, SolverConfig
 from labelwise.linear.memory_estimate import FEATURE_BYTES, FILLED, OVERHEAD, PACKED, SHARED, WEIGHT_BYTES
 from labelwise.parallel import threads
 
-SAMPLED_LAYER = 0.35
-"""Cost of a layer of halving whose groups are split by a sample, relative to other layers."""
+SAMPLED_LAYER = 1.3
+"""Cost of a layer of halving whose groups are split by a sample, relative to other layers: rows are not copied next to
+each other, so that more of them are read from memory instead of caches."""
+MEASURED_LEAF = 98
+"""Labels per lowest node where `Constants.spread` is measured. Smaller nodes separate labels of a document more often."""
 CHANGES = (
     "solver.threshold or solver.max_weights: fewer weights",
     "precision: float16 or int8",
@@ -41,8 +44,15 @@ def occupied(shape: DataShape, nodes: int, constants: Constants) -> float:
     """Different nodes per document among the nodes of a level."""
     if nodes >= shape.labels:
         return shape.labels_per_document
-    others = max(0.0, shape.labels_per_document - 1) * constants.spread
-    return 1 + others * (1 - 1 / nodes)
+    together = (1 - constants.spread) * min(1.0, shape.labels / nodes / MEASURED_LEAF)
+    return 1 + max(0.0, shape.labels_per_document - 1) * (1 - together) * (1 - 1 / nodes)
+
+
+def halving_layers(described: float, leaves: int) -> float:
+    """Layers of halving as many label features into leaves; those split by a sample count as `SAMPLED_LAYER` each."""
+    layers = math.log2(max(1, leaves))
+    exact = min(layers, max(1.0, math.log2(max(2.0, COPIED_WORK * leaves / max(described, 1)))))
+    return exact + SAMPLED_LAYER * (layers - exact)
 
 
 def kept_weights(shape: DataShape, nodes: list[int], solver: SolverConfig, constants: Constants) -> list[float]:
@@ -79,9 +89,7 @@ def linear_cost(
     if clusters:
         each = min(constants.distinct * shape.ones * shape.nonzeros / shape.labels, label_features or math.inf)
         described = shape.labels * (min(each, shape.features) + width)
-        layers = math.log2(max(1, nodes[-2]))
-        exact = min(layers, max(1.0, math.log2(max(2.0, COPIED_WORK * nodes[-2] / max(described, 1)))))
-        halving = constants.cluster * described * (exact + SAMPLED_LAYER * (layers - exact))
+        halving = constants.cluster * described * halving_layers(described, nodes[-2])
         cluster = constants.pifa * shape.ones * (shape.nonzeros + width) + trees * halving
     solve = predict = 0.0
     for above, count in pairwise(nodes):

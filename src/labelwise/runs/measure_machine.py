@@ -20,10 +20,11 @@ import numpy as np
 from labelwise.codes.bucket_search import BucketSearch
 from labelwise.codes.buckets import BucketTables
 from labelwise.codes.tree import LabelTree
-from labelwise.costs import Constants, DataShape
+from labelwise.costs import HASH_BYTES, NAME_BYTES, Constants, DataShape
 from labelwise.data.dataset import Dataset
 from labelwise.features.label_features import pifa
 from labelwise.features.tfidf import LINEAR_TFIDF, Tfidf
+from labelwise.linear.cost import halving_layers
 from labelwise.linear.level_trainer import LANES
 from labelwise.linear.settings import PRECISIONS
 from labelwise.methods.linear_tree import LinearTree
@@ -34,8 +35,8 @@ from labelwise.strings import Strings
 
 log = logging.getLogger("labelwise")
 
-DOCUMENTS, LABELS = 7_300, 10_000
-"""Of the linear measurement; 0.73 documents per label as in Amazon-670K."""
+DOCUMENTS, LABELS = 36_500, 50_000
+"""Of the linear measurement; 0.73 documents per label as in Amazon-670K, more than caches hold."""
 MANY_LABELS, TABLES, BUCKETS = 200_000, 8, 5000
 """Of bucket tables, so that looking labels up takes longer than calling the kernels."""
 BUCKET_WIDTH = 1024
@@ -114,7 +115,7 @@ def _linear(step: Callable[[int], None]) -> dict[str, Any]:
     return {
         "tfidf": tfidf / texts.buffer.nbytes,
         "pifa": described_in / (ones * entries / len(data)),
-        "cluster": halved_in / (described.nnz * float(np.log2(tree.sizes[-2]))),
+        "cluster": halved_in / (described.nnz * halving_layers(described.nnz, tree.sizes[-2])),
         "solve": max(whole - described_in - halved_in, 0.1 * whole) / units,
         "search": batch / len(data) / searched,
         "call": max(single / SINGLES - batch / len(data), 1e-6),
@@ -122,20 +123,21 @@ def _linear(step: Callable[[int], None]) -> dict[str, Any]:
         "distinct": described.nnz / (ones * entries / len(data)),
         "inner": inner / full,
         "kept": tuple((t, float(part)) for t, part in kept),
-        "weight_bytes": _weight_bytes(model),
+        "weight_bytes": _weight_bytes(model, features.shape[1]),
     }
 
 
-def _weight_bytes(model: LinearTree) -> dict[str, float]:
+def _weight_bytes(model: LinearTree, n_features: int) -> dict[str, float]:
     """Bytes of weights on disk per kept weight, in each precision."""
     found = {}
     weights = sum(level.n_weights for level in model.linear_.trees[0][1])
+    besides = model.n_documents_ * HASH_BYTES + len(model.label_names_) * (NAME_BYTES + 8) + 16 * n_features
     with tempfile.TemporaryDirectory() as scratch:
         for precision in PRECISIONS:
             folder = Path(scratch) / precision
             (model if precision == model.config.precision else model.shrink(precision=precision)).save(folder)
             size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-            found[precision] = max(size - model.n_documents_ * 16 - len(model.label_names_) * 32, 1.0) / weights
+            found[precision] = max(size - besides, 1.0) / weights
     return found
 
 

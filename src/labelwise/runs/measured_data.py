@@ -1,6 +1,6 @@
 """Data for short measurements: sparse features, texts or images with a planted structure, in the shape of real tasks.
 
-As in Amazon-670K, documents have about 76 different words and five labels, of one topic of 100 labels; words belong to
+As in Amazon-670K, documents have about 76 of 135,909 words and five labels, of one topic of 100 labels; words belong to
 labels, to topics or to nothing, and those of nothing follow Zipf's law.
 """
 
@@ -14,7 +14,7 @@ from scipy import sparse
 from labelwise.data.dataset import Dataset
 from labelwise.strings import Strings
 
-TOPIC, WORDS = 100, 40_000
+TOPIC, WORDS = 100, 135_909
 OF_LABEL, OF_TOPIC, OF_NOTHING = 5, 12, 45
 PER_LABEL, PER_TOPIC = 8, 40
 
