@@ -7,12 +7,10 @@ Every figure is the processor time of the code that training runs, divided by th
 from __future__ import annotations
 
 import logging
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,7 @@ import numpy as np
 from labelwise.codes.bucket_search import BucketSearch
 from labelwise.codes.buckets import BucketTables
 from labelwise.codes.tree import LabelTree
-from labelwise.costs import HASH_BYTES, NAME_BYTES, Constants, DataShape
+from labelwise.costs import Constants, DataShape
 from labelwise.data.dataset import Dataset
 from labelwise.features.label_features import pifa
 from labelwise.features.tfidf import LINEAR_TFIDF, Tfidf
@@ -123,21 +121,19 @@ def _linear(step: Callable[[int], None]) -> dict[str, Any]:
         "distinct": described.nnz / (ones * entries / len(data)),
         "inner": inner / full,
         "kept": tuple((t, float(part)) for t, part in kept),
-        "weight_bytes": _weight_bytes(model, features.shape[1]),
+        "weight_bytes": _weight_bytes(model),
     }
 
 
-def _weight_bytes(model: LinearTree, n_features: int) -> dict[str, float]:
+def _weight_bytes(model: LinearTree) -> dict[str, float]:
     """Bytes of weights on disk per kept weight, in each precision."""
     found = {}
-    weights = sum(level.n_weights for level in model.linear_.trees[0][1])
-    besides = model.n_documents_ * HASH_BYTES + len(model.label_names_) * (NAME_BYTES + 8) + 16 * n_features
-    with tempfile.TemporaryDirectory() as scratch:
-        for precision in PRECISIONS:
-            folder = Path(scratch) / precision
-            (model if precision == model.config.precision else model.shrink(precision=precision)).save(folder)
-            size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-            found[precision] = max(size - besides, 1.0) / weights
+    for precision in PRECISIONS:
+        levels = (model if precision == model.config.precision else model.shrink(precision=precision)).linear_.trees[0][
+            1
+        ]
+        size = sum(array.nbytes for level in levels for array in level.to_tensors("").values())
+        found[precision] = size / sum(level.n_weights for level in levels)
     return found
 
 
