@@ -110,7 +110,7 @@ def _planned(rows: list[dict[str, Any]]) -> list[str]:
     lines = [
         "## What `labelwise plan` says", "",
         "Estimates from constants that `labelwise plan --measure` found on this machine, while it was shared, with "
-        "36,500 documents and 50,000 labels of similar data; in brackets the estimate divided by what was measured.", "",
+        "36,500 documents and 50,000 labels of similar data; in brackets: estimate divided by measured.", "",
         "| labels | training (CPU s) | peak memory (GB) | model (MB) | one document (ms) |", "|---|---|---|---|---|",
     ]  # fmt: skip
     units = {"train cpu": (1, ",.1f"), "peak": (1e-9, ".2f"), "bytes": (1e-6, ",.1f"), "single": (1e3, ".2f")}
