@@ -20,7 +20,7 @@ SAMPLED_LAYER = 1.3
 """Cost of a layer of halving whose groups are split by a sample, relative to other layers: rows are not copied next to
 each other, so that more of them are read from memory instead of caches."""
 MEASURED_LEAF = 98
-"""Labels per lowest node where `Constants.spread` is measured; smaller nodes separate a document's labels more often."""
+"""Labels per lowest node where `Constants.spread` is measured; smaller ones divide a document's labels more often."""
 CHANGES = (
     "solver.threshold or solver.max_weights: fewer weights",
     "precision: float16 or int8",
