@@ -194,7 +194,8 @@ def report(given: argparse.Namespace, documents: int, size: int, steps: list[dic
 {documents:,} documents made of the sentences of laws (eurlex57k), {size / 1e9:.2f} GB of JSON lines, under a memory
 limit of {given.limit_megabytes} MB in a control group, {size / 1e6 / given.limit_megabytes:.1f} times less; `memory: \
 {given.limit_megabytes / 1000:g}`. `linear_tree` with one tree, leaves of 20 labels and `tfidf.min_df: 3`, {labels:,}
-labels, model {model:,.0f} MB. `benchmarks/larger_than_memory.py`, {datetime.date.today()}, Python {platform.python_version()},
+labels, model {model:,.0f} MB. `benchmarks/larger_than_memory.py`, {datetime.date.today()}, \
+Python {platform.python_version()},
 {os.cpu_count()} cores that other work shared, so that CPU seconds say more than seconds. One run each.
 
 | step | peak anonymous memory, MB | seconds | CPU seconds |

@@ -4,9 +4,9 @@
 
 Data is drawn in the shape of Amazon-670K (`hybrid_scale_data.py`, with categories), documents in proportion to labels.
 Both packages get the same features and train one tree with 16 splits, leaves of 100 labels, weights from 0.1 on, and 2
-threads, each in a separate process, alternating. A package that does not finish within --minutes is stopped, and the page says
-so. With --folder finished runs are kept, so that an interrupted benchmark resumes; --page only writes the page again.
-Writes benchmarks/results/linear_scale.md, .json and .svg.
+threads, each in a separate process, alternating. A package that does not finish within --minutes is stopped, and the
+page says so. With --folder finished runs are kept, so that an interrupted benchmark resumes; --page only writes
+the page again. Writes benchmarks/results/linear_scale.md, .json and .svg.
 """
 
 from __future__ import annotations

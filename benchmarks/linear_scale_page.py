@@ -68,9 +68,9 @@ def page(rows: list[dict[str, Any]], given: Any) -> str:
         "",
         f"{driving.machine()}, {given.threads} threads, on a machine that other work was sharing: compare CPU seconds, "
         "wall time says more about the others. Data drawn in the shape of Amazon-670K (0.73 documents per label, "
-        f"{WORDS:,} words, 75 of them per document; labels of a topic share words, and so do topics of a category); one "
-        "tree with 16 splits, leaves of at most 100 labels, weights from 0.1 on, in 8 bits here and in 32 by PECOS. "
-        "Created by `python benchmarks/linear_scale.py --peers PYTHON`.",
+        f"{WORDS:,} words, 75 of them per document; labels of a topic share words, and so do topics of a category); "
+        "one tree with 16 splits, leaves of at most 100 labels, weights from 0.1 on, in 8 bits here and in 32 by "
+        "PECOS. Created by `python benchmarks/linear_scale.py --peers PYTHON`.",
         "",
         f"| | {' | '.join(format(row['labels'], ',') + ' ' + side for row, side in columns)} |",
         f"|---|{'---|' * len(columns)}",

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from labelwise.strings import Strings
 
 KEPT_BYTES = 16_000_000
-"""Memory for the JSON of labels; when it is used up, they are made anew."""
+"""Memory for the JSON of labels; when it is used up, they are made again."""
 OVERHEAD = 150
 """Bytes of memory that a kept label needs besides its characters."""
 
