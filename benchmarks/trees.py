@@ -1,13 +1,14 @@
-"""Label trees and post-processors: our balanced trees, with one start per split, and PECOS's, under the same solver.
+"""Label trees and post-processors: our balanced trees, with one or four starts per split, and PECOS's.
 
     python benchmarks/trees.py --data FOLDER [FOLDER ...] --peers PYTHON [--limit 15000] [--seeds 5]
     python benchmarks/trees.py                          # writes the page again from the stored figures
 
 Corpora: each folder; `words`, made of the first folder, which should have long texts (a document is the first 60 words
 of a text, its labels are the words 61 to 100 that at least 5 and at most half of the documents have); `pydocs`, built
-on the spot. At most `--limit` training documents (six times as many of short texts) and 5,000 documents for evaluation,
-of the valid or else the test split. Three trees are those of three consecutive seeds. CPU seconds of clustering include
-the features of labels. Figures are kept in benchmarks/results/trees.json; those in it are not measured again.
+on the spot. All sides have the same solver. At most `--limit` training documents (six times as many of short texts) and
+5,000 documents for evaluation, of the valid or else the test split. Three trees are those of three consecutive seeds.
+CPU seconds of clustering include the features of labels. Figures are kept in benchmarks/results/trees.json; those in it
+are not measured again.
 """
 
 from __future__ import annotations
@@ -28,7 +29,13 @@ from scipy import sparse
 from peers import driving
 
 RESULTS = Path(__file__).parent / "results" / "trees"
-SIDES = {"labelwise": "labelwise", "one start": "labelwise, one start per split", "PECOS": "PECOS's trees"}
+STARTS = {"one start": 1, "four starts": 4}
+"""Our sides, by how many starts a split has; one is the default."""
+SIDES = {
+    "one start": "labelwise, one start per split",
+    "four starts": "labelwise, four starts",
+    "PECOS": "PECOS's trees",
+}
 POST_PROCESSORS = ("l3_hinge", "smooth_l3_hinge", "sigmoid")
 METRICS = ("P@1", "P@3", "P@5")
 EVALUATED, SHORT = 5_000, 300
@@ -68,7 +75,7 @@ class Corpus:
         from labelwise.linear.settings import SearchSettings
 
         found = {}
-        for name in POST_PROCESSORS if side == "labelwise" else POST_PROCESSORS[:1]:
+        for name in POST_PROCESSORS if side in STARTS else POST_PROCESSORS[:1]:
             top = model.best(self.test, 5, SearchSettings(name, 10))
             values = lw.evaluate(top, self.truth, METRICS).values
             found[name] = [100 * values[metric] for metric in METRICS]
@@ -148,7 +155,7 @@ def pecos_trees(corpus: Corpus, python: str, seeds: list[int]) -> dict[int, tupl
     return found
 
 
-def our_tree(corpus: Corpus, seed: int, starts: int | None) -> tuple[Any, float]:
+def our_tree(corpus: Corpus, seed: int, starts: int) -> tuple[Any, float]:
     """Our tree and its CPU seconds."""
     from labelwise.codes.tree import LabelTree
     from labelwise.features.label_features import pifa
@@ -160,7 +167,7 @@ def our_tree(corpus: Corpus, seed: int, starts: int | None) -> tuple[Any, float]
 
 def measure(corpus: Corpus, seeds: list[int], python: str | None, stored: Path, rows: list[dict[str, Any]]) -> None:
     """Append the figures of all seeds and sides, and store them after each."""
-    our_tree(corpus, 0, None)  # compiles
+    our_tree(corpus, 0, 1)  # compiles
     theirs = pecos_trees(corpus, python, seeds) if python else {}
     models: dict[str, list[Any]] = {}
 
@@ -170,10 +177,8 @@ def measure(corpus: Corpus, seeds: list[int], python: str | None, stored: Path, 
         print(json.dumps(row), flush=True)
 
     for seed in seeds:
-        for side in SIDES if python else list(SIDES)[:2]:
-            tree, seconds = (
-                theirs[seed] if side == "PECOS" else our_tree(corpus, seed, 1 if side == "one start" else None)
-            )
+        for side in SIDES if python else STARTS:
+            tree, seconds = our_tree(corpus, seed, STARTS[side]) if side in STARTS else theirs[seed]
             model = corpus.trained(tree)
             models.setdefault(side, []).append(model)
             row = {"corpus": corpus.name, "about": corpus.describe(), "side": side, "seed": seed, "trees": 1}

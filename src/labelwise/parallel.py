@@ -39,7 +39,8 @@ def threads() -> int:
             raise ConfigError(f"LABELWISE_THREADS is '{given}'; a number of threads, 1 or more, is needed")
         return int(given)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, cores // max(1, int(ranks))) if ranks.isdecimal() else cores
 
 
 def set_threads(count: int | None) -> None:

@@ -28,22 +28,37 @@ _left = False
 
 def rank() -> int:
     """The rank of this process under torchrun; 0 without."""
-    return int(os.environ.get("RANK", "0")) if n_ranks() > 1 else 0
+    return _number("RANK", 0) if n_ranks() > 1 else 0
 
 
 def n_ranks() -> int:
-    """Number of processes under torchrun; 1 without."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    """Number of processes under torchrun; 1 without. Some clusters set WORLD_SIZE alone, for torchrun to be started."""
+    return _number("WORLD_SIZE", 1) if _number("RANK", -1) >= 0 else 1
 
 
 def is_restarted() -> bool:
     """Whether torchrun has started this process again after a failure (`--max-restarts`)."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    return _number("TORCHELASTIC_RESTART_COUNT", 0) > 0
+
+
+def _number(variable: str, default: int) -> int:
+    """An environment variable that torchrun sets; what is no number was not set by it."""
+    try:
+        return int(os.environ.get(variable, ""))
+    except ValueError:
+        return default
 
 
 def launch_id() -> str | None:
-    """Identifies this start of torchrun, also after its restarts: its folder of logs; None without torchrun."""
+    """Identifies this start of torchrun, also after its restarts: its folder of logs; None without torchrun.
+
+    That folder is one node's, and rank 0 may be on another node after a restart: several nodes share their rendezvous
+    id instead, which has to be another one for each start.
+    """
     path, found, _attempt = os.environ.get("TORCHELASTIC_ERROR_FILE", "").rpartition(f"{os.sep}attempt_")
+    rendezvous = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+    if found and _number("GROUP_WORLD_SIZE", 1) > 1 and rendezvous != "none":
+        return f"rendezvous {rendezvous}"
     return f"{socket.gethostname()}:{path}" if found else None
 
 

@@ -32,8 +32,9 @@ SCRATCH = ".rows"
 """Folder for the rows of memory-mapped data while a process uses them."""
 TASKS = ".tasks"
 """Folder for the inputs of tasks in other processes (`train --launcher`) while they run."""
-REPLACEMENT, MOVING = "replacement", "replacement.finished"
-"""Folders in that of a run: the run that replaces it (`--force`) until it is finished, and while its files move up."""
+REPLACEMENT, MOVING, REPLACED = ".replacement", ".replacement.finished", ".replaced"
+"""Folders in that of a run: the run that replaces it (`--force`) until it is finished, the same one while its files
+move up, and what they replace."""
 WRITTEN_FILES = (
     CONFIG, METRICS, LOG, CALIBRATION, RESULTS, MACHINE, LABELS, EXAMPLES, CONFUSION, PREDICTIONS, INSPECTION, REPORT,
     TIME,
@@ -41,7 +42,8 @@ WRITTEN_FILES = (
 WRITTEN_FOLDERS = (MODEL, CHECKPOINTS, REFIT_CHECKPOINTS, SCRATCH, TASKS)
 FORMAT = "labelwise-run"
 FINISHED, RUNNING, FAILED, CLEARING = "finished", "running", "failed", "clearing"
-"""Values of `status` in state.json. A run whose clearing was interrupted is started over."""
+"""Values of `status` in state.json. A run whose clearing was interrupted is started over, unless another one was taking
+its place: that is then completed."""
 
 MAX_FILE_BYTES = 64 << 20
 
@@ -69,6 +71,8 @@ class State(Record):
     finished: str | None = None
     method: str | None = None
     name: str | None = None
+    launch: str | None = None
+    """The start of torchrun that began the run."""
 
 
 class LabelGroup(Record):
@@ -365,7 +369,9 @@ def model_folder(path: str | Path) -> Path:
     folder = Path(path)
     if not (folder / MANIFEST).exists() and (folder / STATE).exists():
         if not (folder / MODEL / MANIFEST).exists():
-            raise ConfigError(f"{folder}: this run has no model yet; run its train command again to resume it")
+            clearing = _state_or_nothing(folder).get("status") == CLEARING
+            reason = "was stopped while it was replaced (--force)" if clearing else "has no model yet"
+            raise ConfigError(f"{folder}: this run {reason}; run its train command again to resume it")
         return folder / MODEL
     return folder
 

@@ -3,6 +3,8 @@
 import pytest
 
 from cli.commands import labelwise
+from labelwise.parallel import threads
+from labelwise.process_group import launch_id
 from sweep.planted import fork_trials, plant, write_study
 
 
@@ -66,3 +68,31 @@ def test_commands_of_one_process_are_refused_under_torchrun(command, monkeypatch
     monkeypatch.setenv("RANK", "1")
     refused = labelwise(*command, code=2).err
     assert f"labelwise {command[0]} is for one process, and torchrun has started 2 (WORLD_SIZE)" in refused
+    assert "Usage" in labelwise(command[0], "--help").out
+
+
+@pytest.mark.parametrize(
+    "set_by_others", [{"WORLD_SIZE": "", "RANK": "0"}, {"WORLD_SIZE": "4"}, {"LOCAL_WORLD_SIZE": ""}]
+)
+def test_variables_of_clusters_are_not_torchrun(set_by_others, monkeypatch):
+    for name, value in set_by_others.items():
+        monkeypatch.setenv(name, value)
+    labelwise("data", "list")
+    assert threads() >= 1
+
+
+def test_a_launch_of_several_nodes_is_that_of_all_of_them(monkeypatch):
+    """After a restart rank 0 may be on another node, whose folder of logs has another name."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+    launches = []
+    for identity in ("none", "job-7"):
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", identity)
+        for host in ("one", "other"):
+            monkeypatch.setattr("socket.gethostname", lambda host=host: host)
+            monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", f"/tmp/torchelastic_{host}/x/attempt_1/0/error.json")
+            launches.append(launch_id())
+    assert launches[0] != launches[1]
+    assert launches[2] == launches[3] == "rendezvous job-7"
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "1")  # a fixed id of one node may be used again
+    assert launch_id() == "other:/tmp/torchelastic_other/x"

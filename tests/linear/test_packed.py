@@ -193,3 +193,20 @@ def test_values_that_are_no_numbers_are_damage(precision, name, number):
         for _ in range(2):  # it stays damaged
             with pytest.raises(ModelFormatError, match="damaged: some are not finite"):
                 damaged.check(chunks)
+
+
+def test_chunks_are_sound_for_other_threads_only_after_all_checks(monkeypatch):
+    level = random_level(np.random.default_rng(0))
+    weights = PackedWeights.from_tensors(
+        "w", PackedWeights.of(level).to_tensors("w"), N_FEATURES, OFFSETS, Path("file")
+    )
+    seen, plain = [], PackedWeights._are_finite
+
+    def are_finite(self, chunks):
+        seen.append(self.checked.copy())
+        return plain(self, chunks)
+
+    monkeypatch.setattr(PackedWeights, "_are_finite", are_finite)
+    weights.check()
+    assert (seen[0] == 0).all()
+    assert (weights.checked == 1).all()

@@ -9,7 +9,6 @@ from labelwise import report_schema, run_schema
 from labelwise.config import ConfigSource
 from labelwise.runs.config import run_config
 from labelwise.runs.train import train
-from runs.test_run_hardening import config as config  # the fixture
 
 
 def unknown_keys(value, kind, place=""):

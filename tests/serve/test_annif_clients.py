@@ -107,7 +107,9 @@ def test_only_names_that_are_no_uris_get_the_prefix():
 
     for name, uri, notation in (
         ("http://www.yso.fi/onto/yso/p1", "http://www.yso.fi/onto/yso/p1", None), ("urn:a:1", "urn:a:1", None),
-        ("p1", f"{PREFIX}p1", "p1"),
+        ("p1", f"{PREFIX}p1", "p1"), ("doi:10.1/x", "doi:10.1/x", None), ("info:a/b", "info:a/b", None),
+        ("civil law: \"cats\"", f"{PREFIX}civil%20law:%20%22cats%22", "civil law: \"cats\""),
+        ("a/ä#1", f"{PREFIX}a/%C3%A4%231", "a/ä#1"),
     ):  # fmt: skip
         assert subject(name, "cats", PREFIX) == {"uri": uri, "label": "cats", "notation": notation}
     assert subject("p1", None, "") == {"uri": "p1", "label": "p1", "notation": None}

@@ -1,17 +1,25 @@
 """Limits of all clients together, and models that are not there yet."""
 
+import http.client
 import json
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import urllib.request
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
 
-from serve.running import running_client, running_server, wait_until
+from cli.commands import labelwise
+from labelwise.serve import answers
+from labelwise.serve.protocol import HeadDeadline
+from labelwise.serve.settings import Settings
+from labelwise.strings import Strings
+from serve.running import running_server, wait_until
 
 PREDICT = "/v1/models/topics/predict"
 
@@ -36,7 +44,6 @@ def test_models_that_are_loading_are_listed(plain_folder, monkeypatch):
 
     from labelwise.serve import served
     from labelwise.serve.app import create_app
-    from labelwise.serve.settings import Settings
 
     go, plain = threading.Event(), served.load_model
     monkeypatch.setattr(served, "load_model", lambda path: go.wait(60) and plain(path))
@@ -68,23 +75,46 @@ def test_bodies_of_all_clients_are_bounded(folder):
         wait_until(lambda: b" 200 " in answer(), 20)
 
 
-def test_connections_are_bounded(folder):
-    with running_server({"topics": folder}, max_connections=3) as address:
+@pytest.mark.parametrize("characters", [3, 4_000_000])
+def test_connections_are_bounded(folder, characters, caplog):
+    """Clients that send their whole request before they read get the refusal, and are accepted when others have gone."""
+    body = json.dumps({"text": "cat".ljust(characters)})
+
+    def answer():
+        client = http.client.HTTPConnection("localhost", port, timeout=30)
+        try:
+            client.request("POST", PREDICT, body, {"Content-Type": "application/json"})
+            response = client.getresponse()
+            return response.status, response.getheader("Retry-After"), response.read()
+        finally:
+            client.close()
+
+    with running_server({"topics": folder}, max_connections=3, max_text=5_000_000) as address:
         port = int(address.rpartition(":")[2])
         held = [socket.create_connection(("localhost", port)) for _ in range(3)]
-
-        def answer():
-            with socket.create_connection(("localhost", port)) as other:
-                other.settimeout(5)
-                try:
-                    return other.recv(2000)
-                except TimeoutError:
-                    return b""
-
-        wait_until(lambda: b" 503 " in answer(), 30)
-        assert b"retry-after: 1" in answer().lower()
+        wait_until(lambda: answer()[0] == 503, 30)
+        for _ in range(10):
+            status, retry, text = answer()
+            assert (status, retry, json.loads(text)["type"]) == (503, "1", "urn:labelwise:problem:busy")
         for one in held:
             one.close()
+        wait_until(lambda: answer()[0] == 200, 30)
+        with urllib.request.urlopen(f"{address}/metrics") as found:
+            lines = found.read().decode().splitlines()
+    refused = [line for line in lines if line.startswith("labelwise_refused_connections_total ")]
+    assert float(refused[0].split()[1]) >= 11
+    logged = [record.fields for record in caplog.records if record.message == "connections were refused"]
+    assert logged, "the first of them is logged"
+    assert len(logged) <= 3, "and the others together"
+
+
+def test_a_refused_client_that_says_nothing_is_let_go(folder, monkeypatch):
+    monkeypatch.setattr("labelwise.serve.protocol.REFUSED_SECONDS", 0.1)
+    with running_server({"topics": folder}, max_connections=1) as address:
+        port = int(address.rpartition(":")[2])
+        with socket.create_connection(("localhost", port)), socket.create_connection(("localhost", port)) as other:
+            wait_until(lambda: other.recv(2000) == b"" or not HeadDeadline._open_refusals, 30)
+            wait_until(lambda: not HeadDeadline._open_refusals, 30)
 
 
 def test_sigterm_does_not_wait_for_a_model_that_is_loading(plain_folder):
@@ -112,7 +142,7 @@ def test_workers_that_die_again_and_again_are_started_after_longer_pauses(monkey
             self.processes, self.starts = [type("Dead", (), {"pid": 0})()], []
 
     now = [0.0]
-    monkeypatch.setattr(server.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(server, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def die(self):
         self.starts.append(now[0])
@@ -128,11 +158,36 @@ def test_workers_that_die_again_and_again_are_started_after_longer_pauses(monkey
     assert max(pauses) == server.LONGEST_PAUSE
 
 
-def test_limits_that_contradict_each_other(folder):
-    from labelwise.errors import LabelwiseError
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--max-bodies", "2"), "--max-bodies: 2,000,000 bytes for all requests are fewer than the 16,000,000 of one"),
+        (("--queue", "10"), "lower --max-documents"),
+        (("--max-connections", "0"), "--max-connections: should be greater than or equal to 1, got 0"),
+        (("--uri-prefix", "nope"), "--uri-prefix: the beginning of a URI is needed, such as http://"),
+        (("--language", "no language"), "--language: a language code is needed, such as en"),
+    ],
+)
+def test_wrong_options_are_named(folder, options, message):
+    refused = labelwise("serve", folder, "--port", "0", *options, code=2).err
+    assert message in refused
+    assert "[A-Za-z]" not in refused
 
-    with (
-        pytest.raises((LabelwiseError, ValueError), match="max_bodies"),
-        running_client({"t": folder}, max_bodies=2000),
-    ):
-        pass
+
+def test_defaults_of_the_command_are_those_of_the_settings(folder, monkeypatch):
+    found = []
+    monkeypatch.setattr("labelwise.serve.server.serve", found.append)
+    labelwise("serve", f"t={folder}", "--log-format", "json")
+    assert found == [Settings(models={"t": str(folder)})]
+    labelwise("serve", f"t={folder}", "--max-request", "300")
+    assert found[0].all_bodies == 256_000_000
+    assert found[1].all_bodies == 300_000_000
+
+
+def test_kept_json_of_labels_is_bounded_by_its_size(monkeypatch):
+    monkeypatch.setattr(answers, "KEPT_BYTES", 10_000)
+    names = Strings.of([f"{'x' * 900} {number}" for number in range(100)])
+    starts = answers.LabelStarts(names, None, answers.label_fields)
+    for number in (*range(100), 0, 99):
+        assert json.loads(starts[number] + "1}") == {"label": names[number], "score": 1}
+        assert sum(map(len, starts.values())) <= 10_000

@@ -122,7 +122,7 @@ def test_a_request_is_answered_before_the_end(folder):
         (["missing"], "no such folder"), (["."], "not a model folder"), (["{model}", "a={model}", "a={model}"], "two models are called 'a'"),
         (["a b={model}"], "cannot be the name"), (["{model}", "--port", "99999"], "port"), (["{model}", "--queue", "1"], "queue"),
         (["{model}", "--host", "no.such.host.invalid"], "--host"), (["{model}", "--api-keys", "missing"], "missing"),
-        (["{model}", "--api-keys", "{short}"], "fewer than 16 characters"), (["{model}", "--log-format", "xml"], "log_format"),
+        (["{model}", "--api-keys", "{short}"], "fewer than 16 characters"), (["{model}", "--log-format", "xml"], "--log-format"),
     ],
     ids=str,
 )  # fmt: skip

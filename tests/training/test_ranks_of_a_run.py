@@ -125,6 +125,7 @@ def test_codes_of_labels_are_not_sent_in_every_step(runs, kind):
 
 def test_methods_of_one_process_refuse_ranks(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
     with pytest.raises(ConfigError, match="linear_flat trains in one process"):
         check_ranks(method_class("linear_flat")())
     with pytest.raises(ConfigError, match="members can be trained under torchrun"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from labelwise.data.document_hash import dataset_hash
 from labelwise.data.out_of_core import scratch_at
 from labelwise.device_setting import requested_device, using_device
 from labelwise.errors import ConfigError, DataError, LabelwiseError
-from labelwise.file_lock import LOCK, lock_folder
+from labelwise.file_lock import LOCK
 from labelwise.finished import fingerprint
 from labelwise.formatting import duration
 from labelwise.methods.base import Method
@@ -30,8 +30,9 @@ from labelwise.parallel import using_threads
 from labelwise.process_group import n_ranks
 from labelwise.runs.config import RunConfig
 from labelwise.runs.evaluate import sample
-from labelwise.runs.folder import RunFolder, log_to
+from labelwise.runs.folder import RunFolder
 from labelwise.runs.load_data import RunData, load_run_data
+from labelwise.runs.log_file import log_to
 from labelwise.runs.run_time import TAIL, TAIL_SECONDS, RunTime
 from labelwise.runs.stopwatch import stopwatch
 from labelwise.runs.train import Prepared, split_for_calibration, train
@@ -74,46 +75,37 @@ def run_auto(
     run = RunFolder(str(config.run.folder))
     created = [path for path in (run.path, *run.path.parents) if not path.exists()]
     run.create_or_check()
-    busy = ConfigError(f"{run.path}: another process is working in this run folder")
-    with run.locked():
-        with _searching(run.current_path() / files.AUTO_FOLDER, busy):
-            run.choose_path(force)
-            _claim(run, force)
+    with run.locked():  # to the end: `train` and other searches are refused meanwhile
+        run.choose_path(force)
+        _claim(run, force)
         workspace = run / files.AUTO_FOLDER
         workspace.mkdir(exist_ok=True)
-    try:
-        with (
-            lock_folder(workspace, busy),
-            using_threads(config.run.threads),
-            using_device(config.run.device),
-            log_to(workspace / files.LOG),
-            _time(request, workspace, begin) as times,
-            scratch_at(workspace / files.SCRATCH, config.data.mapped) as scratch,
-        ):
-            with stopwatch() as reading:
-                data, held_out = split_for_calibration(config, load_run_data(config.data, scratch), scratch)
-            log.info("train: %r", data.train)
-            valid = _validation_documents(data)
-            judge = Judge(valid, data.train.label_counts(), len(data.train), metric, config.evaluate.propensity)
-            gpu = requested_device().startswith("cuda")
-            facts = Facts.of(data.train, config.data.features is not None, request.encoder, gpu)
-            record = _record(request, run, data.train, judge, facts)
-            search = Search(workspace, record, data.train, judge, facts, times, config.run.refit, _kept(run, show))
-            choice = _decided(search)
-            prepared = _prepared(search, choice, data, held_out, reading.seconds)
-            train(config.model_copy(update={"model": dict(choice.parameters)}), prepared=prepared)
-    except LabelwiseError:
-        if not (run / files.AUTO).exists():
-            run.drop_replacement() if run.replaces else _remove(run, created)
-        raise
-    with run.locked():
+        try:
+            with (
+                using_threads(config.run.threads),
+                using_device(config.run.device),
+                log_to(workspace / files.LOG),
+                _time(request, workspace, begin) as times,
+                scratch_at(workspace / files.SCRATCH, config.data.mapped) as scratch,
+            ):
+                with stopwatch() as reading:
+                    data, held_out = split_for_calibration(config, load_run_data(config.data, scratch), scratch)
+                log.info("train: %r", data.train)
+                valid = _validation_documents(data)
+                judge = Judge(valid, data.train.label_counts(), len(data.train), metric, config.evaluate.propensity)
+                gpu = requested_device().startswith("cuda")
+                facts = Facts.of(data.train, config.data.features is not None, request.encoder, gpu)
+                record = _record(request, run, data.train, judge, facts)
+                search = Search(workspace, record, data.train, judge, facts, times, config.run.refit, _kept(run, show))
+                choice = _decided(search)
+                prepared = _prepared(search, choice, data, held_out, reading.seconds)
+                train(config.model_copy(update={"model": dict(choice.parameters)}), prepared=prepared)
+        except LabelwiseError:
+            if not (run / files.AUTO).exists():
+                run.drop_replacement() if run.replaces else _remove(run, created)
+            raise
         run.finish_replacement()
     return run
-
-
-def _searching(workspace: Path, busy: ConfigError) -> AbstractContextManager[object]:
-    """The lock of a search that is there already, so that its files are not removed while it runs."""
-    return lock_folder(workspace, busy) if workspace.exists() else nullcontext()
 
 
 def _claim(run: RunFolder, force: bool) -> None:

@@ -54,7 +54,7 @@ def demo_command(
             "run": {"folder": str(root / method)},
         }
         run = RunFolder(root / method)
-        if force or not (run.path.exists() and run.finished):
+        if force or not run.is_complete():
             train(run_config(ConfigSource(values, "demo")), force)
         show_results(run.path)
     test = read(corpus, split="test")

@@ -48,7 +48,8 @@ def _print_rows(about: Mapping[str, Any]) -> None:
 def _print_row(name: str, value: str) -> None:
     from textwrap import wrap
 
-    lines = [part for line in value.splitlines() for part in wrap(line, WIDTH - INDENT, break_long_words=False)]
+    whole = {"break_long_words": False, "break_on_hyphens": False}  # paths in commands stay in one piece
+    lines = [part for line in value.splitlines() for part in wrap(line, WIDTH - INDENT, **whole)]
     for position, line in enumerate(lines or [""]):
         echo(f"{name if position == 0 else '':<{INDENT}}{line}".rstrip())
 
@@ -59,14 +60,39 @@ def _run_rows(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     done = ", ".join(run["done"]) or "nothing is finished yet"
     if run["status"] == "finished":
         yield "status", f"finished {_date(run['finished'])}: {done}"
+    elif run["status"] == "clearing":
+        yield "status", "stopped while it was replaced (--force)"
+        if "replacement" not in about:
+            yield "resume", "the train command that was stopped"
+    else:
+        last = f"; last stage: {run['last_stage']}" if run["last_stage"] else ""
+        if run["missing"]:
+            last = f"; missing: {', '.join(run['missing'])} (training on all documents)"
+        yield "status", f"{run['status']}, started {_date(run['started'])}: {done}{last}"
+        if run["error"]:
+            yield "error", run["error"]
+        if "replacement" not in about:
+            yield "resume", f"labelwise train {folder}/config.yml"
+    if "replacement" in about:
+        yield from _replacement_rows(about["replacement"])
+
+
+def _replacement_rows(new: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The run of `--force` that has not replaced this one."""
+    from shlex import quote
+
+    config = quote(f"{new['folder']}/config.yml")
+    if new["status"] == "finished":
+        yield "replacement", "finished, and stopped while it took the place of this run"
+        yield "resume", f"labelwise train {config} completes that"
         return
-    last = f"; last stage: {run['last_stage']}" if run["last_stage"] else ""
-    if run["missing"]:
-        last = f"; missing: {', '.join(run['missing'])} (training on all documents)"
-    yield "status", f"{run['status']}, started {_date(run['started'])}: {done}{last}"
-    if run["error"]:
-        yield "error", run["error"]
-    yield "resume", f"labelwise train {folder}/config.yml"
+    done = ", ".join(new["done"]) or "nothing is finished yet"
+    searching = new["status"] == "searching"
+    yield "replacement", "a search of labelwise auto" if searching else f"{new['status']}: {done}"
+    if new["error"]:
+        yield "error", new["error"]
+    yield "resume", "the auto command without --force" if searching else f"labelwise train {config}"
+    yield "keep this run", f"remove {new['folder']}"
 
 
 def _model_rows(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -102,7 +102,8 @@ def options(
     screen.setFormatter(LogFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[screen])
     be_quiet(quiet)
-    if context.invoked_subcommand in ONE_PROCESS and n_ranks() > 1:
+    asks_for_help = any(word in context.help_option_names for word in sys.argv[1:])
+    if context.invoked_subcommand in ONE_PROCESS and n_ranks() > 1 and not asks_for_help:
         raise ConfigError(
             f"labelwise {context.invoked_subcommand} is for one process, and torchrun has started {n_ranks()} "
             "(WORLD_SIZE); start it without torchrun. Only labelwise train is divided among ranks"

@@ -30,8 +30,13 @@ def serve_command(
     max_documents: Annotated[int, typer.Option(help="Maximum number of documents in a request.")] = 1000,
     max_k: Annotated[int, typer.Option(help="Maximum number of labels per document.")] = 1000,
     max_bodies: Annotated[
-        float, typer.Option(metavar="MB", help="Maximum size of all requests at a time; others are answered with 503.")
-    ] = 256,
+        float | None,
+        typer.Option(
+            metavar="MB",
+            help="Maximum size of all requests at a time, per worker; others get 503. Not given: 256, or --max-request "
+            "if that is more.",
+        ),
+    ] = None,
     max_connections: Annotated[
         int, typer.Option(help="Maximum number of connections per worker; others get 503.")
     ] = 1000,
@@ -57,21 +62,20 @@ def serve_command(
     """
     import sys
 
-    from labelwise.config import ConfigSource, validated
     from labelwise.errors import import_required
 
     import_required("labelwise serve", "serve", "fastapi", "uvicorn", "python_multipart")
     from labelwise.serve.server import serve
-    from labelwise.serve.settings import Settings, named_models
+    from labelwise.serve.settings import named_models, settings_of_options
 
     terminal = sys.stderr is not None and sys.stderr.isatty()
     given = {
         "models": named_models(models), "host": host, "port": port, "workers": workers, "keys_file": api_keys,
         "allow_origins": tuple(allow_origin or ()), "allow_hosts": tuple(allow_host or ()),
         "max_request": round(max_request * 1e6), "max_text": max_text, "max_documents": max_documents,
-        "max_k": max_k, "max_bodies": round(max_bodies * 1e6), "max_connections": max_connections,
-        "queue": queue, "batch": batch, "timeout": timeout, "reload": reload, "language": language,
-        "uri_prefix": uri_prefix, "log_requests": log_requests,
+        "max_k": max_k, "max_bodies": None if max_bodies is None else round(max_bodies * 1e6),
+        "max_connections": max_connections, "queue": queue, "batch": batch, "timeout": timeout, "reload": reload,
+        "language": language, "uri_prefix": uri_prefix, "log_requests": log_requests,
         "log_format": log_format or ("text" if terminal else "json"),
     }  # fmt: skip
-    serve(validated(Settings, given, ConfigSource(given, "serve")))
+    serve(settings_of_options(given))

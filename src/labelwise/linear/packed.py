@@ -168,15 +168,15 @@ class PackedWeights:
         chunks = chunks[self.checked[chunks] != 1]
         if not len(chunks):
             return
-        from labelwise.kernels.tree.packed_rows import check_chunks
+        from labelwise.kernels.tree.packed_rows import SOUND, check_chunks
 
         tables = read_only(self.children_offsets), self.n_features, self.sets, self.rows, read_only(chunks)
-        parts = ranges(len(chunks), 4 * threads())
-        if not all(run_all(lambda part: check_chunks(*tables, *part, self.checked), parts)):
+        parts, found = ranges(len(chunks), 4 * threads()), np.zeros_like(self.checked)
+        if not all(run_all(lambda part: check_chunks(*tables, *part, found), parts)):
             raise ModelFormatError(f"{self.origin} are damaged")
         if not self._are_finite(chunks):
-            self.checked[chunks] = 0
             raise ModelFormatError(f"{self.origin} are damaged: some are not finite numbers")
+        self.checked[chunks] = SOUND  # only now: other threads use what is sound
 
     def _are_finite(self, chunks: np.ndarray) -> bool:
         """Whether the values of some chunks, which are sound otherwise, are finite."""

@@ -24,7 +24,7 @@ from labelwise.metrics.propensity import propensity_constants
 from labelwise.metrics.thresholded import check_threshold
 from labelwise.registry import METHODS, method_class, method_names
 from labelwise.result_fields import Decides, Scope, ignored_fields, without_fields
-from labelwise.run_schema import CONFIG, is_run_folder
+from labelwise.run_schema import CONFIG, MOVING, REPLACEMENT, is_run_folder
 from labelwise.runs.vectors import vectors_file
 
 Fraction = Annotated[float, Field(gt=0, lt=1)]
@@ -313,10 +313,15 @@ def _refuse_keys_of_another(method: type[Method], params: Mapping[str, Any], sou
 
 
 def _folder(config: RunConfig, source: ConfigSource) -> str:
-    """The folder of the run. For the config.yml of a run folder it is that folder, even if it was moved."""
+    """The folder of the run. For the config.yml of a run folder it is that folder, even if it was moved.
+
+    The config.yml of a run that is to replace another one names the folder of both.
+    """
     path = Path(source.name)
     if ("run", "folder") not in source.overridden and path.name == CONFIG and is_run_folder(path.parent):
-        return str(path.parent)
+        whole = path.parent.resolve()
+        replaces = whole.name in (REPLACEMENT, MOVING) and is_run_folder(whole.parent)
+        return str(whole.parent if replaces else path.parent)
     return config.run.folder or str(Path("runs") / (path.stem or "run"))
 
 

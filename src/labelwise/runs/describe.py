@@ -26,6 +26,7 @@ from labelwise.methods.model_folder import (
 )
 from labelwise.registry import method_class
 from labelwise.result_fields import differing_keys, flattened
+from labelwise.runs.replacement import has_run, is_begun, is_interrupted
 from labelwise.store import MANIFEST, Folder
 
 EXPECTED = ("precision", "recall", "micro-F1")
@@ -49,6 +50,9 @@ def describe(path: str | Path) -> dict[str, Any]:
     about: dict[str, Any] = {"folder": str(folder)}
     if files.is_run_folder(folder):
         about["run"] = _describe_run(folder)
+        replacement = _describe_replacement(folder)
+        if replacement is not None:
+            about["replacement"] = replacement
         if not (folder / files.MODEL / MANIFEST).exists():
             return about
     return {**about, "model": describe_model(files.model_folder(folder))}
@@ -79,6 +83,17 @@ def _describe_run(folder: Path) -> dict[str, Any]:
         "last_stage": begun[-1] if begun else None,
         "missing": [files.REFIT] if lacks_refit else [],
     }
+
+
+def _describe_replacement(folder: Path) -> dict[str, Any] | None:
+    """The run that is to replace this one (`--force`) and has not done so; None: there is none."""
+    path = folder / files.REPLACEMENT
+    if is_interrupted(folder):
+        return {"folder": str(folder), "status": files.FINISHED, "error": None, "done": []}
+    if not is_begun(folder):
+        return None
+    about = _describe_run(path) if has_run(path) else {"status": "searching", "error": None, "done": []}
+    return {"folder": str(path), **{key: about[key] for key in ("status", "error", "done")}}
 
 
 def _lacks_refit(folder: Path) -> bool:

@@ -2,7 +2,7 @@
 
 A run that was stopped, by Ctrl-C or a power cut, is resumed by running the same command again: all settings that
 decide the result must be the same, and every finished stage is kept. A finished run is replaced only with `force`, by a
-run in its folder `replacement`, whose files take the place of the old ones when it is finished. Temporary files of
+run in its folder `.replacement`, which takes its place when it is finished (`replacement.py`). Temporary files of
 killed processes are removed at the next start.
 """
 
@@ -13,13 +13,13 @@ import logging
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from labelwise.atomic import clean_up, is_temporary_name, naming_file, replacing
+from labelwise.atomic import clean_up, naming_file, replacing
 from labelwise.config import ConfigSource
 from labelwise.errors import ConfigError, LabelwiseError
 from labelwise.file_lock import LOCK, lock_folder
@@ -38,7 +38,6 @@ from labelwise.run_schema import (
     MACHINE,
     METRICS,
     MODEL,
-    MOVING,
     REFIT_CHECKPOINTS,
     REPLACEMENT,
     RUNNING,
@@ -46,12 +45,13 @@ from labelwise.run_schema import (
     TIME,
     WRITTEN_FILES,
     WRITTEN_FOLDERS,
-    is_run_folder,
     read_metrics,
     read_state,
 )
 from labelwise.runs.config import RunConfig, deciding_values
+from labelwise.runs.log_file import log_to
 from labelwise.runs.machine import describe_machine
+from labelwise.runs.replacement import check_names, has_run, is_begun, is_foreign, take_over
 from labelwise.time_budget import RECORD_FILE, SAMPLE_FILE
 
 log = logging.getLogger("labelwise")
@@ -68,7 +68,7 @@ class RunFolder:
         self.home = Path(path)
         """The folder that was named."""
         self.path = self.home
-        """Where the files of the run are: in `home`, or in its folder `replacement`."""
+        """Where the files of the run are: in `home`, or in its folder `.replacement`."""
         self.begin = time.monotonic()
         self.has_data = False
         """Whether the data has been read in this process."""
@@ -91,34 +91,40 @@ class RunFolder:
         return self.state.get("status") == FINISHED
 
     @contextmanager
-    def open_for_run(self, config: RunConfig, force: bool, replace: bool = True) -> Iterator[None]:
+    def open_for_run(self, config: RunConfig, force: bool, searched: bool = False) -> Iterator[None]:
         """Lock the folder for the block; create it, or prepare it for resuming.
 
-        A new run that fails before its data is read leaves nothing behind. With `replace`, a finished run that was made
-        to replace another one does so in the end.
+        A new run that fails before its data is read leaves nothing behind. A finished run that was made to replace
+        another one does so in the end. With `searched`, both the lock and this last step are those of `labelwise auto`,
+        which has chosen the model.
         """
         created = [path for path in (self.home, *self.home.parents) if not path.exists()]
         self.create_or_check()
-        with naming_file(self.home), self.locked(RESTART_SECONDS if is_restarted() else 0.0):
+        with naming_file(self.home), nullcontext() if searched else self.locked(_patience()):
             self.choose_path(force)
             is_new = not (self / STATE).exists()
-            self._prepare(config, force)
+            self._prepare(config, force, searched)
             try:
                 with log_to(self / LOG):
                     self._drop_incomplete_line()
                     yield
-            except LabelwiseError as error:
+            except Exception as error:
                 with suppress(OSError, LabelwiseError):  # the first error is the one to report
                     if self.replaces and not self.has_trained() and not (self / AUTO).exists():
                         self.drop_replacement()
-                    elif is_new and not self.has_data:
-                        self._remove(created)
-                    else:
-                        self.append_to_log(f"ERROR {error}")
-                        self.write_json(STATE, {**self.state, "status": FAILED, "error": str(error)})
+                    elif isinstance(error, LabelwiseError):
+                        self._fail(error, created if is_new and not self.has_data else None)
                 raise
-            if replace:
+            if not searched:
                 self.finish_replacement()
+
+    def _fail(self, error: LabelwiseError, created: list[Path] | None) -> None:
+        """Record the error, or, given the folders that were `created` for the run, remove it."""
+        if created is not None:
+            self._remove(created)
+            return
+        self.append_to_log(f"ERROR {error}")
+        self.write_json(STATE, {**self.state, "status": FAILED, "error": str(error)})
 
     def locked(self, wait: float = 0.0) -> AbstractContextManager[object]:
         """Hold the lock of the folder; an error if another process still has it after so many seconds."""
@@ -130,77 +136,76 @@ class RunFolder:
         return self.path != self.home
 
     def choose_path(self, force: bool) -> None:
-        """Set the path: the folder itself, or, if a trained model would be lost there, its folder `replacement`."""
+        """Set the path: the folder itself, or, if a trained model would be lost there, its folder `.replacement`."""
         self.finish_replacement()
-        self.path, replacement = self.home, self.home / REPLACEMENT
+        self.path = self.home
         if not (self / STATE).exists() or self.state.get("status") == CLEARING:
             return
-        if not replacement.exists() and force and self.has_trained():
-            replacement.mkdir()
-        if replacement.exists():
-            self.path = replacement
+        if is_begun(self.home):
+            self.path = self.home / REPLACEMENT
+        elif force and self.has_trained():
+            self.path = self.home / REPLACEMENT
+            self.path.mkdir(exist_ok=True)
 
     def finish_replacement(self) -> None:
-        """Replace the run by the finished one in its folder `replacement`, if there is one.
-
-        What is interrupted here is completed at the next call: the old run is cleared first, and only then the new
-        one's folder is renamed, so that nothing of the new run is taken for the old one.
-        """
-        replacement, moving = self.home / REPLACEMENT, self.home / MOVING
-        if not moving.exists():
-            if not (replacement / STATE).exists() or not RunFolder(replacement).finished:
-                return
-            old = RunFolder(self.home)
-            old._clear()
-            old.remove_trials()
-            replacement.rename(moving)
-        for path in sorted(moving.iterdir(), key=lambda path: path.name == STATE):  # state.json last
-            path.replace(self.home / path.name)
-        moving.rmdir()
-        self.path = self.home
+        """Replace the run by the finished one in its folder `.replacement`, if there is one."""
+        if take_over(self.home):
+            self.path = self.home
+            log.info("the new run has taken the place of the old one in %s", self.home)
 
     def drop_replacement(self) -> None:
         """Remove the run that was to replace the one in this folder."""
         shutil.rmtree(self.home / REPLACEMENT, ignore_errors=True)
         self.path = self.home
 
+    def is_complete(self) -> bool:
+        """Whether the run is finished, and none that is to replace it has begun."""
+        if not (self.home / STATE).exists():
+            return False
+        with self.locked():
+            self.choose_path(force=False)
+            return not self.replaces and self.finished
+
     def after_restart(self, force: bool) -> tuple[bool, bool]:
         """Whether a process that torchrun has started again begins a new run, and else whether the run is finished."""
         if not (self.home / STATE).exists():
             return False, False
         with self.locked(RESTART_SECONDS):
-            launch = launch_id()
-            begun = [state for path in (self.home, self.home / REPLACEMENT) if (state := read_state(path)) is not None]
-            force = force and launch is not None and all(state.get("launch") != launch for state in begun)
             self.choose_path(force=False)
+            launch = launch_id()
+            begun = [state for path in {self.home, self.path} if (state := read_state(path)) is not None]
+            force = force and launch is not None and all(state.get("launch") != launch for state in begun)
             return force, not force and self.finished
 
     def current_path(self) -> Path:
         """Where the files are of the run that would be resumed."""
-        replacement = self.home / REPLACEMENT
-        return replacement if replacement.exists() else self.home
+        return self.home / REPLACEMENT if is_begun(self.home) else self.home
 
     def create_or_check(self) -> None:
         """Create the folder, or check that the existing one is that of a run, or empty."""
         try:
             self.home.mkdir(parents=True, exist_ok=True)
-            others = [
-                path.name
-                for path in self.home.iterdir()
-                if path.name not in (LOCK, AUTO, AUTO_FOLDER)
-                and not is_temporary_name(path.name, (*FILES, AUTO), WRITTEN_FOLDERS)
-            ]
+            foreign = is_foreign(self.home)
         except OSError as error:
             raise ConfigError(f"run.folder: {self.home} cannot be used: {error.strerror}") from None
-        if others and not is_run_folder(self.home):
+        if foreign:
             raise ConfigError(f"{self.home} exists and is not a run folder; choose another with --set run.folder=...")
         linked = [name for name in FILES if (self.home / name).is_symlink()]
         if linked:
             raise ConfigError(f"{self.home / linked[0]}: this is a link, a run needs a regular file here; remove it")
+        check_names(self.home)
 
-    def _prepare(self, config: RunConfig, force: bool) -> None:
+    def _prepare(self, config: RunConfig, force: bool, searched: bool) -> None:
         clean_up(self.path, FILES, WRITTEN_FOLDERS)
+        asked = force or searched or not self.replaces  # an old run is replaced only by what was asked for with force
+        if not asked and not has_run(self.path):
+            raise ConfigError(
+                f"{self.path}: an unfinished search of labelwise auto is to replace the run in {self.home}; the same "
+                "auto command without --force resumes it, --force starts over"
+            )
         if not (self / STATE).exists():
+            if force:
+                self.remove_trials()
             self._start(config)
         elif force or self.state.get("status") == CLEARING:
             self._clear()
@@ -209,7 +214,9 @@ class RunFolder:
             self._start(config)
         elif self.finished:
             raise self.finished_error()
-        elif not self.has_trained() and (not self._has_spent_time() or self._differing(config)):
+        elif self.has_trained() or (not asked and self._differing(config)):
+            self._resume(config)
+        elif not self._has_spent_time() or self._differing(config):
             self._clear()  # nothing has been trained yet, so nothing is lost with any config
             self._start(config)
         else:
@@ -251,9 +258,10 @@ class RunFolder:
         different = self._differing(config)
         if different:
             more = f" and {len(different) - 5} more" if len(different) > 5 else ""
+            keep = f"; to keep the run in {self.home} as it is, remove {self.path}" if self.replaces else ""
             raise ConfigError(
                 f"{self.path}: an unfinished run with another config exists ({', '.join(different[:5])}{more}); use "
-                "the same config to resume it, --force to start over, or --set run.folder=... for another folder"
+                f"the same config to resume it, --force to start over, or --set run.folder=... for another folder{keep}"
             )
         self.write_text(CONFIG, config.to_yaml())
         state = {key: value for key, value in self.state.items() if key != "error"}
@@ -355,21 +363,9 @@ class RunFolder:
             file.write(text)
 
 
-@contextmanager
-def log_to(path: Path) -> Iterator[None]:
-    handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    handler.setLevel(logging.INFO)
-    level = log.level
-    log.addHandler(handler)
-    if log.getEffectiveLevel() > logging.INFO:
-        log.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
-        log.setLevel(level)
-        handler.close()
+def _patience() -> float:
+    """Seconds to wait for the lock of a folder: a process that torchrun has ended may still have it."""
+    return RESTART_SECONDS if is_restarted() else 0.0
 
 
 def _free(folder: Path) -> Path:

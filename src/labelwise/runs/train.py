@@ -90,7 +90,7 @@ def train(
     with using_device(config.run.device), noticing_lost_ranks():
         method = config.make_method()
         check_ranks(method)
-        if is_restarted():
+        if is_restarted() and prepared is None:
             force, is_finished = on_rank_zero(lambda: run.after_restart(force))
             if is_finished:
                 return run
@@ -119,7 +119,7 @@ def _train(
 ) -> RunFolder:
     with (
         using_threads(config.run.threads),
-        run.open_for_run(config, force, replace=prepared is None),
+        run.open_for_run(config, force, searched=prepared is not None),
         launcher.opened(run / files.TASKS, config.run.threads),
         scratch_at(run / files.SCRATCH, config.data.mapped) as scratch,
         _run_time(config, run, begin, prepared) as times,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
 from fastapi import FastAPI, Query
 from starlette.requests import Request
@@ -31,9 +32,13 @@ from labelwise.serve.schemas import (
     AnnifQuery,
     AnnifSuggestions,
 )
+from labelwise.serve.settings import URI
 
 if TYPE_CHECKING:
     from labelwise.serve.app import Service
+
+IN_PATHS = "/!$&'()*+,;=:@"
+"""What a path of a URI may have besides letters, digits and -._~ (RFC 3986); all else is percent-encoded."""
 
 
 def add_annif_routes(app: FastAPI, service: Service) -> None:
@@ -140,6 +145,6 @@ def add_annif_routes(app: FastAPI, service: Service) -> None:
 
 def subject(name: str, text: str | None, prefix: str) -> dict[str, Any]:
     """A label as a subject of Annif, which finds subjects by URI and fails if its vocabulary does not have it."""
-    prefixed = bool(prefix) and "://" not in name and not name.startswith("urn:")
-    uri, notation = (prefix + name, name) if prefixed else (name, None)
+    prefixed = bool(prefix) and URI.fullmatch(name) is None
+    uri, notation = (prefix + quote(name, IN_PATHS), name) if prefixed else (name, None)
     return {"uri": uri, "label": text or name, "notation": notation}

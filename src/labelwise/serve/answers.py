@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 
 from labelwise.strings import Strings
 
-KEPT = 100_000
-"""Labels whose JSON is kept; some megabytes."""
+KEPT_BYTES = 16_000_000
+"""Memory for the JSON of labels; when it is used up, they are made again."""
+OVERHEAD = 150
+"""Bytes of memory that a kept label needs besides its characters."""
 
 Fields = Callable[[str, str | None], dict[str, Any]]
 
@@ -29,12 +31,15 @@ class LabelStarts(dict[int, str]):
     def __init__(self, names: Strings, texts: Strings | None, fields: Fields) -> None:
         super().__init__()
         self.names, self.texts, self.fields = names, texts, fields
+        self.bytes = 0
 
     def __missing__(self, number: int) -> str:
-        if len(self) >= KEPT:
-            self.clear()
         text = None if self.texts is None else self.texts[number]
         start = compact(self.fields(self.names[number], text))[:-1] + ',"score":'
+        if self.bytes + len(start) + OVERHEAD > KEPT_BYTES:
+            self.clear()
+            self.bytes = 0
+        self.bytes += len(start) + OVERHEAD
         self[number] = start
         return start
 

@@ -29,6 +29,7 @@ HELP = {
     "labelwise_batch_documents": ("histogram", "Documents that were computed together."),
     "labelwise_compute_seconds_total": ("counter", "Time in predictions and explanations."),
     "labelwise_refused_total": ("counter", "Requests refused because the queue was full or the time was over."),
+    "labelwise_refused_connections_total": ("counter", "Connections refused because there were too many."),
     "labelwise_queue_documents": ("gauge", "Documents that wait or are computed."),
     "labelwise_model_loads_total": ("counter", "Loads of a model, by result."),
     "labelwise_resident_bytes": ("gauge", "Resident memory of the server's processes."),
@@ -51,6 +52,7 @@ class Counters:
                 self._declare(f"labelwise_{name}", model=model)
             for result in ("ok", "error"):
                 self._declare("labelwise_model_loads_total", model=model, result=result)
+        self._declare("labelwise_refused_connections_total")
         self._declare("labelwise_resident_bytes")
         self._lock_file: IO[bytes] | None = None
         self._all = np.zeros((1, len(self._index))) if file is None else self._mapped(Path(file))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import secrets
 import time
 from typing import Any
@@ -27,6 +29,8 @@ HEADERS = [
     (b"x-frame-options", b"DENY"),
     (b"permissions-policy", b"camera=(), microphone=(), geolocation=()"),
 ]
+REFUSALS_SECONDS = 10.0
+"""Time between two lines of the log about connections that were refused."""
 PRIVATE = ("/v1/", "/metrics")
 """Paths that need a key, if there are keys."""
 
@@ -48,9 +52,11 @@ class Gate:
         self.hosts = {host.lower() for host in (*own, *settings.allow_hosts)}
         if settings.allow_hosts:
             self.hosts |= set(LOOPBACK)
-        self.limit = settings.max_request
+        self.limit, self.max_bodies = settings.max_request, settings.all_bodies
         self.bodies = 0
         """Bytes of the requests that are being received or answered."""
+        self.refused, self.refusals_logged = 0, -math.inf
+        """Refused connections that the log does not mention yet, and when it last did."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -68,7 +74,7 @@ class Gate:
             part = len(message.get("body", b""))
             received += part
             self.bodies += part
-            if part and self.bodies > self.settings.max_bodies:
+            if part and self.bodies > self.max_bodies:
                 raise too_busy()
             return message
 
@@ -101,6 +107,16 @@ class Gate:
             self.counters.request(route, status or 500, seconds)
             if self.settings.log_requests:
                 _log_request(scope, identity, status, sent, seconds)
+
+    def count_refused_connection(self) -> None:
+        """Count a connection that was refused because there are too many; the log gets a line now and then."""
+        self.counters.add("labelwise_refused_connections_total")
+        self.refused += 1
+        now = time.monotonic()
+        if now - self.refusals_logged >= REFUSALS_SECONDS:
+            limit = self.settings.max_connections
+            event("connections were refused", logging.WARNING, connections=self.refused, max_connections=limit)
+            self.refused, self.refusals_logged = 0, now
 
     def _refusal(self, scope: Scope) -> Problem | None:
         for name, value in scope["headers"]:

@@ -9,12 +9,16 @@ from asyncio import Protocol, TimerHandle
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, ClassVar
 
 from labelwise.serve.problems import Problem
 
 HEADER_SECONDS = 20
 """Time for the head of a request, from the connection or the first byte after the last answer."""
+REFUSED_SECONDS = 2
+"""How long a refused client may go on sending: closing before that would reset the connection, and lose the answer."""
+MOST_REFUSED = 1000
+"""Refused connections that may be open at a time; further ones are closed at once."""
 
 
 class HeadDeadline:
@@ -22,21 +26,35 @@ class HeadDeadline:
 
     _head_timer: TimerHandle | None = None
     _refused = False
+    _open_refusals: ClassVar[set[HeadDeadline]] = set()
     max_connections: int | None = None
 
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for the first request; refuse it if there are too many connections."""
         connections: set = self.connections  # type: ignore[attr-defined]
         if self.max_connections is not None and len(connections) >= self.max_connections:
-            self._refused = True
-            transport.write(_too_many())
-            transport.close()
+            self._refuse(transport)
             return
         super().connection_made(transport)  # type: ignore[misc]
         self._wait_for_head()
 
+    def _refuse(self, transport: Any) -> None:
+        """Answer without reading, and close when the client does or some time later."""
+        self._refused = True
+        self.app.count_refused_connection()  # type: ignore[attr-defined]
+        transport.write(_too_many())
+        if len(self._open_refusals) >= MOST_REFUSED or not transport.can_write_eof():
+            transport.close()
+            return
+        transport.write_eof()
+        self._open_refusals.add(self)
+        loop: Any = self.loop  # type: ignore[attr-defined]
+        self._head_timer = loop.call_later(REFUSED_SECONDS, transport.close)
+
     def data_received(self, data: bytes) -> None:
         """Stop waiting when the head is complete, begin again with the next request."""
+        if self._refused:
+            return
         super().data_received(data)  # type: ignore[misc]
         cycle: Any = self.cycle  # type: ignore[attr-defined]
         if cycle is not None and not cycle.response_complete:
@@ -46,9 +64,10 @@ class HeadDeadline:
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing to wait for any more."""
-        if self._refused:
-            return
         self._stop_waiting()
+        if self._refused:
+            self._open_refusals.discard(self)
+            return
         super().connection_lost(exc)  # type: ignore[misc]
 
     def _wait_for_head(self) -> None:
