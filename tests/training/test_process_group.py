@@ -36,6 +36,7 @@ def test_a_lost_rank_is_reported_without_a_traceback(monkeypatch):
     with pytest.raises(RuntimeError, match="closed by peer"), noticing_lost_ranks():
         raise lost
     monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
     with pytest.raises(LabelwiseError, match="another rank has ended"), noticing_lost_ranks():
         raise lost
     with pytest.raises(RuntimeError, match="something else"), noticing_lost_ranks():

@@ -33,14 +33,15 @@ SAMPLE_WORK = 500_000
 """Entries of the labels from which the split of a larger group is learned."""
 REFINEMENTS = 8
 """Iterations over all labels of a group after those over its sample."""
-STARTS = 1
-"""Pairs of labels from which a split is tried."""
+STARTS, FEW_LABELS = 4, 1000
+"""Pairs of labels from which a split is tried, if there are at most so many labels: one of many splits may be poor, not
+one of a few, and time does not matter. Otherwise one pair."""
 COLUMN_SAMPLE = 1_000_000
 """Entries sampled to divide the columns into ranges of about equal work."""
 
 
 def halve(
-    features: Any, leaf_size: int, seed: int = 0, max_iterations: int = 20, starts: int = STARTS
+    features: Any, leaf_size: int, seed: int = 0, max_iterations: int = 20, starts: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Split labels into two halves recursively until no group has more than `leaf_size` labels.
 
@@ -55,7 +56,7 @@ def halve(
     max_iterations
         Maximum iterations per split; it ends earlier when no label changes sides.
     starts
-        Initial pairs per split; the best of them after a few iterations is used.
+        Initial pairs per split, of which the best after a few iterations is used; None: one, or `STARTS` of few labels.
 
     Returns
     -------
@@ -65,6 +66,8 @@ def halve(
     depth = 0
     while len(rows) > leaf_size << depth:
         depth += 1
+    if starts is None:
+        starts = STARTS if len(rows) <= FEW_LABELS else 1
     if starts < 1:
         raise ConfigError(f"starts must be 1 or more, got {starts}")
     draws = np.random.default_rng(seed).integers(0, 2**62, (2**depth - 1, starts, 2))

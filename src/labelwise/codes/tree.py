@@ -153,12 +153,12 @@ class LabelTree:
         top_nodes
             Maximum nodes of the top level; None: `branching`.
         starts
-            Initial pairs of labels per split, of which the best is used; not given: `clustering.STARTS`.
+            Initial pairs of labels per split, of which the best is used; not given: as in `clustering.halve`.
         """
-        from labelwise.codes.clustering import STARTS, halve
+        from labelwise.codes.clustering import halve
 
         _check_branching(branching)
-        order, edges = halve(label_features, leaf_size, seed, max_iterations, STARTS if starts is None else starts)
+        order, edges = halve(label_features, leaf_size, seed, max_iterations, starts)
         levels = [edges]
         while len(levels[0]) - 1 > (top_nodes or branching):
             levels.insert(0, np.append(levels[0][:-1:branching], len(order)))
