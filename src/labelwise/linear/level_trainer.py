@@ -31,8 +31,8 @@ from labelwise.progress import progress
 
 UNCOPIED = 0.05
 """Fraction of all entries from which a chunk uses the data without a copy of its rows."""
-BLOCKED_FROM, BLOCK_ENTRIES = 1 << 26, 1 << 23
-"""Entries of a chunk from which on the solver visits its rows in blocks, and entries per block. 512 MB may not stay in
+BLOCKED_FROM, BLOCK_ENTRIES = 1 << 24, 1 << 22
+"""Entries of a chunk from which on the solver visits its rows in blocks, and entries per block. 128 MB may not stay in
 memory; rows in random order would then be read from the disk one by one."""
 LANES = 16  # labels that the solver trains at a time, as in kernels.tree.lanes
 Positive = Annotated[float, Field(ge=1e-30, le=1e30)]
