@@ -15,6 +15,16 @@ def save(self, state):
 CheckpointManager.save = save
 """
 """A patch: networks hold when they have written their first checkpoint."""
+BEFORE_RENAMING = """
+import os
+plain = os.replace
+def replace(source, target):
+    if str(target).endswith({ending!r}):
+        hold()
+    plain(source, target)
+os.replace = replace
+"""
+"""A patch to be formatted: a command holds before a file or folder gets a name with this ending."""
 
 
 def kill_where_it_holds(patch: str, *arguments: object) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import labelwise as lw
 from cli.commands import labelwise
-from killing import kill_where_it_holds
+from killing import BEFORE_RENAMING, kill_where_it_holds
 from labelwise.file_lock import lock_folder
 from labelwise.runs import train
 
@@ -23,15 +23,6 @@ def replace(path, target):
         hold()
     return plain(path, target)
 Path.replace = replace
-"""
-HOLD_BEFORE_RENAMING = """
-import os
-plain = os.replace
-def replace(source, target):
-    if str(target).endswith({ending!r}):
-        hold()
-    plain(source, target)
-os.replace = replace
 """
 
 
@@ -83,7 +74,7 @@ def test_a_mistake_of_auto_keeps_the_old_run(tmp_path, run):
 def test_a_replacement_that_is_killed_is_resumed(config, run, ending):
     before = contents(run)
     changed = ("--set", "evaluate.k=7")
-    kill_where_it_holds(HOLD_BEFORE_RENAMING.format(ending=ending), "train", config, "--force", *changed)
+    kill_where_it_holds(BEFORE_RENAMING.format(ending=ending), "train", config, "--force", *changed)
     assert {name: text for name, text in contents(run).items() if not name.startswith(".replacement/")} == before
     resumed = labelwise("train", config, *changed)
     assert ("already trained" in resumed.err) == ending.endswith("results.json")
@@ -134,7 +125,7 @@ def test_a_restart_by_torchrun_replaces_the_old_run_but_not_its_own(config, run,
 def test_a_restart_by_torchrun_resumes_the_replacement(config, run, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_a/none_b/attempt_0/0/error.json")
     command = ("train", config, "--force", "--set", "evaluate.k=7")
-    kill_where_it_holds(HOLD_BEFORE_RENAMING.format(ending="run/.replacement/results.json"), *command)
+    kill_where_it_holds(BEFORE_RENAMING.format(ending="run/.replacement/results.json"), *command)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_a/none_b/attempt_1/0/error.json")
     assert "already trained" in labelwise(*command).err

@@ -9,21 +9,11 @@ import pytest
 
 import labelwise as lw
 from cli.commands import labelwise
-from killing import kill_where_it_holds
+from killing import BEFORE_RENAMING, kill_where_it_holds
 from labelwise.errors import DataError
 from labelwise.file_lock import lock_folder
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL and links")
-
-HOLD_BEFORE_RENAMING = """
-import os
-plain = os.replace
-def replace(source, target):
-    if str(target).endswith({ending!r}):
-        hold()
-    plain(source, target)
-os.replace = replace
-"""
 
 
 def hidden_in(folder):
@@ -39,7 +29,7 @@ def status(run):
 )
 def test_a_run_killed_while_it_writes_can_be_started_again(tmp_path, config, ending):
     run = tmp_path / "run"
-    kill_where_it_holds(HOLD_BEFORE_RENAMING.format(ending=ending), "train", config)
+    kill_where_it_holds(BEFORE_RENAMING.format(ending=ending), "train", config)
     assert len(hidden_in(run)) == 1
     labelwise("train", config)
     assert status(run) == "finished"
@@ -68,9 +58,7 @@ def test_a_model_that_is_replaced_is_never_gone(tmp_path, config, exchange):
     patch = "from labelwise import atomic\n" + (
         "plain = atomic._exchange\ndef exchange(*given):\n    assert plain(*given)\n    hold()\natomic._exchange = exchange\n"
         if exchange
-        else "atomic._exchange = lambda *given: False\n"
-        "import os\nplain, calls = os.replace, []\ndef replace(source, target):\n"
-        "    if str(target).endswith('/model'):\n        hold()\n    plain(source, target)\nos.replace = replace\n"
+        else "atomic._exchange = lambda *given: False\n" + BEFORE_RENAMING.format(ending="/model")
     )
     kill_where_it_holds(patch, "calibrate", run, tmp_path / "corpus")
     if exchange:

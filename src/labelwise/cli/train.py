@@ -79,7 +79,7 @@ def train_command(
     that this amounts to is written to the run folder; --set changes any field of it.
 
     Run the same command again to resume a run. A finished run is replaced only with --force: the new run is made in its
-    folder `replacement`, and the old one stays complete until the new one is finished.
+    hidden folder `.replacement`, and the old one stays complete until the new one is finished.
 
     With --repetition no run is created: one repetition of a model is trained and saved. Any number of processes can do
     this at the same time; the command without it then combines all repetitions into a model.
