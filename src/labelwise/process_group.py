@@ -68,7 +68,27 @@ def join_ranks() -> None:
 
     from labelwise.device import computing_device
 
-    PartialState(cpu=computing_device().type == "cpu", timeout=PATIENCE)
+    on_cpu = computing_device().type == "cpu"
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        _join_by_store_of_torchrun("gloo" if on_cpu else "nccl")
+    PartialState(cpu=on_cpu, timeout=PATIENCE)
+
+
+def _join_by_store_of_torchrun(backend: str) -> None:
+    """Connect the ranks by the store of torchrun's own process, under keys of this attempt.
+
+    That store outlives a restart. Under torch's own keys a rank may find the addresses of ranks that have ended, and
+    then fails to connect or waits forever.
+    """
+    from torch import distributed
+
+    if distributed.is_initialized():
+        return
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = distributed.TCPStore(address, port, n_ranks(), is_master=False, timeout=PATIENCE)
+    keys = f"labelwise/attempt {_number('TORCHELASTIC_RESTART_COUNT', 0)} of {n_ranks()} ranks"
+    store = distributed.PrefixStore(keys, store)
+    distributed.init_process_group(backend, store=store, rank=rank(), world_size=n_ranks(), timeout=PATIENCE)
 
 
 @contextmanager

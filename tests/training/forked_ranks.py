@@ -3,7 +3,7 @@
 import os
 import socket
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from accelerate.state import AcceleratorState
 
@@ -12,13 +12,18 @@ from labelwise.cli.main import main
 from labelwise.parallel import set_threads
 
 
-def run_ranks(function: Callable[[int], object], ranks: int = 2) -> tuple[list[int], str]:
-    """Call `function(rank)` in as many processes; returns their exit codes and what they have printed."""
+def run_ranks(
+    function: Callable[[int], object], ranks: int = 2, more: Mapping[str, str] | None = None
+) -> tuple[list[int], str]:
+    """Call `function(rank)` in as many processes; returns their exit codes and what they have printed.
+
+    `more` are further variables of their environment.
+    """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     common = {
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true",
-        "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks),
+        "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), **(more or {}),
     }  # fmt: skip
 
     def rank(number: int) -> None:

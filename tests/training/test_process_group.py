@@ -1,7 +1,11 @@
 """What ranks outside of the training loop share: results of rank 0, its failures, and the loss of a rank."""
 
+import os
+import time
+
 import pytest
 from forked_ranks import run_ranks
+from torch.distributed import TCPStore
 
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.process_group import is_restarted, leave_ranks, noticing_lost_ranks, on_rank_zero, rank
@@ -41,3 +45,22 @@ def test_a_lost_rank_is_reported_without_a_traceback(monkeypatch):
         raise lost
     with pytest.raises(RuntimeError, match="something else"), noticing_lost_ranks():
         raise RuntimeError("something else")
+
+
+def test_restarted_ranks_do_not_connect_to_those_that_have_ended():
+    """torchrun's own process keeps the store, with the addresses of an attempt's ranks, for the next attempt."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def join(number):
+        if is_restarted() and number == 1:
+            time.sleep(1)  # rank 0 has looked for the address of rank 1 by now
+        assert on_rank_zero(lambda: "joined") == "joined"
+        os._exit(0)  # as if killed: nothing is deleted from the store
+
+    for attempt in range(2):
+        of_torchrun = {
+            "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "TORCHELASTIC_RESTART_COUNT": str(attempt),
+        }  # fmt: skip
+        codes, printed = run_ranks(join, more=of_torchrun)
+        assert codes == [0, 0], printed[-3000:]
