@@ -8,7 +8,7 @@ from scipy import sparse
 
 from labelwise.errors import ConfigError
 from labelwise.kernels.jit import jit
-from labelwise.linear.beam import POST_PROCESSORS, LabelChoice, beam_search
+from labelwise.linear.beam import MIN_DIVIDED, POST_PROCESSORS, LabelChoice, TreeSearch, beam_search, best_of_trees
 from labelwise.linear.weights import ChunkedWeights, ChunkPart
 from labelwise.parallel import using_threads
 
@@ -91,6 +91,20 @@ def test_a_document_gets_the_same_alone_and_in_company(seed, beam):
             one = beam_search(X[row : row + 1], levels, order, beam, 5)
             np.testing.assert_array_equal(one.ids[0], many.ids[row])
             np.testing.assert_array_equal(one.scores[0], many.scores[row])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("documents", [3, 25, MIN_DIVIDED])
+def test_trees_are_searched_together_as_one_by_one(documents, threads):
+    X = sparse.vstack([case(1)[0]] * (1 + documents // 25), format="csr")[:documents]
+    trees = [case(seed)[1:] for seed in (1, 2, 3)]
+    choices = [None, LabelChoice(allowed=np.arange(40) % 3 > 0), None]
+    with using_threads(threads):
+        together = best_of_trees([TreeSearch(*tree) for tree in trees], X, 3, 5, choices)
+        for tree, choice, top in zip(trees, choices, together, strict=True):
+            alone = [TreeSearch(*tree).best(X[[row]], 3, 5, choice) for row in range(documents)]
+            assert np.array_equal(top.ids, np.concatenate([one.ids for one in alone]))
+            assert np.array_equal(top.scores, np.concatenate([one.scores for one in alone]))
 
 
 def test_scores_that_become_equal_are_ordered_by_label():

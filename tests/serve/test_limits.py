@@ -14,8 +14,11 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
 
+from starlette.testclient import TestClient
+
 from cli.commands import labelwise
 from labelwise.serve import answers
+from labelwise.serve.app import create_app
 from labelwise.serve.protocol import HeadDeadline
 from labelwise.serve.settings import Settings
 from labelwise.strings import Strings
@@ -132,6 +135,18 @@ def test_sigterm_does_not_wait_for_a_model_that_is_loading(plain_folder):
     finally:
         process.kill()
         process.stderr.close()
+
+
+def test_a_server_is_ready_when_all_its_workers_are(folder, tmp_path):
+    counters = tmp_path / "counters"
+    counters.touch()
+    settings = Settings(models={"topics": str(folder)}, workers=2, counters=str(counters), log_requests=False)
+    with TestClient(create_app(settings, pytest.fail), base_url="http://localhost") as client:
+        wait_until(lambda: "labelwise_ready_workers 1\n" in client.get("/metrics").text)
+        assert client.post(PREDICT, json={"text": "cat"}).status_code == 200
+        refused = client.get("/ready")
+        assert refused.status_code == 503
+        assert "1 of 2 worker processes" in refused.json()["detail"]
 
 
 def test_workers_that_die_again_and_again_are_started_after_longer_pauses(monkeypatch):

@@ -68,6 +68,7 @@ def test_workers_reload_and_stop_without_dropping_requests(tmp_path):
     lw.Popularity().fit(data).save(path)
     one = Started(path, "--workers", "2", "--reload", "0.2")
     try:
+        assert "labelwise_ready_workers 2\n" in one.get("/metrics")
         wait_until(lambda: len(one.events("ready")) >= 2)
         answers, stop = [], threading.Event()
 

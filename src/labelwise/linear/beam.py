@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
@@ -20,6 +20,7 @@ from labelwise.topk import NO_LABEL, TopK
 BLOCK_DOCUMENTS = 2048
 MAX_BEAM_NODES = 1 << 24  # kept for a block of documents at a time
 MIN_PARALLEL = 16  # documents below which one thread is faster than several
+MIN_DIVIDED = 256  # documents from which on threads divide the documents, not only the trees
 
 POST_PROCESSORS: dict[str, tuple[int, int, bool]] = {
     **{f"l{p}_hinge": (0, p, True) for p in (1, 2, 3, 4)},
@@ -73,23 +74,23 @@ class TreeSearch:
 
         The beam is that of all levels but the last, or there is one per level.
         """
-        features = FeatureRows.of(features)
+        return best_of_trees([self], features, beam, k, [choice])[0]
+
+    def prepared(
+        self, features: FeatureRows, beam: int | tuple[int, ...], k: int, choice: LabelChoice | None
+    ) -> tuple[TopK, Callable[[int, int], None]]:
+        """The result, not yet filled, and the function that fills its rows begin..end."""
         n = features.shape[0]
         beams = [min(one, self._widest_level) for one in per_level(beam, len(self._levels) - 1, "beam")]
         rules = np.array([[one, *rule] for one, rule in zip([*beams, 1], self._transforms, strict=True)], np.int64)
         extra = _empty(np.float32) if choice is None or choice.extra is None else choice.extra.astype(np.float32)
         allowed = _allowed(self._levels, choice.allowed if choice else None)
-        ids = np.empty((n, k), np.int32)
-        scores = np.empty((n, k), np.float32)
+        top = TopK(np.empty((n, k), np.int32), np.empty((n, k), np.float32))
 
-        def work(part: tuple[int, int]) -> None:
-            self._search(features, *part, rules, allowed, extra, ids, scores)
+        def fill(begin: int, end: int) -> None:
+            self._search(features, begin, end, rules, allowed, extra, top.ids, top.scores)
 
-        if n < MIN_PARALLEL:
-            work((0, n))
-        else:
-            run_all(work, ranges(n, threads()))
-        return TopK(ids, scores)
+        return top, fill
 
     def _search(
         self,
@@ -122,6 +123,30 @@ class TreeSearch:
                 )  # fmt: skip
                 while (unchecked := descend(*arguments)) >= 0:
                     self._levels[run.depths][unchecked].check_wanted()
+
+
+def best_of_trees(
+    searches: Sequence[TreeSearch],
+    features: Any,
+    beam: int | tuple[int, ...],
+    k: int,
+    choices: Sequence[LabelChoice | None],
+) -> list[TopK]:
+    """The best k labels per document in each of several trees, see `TreeSearch.best`.
+
+    All trees are searched at once. Few documents are not divided among threads if there are enough trees for them: the
+    more documents visit a node together, the less work each is.
+    """
+    rows = FeatureRows.of(features)
+    n = rows.shape[0]
+    prepared = [one.prepared(rows, beam, k, choice) for one, choice in zip(searches, choices, strict=True)]
+    if n < MIN_PARALLEL:
+        for _, fill in prepared:
+            fill(0, n)
+    else:
+        parts = ranges(n, threads() if n >= MIN_DIVIDED else -(-threads() // len(searches)))
+        run_all(lambda task: task[0](*task[1]), [(fill, part) for part in parts for _, fill in prepared])
+    return [top for top, _ in prepared]
 
 
 class _Run(NamedTuple):

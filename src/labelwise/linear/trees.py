@@ -21,7 +21,7 @@ from labelwise.codes.tree import LabelTree
 from labelwise.errors import ConfigError, ModelFormatError
 from labelwise.features.feature_order import FeatureOrder, OrderedFeatures
 from labelwise.features.rows import as_csr
-from labelwise.linear.beam import LabelChoice, TreeSearch
+from labelwise.linear.beam import LabelChoice, TreeSearch, best_of_trees
 from labelwise.linear.explain import TreeExplainer, top_contributions
 from labelwise.linear.learn_tree import NewExamples, learn_tree
 from labelwise.linear.memory_estimate import bytes_of, check_memory, training_need
@@ -180,8 +180,7 @@ class LinearTrees:
         if len(searches) == 1:
             top = searches[0].best(rows, beam, k, choices[0])
         else:
-            tops = [one.best(rows, beam, each, choice) for one, choice in zip(searches, choices, strict=True)]
-            top = averaged(tops, k, product=searches[0].product)
+            top = averaged(best_of_trees(searches, rows, beam, each, choices), k, product=searches[0].product)
         if search.ties == "label":
             return top
         return TopK(np.where(top.ids == NO_LABEL, NO_LABEL, self.trees[0][0].label_order[top.ids]), top.scores)

@@ -94,10 +94,14 @@ def add_status_routes(app: FastAPI, service: Service) -> None:
         "/ready", tags=["status"], response_model=None, responses={200: {"model": dict[str, Any]}, **problems(503)}
     )
     async def ready() -> Response:
-        """Whether all models are loaded and have predicted once."""
+        """Whether all models are loaded and have predicted once, in every worker process."""
         if not service.models.ready:
             loading = [name for name, state in service.models.states.items() if state != "ready"]
             raise Problem(503, "loading", f"models are being loaded: {', '.join(loading)}", retry_after=LOADING_RETRY)
+        loaded = int(service.counters.total("labelwise_ready_workers"))
+        if service.settings.counters is not None and loaded < service.settings.workers:
+            detail = f"{loaded} of {service.settings.workers} worker processes have loaded the models"
+            raise Problem(503, "loading", detail, retry_after=LOADING_RETRY)
         return json_response({"status": "ready", "models": dict(service.models.states)})
 
     @app.get(

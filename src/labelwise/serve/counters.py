@@ -32,6 +32,7 @@ HELP = {
     "labelwise_refused_connections_total": ("counter", "Connections refused because there were too many."),
     "labelwise_queue_documents": ("gauge", "Documents that wait or are computed."),
     "labelwise_model_loads_total": ("counter", "Loads of a model, by result."),
+    "labelwise_ready_workers": ("gauge", "Processes that have loaded all models."),
     "labelwise_resident_bytes": ("gauge", "Resident memory of the server's processes."),
 }
 
@@ -53,6 +54,7 @@ class Counters:
             for result in ("ok", "error"):
                 self._declare("labelwise_model_loads_total", model=model, result=result)
         self._declare("labelwise_refused_connections_total")
+        self._declare("labelwise_ready_workers")
         self._declare("labelwise_resident_bytes")
         self._lock_file: IO[bytes] | None = None
         self._all = np.zeros((1, len(self._index))) if file is None else self._mapped(Path(file))
@@ -132,6 +134,10 @@ class Counters:
         self._own[last + 2] += 1
 
     # --- reporting ---
+
+    def total(self, name: str, **labels: str) -> float:
+        """The sum of all workers."""
+        return float(self._all[:, self._index[name, tuple(labels.items())]].sum())
 
     def text(self) -> str:
         """All series of all workers, in Prometheus' text format."""

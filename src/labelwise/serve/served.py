@@ -115,6 +115,7 @@ class ServedModels:
                 log.exception("a model cannot be loaded")
                 self.on_failure(error)
                 return
+        self.counters.set("labelwise_ready_workers", 1)
         event("ready", models=len(self.models))
         while self.settings.reload:
             await asyncio.sleep(self.settings.reload)
