@@ -7,20 +7,26 @@ is done by rank 0 and sent to the others, which wait. Without torchrun nothing h
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from labelwise.errors import LabelwiseError
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
 
 T = TypeVar("T")
 
 PATIENCE = timedelta(days=7)
 """How long ranks wait for each other: rank 0 may train for hours what the others need. A rank that has ended is noticed
 by torchrun, which ends the others."""
+POLLING_SECONDS = 0.05
 
 _local = threading.local()
 _left = False
@@ -75,9 +81,9 @@ def join_ranks() -> None:
 
 
 def _join_by_store_of_torchrun(backend: str) -> None:
-    """Connect the ranks by the store of torchrun's own process, under keys of this attempt.
+    """Connect the ranks by the store of torchrun's own process, under keys that only they use.
 
-    That store outlives a restart. Under torch's own keys a rank may find the addresses of ranks that have ended, and
+    That store outlives restarts. Under torch's own keys a rank may find the addresses of ranks that have ended, and
     then fails to connect or waits forever.
     """
     from torch import distributed
@@ -86,9 +92,28 @@ def _join_by_store_of_torchrun(backend: str) -> None:
         return
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = distributed.TCPStore(address, port, n_ranks(), is_master=False, timeout=PATIENCE)
-    keys = f"labelwise/attempt {_number('TORCHELASTIC_RESTART_COUNT', 0)} of {n_ranks()} ranks"
-    store = distributed.PrefixStore(keys, store)
+    store = distributed.PrefixStore(_agree_on_keys(distributed.PrefixStore("labelwise", store)), store)
     distributed.init_process_group(backend, store=store, rank=rank(), world_size=n_ranks(), timeout=PATIENCE)
+
+
+def _agree_on_keys(store: Store) -> str:
+    """A random string of rank 0 that all ranks of now, and none of an earlier attempt, have received.
+
+    The number of restarts does not identify an attempt: every node counts its own. So rank 0 answers to the random
+    string of each rank, until each has confirmed the answer.
+    """
+    mine, number, others = secrets.token_hex(8), rank(), range(1, n_ranks())
+    if number == 0:
+        while not all(store.check([f"{mine} received by {other}"]) for other in others):
+            for other in others:
+                if store.check([f"rank {other}"]):
+                    store.set(f"answer to {store.get(f'rank {other}').decode()}", mine)
+            time.sleep(POLLING_SECONDS)
+        return mine
+    store.set(f"rank {number}", mine)
+    keys = store.get(f"answer to {mine}").decode()
+    store.set(f"{keys} received by {number}", "")
+    return keys
 
 
 @contextmanager

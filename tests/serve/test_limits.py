@@ -17,8 +17,10 @@ pytest.importorskip("fastapi", reason="the extra serve is not installed")
 from starlette.testclient import TestClient
 
 from cli.commands import labelwise
+from forking import Forked
 from labelwise.serve import answers
 from labelwise.serve.app import create_app
+from labelwise.serve.counters import Counters
 from labelwise.serve.protocol import HeadDeadline
 from labelwise.serve.settings import Settings
 from labelwise.strings import Strings
@@ -147,6 +149,24 @@ def test_a_server_is_ready_when_all_its_workers_are(folder, tmp_path):
         refused = client.get("/ready")
         assert refused.status_code == 503
         assert "1 of 2 worker processes" in refused.json()["detail"]
+
+
+def test_gauges_of_workers_that_have_ended_do_not_count(tmp_path):
+    file = tmp_path / "counters"
+    file.touch()
+
+    def work():
+        ended = Counters(["/"], ["topics"], str(file))
+        ended.set("labelwise_ready_workers", 1)
+        ended.set("labelwise_queue_documents", 5, model="topics")
+        ended.add("labelwise_documents_total", 3, model="topics")
+
+    mine = Counters(["/"], ["topics"], str(file))
+    mine.set("labelwise_ready_workers", 1)
+    assert Forked(work).wait() == 0
+    assert mine.total("labelwise_ready_workers") == 1
+    assert mine.total("labelwise_documents_total", model="topics") == 3
+    assert 'labelwise_queue_documents{model="topics"} 0' in mine.text()
 
 
 def test_workers_that_die_again_and_again_are_started_after_longer_pauses(monkeypatch):

@@ -2,6 +2,7 @@
 
 import os
 import time
+from functools import partial
 
 import pytest
 from forked_ranks import run_ranks
@@ -47,20 +48,20 @@ def test_a_lost_rank_is_reported_without_a_traceback(monkeypatch):
         raise RuntimeError("something else")
 
 
-def test_restarted_ranks_do_not_connect_to_those_that_have_ended():
-    """torchrun's own process keeps the store, with the addresses of an attempt's ranks, for the next attempt."""
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+def test_ranks_do_not_connect_to_those_of_an_earlier_attempt():
+    """torchrun's own process keeps the store, with the addresses of an attempt's ranks, for the next attempt.
 
-    def join(number):
-        if is_restarted() and number == 1:
-            time.sleep(1)  # rank 0 has looked for the address of rank 1 by now
+    Nothing in the environment differs: nodes that replace others count restarts from 0.
+    """
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    of_torchrun = {"MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+
+    def join(number, late):
+        if number == late:
+            time.sleep(1)  # the other rank has looked for it by now
         assert on_rank_zero(lambda: "joined") == "joined"
         os._exit(0)  # as if killed: nothing is deleted from the store
 
-    for attempt in range(2):
-        of_torchrun = {
-            "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True",
-            "TORCHELASTIC_RESTART_COUNT": str(attempt),
-        }  # fmt: skip
-        codes, printed = run_ranks(join, more=of_torchrun)
+    for late in (None, 1, 0):
+        codes, printed = run_ranks(partial(join, late=late), more=of_torchrun)
         assert codes == [0, 0], printed[-3000:]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -20,7 +20,7 @@ from labelwise.topk import NO_LABEL, TopK
 BLOCK_DOCUMENTS = 2048
 MAX_BEAM_NODES = 1 << 24  # kept for a block of documents at a time
 MIN_PARALLEL = 16  # documents below which one thread is faster than several
-MIN_DIVIDED = 256  # documents from which on threads divide the documents, not only the trees
+MIN_DIVIDED = 256  # documents from which on threads always divide them
 
 POST_PROCESSORS: dict[str, tuple[int, int, bool]] = {
     **{f"l{p}_hinge": (0, p, True) for p in (1, 2, 3, 4)},
@@ -76,7 +76,7 @@ class TreeSearch:
         """
         return best_of_trees([self], features, beam, k, [choice])[0]
 
-    def prepared(
+    def prepare(
         self, features: FeatureRows, beam: int | tuple[int, ...], k: int, choice: LabelChoice | None
     ) -> tuple[TopK, Callable[[int, int], None]]:
         """The result, not yet filled, and the function that fills its rows begin..end."""
@@ -134,18 +134,18 @@ def best_of_trees(
 ) -> list[TopK]:
     """The best k labels per document in each of several trees, see `TreeSearch.best`.
 
-    All trees are searched at once. Few documents are not divided among threads if there are enough trees for them: the
-    more documents visit a node together, the less work each is.
+    Some documents are not divided among threads if every thread has a tree: the more of them visit a node together, the
+    less work each is.
     """
     rows = FeatureRows.of(features)
     n = rows.shape[0]
-    prepared = [one.prepared(rows, beam, k, choice) for one, choice in zip(searches, choices, strict=True)]
+    prepared = [one.prepare(rows, beam, k, choice) for one, choice in zip(searches, choices, strict=True)]
     if n < MIN_PARALLEL:
         for _, fill in prepared:
             fill(0, n)
     else:
-        parts = ranges(n, threads() if n >= MIN_DIVIDED else -(-threads() // len(searches)))
-        run_all(lambda task: task[0](*task[1]), [(fill, part) for part in parts for _, fill in prepared])
+        parts = ranges(n, 1 if n < MIN_DIVIDED and len(searches) >= threads() else threads())
+        run_all(lambda task: task(), [partial(fill, *part) for _, fill in prepared for part in parts])
     return [top for top, _ in prepared]
 
 

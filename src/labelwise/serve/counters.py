@@ -58,9 +58,10 @@ class Counters:
         self._declare("labelwise_resident_bytes")
         self._lock_file: IO[bytes] | None = None
         self._all = np.zeros((1, len(self._index))) if file is None else self._mapped(Path(file))
-        row = 0 if file is None else self._claim(Path(file))
+        self._gauges = [column for (name, _), column in self._index.items() if HELP.get(name, ("",))[0] == "gauge"]
+        self._row = 0 if file is None else self._claim(Path(file))
         # several times as fast as an array for single numbers; its type says int for any format
-        self._own: Any = memoryview(self._all[row])
+        self._own: Any = memoryview(self._all[self._row])
         self._requests = {
             (route, status): self._index["labelwise_requests_total", (("route", route), ("status", str(status)))]
             for route in self._routes
@@ -92,9 +93,7 @@ class Counters:
         for row in range(MAX_WORKERS):
             with contextlib.suppress(OSError):
                 fcntl.lockf(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, row)
-                for (name, _), column in self._index.items():
-                    if HELP.get(name, ("",))[0] == "gauge":
-                        self._all[row, column] = 0
+                self._all[row, self._gauges] = 0
                 return row
         raise RuntimeError("all rows of the counters are taken")
 
@@ -136,8 +135,27 @@ class Counters:
     # --- reporting ---
 
     def total(self, name: str, **labels: str) -> float:
-        """The sum of all workers."""
-        return float(self._all[:, self._index[name, tuple(labels.items())]].sum())
+        """The sum of all workers; of a gauge, of those that live."""
+        return self._sums()[self._index[name, tuple(labels.items())]]
+
+    def _sums(self) -> list[float]:
+        sums = self._all.sum(0)
+        ended = [row for row in np.flatnonzero(self._all[:, self._gauges].any(1)).tolist() if not self._lives(row)]
+        sums[self._gauges] -= self._all[np.ix_(ended, self._gauges)].sum(0)
+        return sums.tolist()
+
+    def _lives(self, row: int) -> bool:
+        """Whether a process has claimed this row and not ended."""
+        import fcntl
+
+        if row == self._row or self._lock_file is None:
+            return True
+        try:
+            fcntl.lockf(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, row)
+        except OSError:
+            return True
+        fcntl.lockf(self._lock_file, fcntl.LOCK_UN, 1, row)
+        return False
 
     def text(self) -> str:
         """All series of all workers, in Prometheus' text format."""
@@ -145,7 +163,7 @@ class Counters:
         return "\n".join(self._lines()) + "\n"
 
     def _lines(self) -> Iterator[str]:
-        sums = self._all.sum(0).tolist()
+        sums = self._sums()
         series: dict[str, list[tuple[str, tuple[tuple[str, str], ...], float]]] = {name: [] for name in HELP}
         cumulated, before = 0.0, None
         answered = {
