@@ -24,7 +24,7 @@ from labelwise.store import Folder, FolderWriter, new_folder
 
 log = logging.getLogger("labelwise")
 
-RESULT_VERSION = 3
+RESULT_VERSION = 4
 """Increased when a new version of labelwise computes other results from the same settings and data: older work is then
 ignored. 1 is not hashed, so that work from before versions existed is still used."""
 KEY = "fingerprint"

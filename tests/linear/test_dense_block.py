@@ -43,7 +43,7 @@ def same(a, b):
 @settings(max_examples=40)
 def test_the_order_keeps_dense_columns_together(seed, n_sparse, n_dense):
     left, dense, _ = problem(seed, 20, n_sparse, n_dense, 5)
-    order, rows = FeatureOrder.learn(Blocks(left, dense))
+    order, rows, _ = FeatureOrder.learn(Blocks(left, dense))
     joined = np.hstack([left.toarray(), dense])
     assert sorted(order.original) == list(range(n_sparse + n_dense))
     occurring = np.count_nonzero(left.toarray().any(axis=0))
@@ -88,7 +88,7 @@ def test_training_gives_the_weights_of_the_csr_path(n_sparse, dtype, negatives):
     left, dense, labels = problem(5, n=600, n_sparse=n_sparse)
     dense = dense.astype(dtype)
     joined = sparse.csr_array(np.hstack([left.toarray(), dense.astype(np.float32)]))
-    _, rows = FeatureOrder.learn(Blocks(left, dense))
+    _, rows, _ = FeatureOrder.learn(Blocks(left, dense))
     assert rows.dense.dtype == dtype
     # the same numbers of features for both
     order = FeatureOrder(FeatureOrder.learn(Blocks(left, dense))[0].original)
@@ -158,7 +158,7 @@ def test_norms_count_both_blocks():
 def test_the_memory_estimate_counts_dense_numbers_at_their_size():
     left, dense, labels = problem(1, n=600)
     tree = LabelTree.flat(labels.shape[1])
-    _, rows = FeatureOrder.learn(Blocks(left, dense))
+    _, rows, _ = FeatureOrder.learn(Blocks(left, dense))
     half = rows._replace(dense=dense.astype(np.float16))
     assert bytes_of(rows, labels).bytes - bytes_of(half, labels).bytes == dense.nbytes // 2
     joined = sparse.csr_array(np.hstack([left.toarray(), dense]))

@@ -11,8 +11,8 @@ from labelwise import memory_limit
 from labelwise.data.csr import MappedCsrBuilder
 from labelwise.data.shard import shard
 from labelwise.errors import DataError
-from labelwise.features import label_features, streamed_terms
-from labelwise.features.held_rows import batches_of, hold_rows
+from labelwise.features import held_rows, label_features, streamed_terms
+from labelwise.features.held_rows import batches_of, hold_rows, rows_on_disk
 from labelwise.features.label_features import pifa
 from labelwise.features.rows import FeatureRows
 from labelwise.features.tfidf import Tfidf, TfidfConfig
@@ -110,6 +110,73 @@ def test_batches_hold_what_their_items_need(tmp_path):
     assert sorted(seen) == list(range(20))
 
 
+@pytest.mark.parametrize("entries", [1, 30, 1 << 20])
+def test_rows_in_a_file_of_their_own(tmp_path, monkeypatch, entries):
+    monkeypatch.setattr(held_rows, "WRITTEN_ENTRIES", entries)
+    matrix = sparse.random_array((50, 30), density=0.3, format="csr", dtype=np.float32, rng=np.random.default_rng(0))
+    rows = np.flatnonzero(np.arange(50) % 3 != 1)
+    found = rows_on_disk(FeatureRows.of(on_disk(matrix, tmp_path)), rows, tmp_path)
+    expected = matrix[rows]
+    for part in ("indptr", "indices", "data"):
+        np.testing.assert_array_equal(getattr(found, part), getattr(expected, part))
+    np.testing.assert_array_equal(found.positions(rows[[3, 7]]), [3, 7])
+    assert mapping_of(found.indices) is not None
+    assert mapping_of(found.data) is not None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_labels_are_held_unless_one_alone_has_too_many_documents(tmp_path, monkeypatch):
+    random, hold, unheld = np.random.default_rng(0), 8 * 400, []
+    features = sparse.random_array((300, 50), density=0.2, format="csr", dtype=np.float32, rng=random)
+    labels = sparse.random_array((300, 40), density=0.03, format="lil", dtype=np.float32, rng=random)
+    labels[:, [7, 30]] = 1
+    labels = sparse.csr_array(labels)
+    plain = label_features.batches_of
+
+    def watched(*given):
+        for batch, rows in plain(*given):
+            unheld.extend([] if len(rows) else batch)
+            yield batch, rows
+
+    monkeypatch.setattr(label_features, "batches_of", watched)
+    found = pifa(on_disk(features, tmp_path), labels, hold=hold)
+    assert unheld == [(7, 8), (30, 31)]
+    np.testing.assert_array_equal(found.toarray(), pifa(features, labels).toarray())
+
+
+@pytest.mark.parametrize("memory", [0.001, 0.62, 64, "check"])
+def test_chunks_without_blocks_are_always_held(memory):
+    assert level_trainer.held_bytes(memory) >= 8 * level_trainer.BLOCKED_FROM
+
+
+def test_large_chunks_are_copied_to_files_and_others_held(tmp_path, monkeypatch, tiny_blocks):
+    """The root and nodes with most documents are read in place, other large ones from a file, the rest from memory."""
+    monkeypatch.setattr(level_trainer, "HELD", 0.0)
+    monkeypatch.setattr(level_trainer, "BLOCKED_FROM", 600)
+    monkeypatch.setattr(level_trainer, "BLOCK_ENTRIES", 50)
+    seen, plain, copy = [], level_trainer.LevelTrainer._local, level_trainer.rows_on_disk
+    copied = []
+
+    def local(self, chunk):
+        found = plain(self, chunk)
+        entries = int((found.ends - found.starts).sum())
+        seen.append((entries, mapping_of(found.indices) is not None, len(self.features.indices)))
+        return found
+
+    monkeypatch.setattr(level_trainer.LevelTrainer, "_local", local)
+    monkeypatch.setattr(level_trainer, "rows_on_disk", lambda *given: copied.append(1) or copy(*given))
+    data = planted("features", n_documents=250, n_labels=30)
+    lw.write(data, tmp_path / "data")
+    in_files = lw.read(tmp_path / "data", scratch=tmp_path)
+    lw.LinearTree(trees=1, leaf_size=4, branching=3).fit(in_files, context=FitContext(scratch=tmp_path))
+    hold = level_trainer.held_bytes("check")
+    large = [entries for entries, mapped, _ in seen if mapped]
+    assert all(mapped == (8 * entries > hold) for entries, mapped, _ in seen)
+    assert len(copied) == sum(entries < level_trainer.COPIED_BELOW * total for entries, mapped, total in seen if mapped)
+    assert 0 < len(copied) < len(large) < len(seen)
+    assert [path for path in tmp_path.iterdir() if path.suffix == ".rows"] == []
+
+
 @pytest.mark.parametrize("kind", ["texts", "features"])
 @pytest.mark.parametrize("blocked", [False, True])
 @pytest.mark.parametrize(
@@ -124,7 +191,8 @@ def test_batches_hold_what_their_items_need(tmp_path):
 def test_models_from_files_are_the_same(tmp_path, monkeypatch, tiny_blocks, kind, blocked, model):
     if kind == "features" and getattr(model.config, "label_documents", None):
         pytest.skip("label names are texts")
-    if blocked:
+    if blocked:  # 500 of 2,500 entries are held
+        monkeypatch.setattr(level_trainer, "HELD", 0.0)
         monkeypatch.setattr(level_trainer, "BLOCKED_FROM", 100)
         monkeypatch.setattr(level_trainer, "BLOCK_ENTRIES", 50)
     data = planted(kind, n_documents=250, n_labels=30)

@@ -8,6 +8,7 @@ from scipy import sparse
 
 from common import default_malloc  # noqa: F401
 from labelwise.codes.tree import LabelTree
+from labelwise.data.csr import MappedCsrBuilder
 from labelwise.features.rows import FeatureRows
 from labelwise.free_memory import free_memory
 from labelwise.linear.level_trainer import SolverConfig
@@ -108,6 +109,21 @@ def test_what_takes_more_is_thought_to_take_more():
     assert need(trees=5, precision="float16").weights < need(trees=5).weights
     assert need({"threshold": 0}).weights > plain.weights > need({"threshold": 2.0}).weights
     assert need({"max_weights": 3}).weights < plain.weights
+
+
+def test_mapped_features_need_what_is_held_of_them(tmp_path):
+    """Sampled documents are read in batches; larger chunks are not copied to memory, and the others are as without."""
+    features, labels, tree = problem()
+    builder = MappedCsrBuilder(True, tmp_path)
+    builder.add(np.diff(features.indptr), features.indices, features.data, 1.0)
+    mapped, targets, solver = builder.matrix(features.shape[1]), tree.aggregate(labels), SolverConfig()
+    largest = 8 * max(np.diff(features.indptr) @ targets[0].toarray())
+    plain = training_need(features, targets, tree, solver)
+    for hold in (1, 20_000, int(largest), 1 << 30):
+        found = training_need(mapped, targets, tree, solver, hold=hold)
+        assert found.weights == plain.weights
+        if hold >= largest:
+            assert found.threads == pytest.approx(plain.threads + min(hold, 8 * features.nnz))
 
 
 def test_weights_are_counted_exactly_when_all_are_kept():

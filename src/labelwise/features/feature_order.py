@@ -81,7 +81,7 @@ class FeatureOrder:
         shape = (csr.shape[0], len(order.original))
         unused = shape[1] - n_seen - dense.shape[1]
         rows = FeatureRows(offsets_of(ordered), ordered.indices, ordered.data, shape, dense, n_seen, unused=unused)
-        return OrderedFeatures(order, rows)
+        return OrderedFeatures(order, rows, folder)
 
     def extended(self, n_features: int) -> FeatureOrder:
         """The order with more features, numbered after the others by the user and here."""
@@ -158,3 +158,5 @@ class OrderedFeatures(NamedTuple):
 
     order: FeatureOrder
     rows: FeatureRows
+    folder: Path | None = None
+    """Where the files of mapped rows are, and where more may be written."""

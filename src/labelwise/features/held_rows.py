@@ -1,19 +1,21 @@
-"""Some rows of mapped features in memory, read in one pass over the file.
+"""Some rows of mapped features in memory, or in a smaller file, read in one pass over the file.
 
 Work that needs the documents of many labels would read each document as often as it has labels, from places all over
 the file. It is divided into batches whose documents fit in memory together; the file is read from its beginning to its
-end once per batch, which is as fast as the disk.
+end once per batch, which is as fast as the disk. Documents that do not fit but are read many times are copied to a file
+of their own: between them, the system would read others from the disk with them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from labelwise import pages
-from labelwise.data.csr import read_only
+from labelwise.data.csr import MappedCsrBuilder, offsets_of, read_only
 from labelwise.features.rows import FeatureRows
 from labelwise.mapped import mapping_of, release_pages
 from labelwise.parallel import ranges
@@ -21,6 +23,8 @@ from labelwise.parallel import ranges
 ENTRY_BYTES = 8
 RELEASED_ENTRIES = 1 << 22
 """Entries read after which pages of the file are released."""
+WRITTEN_ENTRIES = 1 << 20
+"""Entries in memory while rows are copied to a file."""
 Item = TypeVar("Item")
 
 
@@ -58,13 +62,23 @@ def hold_rows(features: FeatureRows, rows: np.ndarray) -> HeldRows:
     return HeldRows(rows, indptr, indices, data)
 
 
+def rows_on_disk(features: FeatureRows, rows: np.ndarray, folder: Path) -> HeldRows:
+    """Copy rows (ascending, each once) to a file of the folder, which is mapped."""
+    entries = int((features.indptr[rows + 1] - features.indptr[rows]).sum())
+    builder = MappedCsrBuilder(True, folder)
+    for begin, end in ranges(len(rows), 1 + entries // WRITTEN_ENTRIES):
+        piece = hold_rows(features, rows[begin:end])
+        builder.add(np.diff(piece.indptr), piece.indices, piece.data, 1.0)
+    matrix = builder.matrix(features.shape[1])
+    return HeldRows(rows, offsets_of(matrix), matrix.indices, matrix.data)
+
+
 def batches_of(
     items: Sequence[Item], documents: Iterable[np.ndarray], features: FeatureRows, limit: int
 ) -> Iterator[tuple[list[Item], np.ndarray]]:
     """Consecutive items with documents that take at most `limit` bytes together, and these documents, ascending.
 
-    A document of several items counts once. Items that need more than that are one batch without documents, the last:
-    what they read is much of the file in any case.
+    A document of several items counts once. Items that need more than that are one batch without documents, the last.
     """
     sizes = ENTRY_BYTES * np.diff(features.indptr)
     chosen, used, batch, large = np.zeros(len(sizes), bool), 0, [], []

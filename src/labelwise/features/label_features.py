@@ -22,7 +22,7 @@ from labelwise.checks import all_finite
 from labelwise.data.csr import read_only
 from labelwise.data.dataset import canonical_csr, canonical_features
 from labelwise.errors import ConfigError, DataError
-from labelwise.features.held_rows import HeldRows, batches_of, hold_rows
+from labelwise.features.held_rows import ENTRY_BYTES, HeldRows, batches_of, hold_rows
 from labelwise.features.rows import FeatureRows
 from labelwise.mapped import mapping_of, release_pages
 
@@ -60,10 +60,11 @@ def pifa(features: Any, labels: Any, keep: int | None = None, hold: int | None =
     new_dense = np.zeros((n_labels, dense.shape[1]), np.float32)
     max_entries = csr.shape[1] if keep is None else min(keep, csr.shape[1])
     sums = _Sums(by_label, csr, dense, work, max_entries, new_dense)
-    label_ranges = _equal_work(work + dense.shape[1] * by_label.indptr)
+    work_of_all = work + dense.shape[1] * by_label.indptr
     if hold is None or dense.shape[1] or mapping_of(csr.indices) is None:
-        parts = parallel.run_all(sums.of_range, label_ranges)
-    else:
+        parts = parallel.run_all(sums.of_range, _equal_work(work_of_all, MAX_WORK_PER_TASK))
+    else:  # each label of a range that is not held reads the file once
+        label_ranges = _equal_work(work_of_all, min(MAX_WORK_PER_TASK, max(1, hold // (2 * ENTRY_BYTES))))
         parts = _in_batches(sums, by_label, csr, label_ranges, hold)
     counts = np.concatenate([part[0] for part in parts]) if parts else np.empty(0, np.int64)
     parts = [part[1:] for part in parts]
@@ -198,11 +199,15 @@ def _unit_rows(matrix: sparse.csr_array) -> Any:
     return sparse.csr_array((values, matrix.indices, matrix.indptr), shape=matrix.shape)
 
 
-def _equal_work(work: np.ndarray) -> list[tuple[int, int]]:
-    """Ranges of labels with about equal work, given its cumulative sum; several per thread, none too large."""
-    parts = max(4 * parallel.threads(), int(work[-1]) // MAX_WORK_PER_TASK)
-    edges = np.unique(np.searchsorted(work, np.linspace(0, work[-1], parts + 1)[1:-1]))
-    edges = np.unique(np.concatenate([[0], edges, [len(work) - 1]])).tolist()
+def _equal_work(work: np.ndarray, most: int) -> list[tuple[int, int]]:
+    """Ranges of labels with about equal work, given its cumulative sum; several per thread.
+
+    Ranges have less than twice the work of `most`, except labels that have more than `most`: these are alone.
+    """
+    parts = max(4 * parallel.threads(), -(-int(work[-1]) // most))
+    edges = np.searchsorted(work, np.linspace(0, work[-1], parts + 1)[1:-1])
+    large = np.flatnonzero(np.diff(work) > most)
+    edges = np.unique(np.concatenate([[0], edges, large, large + 1, [len(work) - 1]])).tolist()
     return list(pairwise(edges))
 
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -19,21 +20,27 @@ from pydantic import Field
 from labelwise import pages
 from labelwise.config import Config
 from labelwise.data.csr import read_only
-from labelwise.features.held_rows import HeldRows, batches_of, hold_rows, is_mapped
+from labelwise.features.held_rows import ENTRY_BYTES, HeldRows, batches_of, hold_rows, is_mapped, rows_on_disk
 from labelwise.features.rows import FeatureRows
 from labelwise.linear.initial_weights import InitialWeights
 from labelwise.linear.local_rows import LocalRows
 from labelwise.linear.pass_limit import PassLimit
 from labelwise.linear.weights import ChunkPart
 from labelwise.mapped import counts_of, release_pages
+from labelwise.memory_limit import block_bytes
 from labelwise.parallel import run_all
 from labelwise.progress import progress
 
 UNCOPIED = 0.05
 """Fraction of all entries from which a chunk uses the data without a copy of its rows."""
-BLOCKED_FROM, BLOCK_ENTRIES = 1 << 24, 1 << 22
-"""Entries of a chunk from which on the solver visits its rows in blocks, and entries per block. 128 MB may not stay in
-memory; rows in random order would then be read from the disk one by one."""
+BLOCKED_FROM, BLOCK_ENTRIES = 1 << 23, 1 << 22
+"""Entries of a chunk from which on the solver visits its rows in blocks, and entries per block. Rows that are read from
+the disk in random order would be read one by one: smaller chunks of mapped features are always in memory, see
+`held_bytes`."""
+COPIED_BELOW = 0.5
+"""Fraction of all entries below which a chunk that is not in memory is copied to a file of its own."""
+HELD = 0.15
+"""Fraction of the free memory for documents of mapped features."""
 LANES = 16  # labels that the solver trains at a time, as in kernels.tree.lanes
 Positive = Annotated[float, Field(ge=1e-30, le=1e30)]
 
@@ -73,7 +80,7 @@ class LevelTrainer:
 
     With `initial` the solver starts from these weights instead of zeros, and parts have all weights of their chunk:
     those of features that do not occur in its documents are unchanged. `hold`: of mapped features, bytes of documents
-    that are in memory at a time.
+    that are in memory at a time, `held_bytes` or more; `folder`: for copies of chunks that have more.
     """
 
     def __init__(
@@ -87,10 +94,11 @@ class LevelTrainer:
         limit: PassLimit,
         initial: InitialWeights | None = None,
         hold: int | None = None,
+        folder: Path | None = None,
     ) -> None:
         self.features, self.norms, self.targets, self.solver = features, norms, FeatureRows.of(targets), solver
         self.weighted, self.seed, self.limit, self.initial = weighted, seed, limit, initial
-        self.hold = hold if is_mapped(features) else None
+        self.hold, self.folder = hold if is_mapped(features) else None, folder
         self._held: HeldRows | None = None
         self._scratch = threading.local()
 
@@ -247,8 +255,9 @@ class LevelTrainer:
         X = self.features
         rows = np.arange(X.shape[0]) if chunk.rows is None else chunk.rows.astype(np.int64)
         (indptr, indices, values), given = (X.indptr, X.indices, X.data), rows
-        if self._held is not None:
-            (indptr, indices, values), given = self._held[1:], self._held.positions(rows)
+        held = self._held if self._held is not None else self._copied(rows)
+        if held is not None:
+            (indptr, indices, values), given = held[1:], held.positions(rows)
         starts, ends = indptr[given].astype(np.int64), indptr[given + 1].astype(np.int64)
         total = int((ends - starts).sum())
         n_features = X.shape[1] - X.unused
@@ -268,6 +277,14 @@ class LevelTrainer:
         arrays = indptr[:-1], indptr[1:], read_only(indices), read_only(values), X.dense, rows
         return LocalRows(rows, *arrays, count, self.norms[rows], features)
 
+    def _copied(self, rows: np.ndarray) -> HeldRows | None:
+        """The rows of a chunk that are not in memory in a file of their own, unless they are most of the features."""
+        X = self.features
+        if self.hold is None or self.folder is None:
+            return None
+        few = int((X.indptr[rows + 1] - X.indptr[rows]).sum()) < COPIED_BELOW * len(X.indices)
+        return rows_on_disk(X, rows, self.folder) if few else None
+
     def _buffer(self, name: str, shape: tuple[int, ...], dtype: Any, fill: int | None = None) -> np.ndarray:
         """Scratch memory of this thread, reused for all chunks: new pages are expensive."""
         size = int(np.prod(shape))
@@ -280,6 +297,11 @@ class LevelTrainer:
                 buffer[:] = fill
             setattr(self._scratch, name, buffer)
         return buffer[:size].reshape(shape)
+
+
+def held_bytes(memory: float | str) -> int:
+    """Bytes of documents of mapped features that are in memory at a time: all of a chunk that has no blocks."""
+    return max(block_bytes(memory, HELD), ENTRY_BYTES * BLOCKED_FROM)
 
 
 def tasks_of(chunk: Chunk) -> list[Chunk]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -19,9 +19,9 @@ from scipy import sparse
 
 from labelwise.codes.tree import LabelTree
 from labelwise.data.blocks import Blocks
-from labelwise.data.csr import pick_rows
+from labelwise.data.csr import csr_of, pick_rows
 from labelwise.errors import ConfigError
-from labelwise.features.held_rows import is_mapped
+from labelwise.features.held_rows import ENTRY_BYTES, batches_of, hold_rows, is_mapped
 from labelwise.features.rows import FeatureRows
 from labelwise.formatting import size
 from labelwise.free_memory import free_memory
@@ -224,13 +224,15 @@ def training_need(
             work = tasks * float(row_bytes * n + FEATURE_BYTES * n_features)
             chunk_features = np.array([float(n_features)])
         else:
-            work, chunk_features = _of_chunks(features, targets[depth - 1], row_bytes)
-        levels.append((work, *_weights(features, target, offsets, chunk_features, solver)))
+            work, chunk_features = _of_chunks(features, targets[depth - 1], row_bytes, held)
+        levels.append((work, *_weights(features, target, offsets, chunk_features, solver, held)))
     before = (trees - 1) * PACKED[precision] * sum(weights for _, weights, _ in levels) / WEIGHT_BYTES
     needs = []
     for work, weights, rows in levels:  # a level's chunks exist separately and, at the end, concatenated
         needs.append(
-            MemoryNeed(work + min(held, 8 * len(features.indices)), target_bytes, before + 2 * (weights + rows))
+            MemoryNeed(
+                work + min(held, ENTRY_BYTES * len(features.indices)), target_bytes, before + 2 * (weights + rows)
+            )
         )
         before += weights + rows
     largest = max(weights for _, weights, _ in levels) / WEIGHT_BYTES
@@ -238,8 +240,11 @@ def training_need(
     return max(needs, key=lambda need: need.total)
 
 
-def _of_chunks(features: FeatureRows, above: Any, row_bytes: int) -> tuple[float, np.ndarray]:
-    """Bytes of the largest chunks, one per thread, and the approximate number of features of each chunk."""
+def _of_chunks(features: FeatureRows, above: Any, row_bytes: int, held: int) -> tuple[float, np.ndarray]:
+    """Bytes of the largest chunks, one per thread, and the approximate number of features of each chunk.
+
+    Chunks with more than is `held` of mapped features are not copied to memory.
+    """
     rows = np.bincount(above.indices, minlength=above.shape[1])
     entries = np.bincount(above.indices, np.repeat(np.diff(features.indptr), np.diff(above.indptr)), above.shape[1])
     largest = int(np.argmax(entries))
@@ -251,7 +256,9 @@ def _of_chunks(features: FeatureRows, above: Any, row_bytes: int) -> tuple[float
     n_features = features.shape[1] - features.unused
     chunk_features = np.minimum(np.minimum(entries, n_features), known * np.sqrt(entries)) + features.n_dense
     uncopied = entries >= UNCOPIED * len(features.indices)
-    copies = np.where(uncopied, 0, 8 * entries)
+    if held:
+        uncopied |= ENTRY_BYTES * entries > held
+    copies = np.where(uncopied, 0, ENTRY_BYTES * entries)
     tables = FEATURE_BYTES * np.where(uncopied, n_features, chunk_features)
     sizes = np.sort(copies + tables + row_bytes * rows)
     tasks = min(threads(), len(sizes))
@@ -259,12 +266,12 @@ def _of_chunks(features: FeatureRows, above: Any, row_bytes: int) -> tuple[float
 
 
 def _weights(
-    features: FeatureRows, target: Any, offsets: np.ndarray, chunk_features: np.ndarray, solver: SolverConfig
+    features: FeatureRows, target: Any, offsets: np.ndarray, chunk_features: np.ndarray, solver: SolverConfig, held: int
 ) -> tuple[float, float]:
     """Bytes of a level's weights, and of the lists of features with weights per chunk."""
     each = np.repeat(chunk_features, np.diff(offsets))
     if solver.threshold > 0:
-        each = np.minimum(each, NEGATIVES_FACTOR * _frequent(features, target, solver.threshold / TYPICAL_DUAL))
+        each = np.minimum(each, NEGATIVES_FACTOR * _frequent(features, target, solver.threshold / TYPICAL_DUAL, held))
     if solver.max_weights is not None:
         each = np.minimum(each, solver.max_weights)
     by_chunk = np.add.reduceat(each, offsets[:-1])
@@ -272,23 +279,37 @@ def _weights(
     return WEIGHT_BYTES * float(by_chunk.sum()), 12 * float(rows.sum())
 
 
-def _frequent(features: FeatureRows, target: Any, minimum: float) -> np.ndarray:
+def _frequent(features: FeatureRows, target: Any, minimum: float, held: int) -> np.ndarray:
     """Features per node whose sum over its documents reaches `minimum`; counted for some nodes, else interpolated.
 
-    Nodes with about the same number of documents are assumed to be similar.
+    Nodes with about the same number of documents are assumed to be similar. Documents of mapped features are read for
+    many nodes at a time, at most `held` bytes.
     """
     order = np.argsort(np.bincount(target.indices, minlength=target.shape[1]), kind="stable")
     sampled = np.unique(np.linspace(0, len(order) - 1, SAMPLE).astype(np.int64))
-    columns, csr = target[:, order[sampled]].tocsc(), features.sparse
+    columns = target[:, order[sampled]].tocsc()
+    steps = np.maximum(1, np.diff(columns.indptr) // SAMPLE_ROWS)
+    documents = [columns.indices[columns.indptr[n] : columns.indptr[n + 1] : steps[n]] for n in range(len(sampled))]
     counts = np.empty(len(sampled))
-    for number in range(len(sampled)):
-        holders = columns.indices[columns.indptr[number] : columns.indptr[number + 1]]
-        step = max(1, len(holders) // SAMPLE_ROWS)
-        rows = pick_rows(csr, holders[::step])
-        counts[number] = (np.bincount(rows.indices, np.abs(rows.data), 1) * step >= minimum).sum()
+    for number, rows in _sampled_rows(features, documents, held):
+        counts[number] = (np.bincount(rows.indices, np.abs(rows.data), 1) * steps[number] >= minimum).sum()
         if features.n_dense:
-            sums = np.abs(features.dense[holders[::step]].sum(axis=0, dtype=np.float32))  # opposite signs cancel
-            counts[number] += (sums * step >= minimum).sum()
+            sums = np.abs(features.dense[documents[number]].sum(axis=0, dtype=np.float32))  # opposite signs cancel
+            counts[number] += (sums * steps[number] >= minimum).sum()
     each = np.empty(len(order))
     each[order] = np.interp(np.arange(len(order)), sampled, counts)
     return each
+
+
+def _sampled_rows(features: FeatureRows, documents: list[np.ndarray], held: int) -> Iterator[tuple[int, Any]]:
+    """The number of each sample and its documents as CSR, in any order."""
+    numbers = range(len(documents))
+    if not held:
+        yield from ((number, pick_rows(features.sparse, documents[number])) for number in numbers)
+        return
+    for batch, rows in batches_of(numbers, documents, features, held):
+        copies = hold_rows(features, rows)
+        csr = csr_of(copies.data, copies.indices, copies.indptr, (len(rows), features.shape[1]))
+        for number in batch:
+            chosen = documents[number]
+            yield number, pick_rows(csr, copies.positions(chosen)) if len(rows) else pick_rows(features.sparse, chosen)

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,18 +22,15 @@ from labelwise.features.held_rows import is_mapped
 from labelwise.features.rows import FeatureRows
 from labelwise.linear.beam import beam_search
 from labelwise.linear.level_tasks import LevelInputs, trained_elsewhere, widths_of
-from labelwise.linear.level_trainer import LevelTrainer, chunks_of, squared_norms, work_per_pass
+from labelwise.linear.level_trainer import LevelTrainer, chunks_of, held_bytes, squared_norms, work_per_pass
 from labelwise.linear.pass_limit import PassLimit, SolverPace
 from labelwise.linear.settings import TrainingSettings
 from labelwise.linear.shards import ChunkShards
 from labelwise.linear.weights import ChunkedWeights, ChunkPart
 from labelwise.mapped import counts_of
-from labelwise.memory_limit import block_bytes
 from labelwise.progress import stage_name
 from labelwise.time_budget import NO_LIMIT, TimeBudget
 
-HELD = 0.15
-"""Fraction of the free memory for documents of mapped features."""
 log = logging.getLogger("labelwise")
 
 
@@ -46,11 +44,14 @@ class TrainingExamples:
         Renumbered by frequency, with the dense columns last; CSR [documents, labels].
     user_negatives
         CSR [documents, labels]: additional negative documents for the siblings of a label.
+    folder
+        For temporary files, if features are mapped.
     """
 
     features: FeatureRows
     labels: Any
     user_negatives: Any = None
+    folder: Path | None = None
 
     @cached_property
     def norms(self) -> np.ndarray:
@@ -107,7 +108,7 @@ def train_tree(
     features, norms = examples.features, examples.norms
     further = None if examples.user_negatives is None else tree.aggregate(examples.user_negatives)
     levels: list[ChunkedWeights] = []
-    hold = block_bytes(settings.memory, HELD) if is_mapped(features) else None
+    hold = held_bytes(settings.memory) if is_mapped(features) else None
     for depth, target in enumerate(targets):
         if settings.relevance:
             target = scaled(target)
@@ -118,7 +119,9 @@ def train_tree(
             documents = documents_of(targets[depth - 1], more, levels, features, settings)
         chunks = chunks_of(offsets, documents)
         limit = PassLimit(time.budget.part(work[depth] / max(sum(work[depth:]), 1.0)), time.budget, time.pace)
-        trainer = LevelTrainer(features, norms, target, settings.solver, settings.relevance, seed, limit, hold=hold)
+        trainer = LevelTrainer(
+            features, norms, target, settings.solver, settings.relevance, seed, limit, hold=hold, folder=examples.folder
+        )
         what = f"level {depth + 1} of {len(targets)}"
         done, finished = None, None
         if shards is not None:

@@ -24,6 +24,7 @@ from labelwise.features.rows import as_csr
 from labelwise.linear.beam import LabelChoice, TreeSearch, best_of_trees
 from labelwise.linear.explain import TreeExplainer, top_contributions
 from labelwise.linear.learn_tree import NewExamples, learn_tree
+from labelwise.linear.level_trainer import held_bytes
 from labelwise.linear.memory_estimate import bytes_of, check_memory, training_need
 from labelwise.linear.old_weights import is_old, read_old
 from labelwise.linear.packed import PackedWeights
@@ -31,8 +32,7 @@ from labelwise.linear.pass_limit import SolverPace
 from labelwise.linear.settings import PRECISIONS, SearchSettings, Ties, TrainingSettings
 from labelwise.linear.shards import ChunkShards
 from labelwise.linear.statistics import Learned, TrainingStatistics, document_counts
-from labelwise.linear.train_tree import HELD, TrainingExamples, TreeTime, train_tree
-from labelwise.memory_limit import block_bytes
+from labelwise.linear.train_tree import TrainingExamples, TreeTime, train_tree
 from labelwise.progress import stage
 from labelwise.store import get_tensor
 from labelwise.time_budget import NO_LIMIT, TimeBudget
@@ -76,14 +76,14 @@ class LinearTrees:
         many trees are trained: there is always one, with fewer passes of the solver if necessary.
         """
         trained = cls(features.order)
-        examples = TrainingExamples(features.rows, labels, user_negatives)
+        examples = TrainingExamples(features.rows, labels, user_negatives, features.folder)
         targets = trees[0].aggregate(labels)
         for tree in trees:
             settings.search.check(tree.depth)
         need = training_need(
             features.rows, targets, trees[0], settings.solver, trees=len(trees), weighted=settings.relevance,
             matched=int(np.max(settings.search.beam)) if settings.negatives == "matcher" else 0,
-            precision=settings.precision, hold=block_bytes(settings.memory, HELD),
+            precision=settings.precision, hold=held_bytes(settings.memory),
         )  # fmt: skip
         check_memory(need, settings.memory, bytes_of(features.rows, labels))
         documents = []

@@ -28,13 +28,11 @@ from labelwise.features.tfidf import LINEAR_TFIDF, TfidfConfig
 from labelwise.fit_context import FitContext
 from labelwise.linear.compile_ahead import compile_ahead
 from labelwise.linear.cost import linear_cost, tree_nodes
-from labelwise.linear.level_trainer import SolverConfig
+from labelwise.linear.level_trainer import SolverConfig, held_bytes
 from labelwise.linear.memory_estimate import bytes_of, check_memory, clustering_need
 from labelwise.linear.settings import Ties
 from labelwise.linear.shards import ChunkShards
-from labelwise.linear.train_tree import HELD
 from labelwise.linear.trees import LinearTrees
-from labelwise.memory_limit import block_bytes
 from labelwise.methods.given_negatives import read_negatives
 from labelwise.methods.level_fields import Beam, PostProcessors
 from labelwise.methods.linear_base import (
@@ -204,7 +202,7 @@ def _clustered(
         return [tree for tree in kept if tree is not None]
     need = clustering_need(features, labels, config.label_features, texts)
     check_memory(need, config.memory, bytes_of(features, labels), report=False)
-    described = pifa(features, labels, keep=config.label_features, hold=block_bytes(config.memory, HELD))
+    described = pifa(features, labels, keep=config.label_features, hold=held_bytes(config.memory))
     if texts is not None:
         described = with_label_texts(described, texts, config.label_text_weight)
     make = LabelTree.kway if config.tree == "kway" else LabelTree.balanced
