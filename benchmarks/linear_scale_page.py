@@ -34,6 +34,14 @@ FLAT = (
     "a busy machine). PECOS had used 20 CPU minutes there, and was still training when it was stopped."
 )
 """Measured once; not drawn again by the script."""
+AGAIN = (
+    "Latency depends on what else the machine does. Models with the same settings were trained again on 2026-11-18, "
+    "and 500 documents predicted one by one in 15, 30 and 30 passes, partly while other work used both cores. The "
+    "median of a pass was 0.16-0.31 ms with 10,000 labels (median of passes 0.26), 0.21-0.41 ms (0.32) with 100,000, "
+    "and 0.27-0.55 ms (0.44) with 1,000,000. Estimates from three measurements of an otherwise idle machine were "
+    "0.28-0.30, 0.34-0.36 and 0.40-0.48 ms."
+)
+"""The same."""
 
 
 def shape_of(row: dict[str, Any]):
@@ -44,13 +52,15 @@ def shape_of(row: dict[str, Any]):
     return DataShape(documents, row["labels"], row["ones"] / documents, WORDS, row["non-zeros"] / documents)
 
 
-def estimates(row: dict[str, Any]) -> dict[str, float]:
-    """What `labelwise plan` says of the same training: CPU seconds, peak memory, model."""
+def estimates(row: dict[str, Any]) -> dict[str, Any]:
+    """What `labelwise plan` says of the same training: CPU seconds, peak memory, model, latency; and from when."""
     import labelwise as lw
     from labelwise.runs.machine_constants import machine_constants
 
-    cost = lw.LinearTree(trees=1)._cost(shape_of(row), machine_constants())
-    return {"train cpu": cost.cpu, "peak": cost.memory, "bytes": cost.model, "single": cost.latency}
+    constants = machine_constants()
+    cost = lw.LinearTree(trees=1)._cost(shape_of(row), constants)
+    found = {"train cpu": cost.cpu, "peak": cost.memory, "bytes": cost.model, "single": cost.latency}
+    return found | {"measured": constants.measured}
 
 
 def exponent(rows: list[dict[str, Any]], side: str, key: str) -> float:
@@ -109,8 +119,9 @@ def page(rows: list[dict[str, Any]], given: Any) -> str:
 def _planned(rows: list[dict[str, Any]]) -> list[str]:
     lines = [
         "## What `labelwise plan` says", "",
-        "Estimates from constants that `labelwise plan --measure` found on this machine, while it was shared, with "
-        "36,500 documents and 50,000 labels of similar data; in brackets: estimate divided by measured.", "",
+        f"Estimates from constants that `labelwise plan --measure` found here ({rows[-1]['plan']['measured']}) "
+        "with 36,500 documents and 50,000 labels of similar data; in brackets: estimate divided by measured. What was "
+        "measured is in the first table, of separate runs at another time.", "",
         "| labels | training (CPU s) | peak memory (GB) | model (MB) | one document (ms) |", "|---|---|---|---|---|",
     ]  # fmt: skip
     units = {"train cpu": (1, ",.1f"), "peak": (1e-9, ".2f"), "bytes": (1e-6, ",.1f"), "single": (1e3, ".2f")}
@@ -122,7 +133,7 @@ def _planned(rows: list[dict[str, Any]]) -> list[str]:
             for key, (unit, form) in units.items()
         ]
         lines.append(f"| {row['labels']:,} | {' | '.join(cells)} |")
-    return lines
+    return [*lines, "", AGAIN]
 
 
 def _beyond(rows: list[dict[str, Any]]) -> list[str]:

@@ -80,7 +80,10 @@ class Constants:
     solve: float
     """Per non-zero of a node's documents and 16 of its children."""
     search: float
-    """Per non-zero of a document and 16 nodes that are scored."""
+    """Per non-zero of a document and 16 nodes that are scored, for a single document."""
+    lookups: tuple[tuple[float, float], ...]
+    """Bytes of weights, and seconds per non-zero of a single document and chunk of children where it is looked up: the
+    larger a model, the less of it is in caches."""
     call: float
     """Per prediction of a single document, whatever its model."""
     spread: float
@@ -105,6 +108,13 @@ class Constants:
         at, parts = np.array(self.kept).T
         return float(np.interp(threshold, at, parts))
 
+    def lookup_at(self, size: float) -> float:
+        """Seconds per look-up in weights of any size, interpolated over the logarithm of the size."""
+        import numpy as np
+
+        sizes, seconds = np.array(self.lookups).T
+        return float(np.interp(np.log(max(size, 1.0)), np.log(sizes), seconds))
+
     def rate(self, kind: str) -> float:
         """Operations per second and core of a kind of network."""
         from labelwise.errors import ConfigError
@@ -122,20 +132,23 @@ class Constants:
         known = {one.name for one in fields(cls)}
         if set(found) != known:
             raise ValueError(f"expected the fields {', '.join(sorted(known))}")
-        kept = tuple((float(threshold), float(part)) for threshold, part in found["kept"])
-        if not kept or any(one <= zero for (zero, _), (one, _) in pairwise(kept)):
-            raise ValueError("kept: thresholds must increase")
-        numbers: Any = {name: float(found[name]) for name in known - {"kept", "weight_bytes", "networks", "measured"}}
+        curves: Any = {name: tuple((float(at), float(value)) for at, value in found[name]) for name in CURVES}
+        for name, curve in curves.items():
+            if not curve or any(one <= zero for (zero, _), (one, _) in pairwise(curve)):
+                raise ValueError(f"{name}: {CURVES[name]} must increase")
+        numbers: Any = {name: float(found[name]) for name in known - {*CURVES, *TABLES, "measured"}}
         tables: Any = {name: {key: float(value) for key, value in found[name].items()} for name in TABLES}
         if missing := {"float32", "float16", "int8"} - set(tables["weight_bytes"]):
             raise ValueError(f"weight_bytes: {', '.join(sorted(missing))} is missing")
         every = [*numbers.values(), *(value for table in tables.values() for value in table.values())]
+        every += [number for pair in curves["lookups"] for number in pair]
         if not all(0 < value < float("inf") for value in every):
             raise ValueError("every constant must be above 0")
-        return cls(kept=kept, measured=str(found["measured"]), **numbers, **tables)
+        return cls(measured=str(found["measured"]), **numbers, **tables, **curves)
 
 
 TABLES = ("weight_bytes", "networks")
+CURVES = {"kept": "thresholds", "lookups": "sizes"}
 
 
 @dataclass(frozen=True)

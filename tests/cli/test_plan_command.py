@@ -12,6 +12,7 @@ from labelwise.registry import METHODS, registered
 
 CONSTANTS = {
     "tfidf": 2e-8, "pifa": 3e-8, "cluster": 3e-8, "solve": 1.5e-7, "search": 7e-9, "call": 3e-4, "spread": 0.1,
+    "lookups": [[1e7, 8e-8], [1e8, 1.2e-7]],
     "distinct": 0.8, "inner": 0.4, "kept": [[0.0, 14.0], [0.1, 0.5], [0.5, 0.0]],
     "weight_bytes": {"float32": 10.0, "float16": 7.0, "int8": 5.0},
     "networks": {"recurrent": 3e10, "transformer": 3e10, "image": 3e10, "buckets": 1e10, "decoding": 1e9},
@@ -68,6 +69,7 @@ def test_every_method_is_planned_and_grows_with_the_data(method, config, constan
 def test_constants_decide(method, config, constants):
     path = config(method)
     slow = {name: 2 * CONSTANTS[name] for name in ("tfidf", "pifa", "cluster", "solve", "search", "call")}
+    slow["lookups"] = [[size, 2 * seconds] for size, seconds in CONSTANTS["lookups"]]
     slow["networks"] = {name: value / 2 for name, value in CONSTANTS["networks"].items()}
     large = {"weight_bytes": {name: 3 * value for name, value in CONSTANTS["weight_bytes"].items()}}
     one = planned(path, "--constants", constants(), *DATA)
@@ -77,6 +79,21 @@ def test_constants_decide(method, config, constants):
     assert two["cost"]["model"] == one["cost"]["model"]
     if method == "linear_tree":
         assert planned(path, "--constants", constants(**large), *DATA)["cost"]["model"] > 2.5 * one["cost"]["model"]
+
+
+def test_latency_of_a_tree_counts_chunks_levels_and_the_size_of_the_model(config, constants):
+    """By hand: 75 features, the chunks visited per level, and groups of 16 of their children."""
+    path = config("linear_tree", trees=1, leaf_size=100, branching=16, beam=10)
+    trees = {
+        10_000: (1 + 8 + 10, 1 + 8 * 1 + 10 * 5),  # nodes 8, 128, 10,000
+        100_000: (1 + 4 + 10 + 10, 1 + 4 + 10 + 10 * 7),  # 4, 64, 1024, 100,000
+        1_000_000: (1 + 4 + 10 + 10 + 10, 1 + 4 + 10 + 10 + 10 * 4),  # 4, 64, 1024, 16384, 1,000,000
+    }
+    for labels, (chunks, groups) in trees.items():
+        for sizes, lookup in (([1, 2], 9e-8), ([1e14, 1e15], 5e-8)):  # all models are larger, or smaller
+            given = constants(lookups=[[sizes[0], 5e-8], [sizes[1], 9e-8]])
+            cost = planned(path, "--constants", given, *DATA, "--labels", labels)["cost"]
+            assert cost["latency"] == pytest.approx(3e-4 + 75 * (chunks * lookup + groups * 7e-9))
 
 
 def test_machines_side_by_side(config, constants):
@@ -132,6 +149,8 @@ def test_mistakes(config, constants, tmp_path):
     labelwise("plan", tmp_path / "none.yml", *DATA, code=2)
     broken = constants(solve=-1)
     assert "above 0" in labelwise("plan", path, *DATA, "--constants", broken, code=2).err
+    disordered = constants(lookups=[[1e8, 1e-7], [1e7, 1e-7]])
+    assert "lookups: sizes must increase" in labelwise("plan", path, *DATA, "--constants", disordered, code=2).err
     incomplete = constants(weight_bytes={"float16": 7.0, "int8": 5.0})
     assert "float32 is missing" in labelwise("plan", path, *DATA, "--constants", incomplete, code=2).err
     assert "cannot be read" in labelwise("plan", path, *DATA, "--constants", tmp_path / "none.json", code=2).err
@@ -156,6 +175,8 @@ def test_constants_survive_a_file():
     constants = Constants.from_json(CONSTANTS)
     assert constants.kept_at(0.05) == pytest.approx(7.25)
     assert constants.kept_at(0.9) == 0
+    assert constants.lookup_at(10**7.5) == pytest.approx(1e-7), "halfway between the logarithms of two sizes"
+    assert (constants.lookup_at(0), constants.lookup_at(1e12)) == (8e-8, 1.2e-7)
     with pytest.raises(ValueError, match="fields"):
         Constants.from_json({"solve": 1.0})
 

@@ -3,11 +3,15 @@
 Training: TF-IDF, label features (one pass over the documents of every label), halving (passes over the label features
 per layer), and per level a solver's passes over the documents of every node, 16 children at once. Kept weights per
 label, and the time per unit of each of these, are measured (`Constants`); the size of a stored weight too.
+
+A single document: its features are looked up in the chunks that the beam visits at each level, which takes longer the
+less of the model is in the processor's caches; then children are scored, 16 at once.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 
 from labelwise.codes.clustering import COPIED_WORK
@@ -66,6 +70,15 @@ def kept_weights(shape: DataShape, nodes: list[int], solver: SolverConfig, const
     return counts
 
 
+def visited(nodes: Sequence[int], beam: int) -> tuple[int, int]:
+    """Chunks that a search visits in a tree with so many nodes per level, and groups of 16 children that it scores."""
+    chunks = groups = 0
+    for above, count in pairwise(nodes):
+        chunks += min(beam, above)
+        groups += min(beam, above) * math.ceil(count / above / LANES)
+    return chunks, groups
+
+
 def linear_cost(
     shape: DataShape,
     constants: Constants,
@@ -91,14 +104,15 @@ def linear_cost(
         described = shape.labels * (min(each, shape.features) + width)
         halving = constants.cluster * described * halving_layers(described, nodes[-2])
         cluster = constants.pifa * shape.ones * (shape.nonzeros + width) + trees * halving
-    solve = predict = 0.0
+    solve = 0.0
     for above, count in pairwise(nodes):
         groups = math.ceil(count / above / LANES)
         solve += entries * occupied(shape, above, constants) * groups
-        predict += (shape.nonzeros + width) * min(beam, above) * groups
     total, largest = sum(weights), max(weights)
-    size = trees * total * constants.weight_bytes[precision]
-    size += shape.labels * (NAME_BYTES + 8) + shape.documents * HASH_BYTES + 16 * shape.features
+    stored = trees * total * constants.weight_bytes[precision]
+    chunks, scored = visited(nodes, beam)
+    feature = chunks * constants.lookup_at(stored) + scored * constants.search
+    size = stored + shape.labels * (NAME_BYTES + 8) + shape.documents * HASH_BYTES + 16 * shape.features
     solving = (
         WEIGHT_BYTES * (largest + FILLED * total) + 24 * SHARED * largest + (trees - 1) * PACKED[precision] * total
     )
@@ -111,7 +125,7 @@ def linear_cost(
         memory=BASE_BYTES + held + OVERHEAD * max(solving, clustering) + NAME_BYTES * shape.labels,
         disk=shape.bytes + size,
         model=size,
-        latency=constants.call + trees * constants.search * predict,
+        latency=constants.call + trees * (shape.nonzeros + width) * feature,
         shares=max(1, trees * nodes[1]),
         changes=advice,
     )

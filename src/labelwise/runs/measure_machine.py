@@ -28,6 +28,7 @@ from labelwise.linear.settings import PRECISIONS
 from labelwise.methods.linear_tree import LinearTree
 from labelwise.progress import progress
 from labelwise.registry import installed_versions, method_class
+from labelwise.runs.measure_search import measure_search
 from labelwise.runs.measured_data import planted_features, planted_images, planted_texts
 from labelwise.strings import Strings
 
@@ -39,9 +40,8 @@ MANY_LABELS, TABLES, BUCKETS = 200_000, 8, 5000
 """Of bucket tables, so that looking labels up takes longer than calling the kernels."""
 BUCKET_WIDTH = 1024
 """Hidden units: a step of narrow bucket networks is mostly the update of their weights, not operations."""
-KEEP, BEAM = 500, 10
+KEEP = 500
 THRESHOLDS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
-SINGLES = 200
 
 
 def measure_machine() -> Constants:
@@ -91,11 +91,10 @@ def _linear(step: Callable[[int], None]) -> dict[str, Any]:
     entries, ones = features.nnz, data.labels.nnz
     above = tree.aggregate(data.labels)
     occupied = [len(data), *(level.nnz for level in above)]
-    units = searched = 0.0
+    units = 0.0
     for level, parents in enumerate((1, *tree.sizes[:-1])):
         groups = int(np.ceil(tree.sizes[level] / parents / LANES))
         units += entries * occupied[level] / len(data) * groups
-        searched += entries / len(data) * min(BEAM, parents) * groups
     lowest = above[-2].nnz / len(data)
     per_document = ones / len(data)
     everything = LinearTree(trees=1, precision="float32", solver={"threshold": 0.0}).fit(small)
@@ -105,18 +104,14 @@ def _linear(step: Callable[[int], None]) -> dict[str, Any]:
     inner = trained[-2] / (entries * lowest)
     lasting = {t: leaves.pruned(t).n_weights if t else leaves.n_weights for t in THRESHOLDS}
     kept = [(t, full * count / lasting[0.1]) for t, count in lasting.items()]
-    rows = [features[row : row + 1] for row in range(SINGLES)]
-    model.predict(rows[0], k=10)
-    single, _ = _seconds(lambda: [model.predict(row, k=10) for row in rows])
-    batch, _ = _seconds(lambda: model.predict(data, k=10))
+    searched = measure_search(model.shrink(precision=PRECISIONS[-1]), data)
     step(1)
     return {
         "tfidf": tfidf / texts.buffer.nbytes,
         "pifa": described_in / (ones * entries / len(data)),
         "cluster": halved_in / (described.nnz * halving_layers(described.nnz, tree.sizes[-2])),
         "solve": max(whole - described_in - halved_in, 0.1 * whole) / units,
-        "search": batch / len(data) / searched,
-        "call": max(single / SINGLES - batch / len(data), 1e-6),
+        **searched,
         "spread": max((lowest - 1) / (per_document - 1), 1e-3),
         "distinct": described.nnz / (ones * entries / len(data)),
         "inner": inner / full,
@@ -164,7 +159,7 @@ def _counting() -> Constants:
         ("tfidf", "pifa", "cluster", "solve", "search", "call", "spread", "distinct", "inner"), 1.0
     )
     every = dict.fromkeys(("transformer", "recurrent", "image", "buckets", "decoding"), 1.0)
-    return Constants(**ones, kept=((0.0, 1.0),), weight_bytes={}, networks=every)
+    return Constants(**ones, kept=((0.0, 1.0),), lookups=((1.0, 1.0),), weight_bytes={}, networks=every)
 
 
 def _texts() -> tuple[Dataset, DataShape]:
