@@ -144,11 +144,6 @@ def test_labels_are_held_unless_one_alone_has_too_many_documents(tmp_path, monke
     np.testing.assert_array_equal(found.toarray(), pifa(features, labels).toarray())
 
 
-@pytest.mark.parametrize("memory", [0.001, 0.62, 64, "check"])
-def test_chunks_without_blocks_are_always_held(memory):
-    assert level_trainer.held_bytes(memory) >= 8 * level_trainer.BLOCKED_FROM
-
-
 def test_large_chunks_are_copied_to_files_and_others_held(tmp_path, monkeypatch, tiny_blocks):
     """The root and nodes with most documents are read in place, other large ones from a file, the rest from memory."""
     monkeypatch.setattr(level_trainer, "HELD", 0.0)

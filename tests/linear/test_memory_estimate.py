@@ -12,7 +12,16 @@ from labelwise.data.csr import MappedCsrBuilder
 from labelwise.features.rows import FeatureRows
 from labelwise.free_memory import free_memory
 from labelwise.linear.level_trainer import SolverConfig
-from labelwise.linear.memory_estimate import PACKED, PACKING, WEIGHT_BYTES, MemoryNeed, clustering_need, training_need
+from labelwise.linear.memory_estimate import (
+    FEATURE_BYTES,
+    PACKED,
+    PACKING,
+    ROW_BYTES,
+    WEIGHT_BYTES,
+    MemoryNeed,
+    clustering_need,
+    training_need,
+)
 from labelwise.linear.settings import TrainingSettings
 from labelwise.linear.train_tree import TrainingExamples, train_tree
 from labelwise.methods.linear_tree import LinearTree
@@ -113,17 +122,26 @@ def test_what_takes_more_is_thought_to_take_more():
 
 def test_mapped_features_need_what_is_held_of_them(tmp_path):
     """Sampled documents are read in batches; larger chunks are not copied to memory, and the others are as without."""
-    features, labels, tree = problem()
+    features, labels, _ = problem()
+    tree = LabelTree.from_bounds(np.arange(400), [np.arange(0, 401, 10)])  # 40 nodes with 2.5 % of the documents each
     builder = MappedCsrBuilder(True, tmp_path)
     builder.add(np.diff(features.indptr), features.indices, features.data, 1.0)
     mapped, targets, solver = builder.matrix(features.shape[1]), tree.aggregate(labels), SolverConfig()
     largest = 8 * max(np.diff(features.indptr) @ targets[0].toarray())
-    plain = training_need(features, targets, tree, solver)
-    for hold in (1, 20_000, int(largest), 1 << 30):
-        found = training_need(mapped, targets, tree, solver, hold=hold)
-        assert found.weights == plain.weights
-        if hold >= largest:
-            assert found.threads == pytest.approx(plain.threads + min(hold, 8 * features.nnz))
+    documents = np.sort(targets[0].sum(axis=0))
+    with using_threads(2):
+        plain = training_need(features, targets, tree, solver)
+        for hold in (1, 20_000, int(largest), 1 << 30):
+            found = training_need(mapped, targets, tree, solver, hold=hold)
+            assert found.weights == plain.weights
+            if hold < largest:  # the two largest chunks have weights of all features, and numbers of them
+                used = sum(ROW_BYTES * count + FEATURE_BYTES * 5000 for count in documents[-2:]) + 2 * 8 * 5000
+                assert found.threads == pytest.approx(used + hold)
+            else:
+                assert found.threads == pytest.approx(plain.threads + min(hold, 8 * features.nnz))
+            clustered = clustering_need(mapped, labels, None, hold=hold)
+            assert clustered.threads == 2 * 8 * 5000 + min(hold, 8 * features.nnz)
+        assert clustering_need(features, labels, None, hold=20_000).threads == 2 * 8 * 5000
 
 
 def test_weights_are_counted_exactly_when_all_are_kept():

@@ -159,4 +159,4 @@ class OrderedFeatures(NamedTuple):
     order: FeatureOrder
     rows: FeatureRows
     folder: Path | None = None
-    """Where the files of mapped rows are, and where more may be written."""
+    """For the files of mapped rows, and for copies of some of them; None: rows are in memory."""

@@ -35,8 +35,8 @@ UNCOPIED = 0.05
 """Fraction of all entries from which a chunk uses the data without a copy of its rows."""
 BLOCKED_FROM, BLOCK_ENTRIES = 1 << 23, 1 << 22
 """Entries of a chunk from which on the solver visits its rows in blocks, and entries per block. Rows that are read from
-the disk in random order would be read one by one: smaller chunks of mapped features are always in memory, see
-`held_bytes`."""
+the disk in random order would be read one by one: with `hold`, smaller chunks of mapped features are always in memory,
+see `held_bytes`."""
 COPIED_BELOW = 0.5
 """Fraction of all entries below which a chunk that is not in memory is copied to a file of its own."""
 HELD = 0.15

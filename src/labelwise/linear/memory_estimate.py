@@ -168,11 +168,15 @@ def bytes_of(features: Any, labels: Any) -> Held:
     return Held(sum(array.nbytes for array in arrays))
 
 
-def clustering_need(features: Any, labels: Any, keep: int | None, texts: Any = None) -> MemoryNeed:
-    """Memory to compute label features and to cluster them, before training; `texts` are features of label texts."""
+def clustering_need(features: Any, labels: Any, keep: int | None, texts: Any = None, hold: int = 0) -> MemoryNeed:
+    """Memory to compute label features and to cluster them, before training; `texts` are features of label texts.
+
+    `hold`: of mapped features, bytes of documents that are in memory at a time.
+    """
     csr, dense = _sparse_and_dense(features)
-    entries = np.zeros(labels.shape[1])
+    entries, held = np.zeros(labels.shape[1]), 0
     if csr is not None:
+        held = min(hold, ENTRY_BYTES * csr.nnz) if mapping_of(csr.indices) is not None else 0
         documents = np.repeat(np.arange(labels.shape[0]), np.diff(labels.indptr))
         entries = np.bincount(labels.indices, np.diff(csr.indptr)[documents], labels.shape[1])
         entries = np.minimum(entries, min(keep or csr.shape[1], csr.shape[1]))
@@ -182,7 +186,7 @@ def clustering_need(features: Any, labels: Any, keep: int | None, texts: Any = N
         described += 4.0 * dense.size
     if texts is not None:  # the sum, next to what is added up
         described += 8.0 * texts.nnz + 4.0 * width * labels.shape[1]
-    return MemoryNeed(8.0 * threads() * features.shape[1], 16.0 * labels.nnz, 0, described)
+    return MemoryNeed(8.0 * threads() * features.shape[1] + held, 16.0 * labels.nnz, 0, described)
 
 
 def encoding_need(documents: int, labels: int, width: int, trees: int) -> MemoryNeed:

@@ -200,9 +200,10 @@ def _clustered(
     kept = [shards.tree(number) if shards else None for number in range(len(seeds))]
     if None not in kept:
         return [tree for tree in kept if tree is not None]
-    need = clustering_need(features, labels, config.label_features, texts)
+    hold = held_bytes(config.memory)
+    need = clustering_need(features, labels, config.label_features, texts, hold)
     check_memory(need, config.memory, bytes_of(features, labels), report=False)
-    described = pifa(features, labels, keep=config.label_features, hold=held_bytes(config.memory))
+    described = pifa(features, labels, keep=config.label_features, hold=hold)
     if texts is not None:
         described = with_label_texts(described, texts, config.label_text_weight)
     make = LabelTree.kway if config.tree == "kway" else LabelTree.balanced
