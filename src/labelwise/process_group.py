@@ -104,8 +104,11 @@ def _agree_on_keys(store: Store) -> str:
     """
     mine, number, others = secrets.token_hex(8), rank(), range(1, n_ranks())
     if number == 0:
-        while not all(store.check([f"{mine} received by {other}"]) for other in others):
-            for other in others:
+        deadline = time.monotonic() + PATIENCE.total_seconds()
+        while missing := [other for other in others if not store.check([f"{mine} received by {other}"])]:
+            if time.monotonic() > deadline:
+                raise LabelwiseError(f"rank {missing[0]} of {n_ranks()} has not connected within {PATIENCE}")
+            for other in missing:
                 if store.check([f"rank {other}"]):
                     store.set(f"answer to {store.get(f'rank {other}').decode()}", mine)
             time.sleep(POLLING_SECONDS)

@@ -1,5 +1,9 @@
 """Texts and features in files: the same model as in memory to the last bit, however small the blocks are."""
 
+import weakref
+from collections import Counter
+from functools import partial
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -17,7 +21,7 @@ from labelwise.features.label_features import pifa
 from labelwise.features.rows import FeatureRows
 from labelwise.features.tfidf import Tfidf, TfidfConfig
 from labelwise.fit_context import FitContext
-from labelwise.linear import level_trainer
+from labelwise.linear import level_trainer, memory_estimate
 from labelwise.mapped import mapping_of
 from labelwise.runs import load_data
 from labelwise.strings import Strings
@@ -170,6 +174,29 @@ def test_large_chunks_are_copied_to_files_and_others_held(tmp_path, monkeypatch,
     assert len(copied) == sum(entries < level_trainer.COPIED_BELOW * total for entries, mapped, total in seen if mapped)
     assert 0 < len(copied) < len(large) < len(seen)
     assert [path for path in tmp_path.iterdir() if path.suffix == ".rows"] == []
+
+
+def test_held_documents_are_freed_before_others_are_read(tmp_path, monkeypatch, tiny_blocks):
+    """The estimate of memory counts them once."""
+    monkeypatch.setattr(level_trainer, "HELD", 0.0)
+    monkeypatch.setattr(level_trainer, "BLOCKED_FROM", 600)
+    living, calls = [], []
+
+    def hold(where, features, rows):
+        calls.append(where)
+        assert [held() for held in living if held() is not None] == [], where
+        found = hold_rows(features, rows)
+        living.append(weakref.ref(found.indices))
+        return found
+
+    for module in (label_features, level_trainer, memory_estimate):
+        monkeypatch.setattr(module, "hold_rows", partial(hold, module.__name__))
+    data = planted("features", n_documents=250, n_labels=30)
+    lw.write(data, tmp_path / "data")
+    in_files = lw.read(tmp_path / "data", scratch=tmp_path)
+    lw.LinearTree(trees=1, leaf_size=4, branching=3).fit(in_files, context=FitContext(scratch=tmp_path))
+    assert min(Counter(calls).values()) > 1
+    assert len(Counter(calls)) == 3
 
 
 @pytest.mark.parametrize("kind", ["texts", "features"])

@@ -1,5 +1,6 @@
 """Limits of all clients together, and models that are not there yet."""
 
+import fcntl
 import http.client
 import json
 import signal
@@ -139,7 +140,7 @@ def test_sigterm_does_not_wait_for_a_model_that_is_loading(plain_folder):
         process.stderr.close()
 
 
-def test_a_server_is_ready_when_all_its_workers_are(folder, tmp_path):
+def test_a_server_is_ready_when_all_its_workers_are(folder, tmp_path, monkeypatch):
     counters = tmp_path / "counters"
     counters.touch()
     settings = Settings(models={"topics": str(folder)}, workers=2, counters=str(counters), log_requests=False)
@@ -149,6 +150,10 @@ def test_a_server_is_ready_when_all_its_workers_are(folder, tmp_path):
         refused = client.get("/ready")
         assert refused.status_code == 503
         assert "1 of 2 worker processes" in refused.json()["detail"]
+        monkeypatch.setattr(Counters, "total", lambda *_: 2.0)
+        assert client.get("/ready").status_code == 200
+        monkeypatch.undo()
+        assert client.get("/ready").status_code == 200, "this one answers while the other is restarted"
 
 
 def test_gauges_of_workers_that_have_ended_do_not_count(tmp_path):
@@ -167,6 +172,18 @@ def test_gauges_of_workers_that_have_ended_do_not_count(tmp_path):
     assert mine.total("labelwise_ready_workers") == 1
     assert mine.total("labelwise_documents_total", model="topics") == 3
     assert 'labelwise_queue_documents{model="topics"} 0' in mine.text()
+
+    def ask():
+        with file.open("rb") as opened:
+            fcntl.lockf(opened, fcntl.LOCK_SH, 1, 1)  # the row of the one that has ended
+            (tmp_path / "asking").touch()
+            sys.stdin.read()
+
+    asking = Forked(ask, stdin=subprocess.PIPE)
+    wait_until((tmp_path / "asking").exists)
+    assert mine.total("labelwise_ready_workers") == 1, "another worker that asks at the same time is not the owner"
+    asking.stdin.close()
+    assert asking.wait() == 0
 
 
 def test_workers_that_die_again_and_again_are_started_after_longer_pauses(monkeypatch):

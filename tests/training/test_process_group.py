@@ -2,12 +2,14 @@
 
 import os
 import time
+from datetime import timedelta
 from functools import partial
 
 import pytest
 from forked_ranks import run_ranks
-from torch.distributed import TCPStore
+from torch.distributed import HashStore, TCPStore
 
+from labelwise import process_group
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.process_group import is_restarted, leave_ranks, noticing_lost_ranks, on_rank_zero, rank
 
@@ -65,3 +67,14 @@ def test_ranks_do_not_connect_to_those_of_an_earlier_attempt():
     for late in (None, 1, 0):
         codes, printed = run_ranks(partial(join, late=late), more=of_torchrun)
         assert codes == [0, 0], printed[-3000:]
+
+
+def test_rank_0_names_the_rank_that_it_has_waited_for(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setattr(process_group, "PATIENCE", timedelta(seconds=0.1))
+    store = HashStore()
+    store.set("rank 1", "one")
+    with pytest.raises(LabelwiseError, match="rank 1 of 3 has not connected"):
+        process_group._agree_on_keys(store)
+    assert store.check(["answer to one"])

@@ -89,6 +89,7 @@ def _in_batches(sums: _Sums, by_label: Any, csr: Any, label_ranges: list[tuple[i
         np.unique(by_label.indices[by_label.indptr[first] : by_label.indptr[last]]) for first, last in label_ranges
     )
     for batch, chosen in batches_of(label_ranges, documents, rows, hold):
+        here = None  # freed before others are read
         here = sums if not len(chosen) else sums.moved(hold_rows(rows, chosen))
         found |= zip(batch, parallel.run_all(here.of_range, batch), strict=True)
         release_pages(csr.indices)

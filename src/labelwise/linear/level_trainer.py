@@ -158,6 +158,7 @@ class LevelTrainer:
         every = np.arange(self.features.shape[0])
         documents = (every if task[0].rows is None else task[0].rows for task in neighbours)
         for batch, rows in batches_of(neighbours, documents, self.features, self.hold):
+            self._held = None  # freed before others are read
             self._held = hold_rows(self.features, rows) if len(rows) else None
             yield sorted(batch, key=lambda task: rank[task[0].first])
         self._held = None

@@ -176,7 +176,7 @@ def clustering_need(features: Any, labels: Any, keep: int | None, texts: Any = N
     csr, dense = _sparse_and_dense(features)
     entries, held = np.zeros(labels.shape[1]), 0
     if csr is not None:
-        held = min(hold, ENTRY_BYTES * csr.nnz) if mapping_of(csr.indices) is not None else 0
+        held = min(hold, ENTRY_BYTES * csr.nnz) if dense is None and mapping_of(csr.indices) is not None else 0
         documents = np.repeat(np.arange(labels.shape[0]), np.diff(labels.indptr))
         entries = np.bincount(labels.indices, np.diff(csr.indptr)[documents], labels.shape[1])
         entries = np.minimum(entries, min(keep or csr.shape[1], csr.shape[1]))
@@ -312,6 +312,7 @@ def _sampled_rows(features: FeatureRows, documents: list[np.ndarray], held: int)
         yield from ((number, pick_rows(features.sparse, documents[number])) for number in numbers)
         return
     for batch, rows in batches_of(numbers, documents, features, held):
+        copies = csr = None  # freed before others are read
         copies = hold_rows(features, rows)
         csr = csr_of(copies.data, copies.indices, copies.indptr, (len(rows), features.shape[1]))
         for number in batch:

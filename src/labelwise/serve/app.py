@@ -84,6 +84,7 @@ def create_app(settings: Settings, on_failure: Callable[[Exception], None]) -> A
 
 def add_status_routes(app: FastAPI, service: Service) -> None:
     """Health, readiness and counts."""
+    all_loaded = service.settings.counters is None  # of a single process
 
     @app.get("/health", tags=["status"])
     async def health() -> dict[str, str]:
@@ -94,14 +95,20 @@ def add_status_routes(app: FastAPI, service: Service) -> None:
         "/ready", tags=["status"], response_model=None, responses={200: {"model": dict[str, Any]}, **problems(503)}
     )
     async def ready() -> Response:
-        """Whether all models are loaded and have predicted once, in every worker process."""
+        """Whether all models are loaded and have predicted once, in every worker process.
+
+        Workers that end later do not matter: the others answer while they are restarted.
+        """
+        nonlocal all_loaded
         if not service.models.ready:
             loading = [name for name, state in service.models.states.items() if state != "ready"]
             raise Problem(503, "loading", f"models are being loaded: {', '.join(loading)}", retry_after=LOADING_RETRY)
-        loaded = int(service.counters.total("labelwise_ready_workers"))
-        if service.settings.counters is not None and loaded < service.settings.workers:
-            detail = f"{loaded} of {service.settings.workers} worker processes have loaded the models"
-            raise Problem(503, "loading", detail, retry_after=LOADING_RETRY)
+        if not all_loaded:
+            loaded = int(service.counters.total("labelwise_ready_workers"))
+            if loaded < service.settings.workers:
+                detail = f"{loaded} of {service.settings.workers} worker processes have loaded the models"
+                raise Problem(503, "loading", detail, retry_after=LOADING_RETRY)
+            all_loaded = True
         return json_response({"status": "ready", "models": dict(service.models.states)})
 
     @app.get(

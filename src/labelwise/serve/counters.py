@@ -145,13 +145,13 @@ class Counters:
         return sums.tolist()
 
     def _lives(self, row: int) -> bool:
-        """Whether a process has claimed this row and not ended."""
+        """Whether a process has claimed this row and not ended; by a shared lock, so that others may ask too."""
         import fcntl
 
         if row == self._row or self._lock_file is None:
             return True
         try:
-            fcntl.lockf(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, row)
+            fcntl.lockf(self._lock_file, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, row)
         except OSError:
             return True
         fcntl.lockf(self._lock_file, fcntl.LOCK_UN, 1, row)
