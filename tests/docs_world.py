@@ -83,6 +83,12 @@ def train_models(folder: Path, run: Any) -> None:
     shutil.rmtree(folder / "runs" / "catalogue")
 
 
+def write_mach(folder: Path) -> None:
+    """run.yml trains MACH, small."""
+    settings = "preset: cpu, repetitions: 3, buckets: 4, training: {epochs: 1}"
+    (folder / "run.yml").write_text(RUN.format(method="mach", more=settings, name="run"), encoding="utf-8")
+
+
 def without_calibration(folder: Path) -> None:
     """For pages that calibrate: runs/first is not calibrated yet, nor will be what run.yml trains."""
     shutil.rmtree(folder / "runs" / "first")

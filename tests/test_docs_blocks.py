@@ -23,7 +23,8 @@ ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^(?:<!-- (not run: [^>]+?) -->\n)?^```(bash|console|python)\n(.*?)^```", re.M | re.S)
 OWN_TESTS = {"scikit-learn.md": "test_docs_pages.py", "README.md of knn_method": "conformance/test_check_method.py"}
 NETWORKS = {"linear-tree.md"}
-IMAGES = {"images.md"}
+IMAGES = {"images.md", "quickstart.md"}
+MACH = {"mach.md"}
 CALIBRATING = {"README.md", "probabilities.md"}
 SLOW = {"auto.md", "linear-tree.md", "quickstart.md", "images.md", "mach.md", "reproduce.md"}
 
@@ -89,7 +90,10 @@ def test_the_blocks_of_a_page_run(page, world, tmp_path, monkeypatch):
     if page.name in NETWORKS:
         pytest.importorskip("transformers")
         docs_world.write_encoder(folder)
-    if page.name in IMAGES or page.name == "quickstart.md":
+    if page.name in MACH:
+        pytest.importorskip("torch")
+        docs_world.write_mach(folder)
+    if page.name in IMAGES:
         pytest.importorskip("torch")
         pytest.importorskip("PIL")
         docs_world.write_images(folder)
