@@ -31,6 +31,22 @@ def lock_folder(folder: Path, busy: LabelwiseError, wait: float = 0.0) -> Iterat
         yield file
 
 
+def is_locked(folder: Path) -> bool:
+    """Whether a process holds the folder's lock; True where that cannot be known."""
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    try:
+        with (folder / LOCK).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
 def _open_lock_file(path: Path) -> IO[bytes]:
     """Open the file, created if missing; links are not followed and the contents are not changed."""
     if path.is_symlink():

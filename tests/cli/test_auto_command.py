@@ -288,3 +288,14 @@ def test_options_of_auto_belong_to_auto(place):
     failed = labelwise("auto", "few.csv", "--text", "text", "--labels", "labels", "-o", "few", cwd=place, code=2)
     assert "too few to hold out any" in failed.err
     assert not (place / "few").exists()
+
+
+def test_a_run_that_has_trained_nothing_makes_room_for_a_search(place, tmp_path):
+    shutil.copyfile(place / "catalogue.csv", tmp_path / "catalogue.csv")
+    command = ("catalogue.csv", *COLUMNS, *QUICK)
+    refused = labelwise("train", *command, "--set", "model.memory=0.0001", cwd=tmp_path, code=2)
+    assert "raise the limit" in refused.err
+    assert (tmp_path / "runs" / "catalogue" / "state.json").exists()
+    with steady():
+        labelwise("auto", *command, "--budget", "1s", cwd=tmp_path)
+    assert read_json(tmp_path / "runs" / "catalogue" / "auto.json", AutoRecord).chosen

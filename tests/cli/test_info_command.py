@@ -10,6 +10,9 @@ import pytest
 import labelwise as lw
 from cli.commands import labelwise
 from conformance.planted import planted_texts
+from labelwise.errors import ConfigError
+from labelwise.file_lock import lock_folder
+from labelwise.runs.describe import describe
 from labelwise.store import MANIFEST
 
 SUBJECTS = ("cats", "dogs", "law", "tax", "ships", "music")
@@ -167,3 +170,17 @@ def test_numbers_that_no_float_holds_are_damage(tmp_path):
         path.write_text(json.dumps({**manifest, "n_documents": "HERE"}).replace('"HERE"', number))
         for command in (("info", tmp_path / "model"), ("predict", tmp_path / "model", "a text")):
             assert f"{path}: not valid JSON: {number} is not a finite number" in labelwise(*command, code=2).err
+
+
+def test_a_run_in_which_no_process_works_is_stopped(place, tmp_path):
+    run = shutil.copytree(place / "runs" / "judged", tmp_path / "killed")
+    state = json.loads((run / "state.json").read_text())
+    (run / "state.json").write_text(json.dumps({**state, "status": "running"}))
+    with lock_folder(run, ConfigError("busy")):
+        assert describe(run)["run"]["status"] == "running"
+    shown = labelwise("info", run).out
+    assert "stopped, started" in shown
+    assert f"{run}/config.yml" in shown
+    (run / ".lock").unlink()
+    assert json.loads(labelwise("info", run, "--json").out)["run"]["status"] == "stopped"
+    assert not (run / ".lock").exists()

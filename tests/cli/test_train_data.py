@@ -296,3 +296,12 @@ def test_a_method_that_stops_early_keeps_its_valid_part():
 def test_configs_do_not_refit_unless_they_say_so(tmp_path):
     source = ConfigSource({"data": {"train": "x.csv"}, "model": {"method": "popularity"}}, "a.yml")
     assert run_config(source).run.refit is False
+
+
+@pytest.mark.parametrize("command", ["train", "auto"])
+def test_a_table_without_a_single_label_is_refused_before_anything_is_trained(tmp_path, command):
+    (tmp_path / "blank.csv").write_text("title,abstract,subjects\n" + "a,b,\n" * 40)
+    said = labelwise(command, "blank.csv", *COLUMNS, cwd=tmp_path, code=2).err
+    assert "none of the 40 documents has a label, so there is nothing to learn" in said
+    assert "another column" in said
+    assert not (tmp_path / "runs").exists()

@@ -7,7 +7,7 @@ import pytest
 from numba import njit
 from numba.core import event
 
-from labelwise.runs.stopwatch import COMPILATION, stopwatch
+from labelwise.runs.stopwatch import COMPILATION, _announce, stopwatch
 
 
 def test_compilation_is_counted_apart_and_once(caplog):
@@ -19,6 +19,7 @@ def test_compilation_is_counted_apart_and_once(caplog):
     def outer(number):
         return inner(number) * 2
 
+    _announce.cache_clear()
     with caplog.at_level(logging.INFO), stopwatch() as first:
         begin = time.perf_counter()
         assert outer(3) == 8
@@ -27,7 +28,7 @@ def test_compilation_is_counted_apart_and_once(caplog):
     assert 0 < first.compiling <= called
     assert first.seconds >= 0.05
     assert first.seconds + first.compiling >= called + 0.05
-    assert [record.getMessage() for record in caplog.records].count("compiling kernels, once per machine") == 1
+    assert [record.getMessage()[:17] for record in caplog.records].count("compiling kernels") == 1
     with stopwatch() as second:
         assert outer(4) == 10
     assert second.compiling == 0

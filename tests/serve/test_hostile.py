@@ -51,7 +51,13 @@ def test_bodies_that_are_refused(client, body, status):
 
 def test_errors_name_the_part_that_is_wrong(client):
     found = is_problem(client.post(PREDICT, json={"documents": ["a", {"id": 3}]}), 422)
-    assert any(one["pointer"].startswith("/documents/1") for one in found["errors"])
+    assert {one["pointer"] for one in found["errors"]} == {"/documents/1", "/documents/1/text", "/documents/1/id"}
+    found = is_problem(client.post(PREDICT, json={"text": "a", "threshold": "high"}), 422)
+    assert {one["pointer"] for one in found["errors"]} == {"/threshold"}
+    found = is_problem(client.post(PREDICT, json={"text": "a", "label_weights": {"a/b~c": "x", "str": "x"}}), 422)
+    assert {one["pointer"] for one in found["errors"]} == {"/label_weights/a~1b~0c", "/label_weights/str"}
+    found = is_problem(client.post(PREDICT, json={}), 422)
+    assert found["errors"][0]["detail"].startswith("give either `text`")
     found = is_problem(client.post(PREDICT, json={"text": "a", "labels": ["\x1b[2J"]}), 422)
     assert "\x1b" not in found["detail"]
 

@@ -97,6 +97,7 @@ def test_workers_reload_and_stop_without_dropping_requests(tmp_path):
     finally:
         code = one.end()
     assert code == 0
+    assert one.events("stopping")
     assert one.events("stopped")
 
 

@@ -109,13 +109,16 @@ def run_auto(
 
 
 def _claim(run: RunFolder, force: bool) -> None:
-    """Refuse the folder of a run that is finished, or of one that was not begun by `auto`; with `force` empty it."""
+    """Refuse the folder of a run that is finished, or of one that has trained a given method; with `force` empty it."""
     begun = (run / files.STATE).exists()
     if force:
         run.remove_run() if begun else run.remove_trials()
     elif begun and run.finished:
         raise run.finished_error()
     elif begun and not (run / files.AUTO).exists():
+        if not run.has_trained():
+            run.remove_run()  # nothing has been trained yet, so nothing is lost
+            return
         raise ConfigError(f"{run.path}: an unfinished run with a given method exists; --force starts over")
 
 

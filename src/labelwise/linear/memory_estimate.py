@@ -126,9 +126,11 @@ def check_memory(need: MemoryNeed, memory: Memory, held: Held, report: bool = Tr
         left = max(0, int(memory * 1e9) - held.bytes)
         if need.total > left:
             available = "" if free is None else f", {size(free)} are free"
+            less = f", or {_advice(need)}" if left else ""
+            enough = size(need.total + held.bytes)
             raise ConfigError(
                 f"training needs about {size(need.total)} of memory, and the limit of {memory:g} GB (model.memory) "
-                f"leaves {size(left)} next to {held}; raise the limit{available}, or {_advice(need)}"
+                f"leaves {size(left)} next to {held}; raise the limit to {enough}{available}{less}"
             )
     if free is not None and need.total > free:
         raise ConfigError(

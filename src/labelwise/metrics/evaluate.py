@@ -84,12 +84,12 @@ def evaluate(
     return evaluator.result()
 
 
-def check_truth(labels: Any, name: str = "the truth") -> None:
-    """Refuse documents of which none has a label: all metrics would be 0."""
+def check_truth(labels: Any, name: str = "the truth", purpose: str = "compare predictions with") -> None:
+    """Refuse documents of which none has a label: there is nothing to learn, and all metrics would be 0."""
     if labels.shape[0] and labels.nnz == 0:
         raise DataError(
-            f"{name}: none of the {labels.shape[0]:,} documents has a label, so there is nothing to compare "
-            "predictions with; is this a file without labels, or are they in another column?"
+            f"{name}: none of the {labels.shape[0]:,} documents has a label, so there is nothing to "
+            f"{purpose}; is this a file without labels, or are they in another column?"
         )
 
 

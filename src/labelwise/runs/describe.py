@@ -14,6 +14,7 @@ import numpy as np
 from labelwise import run_schema as files
 from labelwise.config import ConfigSource
 from labelwise.errors import ConfigError
+from labelwise.file_lock import is_locked
 from labelwise.methods.base import Method
 from labelwise.methods.card import read_card
 from labelwise.methods.model_folder import (
@@ -29,6 +30,8 @@ from labelwise.result_fields import differing_keys, flattened
 from labelwise.runs.replacement import has_run, is_begun, is_interrupted
 from labelwise.store import MANIFEST, Folder
 
+STOPPED = "stopped"
+"""The status of a run that is not finished and in which no process works: it was killed."""
 EXPECTED = ("precision", "recall", "micro-F1")
 ABILITIES = {
     "explains": "explain",
@@ -49,7 +52,7 @@ def describe(path: str | Path) -> dict[str, Any]:
     folder = Path(path)
     about: dict[str, Any] = {"folder": str(folder)}
     if files.is_run_folder(folder):
-        about["run"] = _describe_run(folder)
+        about["run"] = _describe_run(folder, folder)
         replacement = _describe_replacement(folder)
         if replacement is not None:
             about["replacement"] = replacement
@@ -63,7 +66,8 @@ def find_damages(path: str | Path) -> list[str]:
     return Folder(files.model_folder(Path(path)), "model").damages()
 
 
-def _describe_run(folder: Path) -> dict[str, Any]:
+def _describe_run(folder: Path, home: Path) -> dict[str, Any]:
+    """A run whose lock is in the folder `home`."""
     state = files.read_json(folder / files.STATE, files.State)
     stages = {
         "trained": (folder / files.MODEL / MANIFEST).exists(),
@@ -75,7 +79,7 @@ def _describe_run(folder: Path) -> dict[str, Any]:
     begun = [record["stage"] for record in records if isinstance(record.get("stage"), str)]
     return {
         "method": state.method,
-        "status": state.status,
+        "status": STOPPED if state.status == files.RUNNING and not is_locked(home) else state.status,
         "error": state.error,
         "started": state.started,
         "finished": state.finished,
@@ -92,7 +96,7 @@ def _describe_replacement(folder: Path) -> dict[str, Any] | None:
         return {"folder": str(folder), "status": files.FINISHED, "error": None, "done": []}
     if not is_begun(folder):
         return None
-    about = _describe_run(path) if has_run(path) else {"status": "searching", "error": None, "done": []}
+    about = _describe_run(path, folder) if has_run(path) else {"status": "searching", "error": None, "done": []}
     return {"folder": str(path), **{key: about[key] for key in ("status", "error", "done")}}
 
 

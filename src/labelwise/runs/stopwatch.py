@@ -7,10 +7,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 log = logging.getLogger("labelwise")
 COMPILATION = "numba:compile"
+
+
+@cache
+def _announce() -> None:
+    """Log that kernels are compiled, once per process."""
+    log.info("compiling kernels, once per machine: one to two minutes in all")
 
 
 @dataclass
@@ -41,7 +48,7 @@ def stopwatch() -> Iterator[Stopwatch]:
     class Compilations(numba_event.Listener):
         def on_start(self, event: Any) -> None:
             if not started and not watch.compiling:
-                log.info("compiling kernels, once per machine")
+                _announce()
             started.append(time.perf_counter())
 
         def on_end(self, event: Any) -> None:

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
+from itertools import pairwise
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
@@ -18,6 +19,8 @@ from labelwise.serve.logs import event
 MEDIA_TYPE = "application/problem+json"
 URN = "urn:labelwise:problem:"
 MAX_ERRORS, MAX_DETAIL = 20, 1000
+UNION_BRANCHES = frozenset({"str", "Document", "constrained-float", "literal['auto']"})
+"""What pydantic calls the types that `schemas.py` offers for one field."""
 
 
 class FieldProblem(BaseModel):
@@ -83,11 +86,21 @@ def from_validation(error: ValidationError) -> Problem:
             400, "invalid-json", f"the body is not valid JSON: {faults[0]['msg'].removeprefix('Invalid JSON: ')}"
         )
     found = [
-        {"pointer": "".join(f"/{cut(str(part), 60)}" for part in fault["loc"]), "detail": cut(fault["msg"], 200)}
+        {"pointer": _pointer(fault["loc"]), "detail": cut(fault["msg"].removeprefix("Value error, "), 200)}
         for fault in faults[:MAX_ERRORS]
     ]
     first = found[0]
     return Problem(422, "invalid-request", f"{first['pointer'] or 'the body'}: {first['detail']}", errors=found)
+
+
+def _pointer(location: Sequence[str | int]) -> str:
+    """The JSON pointer (RFC 6901) to a location of pydantic, which also names the branch of a union."""
+    parts = [
+        cut(str(part), 60).replace("~", "~0").replace("/", "~1")
+        for before, part in pairwise(("", *location))
+        if part not in UNION_BRANCHES or before == "label_weights"
+    ]
+    return "".join(f"/{part}" for part in parts)
 
 
 def from_error(error: LabelwiseError) -> Problem:

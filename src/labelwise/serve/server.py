@@ -126,6 +126,11 @@ class Workers(Multiprocess):
 
     failures, restarted, resume = 0, 0.0, 0.0
 
+    def terminate_all(self) -> None:
+        """Ask the workers to answer what has begun and to end."""
+        event("stopping")
+        super().terminate_all()
+
     def keep_subprocess_alive(self) -> None:
         """Start what has died, unless it is too early."""
         if time.monotonic() < self.resume:
