@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import subprocess
@@ -14,9 +15,14 @@ from dataclasses import dataclass
 from typing import IO
 from unittest import mock
 
+import typer.main
+
 from labelwise.cli.main import main
 from labelwise.parallel import using_threads
 
+typer.main.get_command = functools.cache(
+    typer.main.get_command
+)  # made again for every call, it takes longer than many tests
 SILENT = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)
 
 

@@ -25,7 +25,7 @@ from labelwise.registry import METHODS, method_class
 
 CASES = int(os.environ.get("LABELWISE_FUZZ_CASES", "0"))
 TARGETS = [*(f"model-{name}" for name in METHODS), "data-native", "data-pecos"]
-SAMPLE = 24
+SAMPLE = 12
 LONGEST = 7200.0
 
 

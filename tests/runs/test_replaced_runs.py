@@ -212,7 +212,7 @@ def test_info_names_the_replacement_and_its_command(config, run, monkeypatch):
         labelwise("train", config, "--force", "--set", "evaluate.k=7", code=130)
     shown = labelwise("info", run).out
     command = f"labelwise train {run}/.replacement/config.yml"
-    assert "replacement   running: trained" in shown
+    assert "replacement   stopped: trained" in shown
     assert f"resume {command} keep this run" in " ".join(shown.split())
     assert json.loads(labelwise("info", run, "--json").out)["replacement"]["folder"] == str(run / ".replacement")
     with lock_folder(run, RuntimeError()):
