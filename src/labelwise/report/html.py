@@ -11,7 +11,6 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 MAX_REMARKS = 20
-TEMPLATES = Path(__file__).parent / "templates"
 BROWSER = "browse_examples.js"
 """The only script that a page may run: the page names its hash, so that no other one does."""
 _WHEN_MISSING = {
@@ -70,35 +68,28 @@ def write_report(run_folder: str | Path, path: str | Path | None = None) -> Path
 
 def write_page(path: Path, template: str, values: Mapping[str, Any], follow: bool = True) -> None:
     """Render a template and write it atomically; a link is refused with `follow=False`."""
-    script = (TEMPLATES / BROWSER).read_text(encoding="utf-8") if values.get("browses") else ""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() if script else None
-    text = (
-        _environment()
-        .get_template(template)
-        .render(series=SERIES, version=__version__, script=script, script_hash=digest, **values)
-    )
-    # JSON can contain lone surrogates, which cannot be encoded.
-    content = text.encode("utf-8", "replace")
-    with write_stream(path, follow) as file:
-        file.write(content)
-
-
-@cache
-def _environment() -> Any:
-    """The templates of Jinja, compiled once per process."""
     try:
         import jinja2
     except ImportError:
         raise MissingDependencyError("jinja2", "report", "Writing a report") from None
+    folder = Path(__file__).parent / "templates"
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
+        loader=jinja2.FileSystemLoader(folder),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters["breakable"] = _breakable
-    return environment
+    script = (folder / BROWSER).read_text(encoding="utf-8") if values.get("browses") else ""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() if script else None
+    text = environment.get_template(template).render(
+        series=SERIES, version=__version__, script=script, script_hash=digest, **values
+    )
+    # JSON can contain lone surrogates, which cannot be encoded.
+    content = text.encode("utf-8", "replace")
+    with write_stream(path, follow) as file:
+        file.write(content)
 
 
 def _breakable(text: str) -> Markup:

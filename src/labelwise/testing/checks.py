@@ -249,7 +249,7 @@ def check_inputs_are_left_alone(subject: Subject, tmp_path: Path) -> None:
 def check_never_dense(subject: Subject, tmp_path: Path) -> None:
     """Learning from and predicting for documents over many labels takes far less memory than documents x labels."""
     kind = subject.kinds()[-1]
-    n_labels, n_documents = 20_000, 1_000
+    n_labels, n_documents = 40_000, 1_000
     small = planted(kind, n_documents=300, n_labels=60).take(np.arange(n_documents) % 300)
     rows = np.repeat(np.arange(n_documents), 2)
     columns = np.random.default_rng(0).integers(0, n_labels, len(rows))
