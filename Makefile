@@ -24,7 +24,7 @@ test: $(VENV)/full.installed
 
 # Minutes, or a cluster on this machine: real torchrun, ranks and nodes of a Ray cluster that are killed in the middle of training.
 test-slow: $(VENV)/slow.installed
-	$(BIN)/python -m pytest -m slow --timeout 1800 --durations 10
+	PATH=$$PATH:$(abspath $(VENV))/schemathesis/bin $(BIN)/python -m pytest -m slow --timeout 1800 --durations 10
 
 # All that tests import, once: each worker would compile the same bytecode, of torch and others too.
 bytecode: $(VENV)/full.installed
@@ -118,6 +118,8 @@ $(VENV)/full.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/slow.installed: $(VENV)/full.installed
 	$(PIP) torch==2.13.0 --editable ".[report,nn,sweep,xlsx,serve,ray]" --group dev
+	$(PYTHON) -m venv $(VENV)/schemathesis # its own: it needs other versions
+	$(VENV)/schemathesis/bin/python -m pip --disable-pip-version-check install --quiet schemathesis==4.32.5
 	touch $@
 
 $(VENV)/docs.installed: pyproject.toml constraints.txt | $(VENV)/bin/python

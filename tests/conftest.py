@@ -33,8 +33,13 @@ FEW_KERNELS = ("tests/data/", "tests/encoders/", "tests/heads/", "tests/report/"
 """Folders whose tests compile little that others need: where all other workers begin, while the first compiles."""
 
 
+LAST = "test_ray_cluster"
+"""A process that has used Ray cannot be forked any more, as other tests do."""
+
+
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: SLOW.index(item.path.stem) if item.path.stem in SLOW else len(SLOW))
+    items.sort(key=lambda item: item.path.stem == LAST)
 
 
 def pytest_configure(config):

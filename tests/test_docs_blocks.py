@@ -26,7 +26,7 @@ NETWORKS = {"linear-tree.md"}
 IMAGES = {"images.md", "quickstart.md"}
 MACH = {"mach.md"}
 CALIBRATING = {"README.md", "probabilities.md"}
-SLOW = {"auto.md", "moving.md", "linear-tree.md", "quickstart.md", "images.md", "mach.md", "reproduce.md"}
+SLOW = {"quickstart.md", "images.md"}
 
 
 def pages() -> list[Path]:

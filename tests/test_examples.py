@@ -36,7 +36,6 @@ def test_product_tagging(capsys, monkeypatch):
     assert "digital scale weigh gram: ['kitchen/scales']" in printed
 
 
-@pytest.mark.slow
 def test_face_verification(capsys, monkeypatch):
     pytest.importorskip("torch")
     pytest.importorskip("PIL")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 import time
@@ -14,6 +15,8 @@ from labelwise.errors import DataError, LabelwiseError
 
 LOCK = ".lock"
 POLL_SECONDS = 0.1
+PROBE_SECONDS = 0.2
+"""How long at least to wait for a lock: a process that only asks (`is_locked`) holds it for a moment."""
 
 
 @contextmanager
@@ -23,9 +26,10 @@ def lock_folder(folder: Path, busy: LabelwiseError, wait: float = 0.0) -> Iterat
     Child processes that inherit the file keep the lock. Without flock (Windows) nothing is locked.
     """
     with _open_lock_file(folder / LOCK) as file:
-        begin = time.monotonic()
+        attempts = 1 + math.ceil(max(wait, PROBE_SECONDS) / POLL_SECONDS)
         while not _try_lock(file):
-            if time.monotonic() - begin >= wait:
+            attempts -= 1
+            if not attempts:
                 raise busy
             time.sleep(POLL_SECONDS)
         yield file
@@ -38,7 +42,8 @@ def is_locked(folder: Path) -> bool:
     except ImportError:
         return True
     try:
-        with (folder / LOCK).open("rb") as file:
+        descriptor = os.open(folder / LOCK, os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0))
+        with os.fdopen(descriptor, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False

@@ -66,7 +66,6 @@ def cold(folder):
     return {"NUMBA_CACHE_DIR": str(folder), ahead.VARIABLE: "1", "LABELWISE_THREADS": "2"}
 
 
-@pytest.mark.slow
 def test_a_kernel_that_the_second_process_compiles_is_waited_for_and_found(tmp_path):
     assert run(SHARE, **cold(tmp_path)) == ["1", "0"]
 

@@ -72,7 +72,6 @@ def test_a_fit_stopped_in_any_level_goes_on_to_the_same_model(part, step, whole,
     same_predictions(model.predict(data, k=5), expected)
 
 
-@pytest.mark.slow
 def test_trees_of_every_depth_learn():
     train, test = planted("texts", n_documents=700).split(0.3, seed=1)
     floor = precision(lw.Popularity().fit(train), test)

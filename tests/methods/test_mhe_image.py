@@ -265,7 +265,6 @@ def run(files, tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_model(run, data):
     resumed = ("--set", f"run.folder={run / 'resumed'}")
     kill_where_it_holds(AFTER_A_CHECKPOINT, "train", run / "run.yml", *resumed)

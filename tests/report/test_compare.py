@@ -212,7 +212,6 @@ def test_the_page(three, tmp_path):
     assert write_comparison(three, tmp_path / "again.html").read_bytes() == before
 
 
-@pytest.mark.slow
 def test_many_runs_make_one_small_page(tmp_path):
     runs = [make_run(tmp_path / f"r{i}", name=f"run number {i} of a sweep", gain=-i / 100) for i in range(30)]
     path = write_comparison(runs, tmp_path / "page.html")

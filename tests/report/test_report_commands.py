@@ -76,7 +76,6 @@ def test_compare_on_a_terminal_says_what_cannot_be_compared(tmp_path, capsys, te
     assert "*" not in out
 
 
-@pytest.mark.slow
 def test_report_replaces_charts_only_when_forced(tmp_path, capsys, monkeypatch):
     draw_once(monkeypatch)
     run, plots = make_run(tmp_path / "run"), tmp_path / "plots"

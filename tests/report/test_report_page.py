@@ -282,7 +282,6 @@ def test_odd_characters_do_no_harm(tmp_path):
     assert "标签 مرحبا" in page_of(run).text
 
 
-@pytest.mark.slow
 def test_a_large_run_stays_a_small_page(tmp_path):
     run = make_run(tmp_path / "run")
     long = "word " * 20_000

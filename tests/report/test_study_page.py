@@ -216,7 +216,6 @@ def test_maps_must_be_square(tmp_path):
 # --- the command --------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_report_of_a_study_replaces_foreign_charts_only_when_forced(tmp_path, capsys, monkeypatch):
     draw_once(monkeypatch)
     folder, plots = tmp_path / "study", tmp_path / "plots"

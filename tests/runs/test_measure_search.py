@@ -32,7 +32,7 @@ def test_constants_are_found_again(trained, monkeypatch):
         copies = [1e-4, 0.9e-4, 1e-4 + nonzeros * chunks * 3e-8]  # the second one: noise
         return [tree, flat, few, *copies]
 
-    monkeypatch.setattr(measure_search, "medians", known)
+    monkeypatch.setattr(measure_search, "measure_times", known)
     found = measure_search.measure_search(model, data)
     assert found["call"] == pytest.approx(CALL)
     assert found["search"] == pytest.approx(SEARCH)
@@ -58,7 +58,7 @@ def test_each_document_gets_the_next_search(monkeypatch):
     monkeypatch.setattr(measure_search, "ROUNDS", 2)
     calls = []
     searches = [lambda row, name=name: calls.append((name, row)) for name in "ab"]
-    found = measure_search.medians([(searches, [1, 2, 3]), (searches[:1], [4])])
+    found = measure_search.measure_times([(searches, [1, 2, 3]), (searches[:1], [4])])
     assert calls == 3 * [("a", 1), ("b", 2), ("a", 3), ("a", 4)]
     assert len(found) == 2
     assert all(seconds >= 0 for seconds in found)

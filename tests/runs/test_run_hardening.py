@@ -4,14 +4,16 @@ import errno
 import json
 import os
 import shutil
+import threading
 
 import pytest
 
 import labelwise as lw
 from cli.commands import labelwise
+from forking import run_forked
 from killing import BEFORE_RENAMING, kill_where_it_holds
 from labelwise.errors import DataError
-from labelwise.file_lock import lock_folder
+from labelwise.file_lock import is_locked, lock_folder
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL and links")
 
@@ -99,6 +101,21 @@ def test_a_lock_changes_nothing_and_is_held_by_one(tmp_path):
         pytest.fail("two hold the lock")
     with lock_folder(tmp_path, DataError("busy")):
         assert (tmp_path / ".lock").read_text() == "kept"
+
+
+def test_asking_for_a_lock_refuses_nobody_and_waits_for_nothing(tmp_path):
+    fcntl = pytest.importorskip("fcntl")
+    assert not is_locked(tmp_path)
+    with (tmp_path / ".lock").open("wb") as asked:
+        fcntl.flock(asked, fcntl.LOCK_SH)
+        end = threading.Timer(0.05, fcntl.flock, (asked, fcntl.LOCK_UN))
+        end.start()
+        with lock_folder(tmp_path, DataError("busy")):
+            assert is_locked(tmp_path)
+        end.join()
+    (tmp_path / ".lock").unlink()
+    os.mkfifo(tmp_path / ".lock")
+    assert run_forked(lambda: is_locked(tmp_path), timeout=20).code == 0
 
 
 @pytest.mark.parametrize(("key", "value", "words"), [

@@ -51,7 +51,6 @@ def test_labels_that_colour_points_cover_new_documents():
     assert len(covering_labels(many)[0]) == COLOURS
 
 
-@pytest.mark.slow
 def test_a_study_looks_into_the_best_of_each_verdict(tmp_path):
     pytest.importorskip("torch")
     _import_for_trials()

@@ -161,7 +161,6 @@ if value < 0.1:
 """
 
 
-@pytest.mark.slow
 def test_hopeless_trials_are_ended_and_stay_so(tmp_path, monkeypatch, caplog):
     """With a stand-in that writes learning curves: the higher leaf_size, the better, and 2 would take a minute."""
     plant(tmp_path / "data")

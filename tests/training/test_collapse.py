@@ -42,7 +42,6 @@ def last(history):
     return history.records[-1]
 
 
-@pytest.mark.slow
 def test_a_good_training_is_healthy():
     seen = last(trained({"rate": 5e-3, "head_factor": 3}, epochs=4))
     assert seen["verdict"] == "healthy", seen

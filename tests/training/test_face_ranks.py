@@ -105,7 +105,6 @@ def same(mine, theirs):
         assert one == pytest.approx(other, rel=1e-3)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [*HEADS, *(f"{head}, divided" for head in DIVIDED)])
 def test_two_ranks_give_the_weights_and_figures_of_one_process(folder, alone, name):
     ranks = [torch.load(folder / f"{number}.pt") for number in range(RANKS)]
@@ -114,7 +113,6 @@ def test_two_ranks_give_the_weights_and_figures_of_one_process(folder, alone, na
         assert torch.equal(value, ranks[1][name][0][part]), part
 
 
-@pytest.mark.slow
 def test_one_process_resumes_with_the_head_that_ranks_had_divided(folder, alone):
     with using_threads(1):
         same(trained("groups", folder=folder / "kept"), alone["groups"])

@@ -116,10 +116,13 @@ def _claim(run: RunFolder, force: bool) -> None:
     elif begun and run.finished:
         raise run.finished_error()
     elif begun and not (run / files.AUTO).exists():
-        if not run.has_trained():
+        if run.has_trained():
+            raise ConfigError(f"{run.path}: an unfinished run with a given method exists; --force starts over")
+        if run.replaces:  # what was to replace the run of this folder was not asked for by `auto`
+            run.drop_replacement()
+            _claim(run, force=False)
+        else:
             run.remove_run()  # nothing has been trained yet, so nothing is lost
-            return
-        raise ConfigError(f"{run.path}: an unfinished run with a given method exists; --force starts over")
 
 
 def _remove(run: RunFolder, created: list[Path]) -> None:

@@ -70,12 +70,17 @@ def kept_weights(shape: DataShape, nodes: list[int], solver: SolverConfig, const
     return counts
 
 
+def groups_of_children(nodes: int, children: int) -> int:
+    """Groups of 16 that the children of one of so many nodes are scored in."""
+    return math.ceil(children / nodes / LANES)
+
+
 def visited(nodes: Sequence[int], beam: int) -> tuple[int, int]:
     """Chunks that a search visits in a tree with so many nodes per level, and groups of 16 children that it scores."""
     chunks = groups = 0
     for above, count in pairwise(nodes):
         chunks += min(beam, above)
-        groups += min(beam, above) * math.ceil(count / above / LANES)
+        groups += min(beam, above) * groups_of_children(above, count)
     return chunks, groups
 
 
@@ -106,8 +111,7 @@ def linear_cost(
         cluster = constants.pifa * shape.ones * (shape.nonzeros + width) + trees * halving
     solve = 0.0
     for above, count in pairwise(nodes):
-        groups = math.ceil(count / above / LANES)
-        solve += entries * occupied(shape, above, constants) * groups
+        solve += entries * occupied(shape, above, constants) * groups_of_children(above, count)
     total, largest = sum(weights), max(weights)
     stored = trees * total * constants.weight_bytes[precision]
     chunks, scored = visited(nodes, beam)

@@ -153,6 +153,11 @@ class PackedWeights:
         return int(np.count_nonzero(self.values)) + int(np.count_nonzero(self.full_values))
 
     @property
+    def stored_bytes(self) -> int:
+        """Bytes of the arrays in a file."""
+        return sum(array.nbytes for array in self.to_tensors("").values())
+
+    @property
     def widest(self) -> int:
         """Number of children of the largest chunk."""
         return int(np.diff(self.children_offsets).max(initial=0))

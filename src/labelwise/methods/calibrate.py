@@ -14,7 +14,7 @@ from labelwise.methods.card import CalibrationNote
 from labelwise.methods.inputs import predict_in_blocks, predict_in_time
 from labelwise.methods.predictions import CALIBRATION_K, checked_k, k_from_data
 from labelwise.methods.threshold import CalibrationReport, calibrated
-from labelwise.metrics.evaluate import check_known, check_truth
+from labelwise.metrics.evaluate import check_known, check_labelled
 from labelwise.time_budget import TimeBudget
 from labelwise.topk import TopK
 
@@ -30,7 +30,7 @@ def calibrate(
     """Set the calibration of a fitted model; `dataset` is in its label space. See `Method.calibrate`."""
     if len(dataset) == 0:
         raise DataError(f"{dataset.name}: there are no documents to calibrate on")
-    check_truth(dataset.labels, dataset.name)
+    check_labelled(dataset.labels, dataset.name)
     check_known(dataset, len(model.label_names_))
     count = k_from_data(CALIBRATION_K, model.trained_on_) if k is None else checked_k(k)
 

@@ -80,16 +80,16 @@ def evaluate(
         n_known=common.n_known,
     )
     evaluator.update(top, common.labels)
-    check_truth(common.labels)
+    check_labelled(common.labels, "the truth")
     return evaluator.result()
 
 
-def check_truth(labels: Any, name: str = "the truth", purpose: str = "compare predictions with") -> None:
-    """Refuse documents of which none has a label: there is nothing to learn, and all metrics would be 0."""
+def check_labelled(labels: Any, name: str, without: str = "there is nothing to compare predictions with") -> None:
+    """Refuse documents of which none has a label: nothing could be learned from them, and all metrics would be 0."""
     if labels.shape[0] and labels.nnz == 0:
         raise DataError(
-            f"{name}: none of the {labels.shape[0]:,} documents has a label, so there is nothing to "
-            f"{purpose}; is this a file without labels, or are they in another column?"
+            f"{name}: none of the {labels.shape[0]:,} documents has a label, so {without}; "
+            "is this a file without labels, or are they in another column?"
         )
 
 

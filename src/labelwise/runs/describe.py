@@ -69,6 +69,10 @@ def find_damages(path: str | Path) -> list[str]:
 def _describe_run(folder: Path, home: Path) -> dict[str, Any]:
     """A run whose lock is in the folder `home`."""
     state = files.read_json(folder / files.STATE, files.State)
+    stopped = state.status == files.RUNNING and not is_locked(home)
+    if stopped:  # or finished since the state was read
+        state = files.read_json(folder / files.STATE, files.State)
+        stopped = state.status == files.RUNNING
     stages = {
         "trained": (folder / files.MODEL / MANIFEST).exists(),
         "calibrated": (folder / files.CALIBRATION).exists(),
@@ -79,7 +83,7 @@ def _describe_run(folder: Path, home: Path) -> dict[str, Any]:
     begun = [record["stage"] for record in records if isinstance(record.get("stage"), str)]
     return {
         "method": state.method,
-        "status": STOPPED if state.status == files.RUNNING and not is_locked(home) else state.status,
+        "status": STOPPED if stopped else state.status,
         "error": state.error,
         "started": state.started,
         "finished": state.finished,

@@ -17,7 +17,7 @@ from labelwise.methods.inputs import predict_in_blocks, predict_in_time
 from labelwise.methods.predictions import MOST_LABELS, best_and_reaching
 from labelwise.methods.training_documents import Overlap
 from labelwise.metrics.confusion import ConfusionCounter
-from labelwise.metrics.evaluate import Evaluation, check_known, check_truth
+from labelwise.metrics.evaluate import Evaluation, check_known, check_labelled
 from labelwise.metrics.names import default_metrics
 from labelwise.metrics.per_label import LabelTable, count_predictions
 from labelwise.metrics.streaming import Evaluator
@@ -107,7 +107,7 @@ def evaluate_model(
     k, n_known = section.ranks(model.trained_on_), len(model.label_names_)
     reaching, limited = threshold if section.k is None else None, False
     available, test = len(test), sample(test, section.limit)
-    check_truth(test.labels, test.name)
+    check_labelled(test.labels, test.name)
     test = _aligned(model, test)
     check_known(test, n_known)
     known: TopK | None = None

@@ -35,7 +35,7 @@ from labelwise.data.read import (
 )
 from labelwise.data.splits import ALIASES
 from labelwise.errors import ConfigError, DataError
-from labelwise.metrics.evaluate import check_truth
+from labelwise.metrics.evaluate import check_labelled
 from labelwise.runs.config import DataSection
 from labelwise.runs.vectors import attach_to_parts, vectors_file
 
@@ -84,7 +84,7 @@ def load_run_data(section: DataSection, scratch: Path | None = None) -> RunData:
     train, valid, test = parts.pop("train"), parts.get("valid"), parts.get("test")  # pop frees the unsplit rows
     if not len(train):
         raise DataError(f"{train.name}: there are no documents")
-    check_truth(train.labels, train.name, "learn")
+    check_labelled(train.labels, train.name, "there is nothing to learn")
     doubt = doubt_about_labels(train.label_counts(), len(train), section.options.chosen_label_column)
     if doubt is not None:
         log.warning("%s: %s", train.name, doubt)

@@ -22,8 +22,7 @@ from labelwise.costs import Constants, DataShape
 from labelwise.data.dataset import Dataset
 from labelwise.features.label_features import pifa
 from labelwise.features.tfidf import LINEAR_TFIDF, Tfidf
-from labelwise.linear.cost import halving_layers
-from labelwise.linear.level_trainer import LANES
+from labelwise.linear.cost import groups_of_children, halving_layers
 from labelwise.linear.settings import PRECISIONS
 from labelwise.methods.linear_tree import LinearTree
 from labelwise.progress import progress
@@ -93,8 +92,7 @@ def _linear(step: Callable[[int], None]) -> dict[str, Any]:
     occupied = [len(data), *(level.nnz for level in above)]
     units = 0.0
     for level, parents in enumerate((1, *tree.sizes[:-1])):
-        groups = int(np.ceil(tree.sizes[level] / parents / LANES))
-        units += entries * occupied[level] / len(data) * groups
+        units += entries * occupied[level] / len(data) * groups_of_children(parents, tree.sizes[level])
     lowest = above[-2].nnz / len(data)
     per_document = ones / len(data)
     everything = LinearTree(trees=1, precision="float32", solver={"threshold": 0.0}).fit(small)
@@ -124,11 +122,9 @@ def _weight_bytes(model: LinearTree) -> dict[str, float]:
     """Bytes of weights on disk per kept weight, in each precision."""
     found = {}
     for precision in PRECISIONS:
-        levels = (model if precision == model.config.precision else model.shrink(precision=precision)).linear_.trees[0][
-            1
-        ]
-        size = sum(array.nbytes for level in levels for array in level.to_tensors("").values())
-        found[precision] = size / sum(level.n_weights for level in levels)
+        same = model if precision == model.config.precision else model.shrink(precision=precision)
+        levels = same.linear_.trees[0][1]
+        found[precision] = sum(level.stored_bytes for level in levels) / sum(level.n_weights for level in levels)
     return found
 
 

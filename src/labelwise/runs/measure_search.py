@@ -8,7 +8,6 @@ of a model that is opened from a file.
 
 from __future__ import annotations
 
-import mmap
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
@@ -24,6 +23,7 @@ from labelwise.linear.level_trainer import LANES
 from labelwise.linear.packed import PackedWeights
 from labelwise.methods.linear_flat import LinearFlat
 from labelwise.methods.linear_tree import LinearTree
+from labelwise.pages import in_small_pages
 from labelwise.runs.measured_data import planted_features
 
 COPIES = (1, 4, 16)
@@ -33,6 +33,9 @@ FLAT_LABELS, FEW_LABELS, FLAT_DOCUMENTS = 1000, LANES, 1000
 SINGLES, ROUNDS = 200, 9
 LEAST = 1e-12
 """Seconds: what is smaller than the noise of a measurement is still above 0."""
+
+FINE = 1e-5
+"""Seconds: a clock of processor time whose steps are longer (Windows) cannot measure a prediction."""
 
 Search = Callable[[Any], Any]
 
@@ -44,11 +47,11 @@ def measure_search(model: LinearTree, data: Dataset) -> dict[str, Any]:
     nonzeros = float(np.median([row.nnz for row in rows]))
     chunks, groups = visited([1, *model.linear_.trees[0][0].sizes], int(np.max(model.config.beam)))
     cases = [(_predicting(model), rows), _flat(FLAT_LABELS), _flat(FEW_LABELS), *_in_copies(model, rows)]
-    tree, flat, few, *in_copies = medians(cases)
+    tree, flat, few, *in_copies = measure_times(cases)
     search = max((flat - few) / (nonzeros * (FLAT_LABELS - FEW_LABELS) / LANES), LEAST)
     lookup = max(((tree - few) / nonzeros - search * (groups - 1)) / (chunks - 1), LEAST)
     slower = (np.maximum.accumulate(in_copies) - in_copies[0]) / (nonzeros * chunks)
-    size = sum(array.nbytes for level in model.linear_.trees[0][1] for array in level.to_tensors("").values())
+    size = sum(level.stored_bytes for level in model.linear_.trees[0][1])
     return {
         "call": max(few - nonzeros * (lookup + search), 1e-6),
         "search": search,
@@ -56,19 +59,21 @@ def measure_search(model: LinearTree, data: Dataset) -> dict[str, Any]:
     }
 
 
-def medians(cases: Sequence[tuple[Sequence[Search], Sequence[Any]]]) -> list[float]:
-    """Processor time per document for each case: some searches, of which each document gets the next, and documents.
+def measure_times(cases: Sequence[tuple[Sequence[Search], Sequence[Any]]]) -> list[float]:
+    """Median time per document for each case: some searches, of which each document gets the next, and documents.
 
     The cases alternate, so that a machine that becomes busy changes all of them; the first round is not counted.
     """
+    fine = time.get_clock_info("process_time").resolution < FINE
+    clock = time.process_time if fine else time.perf_counter
     found: list[list[float]] = [[] for _ in cases]
     for _ in range(1 + ROUNDS):
         for times, (searches, rows) in zip(found, cases, strict=True):
             spent = []
             for search, row in zip(cycle(searches), rows, strict=False):
-                begin = time.process_time()
+                begin = clock()
                 search(row)
-                spent.append(time.process_time() - begin)
+                spent.append(clock() - begin)
             times.append(float(np.median(spent)))
     return [float(np.median(times[1:])) for times in found]
 
@@ -99,17 +104,5 @@ def _in_copies(model: LinearTree, rows: Sequence[Any]) -> list[tuple[list[Search
 
 def _copied(level: PackedWeights) -> PackedWeights:
     arrays: Any = {one.name: getattr(level, one.name) for one in fields(level)}
-    copies: Any = {name: _in_small_pages(one) for name, one in arrays.items() if isinstance(one, np.ndarray)}
+    copies: Any = {name: in_small_pages(one) for name, one in arrays.items() if isinstance(one, np.ndarray)}
     return replace(level, **copies)
-
-
-def _in_small_pages(array: np.ndarray) -> np.ndarray:
-    """A copy; NumPy would ask for large pages, which mapped files do not have."""
-    if array.nbytes == 0:
-        return array
-    memory = mmap.mmap(-1, array.nbytes)
-    if hasattr(mmap, "MADV_NOHUGEPAGE"):
-        memory.madvise(mmap.MADV_NOHUGEPAGE)
-    copy = np.frombuffer(memory, array.dtype, array.size).reshape(array.shape)
-    copy[...] = array
-    return copy

@@ -17,7 +17,7 @@ COMPILATION = "numba:compile"
 @cache
 def _announce() -> None:
     """Log that kernels are compiled, once per process."""
-    log.info("compiling kernels, once per machine: one to two minutes in all")
+    log.info("compiling kernels, once per machine: up to a minute if all are missing")
 
 
 @dataclass
@@ -47,7 +47,7 @@ def stopwatch() -> Iterator[Stopwatch]:
 
     class Compilations(numba_event.Listener):
         def on_start(self, event: Any) -> None:
-            if not started and not watch.compiling:
+            if not started:
                 _announce()
             started.append(time.perf_counter())
 

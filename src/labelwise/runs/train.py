@@ -28,7 +28,7 @@ from labelwise.methods.base import Method, load
 from labelwise.methods.card import Reading, Scores, update_card
 from labelwise.methods.popularity import Popularity
 from labelwise.methods.threshold import CalibrationReport
-from labelwise.metrics.evaluate import check_known, check_truth
+from labelwise.metrics.evaluate import check_known, check_labelled
 from labelwise.metrics.names import parse_metric
 from labelwise.metrics.result import Evaluation
 from labelwise.metrics.saved_predictions import SavedPredictions
@@ -262,7 +262,7 @@ def split_for_calibration(
             )
     if data.test is not None:
         test = sample(data.test, config.evaluate.limit)
-        check_truth(test.labels, test.name)
+        check_labelled(test.labels, test.name)
         check_known(test, data.train.n_labels)
         config.evaluate.check_threshold(calibrated=held_out is not None)
     return data, held_out
