@@ -26,7 +26,8 @@ autoclass_content = "class"
 def link_copies(app: Any, page: str, source: list[str]) -> None:
     """Links to benchmarks/results and CONTRIBUTING, which work in the repository, lead to the copies on this site."""
     here = posixpath.dirname(page) or "."
-    for outside, copy in (("benchmarks/results/", "reference/results/"), ("CONTRIBUTING.md", "reference/contributing.md")):
+    copies = {"benchmarks/results/": "reference/results/", "CONTRIBUTING.md": "reference/contributing.md"}
+    for outside, copy in copies.items():
         target = posixpath.relpath(copy, here) + "/" * copy.endswith("/")
         source[0] = re.sub(rf"\]\((?:\.\./)+{re.escape(outside)}", f"]({target}", source[0])
 
