@@ -10,6 +10,7 @@ from conformance.planted import planted
 from labelwise.fit_context import FitContext
 from labelwise.linear.level_trainer import LevelTrainer
 from labelwise.parallel import using_threads
+from labelwise.time_budget import NO_LIMIT
 from test_time_budget import Clock
 
 
@@ -37,7 +38,9 @@ SMALL = {"leaf_size": 8, "branching": 4}
 
 
 def test_enough_time_changes_nothing(data, clock):
-    limited = lw.LinearTree(**SMALL, time_budget=1e6).fit(data)
+    budget = NO_LIMIT.limited(1e6)
+    limited = lw.LinearTree(**SMALL).fit(data, context=FitContext(budget=budget))
+    assert not budget.ended_early
     same_predictions(limited.predict(data, 5), lw.LinearTree(**SMALL).fit(data).predict(data, 5))
     assert len(limited.trees_) == 3
 
@@ -47,8 +50,10 @@ def test_the_budget_decides_how_many_trees_there_are(data, clock, caplog):
     begin = clock.now
     lw.LinearTree(**SMALL, trees=1).fit(data)
     one_tree = clock.now - begin
-    model = lw.LinearTree(**SMALL, time_budget=2.2 * one_tree).fit(data)
+    budget = NO_LIMIT.limited(2.2 * one_tree)
+    model = lw.LinearTree(**SMALL).fit(data, context=FitContext(budget=budget))
     assert len(model.trees_) == 2
+    assert budget.ended_early
     assert "time budget: 2 of 3 trees are trained, the others are left out" in caplog.messages
     assert any(message.startswith("tree 2 of 3, level 1 of") for message in caplog.messages)
     assert lw.evaluate(model.predict(data, 1), data, metrics=["P@1"])["P@1"] > 0.8

@@ -93,6 +93,7 @@ class LinearTrees:
             if number > 0:
                 if left < WORTHWHILE * seconds:
                     log.info("time budget: %d of %d trees are trained, the others are left out", number, len(trees))
+                    budget.end_early()
                     break
                 targets = tree.aggregate(labels)
             with stage(f"tree {number + 1} of {len(trees)}" if len(trees) > 1 else ""):
