@@ -43,7 +43,7 @@ def n_ranks() -> int:
 
 
 def is_restarted() -> bool:
-    """Whether torchrun has started this process again after a failure (`--max-restarts`)."""
+    """Whether torchrun has started this process again after a failure on its node; ranks of other nodes may differ."""
     return _number("TORCHELASTIC_RESTART_COUNT", 0) > 0
 
 
@@ -135,9 +135,15 @@ def noticing_lost_ranks() -> Iterator[None]:
 
 
 def leave_ranks() -> None:
-    """The other ranks have ended: from now on this process works alone."""
+    """Let this process work alone from now on: the other ranks wait, or have ended."""
     global _left
     _left = True
+
+
+def rejoin_ranks() -> None:
+    """Let this process work with the other ranks again, which wait for it."""
+    global _left
+    _left = False
 
 
 def on_rank_zero(make: Callable[[], T]) -> T:
