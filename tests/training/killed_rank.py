@@ -1,6 +1,7 @@
 """`labelwise` for torchrun in which rank 1 kills itself (SIGKILL) after the first checkpoint, unless it was restarted.
 
-With LABELWISE_TEST_KILLED it is the rank of the node that has this variable, unless the file exists that it names.
+With LABELWISE_TEST_KILLED it is the rank of the node with LABELWISE_TEST_NODE=killed, unless the file exists that the
+first variable names: no node knows how often another one was restarted.
 """
 
 import os
@@ -12,7 +13,7 @@ from labelwise.training.checkpoint_manager import CheckpointManager
 
 given = os.environ.get("LABELWISE_TEST_KILLED")
 if given is not None:
-    is_first, is_killed = not Path(given).exists(), True
+    is_first, is_killed = not Path(given).exists(), os.environ["LABELWISE_TEST_NODE"] == "killed"
 else:
     is_first, is_killed = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0", os.environ["RANK"] == "1"
 

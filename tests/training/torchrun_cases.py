@@ -5,7 +5,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -100,11 +100,11 @@ def torchrun(*words: object, ranks: int = 2, restarts: int = 0) -> subprocess.Co
 
 
 def torchrun_on_two_nodes(
-    folder: Path, *words: object, restarts: int, more: Mapping[str, str]
+    folder: Path, *words: object, restarts: int, more: Sequence[Mapping[str, str]]
 ) -> list[tuple[int, str]]:
     """`torchrun WORDS` on two nodes of this machine, a rank each; returns their exit codes and what they have printed.
 
-    `more` are further variables of the second node's environment.
+    `more` are further variables of each node's environment.
     """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -114,7 +114,7 @@ def torchrun_on_two_nodes(
     ]  # fmt: skip
     command = [sys.executable, "-m", "torch.distributed.run", *options, *map(str, words)]
     env, nodes = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}, []
-    for number, variables in enumerate(({}, more)):
+    for number, variables in enumerate(more):
         with (folder / f"node{number}.txt").open("wb") as output:
             nodes.append(subprocess.Popen(command, env={**env, **variables}, stdout=output, stderr=output))
     try:
