@@ -54,3 +54,10 @@ def wait_and_return(shared, item):
 def print_and_return(shared, item):
     print("a line on standard output", flush=True)
     return item
+
+
+def wait_long(folder, item):
+    """Notes that it has begun, and waits to be killed."""
+    with (Path(folder) / f"{item}.txt").open("a") as file:
+        file.write("x")
+    time.sleep(600)

@@ -1,14 +1,16 @@
 """What every executor does: order, shared values, errors, and tasks that run again after their worker was killed."""
 
 import os
+import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from executors import tasks
 from labelwise.errors import ConfigError, DataError, LabelwiseError
-from labelwise.executors.base import LOCAL, LostTaskError, executor
+from labelwise.executors.base import LOCAL, RETRIES, LostTaskError, executor
 from labelwise.executors.launcher import Launcher
 from labelwise.executors.shared import INLINE_BYTES, pack
 from labelwise.executors.task import Terms, run_task
@@ -158,3 +160,43 @@ def test_relative_paths_mean_the_same_in_a_worker_of_another_directory(tmp_path,
     terms = Terms.of_driver(1, None, "relative paths")
     monkeypatch.chdir(tmp_path / "node")
     assert run_task(terms, tasks.working_directory, None, 0).result() == str(tmp_path)
+
+
+@pytest.fixture
+def given_to_ray(monkeypatch):
+    """What Ray is given when it starts or joins a cluster; Ray itself is a stand-in with one node of four CPUs."""
+    given = {}
+
+    def init(**options):
+        given.update(options, retries=os.environ.get("RAY_task_oom_retries"))
+
+    ray = SimpleNamespace(
+        init=init, is_initialized=lambda: False, shutdown=lambda: None,
+        nodes=lambda: [{"Alive": True, "Resources": {"CPU": 4.0}}],
+        remote=lambda function: SimpleNamespace(options=lambda **options: None),
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_task_oom_retries", "")
+    monkeypatch.delenv("RAY_task_oom_retries")  # restored by the line before
+    return given
+
+
+def test_ray_without_an_address_starts_a_cluster_and_joins_no_other(given_to_ray, monkeypatch):
+    with Launcher("ray", workers=3, task_cpus=2).opened(None):
+        assert given_to_ray["address"] == "local"
+        assert given_to_ray["num_cpus"] == 6
+    for address in ("head:6379", "auto"):
+        with Launcher("ray", address).opened(None):
+            assert given_to_ray["address"] == address
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    with Launcher("ray").opened(None):
+        assert given_to_ray["address"] is None  # Ray reads the variable
+
+
+def test_tasks_that_ray_kills_for_their_memory_run_again_as_often_as_others(given_to_ray, monkeypatch):
+    with Launcher("ray").opened(None):
+        assert given_to_ray["retries"] == str(RETRIES)
+    monkeypatch.setenv("RAY_task_oom_retries", "7")
+    with Launcher("ray").opened(None):
+        assert given_to_ray["retries"] == "7"
