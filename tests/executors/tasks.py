@@ -1,5 +1,6 @@
 """Tasks of the tests: workers import this module."""
 
+import importlib
 import os
 import signal
 import time
@@ -30,6 +31,10 @@ def fail(shared, item):
         raise {"data": DataError("bad row", "x.csv", 7), "package": MissingDependencyError("torch", "nn", "mach"),
                "bug": ZeroDivisionError("a bug")}[shared]  # fmt: skip
     return item
+
+
+def file_of(shared, name):
+    return importlib.import_module(name).__file__
 
 
 def die_once(folder, item):

@@ -1,6 +1,7 @@
 """What every executor does: order, shared values, errors, and tasks that run again after their worker was killed."""
 
 import os
+import queue
 import sys
 import time
 from types import SimpleNamespace
@@ -200,3 +201,20 @@ def test_tasks_that_ray_kills_for_their_memory_run_again_as_often_as_others(give
     monkeypatch.setenv("RAY_task_oom_retries", "7")
     with Launcher("ray").opened(None):
         assert given_to_ray["retries"] == "7"
+
+
+def test_processes_import_nothing_from_the_working_directory(tmp_path, monkeypatch):
+    """There may be any files next to the data, such as a queue.py."""
+    (tmp_path / "queue.py").write_text("raise SystemExit(7)")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "of_the_user.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("elsewhere")  # as by PYTHONPATH
+    with Launcher("processes", workers=1).opened(tmp_path / "folder") as opened:
+        assert list(opened.map(tasks.file_of, ["queue", "of_the_user"])) == [
+            queue.__file__, str(tmp_path / "elsewhere" / "of_the_user.py"),
+        ]  # fmt: skip
+        for place in (LOCAL, opened):
+            command = place.start(["-c", "import queue, of_the_user, labelwise"], tmp_path / "output.txt", {}, ())
+            assert command.process.wait() == 0, (tmp_path / "output.txt").read_text()
+            command.stop()

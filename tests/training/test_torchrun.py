@@ -70,7 +70,9 @@ def test_a_killed_rank_of_the_second_node_is_restarted_and_nothing_is_lost(force
     alone = one_process("train", config, "--set", f"run.folder={tmp_path / 'alone'}")
     assert alone.returncode == 0, alone.stderr
     words = (KILLED, "train", config, *force, "--set", f"run.folder={tmp_path / 'nodes'}")
-    variables = [{"LABELWISE_TEST_KILLED": str(tmp_path / "killed"), "LABELWISE_TEST_NODE": node} for node in ("", "killed")]
+    variables = [
+        {"LABELWISE_TEST_KILLED": str(tmp_path / "killed"), "LABELWISE_TEST_NODE": node} for node in ("", "killed")
+    ]
     nodes = torchrun_on_two_nodes(tmp_path, *words, restarts=2, more=variables)
     printed = "".join(text for _, text in nodes)
     assert [code for code, _ in nodes] == [0, 0], printed[-5000:]

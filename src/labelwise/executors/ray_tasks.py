@@ -42,8 +42,8 @@ class RayTasks:
         self._connected = False
 
     def __enter__(self) -> Self:
-        # `max_retries` does not count the tasks that Ray's memory monitor kills; this process counts them, also those of
-        # a cluster that runs already
+        # `max_retries` does not count the tasks that Ray's memory monitor kills; this process counts them, also on a
+        # cluster that runs already
         os.environ.setdefault("RAY_task_oom_retries", str(RETRIES))
         try:
             import ray

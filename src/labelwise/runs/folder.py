@@ -188,7 +188,7 @@ class RunFolder:
         return launch is not None and any((read_state(folder) or {}).get("launch") == launch for folder in folders)
 
     def _patience(self) -> float:
-        """Seconds to wait for the lock: a process that torchrun has ended, perhaps on another node, may still have it."""
+        """Seconds to wait for the lock: a process that torchrun has ended, on any node, may still have it."""
         is_next = is_restarted() or self._is_of_this_launch(self.home, self.home / REPLACEMENT)
         return RESTART_SECONDS if is_next else 0.0
 
