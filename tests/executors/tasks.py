@@ -66,3 +66,17 @@ def wait_long(folder, item):
     with (Path(folder) / f"{item}.txt").open("a") as file:
         file.write("x")
     time.sleep(600)
+
+
+class Unreadable:
+    """Can be sent, and raises an error where it arrives."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __reduce__(self):
+        return _refuse, (self.error,)
+
+
+def _refuse(error):
+    raise error("not for a worker")

@@ -15,6 +15,9 @@ from labelwise.executors.base import LOCAL, RETRIES, LostTaskError, executor
 from labelwise.executors.launcher import Launcher
 from labelwise.executors.shared import INLINE_BYTES, pack
 from labelwise.executors.task import Terms, run_task
+from labelwise.parallel import using_threads
+
+RETRIES_OF_RAY = "RAY_task_oom_retries"
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +172,7 @@ def given_to_ray(monkeypatch):
     given = {}
 
     def init(**options):
-        given.update(options, retries=os.environ.get("RAY_task_oom_retries"))
+        given.update(options, retries=os.environ.get(RETRIES_OF_RAY))
 
     ray = SimpleNamespace(
         init=init, is_initialized=lambda: False, shutdown=lambda: None,
@@ -178,8 +181,8 @@ def given_to_ray(monkeypatch):
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setenv("RAY_task_oom_retries", "")
-    monkeypatch.delenv("RAY_task_oom_retries")  # restored by the line before
+    monkeypatch.setenv(RETRIES_OF_RAY, "")
+    monkeypatch.delenv(RETRIES_OF_RAY)  # restored by the line before
     return given
 
 
@@ -198,7 +201,7 @@ def test_ray_without_an_address_starts_a_cluster_and_joins_no_other(given_to_ray
 def test_tasks_that_ray_kills_for_their_memory_run_again_as_often_as_others(given_to_ray, monkeypatch):
     with Launcher("ray").opened(None):
         assert given_to_ray["retries"] == str(RETRIES)
-    monkeypatch.setenv("RAY_task_oom_retries", "7")
+    monkeypatch.setenv(RETRIES_OF_RAY, "7")
     with Launcher("ray").opened(None):
         assert given_to_ray["retries"] == "7"
 
@@ -218,3 +221,25 @@ def test_processes_import_nothing_from_the_working_directory(tmp_path, monkeypat
             command = place.start(["-c", "import queue, of_the_user, labelwise"], tmp_path / "output.txt", {}, ())
             assert command.process.wait() == 0, (tmp_path / "output.txt").read_text()
             command.stop()
+
+
+def test_as_many_workers_as_fit_into_the_cores_with_the_threads_of_a_run(tmp_path, monkeypatch):
+    """`run.threads` is the threads of this process and of a task; it does not limit the number of tasks."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: range(8), raising=False)
+    monkeypatch.delenv("LABELWISE_THREADS", raising=False)
+    for run_threads, slots in ((None, 8), (1, 8), (2, 4), (3, 2), (16, 1)):
+        with using_threads(run_threads), Launcher("processes").opened(tmp_path / "folder", run_threads) as opened:
+            assert opened.slots == slots
+    monkeypatch.setenv("LABELWISE_THREADS", "4")
+    with using_threads(2), Launcher("processes").opened(tmp_path / "folder", 2) as opened:
+        assert opened.slots == 2
+
+
+def test_a_worker_that_cannot_read_a_task_runs_the_next(tmp_path):
+    """The function, or what it is called with, may not exist where the worker is."""
+    with Launcher("processes", workers=1).opened(tmp_path / "folder") as opened:
+        (number,) = opened.map(tasks.about_itself, [0])
+        for error in (EOFError, FileNotFoundError, ImportError):
+            with pytest.raises(error, match="not for a worker"):
+                list(opened.map(tasks.wait_and_return, [tasks.Unreadable(error)]))
+        assert list(opened.map(tasks.about_itself, [0])) == [number]  # the same process

@@ -106,7 +106,7 @@ def test_a_task_that_has_no_memory_runs_again_three_times(cluster, tmp_path, mon
     try:
         with (
             Launcher("ray", cluster.address, task_cpus=2).opened(tmp_path / "folder") as opened,
-            pytest.raises(LostTaskError, match="ran out of memory, after 3 retries: .*a larger --task-cpus"),
+            pytest.raises(LostTaskError, match=r"ran out of memory, after 3 retries: .*a larger --task-cpus"),
         ):
             list(opened.map(tasks.wait_long, [1], opened.share(str(tmp_path))))
     finally:
