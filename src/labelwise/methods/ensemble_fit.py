@@ -14,6 +14,7 @@ from labelwise.atomic import replacing
 from labelwise.codes.average import side_by_side
 from labelwise.data.dataset import Dataset
 from labelwise.data.document_hash import dataset_hash
+from labelwise.data.out_of_core import scratch_at
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.executors.base import RETRIES, LostTaskError, executor, refuse_time_budget, task_folder
 from labelwise.fit_context import FitContext
@@ -29,6 +30,7 @@ from labelwise.metrics.names import parse_metric
 from labelwise.progress import progress
 from labelwise.registry import installed_versions
 from labelwise.result_fields import RESULT, deciding_fields
+from labelwise.run_schema import SCRATCH
 from labelwise.strings import Strings
 from labelwise.topk import TopK
 
@@ -109,7 +111,7 @@ def _trained_elsewhere(
         folder = base / f"member{number}"
         known = member if hasattr(member, "label_names_") else _finished(folder, member, train, valid)
         if known is None:
-            tasks.append(MemberTask(number, member, folder))
+            tasks.append(MemberTask(number, member, folder, context.scratch is not None))
         else:
             done[number] = known
     shared = running.share((train, valid))
@@ -137,6 +139,8 @@ class MemberTask(NamedTuple):
     number: int
     member: Method
     folder: Path
+    mapped: bool
+    """Whether the data may be larger than memory, so that what is computed from it is kept in files."""
 
 
 def train_member(shared: tuple[Dataset, Dataset | None], task: MemberTask) -> list[dict[str, Any]]:
@@ -144,8 +148,10 @@ def train_member(shared: tuple[Dataset, Dataset | None], task: MemberTask) -> li
     train, valid = shared
     records: list[dict[str, Any]] = []
     if _finished(task.folder, task.member, train, valid) is None:
-        context = FitContext(task.folder, lambda **numbers: records.append(numbers))
-        _keep(task.folder, task.member.fit(train, valid=valid, context=context), valid)
+        task.folder.mkdir(parents=True, exist_ok=True)
+        with scratch_at(task.folder / SCRATCH, task.mapped) as scratch:
+            context = FitContext(task.folder, lambda **numbers: records.append(numbers), scratch=scratch)
+            _keep(task.folder, task.member.fit(train, valid=valid, context=context), valid)
     return records
 
 
