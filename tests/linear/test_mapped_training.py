@@ -18,7 +18,7 @@ from labelwise.data.csr import MappedCsrBuilder
 from labelwise.data.shard import shard
 from labelwise.errors import DataError
 from labelwise.features import held_rows, label_features, streamed_terms
-from labelwise.features.held_rows import batches_of, hold_rows, copy_rows_to_disk
+from labelwise.features.held_rows import batches_of, copy_rows_to_disk, hold_rows
 from labelwise.features.label_features import pifa
 from labelwise.features.rows import FeatureRows
 from labelwise.features.tfidf import Tfidf, TfidfConfig

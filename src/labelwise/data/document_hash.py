@@ -137,7 +137,7 @@ def _contents(documents: Any) -> tuple[int, Iterable[Any]]:
         parts = [_contents(block)[1] for block in (documents.sparse, documents.dense) if block is not None]
         return documents.shape[0], (b"".join(map(bytes, row)) for row in zip(*parts, strict=True))
     if sparse.issparse(documents):
-        return documents.shape[0], _sparse_rows(documents)
+        return len(documents.indptr) - 1, _sparse_rows(documents)  # type: ignore[missing-attribute]
     return len(documents), _rows(documents)
 
 
