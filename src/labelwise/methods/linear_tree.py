@@ -175,6 +175,7 @@ class LinearTree(LinearMethod):
             shape, constants, config.solver, nodes=tree_nodes(shape.labels, config.leaf_size, config.branching),
             trees=1 if own else config.trees, beam=int(np.max(config.beam)), precision=config.precision,
             label_features=config.label_features, clusters=not own, width=width,
+            weighted=config.relevance, memory=config.memory,
         )  # fmt: skip
 
     def _given_tree(self, data: Dataset) -> LabelTree | None:
