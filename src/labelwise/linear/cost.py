@@ -139,11 +139,12 @@ def linear_cost(
     width: int = 0,
     weighted: bool = False,
     memory: float | str = "check",
+    at_once: int = 0,
 ) -> Cost:
     """The cost of some equal trees with so many nodes per level.
 
     `width`: dense columns next to the sparse features; `weighted`: examples have costs; `memory`: the limit in GB, by
-    which documents of mapped features are held.
+    which documents of mapped features are held; `at_once`: clusters into which labels are divided, if not halved.
     """
     dense = shape.documents * width
     entries = shape.entries + dense
@@ -168,7 +169,7 @@ def linear_cost(
         WEIGHT_BYTES * (largest + FILLED * total) + 24 * SHARED * largest + (trees - 1) * PACKED[precision] * total
     )
     solving += 24 * shape.ones
-    clustering = 16 * described
+    clustering = 16 * described + 4 * at_once * shape.labels
     if shape.mapped:
         held = shape.label_bytes + OFFSET_BYTES * shape.documents + held_documents(shape, memory)
     else:
