@@ -3,8 +3,8 @@
 The first line that is not empty determines which: with two tabs or more there is an id. Further tabs belong to the
 text. Empty lines are skipped. If labels are not read and the first line has no tab, each line is a text.
 
-Annif's corpora of short texts have the text first, then URIs: `text<TAB><http://...> <http://...>`. A first line whose
-second of two columns is nothing but such labels determines that, and labels are the URIs without the brackets.
+Annif's corpora of short texts have the text first, then URIs: `text<TAB><http://...> <http://...>`. The first line
+whose second of two columns is not empty determines that; labels are the URIs without the brackets.
 """
 
 from __future__ import annotations
@@ -68,8 +68,7 @@ def read(path: Path, options: ReadOptions, folder: Path | None = None) -> Datase
         if texts is None:
             tabs = int(np.count_nonzero(positions[0] >= 0)) or int(options.labels)
             texts = TextAccumulator(max(1, tabs), folder)
-            second = block.data[positions[0, 0] + 1 : ends[0]].tobytes() if tabs == 1 else b""
-            text_first = _URIS.fullmatch(second) is not None
+            text_first = tabs == 1 and _has_uris(block, positions[:, 0], ends)
         if tabs == 0:
             texts.add(block.data, (starts, ends))
             labels.add_fields(block.data, starts, starts, separator)
@@ -103,6 +102,12 @@ def _tabbed_lines(path: Path, options: ReadOptions) -> Iterator[tuple[ByteBlock,
             starts, ends = starts[filled], ends[filled]
         if len(starts):
             yield block, starts, ends, find_byte(block.data, starts, ends, TAB, 2)
+
+
+def _has_uris(block: ByteBlock, tabs: np.ndarray, ends: np.ndarray) -> bool:
+    """Whether the first second column that is not empty has only labels in angle brackets."""
+    filled = np.flatnonzero((tabs >= 0) & (ends > tabs + 1))
+    return len(filled) > 0 and bool(_URIS.fullmatch(block.data[tabs[filled[0]] + 1 : ends[filled[0]]].tobytes()))
 
 
 def _add_uris(labels: LabelAccumulator, path: Path, block: ByteBlock, starts: np.ndarray, ends: np.ndarray) -> None:
@@ -144,6 +149,12 @@ def write(dataset: Dataset, path: Path) -> None:
         raise DataError(
             "the first text contains a tab, so its line would be read as id, labels and text; give the documents "
             "ids, or write jsonl or native",
+            path,
+        )
+    if dataset.ids is None and _URIS.fullmatch(next(filter(None, texts), "").encode()):
+        raise DataError(
+            "the first text has only words in angle brackets, so it would be read as Annif's labels; give the "
+            "documents ids, or write jsonl or native",
             path,
         )
     if len(texts):
