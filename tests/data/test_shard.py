@@ -78,13 +78,16 @@ def test_temporary_files_of_a_killed_command_are_removed_by_the_next_one(tmp_pat
     kill_where_it_holds(HOLD_AT_THE_FIRST_SHARD, *command)
     (left,) = tmp_path.glob(".labelwise-*")
     (tmp_path / ".labelwise-of-a-user").mkdir()
+    of_another_machine = tmp_path / ".labelwise-abcd1234"
+    of_another_machine.mkdir()
+    (of_another_machine / ".lock").write_text("another")
     with hidden_folder(tmp_path) as used, hidden_folder(tmp_path) as other:
         assert not left.exists()
         (used / "file").write_text("in use")
         labelwise(*command)
         assert (used / "file").read_text() == "in use"
         keep_leftovers(other)
-    assert list(tmp_path.glob(".labelwise-*")) == [tmp_path / ".labelwise-of-a-user"]
+    assert sorted(tmp_path.glob(".labelwise-*")) == [of_another_machine, tmp_path / ".labelwise-of-a-user"]
 
 
 def test_folders_with_files_that_exist_nowhere_else_are_not_removed(tmp_path):

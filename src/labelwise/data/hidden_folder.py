@@ -1,13 +1,14 @@
 """Hidden folders for temporary files, `.labelwise-XXXXXXXX`: locked while in use, and removed at the end.
 
-A killed process leaves its folder, with a lock that nobody holds; the next one that needs a folder in the same place
-removes it.
+A killed process leaves its folder, with a lock that nobody holds; the next one on the same machine that needs a folder
+in the same place removes it. Some file systems of clusters do not know the locks of other machines.
 """
 
 from __future__ import annotations
 
 import re
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -41,7 +42,8 @@ def _create(above: Path, stack: ExitStack) -> Path:
     while True:
         hidden = Path(tempfile.mkdtemp(prefix=PREFIX, dir=above))
         try:
-            stack.enter_context(lock_folder(hidden, DataError("another process is using this folder", hidden)))
+            busy = DataError("another process is using this folder", hidden)
+            stack.enter_context(lock_folder(hidden, busy)).write(_machine())
         except LabelwiseError:
             if hidden.exists():  # locks are not possible here, so nobody removes it
                 return hidden
@@ -51,10 +53,16 @@ def _create(above: Path, stack: ExitStack) -> Path:
 
 def _remove_leftovers(above: Path) -> None:
     for path in above.glob(f"{PREFIX}*"):
-        if not NAME.fullmatch(path.name) or path.is_symlink() or not (path / LOCK).is_file() or is_locked(path):
+        if not NAME.fullmatch(path.name) or path.is_symlink():
             continue
         try:
+            if (path / LOCK).read_bytes() != _machine() or is_locked(path):
+                continue
             with lock_folder(path, DataError("another process is using this folder", path)):
                 shutil.rmtree(path, ignore_errors=True)
         except (LabelwiseError, OSError):
-            continue  # in use after all
+            continue  # in use after all, or of another user
+
+
+def _machine() -> bytes:
+    return socket.gethostname().encode()
