@@ -11,7 +11,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from labelwise.errors import DataError, LabelwiseError
@@ -39,16 +39,15 @@ def keep_leftovers(hidden: Path) -> None:
 
 
 def _create(above: Path, stack: ExitStack) -> Path:
-    while True:
-        hidden = Path(tempfile.mkdtemp(prefix=PREFIX, dir=above))
-        try:
-            busy = DataError("another process is using this folder", hidden)
-            stack.enter_context(lock_folder(hidden, busy)).write(_machine())
-        except LabelwiseError:
-            if hidden.exists():  # locks are not possible here, so nobody removes it
-                return hidden
-        if (hidden / LOCK).exists():  # else another process took it for a leftover, before it was locked
-            return hidden
+    hidden = Path(tempfile.mkdtemp(prefix=PREFIX, dir=above))
+    try:
+        with suppress(LabelwiseError):  # where locks are not possible nobody removes the folder
+            lock = stack.enter_context(lock_folder(hidden, DataError("another process is using this folder", hidden)))
+            lock.write(_machine())  # only now, when it is locked, others look at it
+    except BaseException:
+        shutil.rmtree(hidden, ignore_errors=True)
+        raise
+    return hidden
 
 
 def _remove_leftovers(above: Path) -> None:
