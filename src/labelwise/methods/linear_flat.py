@@ -85,6 +85,7 @@ class LinearFlat(LinearMethod):
         return linear_cost(
             shape, constants, config.solver, nodes=[1, shape.labels], trees=1, beam=1, precision=config.precision,
             label_features=None, clusters=False,
+            weighted=config.relevance, memory=config.memory,
         )  # fmt: skip
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
