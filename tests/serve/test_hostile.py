@@ -140,11 +140,11 @@ def test_bugs_are_answered_without_details(folder, monkeypatch):
     from labelwise.serve import batching
 
     with running_client({"topics": folder}) as client:
-        monkeypatch.setattr(batching, "compute", lambda loaded, works: [ZeroDivisionError("secret") for _ in works])
+        monkeypatch.setattr(batching, "compute", lambda _, works: [(works, [ZeroDivisionError("secret")] * len(works))])
         found = is_problem(client.post(PREDICT, json={"text": "a"}), 500)
         assert "secret" not in json.dumps(found)
         damaged = ModelFormatError("/srv/secret/state.safetensors: the weights are damaged")
-        monkeypatch.setattr(batching, "compute", lambda loaded, works: [damaged for _ in works])
+        monkeypatch.setattr(batching, "compute", lambda _, works: [(works, [damaged] * len(works))])
         found = is_problem(client.post(PREDICT, json={"text": "a"}), 500)
         assert "secret" not in json.dumps(found)
         assert "damaged" in found["detail"]

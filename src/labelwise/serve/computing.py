@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,10 +32,14 @@ class Options:
 
     @property
     def shared(self) -> tuple | None:
-        """What must be equal for two requests to be computed in one call; None: they never are."""
+        """What must be equal for the predictions of two requests to be computed in one call; None: they never are."""
         if self.labels is not None or self.weights is not None:
             return None
         return self.k, self.threshold, self.explain
+
+
+EXPIRED = TimeoutError()
+"""The result of a request that was not computed, because nobody waits for it any more."""
 
 
 @dataclass(slots=True, eq=False)
@@ -49,6 +53,16 @@ class Work:
     call: Callable[[LoadedModel], Any] | None = None
     """Computed instead of predictions, such as an explanation."""
 
+    @property
+    def size(self) -> int:
+        """Documents, for limits: a request counts as one at least."""
+        return max(1, len(self.documents))
+
+    @property
+    def shared(self) -> tuple | None:
+        """What must be equal for two requests to be computed in one call; None: they never are."""
+        return None if self.call is not None else self.options.shared
+
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
@@ -58,27 +72,26 @@ class Labelled:
     documents: list[Ranked]
 
 
-def compute(loaded: LoadedModel, works: Sequence[Work]) -> list[Any]:
-    """The result or the error of each request; those that are alike are predicted in one call."""
-    results: list[Any] = [None] * len(works)
-    groups: dict[Any, list[int]] = {}
-    for index, work in enumerate(works):
-        if work.future.done():  # nobody waits for it any more
-            continue
-        if work.call is not None:
-            results[index] = _attempt(lambda call=work.call: call(loaded))
-        else:
-            shared = work.options.shared
-            groups.setdefault(index if shared is None else shared, []).append(index)
-    for members in groups.values():
-        together = _attempt(lambda some=members: _predict_together(loaded, [works[one] for one in some]))
-        if isinstance(together, Exception) and len(members) > 1:  # one bad request must not fail the others
-            together = [_attempt(lambda one=one: _predict_together(loaded, [works[one]])[0]) for one in members]
-        elif isinstance(together, Exception):
-            together = [together]
-        for one, result in zip(members, together, strict=True):
-            results[one] = result
-    return results
+def compute(loaded: LoadedModel, works: Sequence[Work]) -> Iterator[tuple[Sequence[Work], Sequence[Any]]]:
+    """Results or errors of requests that share a call, as soon as they exist: one by one if the call fails."""
+    expired = {work for work in works if work.future.done()}
+    if expired:
+        yield list(expired), [EXPIRED] * len(expired)
+        works = [work for work in works if work not in expired]
+    if not works:
+        return
+    call = works[0].call
+    if call is not None:
+        yield works, [_attempt(lambda: call(loaded))]
+        return
+    together = _attempt(lambda: _predict_together(loaded, works))
+    if not isinstance(together, Exception):
+        yield works, together
+    elif len(works) == 1:
+        yield works, [together]
+    else:  # one bad request must not fail the others
+        for work in works:
+            yield from compute(loaded, [work])
 
 
 def _attempt(function: Callable[[], Any]) -> Any:
