@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
 
 from labelwise.methods.base import Method
-from labelwise.serve import prediction_routes
+from labelwise.serve import prediction_routes, served
 from serve.running import running_client, wait_until
 
 PREDICT, EXPLAIN = "/v1/models/topics/predict", "/v1/models/topics/explain"
@@ -87,6 +87,19 @@ def test_requests_that_fit_are_computed_together_and_others_keep_their_turn(fold
     assert held.calls[1:] == [  # without the one of the explanation
         ["0 0", "2 0", "2 1", "3 0"], ["1 0", "1 1", "1 2", "1 3"], ["4 0"], ["other"],
     ]  # fmt: skip
+
+
+def test_a_text_is_not_given_to_a_model_of_images_that_replaced_the_one_it_was_sent_to(folder, monkeypatch):
+    loaded, load_model = [], served.load_model
+    monkeypatch.setattr(served, "load_model", lambda path: loaded.append(load_model(path)) or loaded[0])
+    with running_client({"topics": folder}) as client:
+        held = Held(client, monkeypatch)
+        answers = [held.post(PREDICT, {"text": "/etc/passwd"}), held.post(EXPLAIN, {"text": "/etc/passwd"})]
+        loaded[0].reads = "image"
+        held.go.set()
+        refused = [one.result(60) for one in answers]
+    assert [(one.status_code, one.json()["type"]) for one in refused] == [(503, "urn:labelwise:problem:loading")] * 2
+    assert held.computed == ["first"]
 
 
 def test_a_slow_model_gets_calls_that_end_before_the_timeout(folder, monkeypatch):

@@ -17,7 +17,7 @@ from typing import Any
 
 from labelwise.serve.computing import EXPIRED, Options, Work, compute
 from labelwise.serve.counters import Counters
-from labelwise.serve.loading import LoadedModel
+from labelwise.serve.loading import TEXT, LoadedModel
 from labelwise.serve.problems import Problem
 from labelwise.serve.settings import Settings
 
@@ -46,10 +46,14 @@ class Batcher:
         self._thread.start()
 
     async def submit(
-        self, documents: Sequence[str], options: Options = DEFAULT, call: Callable[[LoadedModel], Any] | None = None
+        self,
+        documents: Sequence[str],
+        options: Options = DEFAULT,
+        call: Callable[[LoadedModel], Any] | None = None,
+        reads: str = TEXT,
     ) -> Any:
         """Wait for the result of a request; a Problem if the queue is full or the time is over."""
-        work = Work(documents, options, self._loop.create_future(), call)
+        work = Work(documents, options, self._loop.create_future(), reads, call)
         if self.pending + work.size > self.settings.queue:
             self.counters.add("labelwise_refused_total", model=self.name)
             raise Problem(

@@ -15,6 +15,7 @@ from labelwise.methods.predictions import CALIBRATION_K, best_and_reaching, chec
 from labelwise.methods.top_words import check_explains, top_words
 from labelwise.serve.answers import Ranked
 from labelwise.serve.loading import LoadedModel
+from labelwise.serve.problems import Problem
 from labelwise.strings import Strings
 from labelwise.topk import NO_LABEL, TopK
 
@@ -50,6 +51,8 @@ class Work:
     """Texts, or paths of images."""
     options: Options
     future: asyncio.Future[Any]
+    reads: str
+    """What the documents are; a folder may be replaced by a model that reads something else."""
     call: Callable[[LoadedModel], Any] | None = None
     """Computed instead of predictions, such as an explanation."""
 
@@ -74,10 +77,15 @@ class Labelled:
 
 def compute(loaded: LoadedModel, works: Sequence[Work]) -> Iterator[tuple[Sequence[Work], Sequence[Any]]]:
     """Results or errors of requests that share a call, as soon as they exist: one by one if the call fails."""
-    expired = {work for work in works if work.future.done()}
-    if expired:
-        yield list(expired), [EXPIRED] * len(expired)
-        works = [work for work in works if work not in expired]
+    refused: dict[Work, Exception] = {}
+    for work in works:
+        if work.future.done():
+            refused[work] = EXPIRED
+        elif work.reads != loaded.reads:
+            refused[work] = _replaced()
+    if refused:
+        yield list(refused), list(refused.values())
+        works = [work for work in works if work not in refused]
     if not works:
         return
     call = works[0].call
@@ -92,6 +100,13 @@ def compute(loaded: LoadedModel, works: Sequence[Work]) -> Iterator[tuple[Sequen
     else:  # one bad request must not fail the others
         for work in works:
             yield from compute(loaded, [work])
+
+
+def _replaced() -> Problem:
+    """A text must not get to a model of images, which would read the file of that name."""
+    return Problem(
+        503, "loading", "the model was replaced by one of another kind; send the request again", retry_after=1
+    )
 
 
 def _attempt(function: Callable[[], Any]) -> Any:
