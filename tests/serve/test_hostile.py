@@ -56,10 +56,38 @@ def test_errors_name_the_part_that_is_wrong(client):
     assert {one["pointer"] for one in found["errors"]} == {"/threshold"}
     found = is_problem(client.post(PREDICT, json={"text": "a", "label_weights": {"a/b~c": "x", "str": "x"}}), 422)
     assert {one["pointer"] for one in found["errors"]} == {"/label_weights/a~1b~0c", "/label_weights/str"}
+    for body, pointers in (
+        ({"text": "a", "str": 1}, ["/str"]), ({"text": "a", "Document": 1}, ["/Document"]),
+        ({"documents": [{"text": "a", "str": 1}]}, ["/documents/0", "/documents/0/str"]),
+        ({"text": "a", "label_weights": {"x" * 10_001: 1.0}}, ["/label_weights/" + "x" * 59 + "…"]),
+        ({"text": "a", "label_weights": {"[key]": "x"}}, ["/label_weights/[key]"]),
+    ):  # fmt: skip
+        found = is_problem(client.post(PREDICT, json=body), 422)
+        assert [one["pointer"] for one in found["errors"]] == pointers
     found = is_problem(client.post(PREDICT, json={}), 422)
     assert found["errors"][0]["detail"].startswith("give either `text`")
     found = is_problem(client.post(PREDICT, json={"text": "a", "labels": ["\x1b[2J"]}), 422)
     assert "\x1b" not in found["detail"]
+
+
+def test_bodies_of_very_many_values_are_refused_before_they_are_parsed(plain_folder):
+    """Parsed, each wrong value becomes several errors, and each unknown field one."""
+    many = 400_000
+    bodies = (
+        {"documents": [1] * many}, {"documents": [[]] * many}, {"documents": [dict.fromkeys(map(str, range(many)), 0)]},
+        dict.fromkeys(map(str, range(many)), 0), {"text": "a", "x": [[]] * many},
+    )  # fmt: skip
+    path = "/v1/models/plain/predict"
+    with running_client({"plain": plain_folder}, max_text=5_000_000) as client:
+        for body in bodies:
+            is_problem(client.post(path, json=body), 413)
+        text = '\\ "a", [b], {"c": \\" ' * 100_000
+        assert client.post(path, json={"text": text}).status_code == 200
+        found = is_problem(client.post(path, json={"documents": [1] * 200_000}), 422)
+        assert {one["pointer"] for one in found["errors"]} == {"/documents/0"}
+        weights = {"text": "a", "label_weights": dict.fromkeys(map(str, range(20_000)), "x")}
+        found = is_problem(client.post(path, json=weights), 422)
+        assert ("20,000" in found["detail"], "errors" in found) == (True, False)
 
 
 def test_other_wrong_requests(client):
