@@ -118,6 +118,12 @@ class Gate:
             event("connections were refused", logging.WARNING, connections=self.refused, max_connections=limit)
             self.refused, self.refusals_logged = 0, now
 
+    def count_malformed(self, status: int) -> None:
+        """Count an answer to what could not be parsed as a request."""
+        self.counters.request(None, status, 0.0)
+        if self.settings.log_requests:
+            event("request", status=status)
+
     def _refusal(self, scope: Scope) -> Problem | None:
         for name, value in scope["headers"]:
             if name == b"host" and self.hosts and _host(value) not in self.hosts:

@@ -153,9 +153,9 @@ def restart_pause(failures: int) -> float:
 
 def _options(settings: Settings) -> dict[str, Any]:
     return {
-        "http": protocol_factory(settings.max_connections), "ws": "none", "lifespan": "on", "log_config": None,
-        "access_log": False, "server_header": False, "proxy_headers": False, "timeout_keep_alive": 20,
-        "backlog": BACKLOG,
+        "http": protocol_factory(settings.max_connections, settings.timeout), "ws": "none", "lifespan": "on",
+        "log_config": None, "access_log": False, "server_header": False, "proxy_headers": False,
+        "timeout_keep_alive": 20, "backlog": BACKLOG,
         "timeout_graceful_shutdown": max(1, round(settings.timeout)),
     }  # fmt: skip
 
