@@ -106,6 +106,22 @@ def test_what_is_no_request_gets_a_problem_and_is_counted(port):
         assert answer(connection)[0] == 400
 
 
+def test_head_is_answered_as_get_without_the_body(port):
+    connection = http.client.HTTPConnection("localhost", port, timeout=60)
+    for path in ("/", "/health", "/ready", "/v1/models", "/static/page.css", "/docs"):
+        found = []
+        for method in ("HEAD", "GET"):
+            connection.request(method, path)
+            response = connection.getresponse()
+            found.append((response.status, response.getheader("content-length"), response.getheader("content-type")))
+            assert bool(response.read()) == (method == "GET")
+        assert found[0] == found[1]
+        assert found[0][0] in (200, 404)
+    connection.request("HEAD", PREDICT)
+    assert connection.getresponse().status == 405
+    connection.close()
+
+
 @pytest.mark.parametrize("chunked", [False, True])
 def test_clients_that_send_too_much_get_the_answer(port, chunked):
     for _ in range(10):

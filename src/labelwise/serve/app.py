@@ -52,8 +52,8 @@ def create_app(
 ) -> ASGIApp:
     """The application of some settings.
 
-    `on_failure` is called if a model cannot be loaded at the start, `on_start` before the first request is accepted; one
-    of several workers has loaded its models then.
+    `on_failure` is called if a model cannot be loaded at the start, `on_start` before a request is accepted; one of
+    several workers has loaded its models then.
     """
     keys = ApiKeys.of(settings)
 
@@ -134,11 +134,11 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Problem)
     async def on_problem(request: Request, error: Problem) -> Response:
-        return error.response()
+        return error.response(request.url.path)
 
     @app.exception_handler(LabelwiseError)
     async def on_error(request: Request, error: LabelwiseError) -> Response:
-        return from_error(error).response()
+        return from_error(error).response(request.url.path)
 
     @app.exception_handler(Exception)
     async def on_bug(request: Request, error: Exception) -> Response:
@@ -151,7 +151,7 @@ def _add_errors(app: FastAPI) -> None:
             for fault in error.errors()
         ]
         detail = f"{found[0]['pointer']}: {found[0]['detail']}"
-        return Problem(422, "invalid-request", detail, errors=found).response()
+        return Problem(422, "invalid-request", detail, errors=found).response(request.url.path)
 
     @app.exception_handler(HTTPException)
     async def on_http_error(request: Request, error: HTTPException) -> Response:

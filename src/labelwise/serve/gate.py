@@ -64,7 +64,9 @@ class Gate:
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
             return
-        begin, status, sent, received = time.perf_counter(), 0, 0, 0
+        begin, status, sent, received, method = time.perf_counter(), 0, 0, 0, scope["method"]
+        if method == "HEAD":  # uvicorn sends the head alone
+            scope = {**scope, "method": "GET"}
         identity = scope[IDENTITY] = secrets.token_hex(8)
         private = scope["path"].startswith("/v1/")
 
@@ -106,7 +108,7 @@ class Gate:
             route = scope.get(ROUTE) or getattr(scope.get("route"), "path", None)
             self.counters.request(route, status or 500, seconds)
             if self.settings.log_requests:
-                _log_request(scope, identity, status, sent, seconds)
+                _log_request(scope, method, identity, status, sent, seconds)
 
     def count_refused_connection(self) -> None:
         """Count a connection that was refused because there are too many; the log gets a line now and then."""
@@ -160,10 +162,10 @@ def _host(value: bytes) -> str:
     return text.rpartition(":")[0] if ":" in text else text
 
 
-def _log_request(scope: Scope, identity: str, status: int, sent: int, seconds: float) -> None:
+def _log_request(scope: Scope, method: str, identity: str, status: int, sent: int, seconds: float) -> None:
     client = scope.get("client")
     fields: dict[str, Any] = {
-        "id": identity, "client": client[0] if client else None, "method": scope["method"],
+        "id": identity, "client": client[0] if client else None, "method": method,
         "path": scope["path"][:200], "status": status, "bytes": sent, "ms": round(1000 * seconds, 2),
     }  # fmt: skip
     event("request", **fields)

@@ -17,6 +17,8 @@ from labelwise.serve.logs import event
 
 MEDIA_TYPE = "application/problem+json"
 URN = "urn:labelwise:problem:"
+PROJECTS = "/v1/projects/"
+"""The beginning of the paths of Annif's API."""
 MAX_ERRORS, MAX_DETAIL = 20, 1000
 MOST_FAULTS = 10_000
 """Faults of a body that are looked at: pydantic cannot make only the first, and many more take seconds."""
@@ -61,17 +63,18 @@ class Problem(Exception):
         if retry_after is not None:
             self.headers["Retry-After"] = str(max(1, round(retry_after)))
 
-    def response(self) -> Response:
-        """The answer."""
+    def response(self, path: str = "") -> Response:
+        """The answer to a request of some path; Annif's API has no 422."""
+        status = 400 if self.status == 422 and path.startswith(PROJECTS) else self.status
         content: dict[str, Any] = {
             "type": URN + self.kind if self.kind else "about:blank",
-            "title": HTTPStatus(self.status).phrase,
-            "status": self.status,
+            "title": HTTPStatus(status).phrase,
+            "status": status,
             "detail": printable(self.detail)[:MAX_DETAIL],
         }
         if self.errors:
             content["errors"] = self.errors
-        return Response(json.dumps(content).encode(), self.status, self.headers, MEDIA_TYPE)
+        return Response(json.dumps(content).encode(), status, self.headers, MEDIA_TYPE)
 
 
 def not_found(what: str, name: str) -> Problem:
