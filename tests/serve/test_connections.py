@@ -194,6 +194,26 @@ def test_clients_that_do_not_read_are_cut_off(plain_folder):
             one.close()
 
 
+def test_answers_that_nobody_reads_are_counted_with_the_bodies(plain_folder, caplog):
+    many = json.dumps({"documents": ["a"] * 1000, "k": 2}).encode()
+    request = POST + b"Content-Length: %d\r\n\r\n" % len(many) + many
+    with running_server({"plain": plain_folder}, max_request=50_000, max_bodies=60_000) as address:
+        port = int(address.rpartition(":")[2])
+
+        def status():
+            with connected(port) as connection:
+                connection.sendall(POST + LENGTH + b"\r\n" + BODY)
+                return answer(connection)[0]
+
+        with connected(port) as one:
+            one.sendall(request)
+            assert len(answer(one)[2]["results"]) == 1000
+            one.sendall(request * 400)
+            wait_until(lambda: status() == 503, 30)
+        wait_until(lambda: status() == 200, 30)
+    assert "a request failed" not in caplog.text
+
+
 def test_clients_that_read_slowly_get_everything(plain_folder):
     with running_server({"plain": plain_folder}, timeout=3.0) as address:
         one = socket.socket()

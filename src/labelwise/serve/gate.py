@@ -31,6 +31,8 @@ HEADERS = [
 ]
 REFUSALS_SECONDS = 10.0
 """Time between two lines of the log about connections that were refused."""
+LARGE_ANSWER = 1 << 16
+"""Bytes of an answer that may wait for its client without being counted: uvicorn's own limit for a connection."""
 PRIVATE = ("/v1/", "/metrics")
 """Paths that need a key, if there are keys."""
 
@@ -54,7 +56,7 @@ class Gate:
             self.hosts |= set(LOOPBACK)
         self.limit, self.max_bodies = settings.max_request, settings.all_bodies
         self.bodies = 0
-        """Bytes of the requests that are being received or answered."""
+        """Bytes of the requests that are being received or answered, and of large answers that clients do not read."""
         self.refused, self.refusals_logged = 0, -math.inf
         """Refused connections that the log does not mention yet, and when it last did."""
 
@@ -81,7 +83,7 @@ class Gate:
             return message
 
         async def send_with_headers(message: Message) -> None:
-            nonlocal status, sent
+            nonlocal status, sent, received
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = [*message.get("headers", ()), *HEADERS, (b"x-request-id", identity.encode())]
@@ -89,7 +91,13 @@ class Gate:
                     headers.append((b"cache-control", b"no-store"))
                 message = {**message, "headers": headers}
             else:
-                sent += len(message.get("body", b""))
+                part = len(message.get("body", b""))
+                sent += part
+                if part > LARGE_ANSWER and not message.get("more_body"):
+                    self.bodies += part
+                    received += part
+                    await send({**message, "more_body": True})
+                    message = {"type": message["type"]}  # which uvicorn sends when the client has read nearly all
             await send(message)
 
         try:

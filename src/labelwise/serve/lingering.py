@@ -67,6 +67,7 @@ class Lingering:
     def forget(self) -> None:
         """The connection is lost; what refers to each other is freed without the garbage collector."""
         self._protocol = None
+        self.write = _ignore  # uvicorn lets the answer to an earlier one of several requests be written
         if self._timer is not None:
             self._timer.cancel()
 
@@ -76,3 +77,7 @@ class Lingering:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.plain, name)
+
+
+def _ignore(data: bytes) -> None:
+    del data
