@@ -98,6 +98,7 @@ def main() -> None:
 
 New processes with an empty kernel cache (`cold`) and a filled one (`warm`): `linear_tree` on the corpus
 of `labelwise demo`. Medians of {options.repeats} turns, seconds including the start of Python and imports.
+`other`: an earlier version of the package; `this, alone`: without the second process that compiles ahead.
 `benchmarks/cold_start.py`, {datetime.date.today()}, {platform.machine()}, {os.cpu_count()} processors, Python \
 {platform.python_version()}; system load at the start {load:.1f}, at the end {os.getloadavg()[0]:.1f}.
 

@@ -101,9 +101,9 @@ def main() -> None:
     head = f"""# {given.labels:,} labels
 
 {plan.repetitions} tables of {plan.buckets:,} buckets ({given.hash}), a hidden layer of {plan.hidden}: {plan.weights:,}
-weights per repetition, as `labelwise plan` proposes them for {given.memory:g} GB. It estimates
-{plan.training_bytes / 1e6:,.0f} MB to train one repetition and {plan.serving_bytes / 1e6:,.0f} MB to serve all.
-{given.documents:,} random documents. `benchmarks/mach_scale.py`, {datetime.date.today()},
+weights per repetition, as `labelwise plan --repetitions {given.repetitions}` proposes them for {given.memory:g} GB. It
+estimates {plan.training_bytes / 1e6:,.0f} MB to train one repetition and {plan.serving_bytes / 1e6:,.0f} MB to serve
+all. {given.documents:,} random documents. `benchmarks/mach_scale.py`, {datetime.date.today()},
 Python {platform.python_version()}, one run. Peaks are of a single process that runs all steps.
 
 """

@@ -83,7 +83,8 @@ def page(figures: dict[str, Any]) -> str:
         "# Methods in one table", "",
         "Made by `benchmarks/methods.py`, whose header explains how: configs of the repository, trained on 2 cores of",
         "a shared machine. CPU s and peak MB are those of the whole run, MB is the model folder with the encoder.",
-        "Calibrated on held-out documents, micro-F1 at the calibrated threshold.",
+        "Calibrated on held-out documents, micro-F1 at the calibrated threshold. Linear weights have 32 bits,",
+        "except where a note says otherwise.",
     ]  # fmt: skip
     for title, rows in figures.items():
         lines += ["", f"## {title}", "", "| | " + " | ".join(METRICS) + " | CPU s | peak MB | MB |"]

@@ -199,7 +199,7 @@ def table(runs: dict[tuple[str, str], list[dict[str, float]]], rates: dict[str, 
         "",
         f"{datetime.date.today()}, {platform.machine()}, {given.threads} threads, Python {platform.python_version()}, "
         f"load {os.getloadavg()[1]:.1f}, median of {given.repeats}. Written by `benchmarks/text_encoder.py` with the "
-        f"encoder {Path(given.encoder).parent.name}/{Path(given.encoder).name}.",
+        f"encoder {given.encoder_name or Path(given.encoder).name}.",
         "",
         ABOUT.format(
             given=given,
@@ -244,6 +244,7 @@ def main() -> None:
     """Run the measurements, write the table."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--encoder", required=True, help="folder of a pretrained encoder")
+    options.add_argument("--encoder-name", help="what the page calls the encoder; default: the name of its folder")
     options.add_argument("--long", help="data folder whose texts fill the window")
     options.add_argument("--short", help="data folder of short texts")
     options.add_argument("--documents", type=int, default=8000)

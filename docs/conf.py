@@ -23,17 +23,20 @@ autodoc_member_order = "bysource"
 autoclass_content = "class"
 
 
-def link_results(app: Any, page: str, source: list[str]) -> None:
-    """Links to benchmarks/results, which work in the repository, lead to the copies on this site."""
+def link_copies(app: Any, page: str, source: list[str]) -> None:
+    """Links to benchmarks/results and CONTRIBUTING, which work in the repository, lead to the copies on this site."""
     here = posixpath.dirname(page) or "."
-    target = posixpath.relpath("reference/results", here)
-    source[0] = re.sub(r"\]\((?:\.\./)+benchmarks/results/", f"]({target}/", source[0])
+    copies = {"benchmarks/results/": "reference/results/", "CONTRIBUTING.md": "reference/contributing.md"}
+    for outside, copy in copies.items():
+        target = posixpath.relpath(copy, here) + "/" * copy.endswith("/")
+        source[0] = re.sub(rf"\]\((?:\.\./)+{re.escape(outside)}", f"]({target}", source[0])
 
 
 def setup(app: Any) -> None:
     """Write the generated pages before Sphinx looks for sources."""
-    from reference_pages import write_pages, write_results
+    from reference_pages import write_contributing, write_pages, write_results
 
     app.connect("config-inited", lambda *_: write_pages(DOCS / "reference"))
     app.connect("config-inited", lambda *_: write_results(DOCS.parent / "benchmarks" / "results", DOCS / "reference"))
-    app.connect("source-read", link_results)
+    app.connect("config-inited", lambda *_: write_contributing(DOCS.parent / "CONTRIBUTING.md", DOCS / "reference"))
+    app.connect("source-read", link_copies)

@@ -36,6 +36,11 @@ def write_results(results: Path, folder: Path) -> None:
     _write(target / "index.md", index.encode())
 
 
+def write_contributing(page: Path, folder: Path) -> None:
+    """Copy CONTRIBUTING.md, whose links to docs lead to this site there."""
+    _write(folder / "contributing.md", page.read_text(encoding="utf-8").replace("](docs/", "](../").encode())
+
+
 def _write(path: Path, content: bytes) -> None:
     if not path.exists() or path.read_bytes() != content:
         path.write_bytes(content)

@@ -68,6 +68,10 @@ def write_foreign_files(folder: Path) -> None:
     for row, text in enumerate(texts.texts or ()):
         (folder / "annif" / f"d{row}.txt").write_text(text, encoding="utf-8")
         (folder / "annif" / f"d{row}.key").write_text("\n".join(texts.labels_of(row)) + "\n", encoding="utf-8")
+    with (folder / "annif.csv").open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow(["text", "subject_uris"])
+        rows.writerows((text, " ".join(texts.labels_of(row))) for row, text in enumerate(texts.texts or ()))
 
 
 def train_models(folder: Path, run: Any) -> None:

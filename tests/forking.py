@@ -84,22 +84,30 @@ def run_forked(function: Callable[[], object], env: Mapping[str, str] | None = N
     return Ended(code, *texts)
 
 
-def kill_soon_after(function: Callable[[Callable[[], None]], object], delay: float = 0.0) -> None:
-    """`function(reached)` in a child process; SIGKILL `delay` seconds after it calls `reached()`, whatever it does."""
+def kill_soon_after(
+    function: Callable[[Callable[[], None]], object],
+    delay: float = 0.0,
+    number: int = signal.SIGKILL,
+    code: int = -signal.SIGKILL,
+) -> None:
+    """`function(reached)` in a child process; a signal `delay` seconds after it calls `reached()`, whatever it does.
+
+    It must end with the exit code.
+    """
     reading, writing = os.pipe()
     with tempfile.TemporaryFile("w+b") as printed:
-        number = printed.fileno()
+        stream = printed.fileno()
         child = Forked(
-            lambda: function(lambda: os.write(writing, b"r")), stdout=number, stderr=number, pass_fds=(writing,)
+            lambda: function(lambda: os.write(writing, b"r")), stdout=stream, stderr=stream, pass_fds=(writing,)
         )
         os.close(writing)
         with os.fdopen(reading, "rb", buffering=0) as reached:
             word = reached.read(1)
         time.sleep(delay)
-        child.kill()
+        os.kill(child.pid, number)
         status = child.wait()
         printed.seek(0)
-        assert (word, status) == (b"r", -signal.SIGKILL), printed.read().decode(errors="replace")
+        assert (word, status) == (b"r", code), printed.read().decode(errors="replace")
 
 
 def _be_a_process(

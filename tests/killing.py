@@ -1,5 +1,6 @@
 """Commands killed at a known moment: they hold there, so that neither a fast nor a busy machine changes the test."""
 
+import signal
 import time
 from collections.abc import Callable
 
@@ -27,8 +28,13 @@ os.replace = replace
 """A patch to be formatted: a command holds before a file or folder gets a name with this ending."""
 
 
-def kill_where_it_holds(patch: str, *arguments: object) -> None:
-    """`labelwise ARGUMENTS` after `patch`, code that makes it call `hold()` somewhere; SIGKILL when it does."""
+def kill_where_it_holds(
+    patch: str, *arguments: object, number: int = signal.SIGKILL, code: int = -signal.SIGKILL
+) -> None:
+    """`labelwise ARGUMENTS` after `patch`, code that makes it call `hold()` somewhere; a signal when it does.
+
+    It must end with the exit code (below 0: by a signal).
+    """
 
     def command(reached: Callable[[], None]) -> None:
         def hold() -> None:
@@ -38,4 +44,4 @@ def kill_where_it_holds(patch: str, *arguments: object) -> None:
         exec(patch, {"hold": hold})
         main([str(argument) for argument in arguments])
 
-    kill_soon_after(command)
+    kill_soon_after(command, number=number, code=code)

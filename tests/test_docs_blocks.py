@@ -25,7 +25,7 @@ OWN_TESTS = {"scikit-learn.md": "test_docs_pages.py", "README.md of knn_method":
 NETWORKS = {"linear-tree.md"}
 IMAGES = {"images.md", "quickstart.md"}
 MACH = {"mach.md"}
-CALIBRATING = {"README.md", "probabilities.md"}
+CALIBRATING = {"probabilities.md"}
 SLOW = {"quickstart.md", "images.md"}
 
 

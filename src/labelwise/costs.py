@@ -35,6 +35,8 @@ class DataShape:
     """Different words, or stored features."""
     words: float | None = None
     """Words of a text, repeated ones too; None: the data has features."""
+    mapped: bool = False
+    """Whether texts and features are in files while a model is trained."""
 
     @property
     def ones(self) -> float:
@@ -152,6 +154,17 @@ CURVES = {"kept": "thresholds", "lookups": "sizes"}
 
 
 @dataclass(frozen=True)
+class Scratch:
+    """Memory that threads need in a stage of training."""
+
+    per_thread: float
+    threads: int
+    """Threads that the stage can use."""
+    below: float = 0.0
+    """Bytes by which the stage needs less than `Cost.memory` without its threads."""
+
+
+@dataclass(frozen=True)
 class Cost:
     """What a method costs on data of some shape; times are seconds of one core of the measured machine."""
 
@@ -162,7 +175,9 @@ class Cost:
     operations: float = 0.0
     """The operations of that training, for machines with GPUs."""
     memory: float = BASE_BYTES
-    """Peak memory of training, on the host."""
+    """Peak memory of training, on the host, without `scratch`."""
+    scratch: tuple[Scratch, ...] = ()
+    """What threads need in addition, by stage."""
     device_memory: float = 0.0
     """Further memory of training, on the GPU if there is one, otherwise on the host."""
     disk: float = 0.0
@@ -179,14 +194,22 @@ class Cost:
     changes: tuple[str, ...] = ()
     """What makes it smaller, the most effective first."""
 
+    def memory_with(self, threads: int) -> float:
+        """Peak memory of training on the host with so many threads."""
+        needs = (min(threads, stage.threads) * stage.per_thread - stage.below for stage in self.scratch)
+        return self.memory + max(0.0, *needs, 0.0)
+
     def __add__(self, other: Cost) -> Cost:
         """One after the other in one process: times and models add up, peaks do not."""
-        larger = max(self, other, key=lambda cost: cost.memory + cost.device_memory)
+        larger, smaller = sorted((self, other), key=lambda cost: -cost.memory - cost.device_memory)
+        lower = larger.memory - smaller.memory
+        scratch = larger.scratch + tuple(replace(stage, below=stage.below + lower) for stage in smaller.scratch)
         return replace(
             self,
             cpu=self.cpu + other.cpu, network=self.network + other.network,
-            operations=self.operations + other.operations, memory=larger.memory, device_memory=larger.device_memory,
-            disk=max(self.disk, other.disk), model=self.model + other.model, latency=self.latency + other.latency,
+            operations=self.operations + other.operations, memory=larger.memory, scratch=scratch,
+            device_memory=larger.device_memory, disk=max(self.disk, other.disk),
+            model=self.model + other.model, latency=self.latency + other.latency,
             step_bytes=max(self.step_bytes, other.step_bytes), steps=self.steps + other.steps,
             shares=min(self.shares, other.shares), changes=tuple(dict.fromkeys(larger.changes + self.changes)),
         )  # fmt: skip
@@ -232,7 +255,7 @@ class Fit:
 def on_machine(cost: Cost, machine: Machine) -> Fit:
     """The cost on a machine, and why it does not fit, if so."""
     share = min(machine.machines, cost.shares)
-    memory = cost.memory + (0 if machine.gpus else cost.device_memory)
+    memory = cost.memory_with(machine.cores) + (0 if machine.gpus else cost.device_memory)
     seconds = cost.cpu / (machine.cores * share)
     if machine.gpus:
         seconds += cost.operations / (machine.gpus * machine.gpu_speed * share)

@@ -1,4 +1,7 @@
-"""One process at a time in a folder: a lock on its file `.lock`, released when the process ends, even if killed."""
+"""One process at a time in a folder: a lock on its file `.lock`, released when the process ends, even if killed.
+
+A single file that is being written is locked by a hidden file next to it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -26,13 +29,26 @@ def lock_folder(folder: Path, busy: LabelwiseError, wait: float = 0.0) -> Iterat
     Child processes that inherit the file keep the lock. Without flock (Windows) nothing is locked.
     """
     with _open_lock_file(folder / LOCK) as file:
-        attempts = 1 + math.ceil(max(wait, PROBE_SECONDS) / POLL_SECONDS)
-        while not _try_lock(file):
-            attempts -= 1
-            if not attempts:
-                raise busy
-            time.sleep(POLL_SECONDS)
+        _wait_for_lock(file, busy, wait)
         yield file
+
+
+@contextmanager
+def lock_output(target: Path) -> Iterator[None]:
+    """Be the only process that writes a file, or raise DataError; the hidden lock file is removed at the end."""
+    busy = DataError("another process writes this file; wait until it has ended, or choose another name", target)
+    path = target.with_name(f".{target.name}{LOCK}")
+    while True:
+        with _open_lock_file(path) as file:
+            _wait_for_lock(file, busy)
+            if not _is_at(file, path):  # it was removed by its owner in the meantime, and another process may have one
+                continue
+            try:
+                yield
+            finally:
+                with suppress(OSError):
+                    path.unlink()
+            return
 
 
 def is_locked(folder: Path) -> bool:
@@ -65,6 +81,23 @@ def _open_lock_file(path: Path) -> IO[bytes]:
         file.close()
         raise DataError("this is not a regular file, which the lock needs; remove it", path)
     return file
+
+
+def _wait_for_lock(file: IO[bytes], busy: LabelwiseError, wait: float = 0.0) -> None:
+    attempts = 1 + math.ceil(max(wait, PROBE_SECONDS) / POLL_SECONDS)
+    while not _try_lock(file):
+        attempts -= 1
+        if not attempts:
+            raise busy
+        time.sleep(POLL_SECONDS)
+
+
+def _is_at(file: IO[bytes], path: Path) -> bool:
+    """Whether the open file is the one that has this path."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _try_lock(file: IO[bytes]) -> bool:

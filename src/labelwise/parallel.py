@@ -31,8 +31,11 @@ def threads() -> int:
 
     Processes of torchrun on one machine divide its cores among them.
     """
-    if _chosen is not None:
-        return _chosen
+    return available_threads() if _chosen is None else _chosen
+
+
+def available_threads() -> int:
+    """Threads that all processes together may have, whatever `set_threads` sets for this one."""
     given = os.environ.get("LABELWISE_THREADS")
     if given is not None:
         if not given.isdigit() or int(given) < 1:

@@ -43,7 +43,7 @@ def n_ranks() -> int:
 
 
 def is_restarted() -> bool:
-    """Whether torchrun has started this process again after a failure (`--max-restarts`)."""
+    """Whether torchrun has started this process again after a failure on its node; ranks of other nodes may differ."""
     return _number("TORCHELASTIC_RESTART_COUNT", 0) > 0
 
 
@@ -100,23 +100,46 @@ def _agree_on_keys(store: Store) -> str:
     """A random string of rank 0 that all ranks of now, and none of an earlier attempt, have received.
 
     The number of restarts does not identify an attempt: every node counts its own. So rank 0 answers to the random
-    string of each rank, until each has confirmed the answer.
+    string of each rank, until each has confirmed the answer. A rank of an earlier attempt may confirm it too, if its
+    agent was killed and could not end it: only the string that a rank has now counts.
     """
-    mine, number, others = secrets.token_hex(8), rank(), range(1, n_ranks())
+    mine, number = secrets.token_hex(8), rank()
     if number == 0:
         deadline = time.monotonic() + PATIENCE.total_seconds()
-        while missing := [other for other in others if not store.check([f"{mine} received by {other}"])]:
+        while missing := _answer_ranks(store, mine):
             if time.monotonic() > deadline:
                 raise LabelwiseError(f"rank {missing[0]} of {n_ranks()} has not connected within {PATIENCE}")
-            for other in missing:
-                if store.check([f"rank {other}"]):
-                    store.set(f"answer to {store.get(f'rank {other}').decode()}", mine)
             time.sleep(POLLING_SECONDS)
         return mine
     store.set(f"rank {number}", mine)
-    keys = store.get(f"answer to {mine}").decode()
-    store.set(f"{keys} received by {number}", "")
+    keys = _wait_for_answer(store, f"answer to {mine}")
+    store.set(f"{keys} received by {mine}", "")
     return keys
+
+
+def _answer_ranks(store: Store, keys: str) -> list[int]:
+    """Answer to all ranks; returns those that have not confirmed it, or were replaced in the meantime."""
+    known = {other: _string_of(store, other) for other in range(1, n_ranks())}
+    for string in filter(None, known.values()):
+        store.set(f"answer to {string}", keys)
+    confirmed = {other for other, string in known.items() if string and store.check([f"{keys} received by {string}"])}
+    return [other for other in known if other not in confirmed or _string_of(store, other) != known[other]]
+
+
+def _string_of(store: Store, other: int) -> str | None:
+    return store.get(f"rank {other}").decode() if store.check([f"rank {other}"]) else None
+
+
+def _wait_for_answer(store: Store, key: str) -> str:
+    """The answer of rank 0; an error if the agent of this process has ended, which may have started another for it."""
+    agent, deadline = os.getppid(), time.monotonic() + PATIENCE.total_seconds()
+    while not store.check([key]):
+        if os.getppid() != agent:
+            raise LabelwiseError("the process of torchrun that has started this rank has ended; this rank ends too")
+        if time.monotonic() > deadline:
+            raise LabelwiseError(f"rank 0 of {n_ranks()} has not connected within {PATIENCE}")
+        time.sleep(POLLING_SECONDS)
+    return store.get(key).decode()
 
 
 @contextmanager
@@ -135,9 +158,15 @@ def noticing_lost_ranks() -> Iterator[None]:
 
 
 def leave_ranks() -> None:
-    """The other ranks have ended: from now on this process works alone."""
+    """Let this process work alone from now on: the other ranks wait, or have ended."""
     global _left
     _left = True
+
+
+def rejoin_ranks() -> None:
+    """Let this process work with the other ranks again, which wait for it."""
+    global _left
+    _left = False
 
 
 def on_rank_zero(make: Callable[[], T]) -> T:

@@ -72,7 +72,7 @@ class State(Record):
     method: str | None = None
     name: str | None = None
     launch: str | None = None
-    """The start of torchrun that began the run."""
+    """The start of torchrun that began the run, or has resumed it last."""
 
 
 class LabelGroup(Record):

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +49,12 @@ class OutOfTimeError(Exception):
     """Work that is of no use unless it is complete would not end before its budget does."""
 
 
+class EarlyEnd:
+    """Whether a budget has ended work before it was complete; the parts of a budget share one."""
+
+    happened = False
+
+
 @dataclass(frozen=True)
 class TimeBudget:
     """When work has to end.
@@ -61,11 +67,14 @@ class TimeBudget:
         End of this work, or of this part of it, on the monotonic clock.
     records
         Records of the time spent, which are kept up to date whenever the time is checked.
+    early_end
+        Whether work was ended early.
     """
 
     seconds: float = math.inf
     deadline: float = math.inf
     records: tuple[TimeRecord, ...] = ()
+    early_end: EarlyEnd = field(default_factory=EarlyEnd, compare=False, repr=False)
 
     @property
     def is_limited(self) -> bool:
@@ -85,7 +94,7 @@ class TimeBudget:
         deadline = begin + seconds - (0.0 if kept is None else kept.before)
         if deadline >= self.deadline:
             return replace(self, records=records)
-        return TimeBudget(seconds, deadline, records)
+        return TimeBudget(seconds, deadline, records, self.early_end if self.is_limited else EarlyEnd())
 
     def remaining(self) -> float:
         """Seconds left, 0 if the budget is spent."""
@@ -98,9 +107,28 @@ class TimeBudget:
         """Whether the budget is spent."""
         return self.remaining() <= 0.0
 
+    def write_records(self) -> None:
+        """Write the records of the time spent now."""
+        for record in self.records:
+            record.write(time.monotonic())
+
     def exceeded(self) -> float:
         """Seconds since the budget was spent, 0 before."""
         return max(time.monotonic() - self.deadline, 0.0) if self.is_limited else 0.0
+
+    def end_early(self) -> None:
+        """Record that work ends before it is complete, because there is no time for the rest."""
+        if self.is_limited:
+            self.early_end.happened = True
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether work was ended early, in this part of the time or in another."""
+        return self.early_end.happened
+
+    def for_new_work(self) -> TimeBudget:
+        """The same time for other work: whether that is ended early is recorded separately."""
+        return replace(self, early_end=EarlyEnd())
 
     def part(self, fraction: float) -> TimeBudget:
         """The budget of the next part of the work, which may take this fraction of the remaining time."""

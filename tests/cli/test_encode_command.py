@@ -11,6 +11,7 @@ from cli.commands import labelwise
 from common import Stop
 from conformance.planted import planted
 from killing import kill_where_it_holds
+from labelwise.file_lock import lock_output
 from labelwise.runs import encode as encoding
 from labelwise.runs.documents import Request
 from labelwise.runs.encode import DocumentEncoder, encode_file
@@ -184,6 +185,26 @@ def test_a_killed_command_ends_in_the_same_file(model, tmp_path):
     said = labelwise("encode", model, source, "-o", whole).err
     assert f"{whole.name}: 2,500 vectors of " in said, "what was written"
     assert out.read_bytes() == whole.read_bytes()
+
+
+def test_one_process_at_a_time_writes_a_file(model, texts, tmp_path):
+    """The second command neither mixes its vectors with those of the first nor replaces them."""
+    out = tmp_path / "x.npy"
+    with lock_output(out):
+        assert f"{out}: another process writes this file" in mistake(model, texts, "-o", out, "--force")
+        assert not out.exists()
+    labelwise("encode", model, texts, "-o", out)
+    with lock_output(out):
+        assert "another process" in mistake(model, texts, "-o", out)
+    assert "exists already" in mistake(model, texts, "-o", out)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["texts.txt", "x.npy"]
+
+
+def test_the_lock_of_a_killed_process_does_not_last(model, texts, tmp_path):
+    out = tmp_path / "x.npy"
+    (tmp_path / ".x.npy.lock").write_bytes(b"")
+    labelwise("encode", model, texts, "-o", out)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["texts.txt", "x.npy"]
 
 
 @pytest.fixture

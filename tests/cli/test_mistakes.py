@@ -281,4 +281,6 @@ def test_a_memory_limit_that_is_too_low_is_named(tmp_path, mapped):
     said = labelwise("train", "train.csv", "-o", "run", *arguments, cwd=tmp_path, code=2).err
     assert "the limit of 0.002 GB (model.memory) leaves" in said
     assert ("this process, whose data is mapped" in said) == mapped
-    assert "raise the limit" in said
+    advised = re.search(r"raise the limit to (\S+) GB", said)[1]
+    arguments = ("--set", f"model.memory={advised}", *arguments[2:])
+    assert "11 test documents" in labelwise("train", "train.csv", "-o", "run", *arguments, cwd=tmp_path).out

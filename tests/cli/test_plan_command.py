@@ -1,14 +1,17 @@
 """`labelwise plan CONFIG.yml`: every method has a cost, which follows data, settings and measured constants."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from cli.commands import labelwise
 from conformance.small import SMALL
-from labelwise.costs import Constants, Cost, Machine, on_machine
+from labelwise.costs import Constants, Cost, Machine, Scratch, on_machine
+from labelwise.mapped import mapping_of
 from labelwise.methods.popularity import Popularity
 from labelwise.registry import METHODS, registered
+from labelwise.runs import plan
 
 CONSTANTS = {
     "tfidf": 2e-8, "pifa": 3e-8, "cluster": 3e-8, "solve": 1.5e-7, "search": 7e-9, "call": 3e-4, "spread": 0.1,
@@ -120,6 +123,70 @@ def test_machines_share_and_exchange_gradients():
     assert gpu.seconds == pytest.approx(36)
     assert gpu.problems == ("GPU memory",)
     assert gpu.memory < alone.memory
+
+
+@pytest.mark.parametrize("method", ["linear_flat", "linear_tree"])
+def test_memory_grows_with_the_threads(method, config, constants):
+    """Each needs a table of all features, and in the root a row per document."""
+    given = config(method, **({} if method == "linear_flat" else {"leaf_size": 10})), "--constants", constants(), *DATA
+    given = (*given, "--documents", 2_000_000, "--features", 1_000_000)
+    few, many = (planned(*given, "--cores", cores)["machines"][1]["memory"] for cores in (2, 64))
+    least = 62 * (108 * 2_000_000 + 84 * 1_000_000 if method == "linear_flat" else 84 * 1_000_000)
+    assert least < many - few < 1.5 * least
+    here = planned(*given, "--set", "run.threads=64")["machines"][0]
+    assert (here["memory"], here["machine"]["cores"]) == (many, 64)
+
+
+def test_members_one_after_the_other_have_the_larger_peak_with_any_number_of_threads():
+    few = Cost(memory=10, scratch=(Scratch(per_thread=1, threads=100, below=2),))
+    many = Cost(memory=8, scratch=(Scratch(per_thread=3, threads=4),))
+    for both in (few + many, many + few):
+        for threads in (1, 2, 4, 64):
+            assert both.memory_with(threads) == max(few.memory_with(threads), many.memory_with(threads))
+
+
+@pytest.mark.parametrize(
+    ("labels", "documents", "measured"), [(10**4, 7319, 0.25), (10**5, 73_191, 0.69), (10**6, 731_914, 5.71)]
+)
+def test_memory_is_as_measured(labels, documents, measured, config, constants):
+    """benchmarks/results/linear_scale.md, on two cores."""
+    path = config("linear_tree", trees=1, branching=16, leaf_size=100, precision="int8")
+    shape = ("--documents", documents, "--labels", labels, "--features", 135_909, "--labels-per-document", 5.45)
+    found = planned(path, "--constants", constants(), *DATA, *shape, "--cores", 2)["machines"][1]
+    assert 1 / 1.5 < found["memory"] / 1e9 / measured < 1.5
+
+
+def test_free_space_is_that_of_the_run_folder(tmp_path, config, constants, monkeypatch):
+    asked = []
+    monkeypatch.setattr("shutil.disk_usage", lambda path: asked.append(path) or SimpleNamespace(free=7))
+    run = ("--set", f"run.folder={tmp_path / 'runs' / 'one'}")
+    assert (
+        planned(config("linear_tree"), "--constants", constants(), *DATA, *run)["machines"][0]["machine"]["disk"] == 7
+    )
+    assert asked == [tmp_path]
+
+
+def test_mapped_data_is_planned_from_files(tmp_path, constants, config, monkeypatch):
+    lines = "\n".join(f"label{n % 7}\tsome words of document {n} and {n * n}" for n in range(60))
+    (tmp_path / "train.tsv").write_text(lines + "\n")
+    (tmp_path / "runs").mkdir()
+    data = ("--set", f"data={{train: {tmp_path / 'train.tsv'}, mapped: true}}")
+    read, plain = [], plan.shape_of
+
+    def shape_of(train, *given):
+        read.append(mapping_of(train.texts.buffer) is not None)
+        return plain(train, *given)
+
+    monkeypatch.setattr(plan, "shape_of", shape_of)
+    given = config("linear_tree"), "--constants", constants(), "--json", "--set", f"run.folder={tmp_path}/runs/one"
+    found = planned(*given, *data)
+    assert found["shape"]["mapped"]
+    assert read == [True]
+    assert list((tmp_path / "runs").iterdir()) == []
+    large = ("--documents", 10**6, "--labels", 1000, "--words", 200)
+    in_files, in_memory = planned(*given, *data, *large)["cost"], planned(*given, *large)["cost"]
+    assert in_files["memory"] < in_memory["memory"] - 3e9
+    assert in_files["disk"] > in_memory["disk"] + 3e9
 
 
 def test_the_shape_is_read_from_data(tmp_path, constants, config):

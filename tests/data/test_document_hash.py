@@ -2,8 +2,10 @@
 
 import hashlib
 import os
+import tracemalloc
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
@@ -29,6 +31,26 @@ def test_texts_are_hashed_by_content(texts):
     ]
     assert hashes.dtype == np.uint64
     assert hashes.tolist() == expected
+
+
+@pytest.mark.parametrize("kind", ["texts", "features"])
+def test_hashing_takes_little_more_memory_than_the_hashes(kind, monkeypatch):
+    count = 50_000
+    labels = sparse.csr_array((count, 1), dtype=np.float32)
+    if kind == "texts":
+        data = Dataset(labels, texts=Strings.of(list(map(str, range(count)))))
+    else:
+        data = Dataset(labels, features=sparse.csr_array((count, 10), dtype=np.float32))
+    expected = document_hashes(data)
+    monkeypatch.setattr("labelwise.data.document_hash.DOCUMENTS_AT_ONCE", 1000)
+    tracemalloc.start()
+    try:
+        found = document_hashes(data)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(found, expected)
+    assert peak < 8 * count + 200 * 1000 + 50_000
 
 
 def test_order_and_selection_do_not_matter():

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+import signal
 
 import numpy as np
 import pytest
@@ -10,8 +12,10 @@ from scipy import sparse
 
 import labelwise as lw
 from cli.commands import labelwise
+from killing import kill_where_it_holds
 from labelwise.data import shard as shard_module
 from labelwise.data.convert import convert
+from labelwise.data.hidden_folder import hidden_folder, keep_leftovers
 from labelwise.data.shard import parse_size, shard
 from labelwise.errors import ConfigError, DataError
 from labelwise.mapped import mapping_of
@@ -33,6 +37,66 @@ def drawn(rows=DOCUMENTS, **parts):
 
 def read_back(folder, split="train", scratch=None):
     return lw.read(folder, split=split, scratch=scratch)
+
+
+@pytest.mark.parametrize("options", [("--size", "1kB"), ("--documents", "10")])
+def test_more_shards_than_there_are_numbers_are_refused(tmp_path, monkeypatch, options):
+    lw.write(drawn(texts=texts()), tmp_path / "d.jsonl")
+    monkeypatch.setattr(shard_module, "MOST_SHARDS", 3)
+    said = labelwise("data", "shard", tmp_path / "d.jsonl", tmp_path / "out", *options, code=2).err
+    assert "a part has 3 at most" in said
+    assert f"use a larger {options[0]}" in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d.jsonl"]
+
+
+HOLD_AT_THE_FIRST_SHARD = """
+from labelwise.data import shard
+plain = shard.take_mapped
+def first(data, rows, scratch):
+    (scratch / "left").write_bytes(bytes(1000))
+    hold()
+shard.take_mapped = first
+"""
+
+
+def hidden_in(folder):
+    return sorted(path.name for path in folder.iterdir() if path.name.startswith("."))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs signals")
+def test_temporary_files_of_an_ended_command_are_removed(tmp_path):
+    lw.write(drawn(texts=texts()), tmp_path / "d.jsonl")
+    command = ("data", "shard", tmp_path / "d.jsonl", tmp_path / "out")
+    kill_where_it_holds(HOLD_AT_THE_FIRST_SHARD, *command, number=signal.SIGTERM, code=143)
+    assert hidden_in(tmp_path) == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL and locks")
+def test_temporary_files_of_a_killed_command_are_removed_by_the_next_one(tmp_path):
+    lw.write(drawn(texts=texts()), tmp_path / "d.jsonl")
+    command = ("data", "shard", tmp_path / "d.jsonl", tmp_path / "out")
+    kill_where_it_holds(HOLD_AT_THE_FIRST_SHARD, *command)
+    (left,) = tmp_path.glob(".labelwise-*")
+    (tmp_path / ".labelwise-of-a-user").mkdir()
+    of_another_machine = tmp_path / ".labelwise-abcd1234"
+    of_another_machine.mkdir()
+    (of_another_machine / ".lock").write_text("another")
+    with hidden_folder(tmp_path) as used, hidden_folder(tmp_path) as other:
+        assert not left.exists()
+        (used / "file").write_text("in use")
+        labelwise(*command)
+        assert (used / "file").read_text() == "in use"
+        keep_leftovers(other)
+    assert sorted(tmp_path.glob(".labelwise-*")) == [of_another_machine, tmp_path / ".labelwise-of-a-user"]
+
+
+def test_folders_with_files_that_exist_nowhere_else_are_not_removed(tmp_path):
+    stopped = hidden_folder(tmp_path)
+    folder = stopped.__enter__()
+    (folder / "old").write_text("of the user")
+    keep_leftovers(folder)
+    with hidden_folder(tmp_path):
+        assert (folder / "old").exists()
 
 
 @pytest.mark.parametrize(

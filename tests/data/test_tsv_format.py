@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from data_cases import cut_into_small_blocks, plain, put
+from scipy import sparse
 
+from cli.commands import labelwise
+from labelwise.data.dataset import Dataset
 from labelwise.data.options import ReadOptions
 from labelwise.data.read import read
+from labelwise.data.write import write
 from labelwise.errors import DataError
 
 
@@ -30,11 +37,39 @@ def test_the_first_line_that_is_not_empty_decides(tmp_path):
     assert found.ids is None
 
 
+ANNIF = "without\t\none text\t<http://x.org/p1> <http://x.org/p2>\n\r\nwith <b>\t<http://x.org/p1>\t\n"
+
+
+def test_a_corpus_of_annif_has_the_text_first(tmp_path):
+    put(tmp_path / "corpus.tsv", ANNIF)
+    labelwise("data", "convert", tmp_path / "corpus.tsv", tmp_path / "a.jsonl")
+    for found in (read(tmp_path / "corpus.tsv"), read(tmp_path / "a.jsonl")):
+        assert plain(found) == [{}, {"http://x.org/p1": 1, "http://x.org/p2": 1}, {"http://x.org/p1": 1}]
+        assert list(found.texts) == ["without", "one text", "with <b>"]
+    assert list(read(tmp_path / "corpus.tsv", labels=False).texts) == ["without", "one text", "with <b>"]
+
+
+def test_a_first_text_of_brackets_is_not_written(tmp_path):
+    data = Dataset(sparse.csr_array(np.eye(2, dtype=np.float32)), ["x", "y"], texts=["", "<b> <c>"])
+    with pytest.raises(DataError, match="only words in angle brackets"):
+        write(data, tmp_path / "a.tsv")
+    write(replace(data, ids=["1", "2"]), tmp_path / "a.tsv")
+    assert list(read(tmp_path / "a.tsv").texts) == ["", "<b> <c>"]
+
+
+def test_texts_with_brackets_are_texts(tmp_path):
+    found = read(put(tmp_path / "a.tsv", "x y\t<b> bold\nz\t<http://x.org/p1>\n"))
+    assert plain(found) == [{"x": 1, "y": 1}, {"z": 1}]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ("x\tone\nno tab here\n", r"a\.tsv:2: the line has no tab; labels<TAB>text is needed"),
         ("1\tx\tone\n\n2\ttwo\n", r"a\.tsv:3: the line has one tab; id<TAB>labels<TAB>text"),
+        ("one\t<u:1>\n\ntwo\t<u:2> u:3\n", r"a\.tsv:3: the label 'u:3' is not in angle brackets; text<TAB><URI>"),
+        ("one\t<u:1>\ntwo\t<>\n", r"a\.tsv:2: the label '<>' is not in angle brackets"),
+        ("one\t<u:1>\ntwo\n", r"a\.tsv:2: the line has no tab; text<TAB><URI> <URI>, as"),
         ("1\tx\tone\nnothing\n", r"a\.tsv:2: the line has no tab"),
     ],
 )

@@ -115,8 +115,12 @@ def test_label_texts_go_to_a_file_beside_the_data(tmp_path):
     assert names(tmp_path) == ["a.csv", "a_label_names.tsv", "b.csv"]
 
 
+@pytest.mark.parametrize(
+    ("stop", "shown", "message"),
+    [(OSError(28, "No space left on device"), DataError, "No space left"), (SystemExit(143), SystemExit, "143")],
+)
 @pytest.mark.parametrize("broken", range(4))
-def test_a_move_that_fails_puts_everything_back(tmp_path, monkeypatch, broken):
+def test_a_move_that_fails_puts_everything_back(tmp_path, monkeypatch, broken, stop, shown, message):
     write(small(["old", "", ""]), tmp_path / "a_texts.txt")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     moves, replace, move = [], os.replace, front._Staging.move
@@ -124,7 +128,7 @@ def test_a_move_that_fails_puts_everything_back(tmp_path, monkeypatch, broken):
     def failing(source, target):
         moves.append(target)
         if len(moves) == broken + 1:
-            raise OSError(28, "No space left on device")
+            raise stop
         replace(source, target)
 
     def move_with_failure(staging):
@@ -132,7 +136,7 @@ def test_a_move_that_fails_puts_everything_back(tmp_path, monkeypatch, broken):
         move(staging)
 
     monkeypatch.setattr(front._Staging, "move", move_with_failure)
-    with pytest.raises(DataError, match="No space left"):
+    with pytest.raises(shown, match=message):
         write(small(["new", "", ""]), tmp_path / "a_texts.txt", force=True)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 

@@ -1,5 +1,6 @@
 """Tasks of the tests: workers import this module."""
 
+import importlib
 import os
 import signal
 import time
@@ -32,6 +33,10 @@ def fail(shared, item):
     return item
 
 
+def file_of(shared, name):
+    return importlib.import_module(name).__file__
+
+
 def die_once(folder, item):
     """The first attempt at item 1 is killed, after it has written its file."""
     path = Path(folder) / f"{item}.txt"
@@ -54,3 +59,24 @@ def wait_and_return(shared, item):
 def print_and_return(shared, item):
     print("a line on standard output", flush=True)
     return item
+
+
+def wait_long(folder, item):
+    """Notes that it has begun, and waits to be killed."""
+    with (Path(folder) / f"{item}.txt").open("a") as file:
+        file.write("x")
+    time.sleep(600)
+
+
+class Unreadable:
+    """Can be sent, and raises an error where it arrives."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __reduce__(self):
+        return _refuse, (self.error,)
+
+
+def _refuse(error):
+    raise error("not for a worker")

@@ -1,17 +1,23 @@
 """What every executor does: order, shared values, errors, and tasks that run again after their worker was killed."""
 
 import os
+import queue
+import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from executors import tasks
 from labelwise.errors import ConfigError, DataError, LabelwiseError
-from labelwise.executors.base import LOCAL, LostTaskError, executor
+from labelwise.executors.base import LOCAL, RETRIES, LostTaskError, executor
 from labelwise.executors.launcher import Launcher
 from labelwise.executors.shared import INLINE_BYTES, pack
 from labelwise.executors.task import Terms, run_task
+from labelwise.parallel import using_threads
+
+RETRIES_OF_RAY = "RAY_task_oom_retries"
 
 
 @pytest.fixture(scope="module")
@@ -158,3 +164,82 @@ def test_relative_paths_mean_the_same_in_a_worker_of_another_directory(tmp_path,
     terms = Terms.of_driver(1, None, "relative paths")
     monkeypatch.chdir(tmp_path / "node")
     assert run_task(terms, tasks.working_directory, None, 0).result() == str(tmp_path)
+
+
+@pytest.fixture
+def given_to_ray(monkeypatch):
+    """What Ray is given when it starts or joins a cluster; Ray itself is a stand-in with one node of four CPUs."""
+    given = {}
+
+    def init(**options):
+        given.update(options, retries=os.environ.get(RETRIES_OF_RAY))
+
+    ray = SimpleNamespace(
+        init=init, is_initialized=lambda: False, shutdown=lambda: None,
+        nodes=lambda: [{"Alive": True, "Resources": {"CPU": 4.0}}],
+        remote=lambda function: SimpleNamespace(options=lambda **options: None),
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv(RETRIES_OF_RAY, "")
+    monkeypatch.delenv(RETRIES_OF_RAY)  # restored by the line before
+    return given
+
+
+def test_ray_without_an_address_starts_a_cluster_and_joins_no_other(given_to_ray, monkeypatch):
+    with Launcher("ray", workers=3, task_cpus=2).opened(None):
+        assert given_to_ray["address"] == "local"
+        assert given_to_ray["num_cpus"] == 6
+    for address in ("head:6379", "auto"):
+        with Launcher("ray", address).opened(None):
+            assert given_to_ray["address"] == address
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    with Launcher("ray").opened(None):
+        assert given_to_ray["address"] is None  # Ray reads the variable
+
+
+def test_tasks_that_ray_kills_for_their_memory_run_again_as_often_as_others(given_to_ray, monkeypatch):
+    with Launcher("ray").opened(None):
+        assert given_to_ray["retries"] == str(RETRIES)
+    monkeypatch.setenv(RETRIES_OF_RAY, "7")
+    with Launcher("ray").opened(None):
+        assert given_to_ray["retries"] == "7"
+
+
+def test_processes_import_nothing_from_the_working_directory(tmp_path, monkeypatch):
+    """There may be any files next to the data, such as a queue.py."""
+    (tmp_path / "queue.py").write_text("raise SystemExit(7)")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "of_the_user.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("elsewhere")  # as by PYTHONPATH
+    with Launcher("processes", workers=1).opened(tmp_path / "folder") as opened:
+        assert list(opened.map(tasks.file_of, ["queue", "of_the_user"])) == [
+            queue.__file__, str(tmp_path / "elsewhere" / "of_the_user.py"),
+        ]  # fmt: skip
+        for place in (LOCAL, opened):
+            command = place.start(["-c", "import queue, of_the_user, labelwise"], tmp_path / "output.txt", {}, ())
+            assert command.process.wait() == 0, (tmp_path / "output.txt").read_text()
+            command.stop()
+
+
+def test_as_many_workers_as_fit_into_the_cores_with_the_threads_of_a_run(tmp_path, monkeypatch):
+    """`run.threads` is the threads of this process and of a task; it does not limit the number of tasks."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: range(8), raising=False)
+    monkeypatch.delenv("LABELWISE_THREADS", raising=False)
+    for run_threads, slots in ((None, 8), (1, 8), (2, 4), (3, 2), (16, 1)):
+        with using_threads(run_threads), Launcher("processes").opened(tmp_path / "folder", run_threads) as opened:
+            assert opened.slots == slots
+    monkeypatch.setenv("LABELWISE_THREADS", "4")
+    with using_threads(2), Launcher("processes").opened(tmp_path / "folder", 2) as opened:
+        assert opened.slots == 2
+
+
+def test_a_worker_that_cannot_read_a_task_runs_the_next(tmp_path):
+    """The function, or what it is called with, may not exist where the worker is."""
+    with Launcher("processes", workers=1).opened(tmp_path / "folder") as opened:
+        (number,) = opened.map(tasks.about_itself, [0])
+        for error in (EOFError, FileNotFoundError, ImportError):
+            with pytest.raises(error, match="not for a worker"):
+                list(opened.map(tasks.wait_and_return, [tasks.Unreadable(error)]))
+        assert list(opened.map(tasks.about_itself, [0])) == [number]  # the same process

@@ -5,14 +5,17 @@ import os
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import labelwise as lw
 from cli.commands import labelwise
 from executors.launched import MODELS, fork_workers, model_files, same_files, trained, vectors, write_config
+from labelwise.executors.launcher import Launcher
 from labelwise.executors.processes import Processes, _Worker
 from labelwise.linear import level_tasks
 from labelwise.linear.shards import read_shard
+from labelwise.methods.linear_base import LinearMethod
 from labelwise.run_schema import STATE
 from labelwise.testing.planted import planted_texts
 from sweep.planted import fork_trials, plant, write_study
@@ -41,6 +44,40 @@ def test_the_model_of_mapped_data_is_the_same(tmp_path, monkeypatch):
     folder = tmp_path / "launched"
     assert same_files(alone, model_files(folder / "model"))
     assert not [path.name for path in folder.iterdir() if path.name.startswith(".") and path.is_dir()]
+
+
+def test_members_of_mapped_data_keep_their_features_in_files(tmp_path, monkeypatch):
+    folders, plain = tmp_path / "folders.txt", LinearMethod._mapped_features
+
+    def mapped_features(self, data, folder):
+        with folders.open("a") as file:
+            file.write(f"{os.getpid()} {folder.relative_to(tmp_path / 'launched')}\n")
+        return plain(self, data, folder)
+
+    monkeypatch.setattr(LinearMethod, "_mapped_features", mapped_features)
+    alone = trained(tmp_path, MODELS["ensemble"], "alone")
+    assert not folders.exists()
+    labelwise("train", write_config(tmp_path, MODELS["ensemble"], "launched"), "--set", "data.mapped=true", *TWO)
+    assert same_files(alone, model_files(tmp_path / "launched" / "model"))
+    process, folder = folders.read_text().split()
+    assert int(process) != os.getpid()
+    assert folder == "checkpoints/member0/.rows"
+
+
+def test_levels_without_checkpoints_write_no_shards_of_the_same_name(tmp_path, monkeypatch):
+    paths, plain = [], Processes.map
+
+    def map_tasks(self, function, items, shared=None):
+        paths.extend(task.path for task in items)
+        return plain(self, function, items, shared)
+
+    monkeypatch.setattr(Processes, "map", map_tasks)
+    data, parameters = planted_texts(120, 16), {"trees": 2, "leaf_size": 2, "branching": 2}
+    with Launcher("processes", workers=2).opened(tmp_path / "tasks"):
+        model = lw.LinearTree(**parameters).fit(data)
+    assert len(paths) == len(set(paths)) > 4
+    alone = lw.LinearTree(**parameters).fit(data)
+    np.testing.assert_array_equal(model.predict(data, k=3).scores, alone.predict(data, k=3).scores)
 
 
 def test_the_model_is_the_same_when_a_worker_is_killed_and_a_shard_is_damaged(tmp_path, monkeypatch):

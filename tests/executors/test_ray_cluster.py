@@ -97,6 +97,24 @@ def test_tasks_that_no_node_can_run_are_refused(two_nodes, tmp_path):
         Launcher("ray", cluster_address(two_nodes), task_cpus=64).opened(tmp_path / "folder").__enter__()
 
 
+def test_a_task_that_has_no_memory_runs_again_three_times(cluster, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setenv("RAY_memory_usage_threshold", "0.001")  # the machine uses more than that
+        patch.setenv("RAY_memory_monitor_refresh_ms", "1000")
+        node = patiently(lambda: cluster.add_node(num_cpus=2))
+    cluster.wait_for_nodes()
+    try:
+        with (
+            Launcher("ray", cluster.address, task_cpus=2).opened(tmp_path / "folder") as opened,
+            pytest.raises(LostTaskError, match=r"ran out of memory, after 3 retries: .*a larger --task-cpus"),
+        ):
+            list(opened.map(tasks.wait_long, [1], opened.share(str(tmp_path))))
+    finally:
+        cluster.remove_node(node, allow_graceful=False)
+    starts = tmp_path / "1.txt"  # not written by those that end before they begin
+    assert not starts.exists() or len(starts.read_text()) <= 4
+
+
 @pytest.mark.parametrize("model", [SLOW_TREE, SLOW_MACH], ids=["linear_tree", "mach"])
 def test_a_node_is_killed_in_the_middle_of_training(model, two_nodes, tmp_path):
     cluster, node = two_nodes

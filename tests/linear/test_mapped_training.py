@@ -3,6 +3,7 @@
 import weakref
 from collections import Counter
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,19 +11,21 @@ from scipy import sparse
 
 import labelwise as lw
 from cli.commands import labelwise
+from common import same_predictions
 from conformance.planted import planted
 from labelwise import memory_limit
 from labelwise.data.csr import MappedCsrBuilder
 from labelwise.data.shard import shard
 from labelwise.errors import DataError
 from labelwise.features import held_rows, label_features, streamed_terms
-from labelwise.features.held_rows import batches_of, hold_rows, rows_on_disk
+from labelwise.features.held_rows import batches_of, copy_rows_to_disk, hold_rows
 from labelwise.features.label_features import pifa
 from labelwise.features.rows import FeatureRows
 from labelwise.features.tfidf import Tfidf, TfidfConfig
 from labelwise.fit_context import FitContext
 from labelwise.linear import level_trainer, memory_estimate
 from labelwise.mapped import mapping_of
+from labelwise.parallel import using_threads
 from labelwise.runs import load_data
 from labelwise.strings import Strings
 from labelwise.testing.memory import resident_memory
@@ -119,7 +122,7 @@ def test_rows_in_a_file_of_their_own(tmp_path, monkeypatch, entries):
     monkeypatch.setattr(held_rows, "WRITTEN_ENTRIES", entries)
     matrix = sparse.random_array((50, 30), density=0.3, format="csr", dtype=np.float32, rng=np.random.default_rng(0))
     rows = np.flatnonzero(np.arange(50) % 3 != 1)
-    found = rows_on_disk(FeatureRows.of(on_disk(matrix, tmp_path)), rows, tmp_path)
+    found = copy_rows_to_disk(FeatureRows.of(on_disk(matrix, tmp_path)), rows, tmp_path)
     expected = matrix[rows]
     for part in ("indptr", "indices", "data"):
         np.testing.assert_array_equal(getattr(found, part), getattr(expected, part))
@@ -153,7 +156,7 @@ def test_large_chunks_are_copied_to_files_and_others_held(tmp_path, monkeypatch,
     monkeypatch.setattr(level_trainer, "HELD", 0.0)
     monkeypatch.setattr(level_trainer, "BLOCKED_FROM", 600)
     monkeypatch.setattr(level_trainer, "BLOCK_ENTRIES", 50)
-    seen, plain, copy = [], level_trainer.LevelTrainer._local, level_trainer.rows_on_disk
+    seen, plain, copy = [], level_trainer.LevelTrainer._local, level_trainer.copy_rows_to_disk
     copied = []
 
     def local(self, chunk):
@@ -163,7 +166,7 @@ def test_large_chunks_are_copied_to_files_and_others_held(tmp_path, monkeypatch,
         return found
 
     monkeypatch.setattr(level_trainer.LevelTrainer, "_local", local)
-    monkeypatch.setattr(level_trainer, "rows_on_disk", lambda *given: copied.append(1) or copy(*given))
+    monkeypatch.setattr(level_trainer, "copy_rows_to_disk", lambda *given: copied.append(1) or copy(*given))
     data = planted("features", n_documents=250, n_labels=30)
     lw.write(data, tmp_path / "data")
     in_files = lw.read(tmp_path / "data", scratch=tmp_path)
@@ -174,6 +177,36 @@ def test_large_chunks_are_copied_to_files_and_others_held(tmp_path, monkeypatch,
     assert len(copied) == sum(entries < level_trainer.COPIED_BELOW * total for entries, mapped, total in seen if mapped)
     assert 0 < len(copied) < len(large) < len(seen)
     assert [path for path in tmp_path.iterdir() if path.suffix == ".rows"] == []
+
+
+@pytest.mark.parametrize("full", ["before", "meanwhile"])
+def test_training_continues_without_copies_on_a_full_disk(tmp_path, monkeypatch, tiny_blocks, caplog, full):
+    monkeypatch.setattr(level_trainer, "HELD", 0.0)
+    monkeypatch.setattr(level_trainer, "BLOCKED_FROM", 600)
+    monkeypatch.setattr(held_rows, "WRITTEN_ENTRIES", 500)
+    data = planted("features", n_documents=250, n_labels=30)
+    lw.write(data, tmp_path / "data")
+    in_files = lw.read(tmp_path / "data", scratch=tmp_path)
+    method = lw.LinearTree(trees=1, leaf_size=4, branching=3)
+    expected = method.fit(in_files, context=FitContext(scratch=tmp_path)).predict(data, 5)
+    if full == "before":
+        monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=100))
+    else:
+        plain = held_rows.MappedCsrBuilder.add
+
+        def add(self, *given):
+            if len(self.counts) == 1:
+                plain(self, *given)
+                raise DataError("rows cannot be written to: No space left on device", tmp_path)
+            plain(self, *given)
+
+        monkeypatch.setattr(held_rows.MappedCsrBuilder, "add", add)
+    with using_threads(1):
+        found = method.fit(in_files, context=FitContext(scratch=tmp_path)).predict(data, 5)
+    assert caplog.text.count("documents of large nodes are not copied") == 1
+    assert ("100 bytes are free" if full == "before" else "No space left") in caplog.text
+    assert [path for path in tmp_path.iterdir() if path.suffix == ".rows"] == []
+    same_predictions(found, expected)
 
 
 def test_held_documents_are_freed_before_others_are_read(tmp_path, monkeypatch, tiny_blocks):

@@ -1,5 +1,6 @@
 """Free memory as the system reports it, and the estimated memory of training."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from scipy import sparse
 from common import default_malloc  # noqa: F401
 from labelwise.codes.tree import LabelTree
 from labelwise.data.csr import MappedCsrBuilder
+from labelwise.errors import ConfigError
 from labelwise.features.rows import FeatureRows
 from labelwise.free_memory import free_memory
 from labelwise.linear.level_trainer import SolverConfig
@@ -18,7 +20,9 @@ from labelwise.linear.memory_estimate import (
     PACKING,
     ROW_BYTES,
     WEIGHT_BYTES,
+    Held,
     MemoryNeed,
+    check_memory,
     clustering_need,
     training_need,
 )
@@ -142,6 +146,38 @@ def test_mapped_features_need_what_is_held_of_them(tmp_path):
             clustered = clustering_need(mapped, labels, None, hold=hold)
             assert clustered.threads == 2 * 8 * 5000 + min(hold, 8 * features.nnz)
         assert clustering_need(features, labels, None, hold=20_000).threads == 2 * 8 * 5000
+
+
+@pytest.mark.parametrize("used", [1e6, 244e6, 1.249e9, 7e9])
+@pytest.mark.parametrize("grows", [0.0, 0.2, 0.8])
+def test_the_advised_limit_is_accepted(used, grows):
+    """Also if more documents are held under a higher limit, and a little more is held in the next attempt."""
+
+    def need_at(limit):
+        return MemoryNeed(threads=used + grows * limit * 1e9)
+
+    with pytest.raises(ConfigError, match="raise the limit to") as refused:
+        check_memory(need_at(0.6e-3), 0.6e-3, Held(10_000_000), need_at=need_at)
+    advised = float(re.search(r"raise the limit to (\S+) GB", str(refused.value))[1])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("labelwise.linear.memory_estimate.free_memory", lambda: None)
+        check_memory(need_at(advised), advised, Held(10_200_000), need_at=need_at)
+    assert advised * 1e9 < 1.3 * (used + 30e6) / (1 - 1.15 * grows) + 0.1e9
+
+
+def test_similarities_to_many_clusters_are_counted():
+    features, labels, _ = problem()
+    kway, plain = clustering_need(features, labels, None, clusters=300), clustering_need(features, labels, None)
+    assert kway.similarities == 4 * 400 * 300
+    assert kway.total - plain.total == pytest.approx(1.15 * 4 * 400 * 300, abs=2)
+    with pytest.raises(ConfigError, match=r"into fewer groups at once \(branching\)"):
+        check_memory(MemoryNeed(similarities=1e9), 0.5, Held())
+
+
+def test_clustering_at_once_into_too_many_groups_is_refused():
+    data = planted_features(200, 3000)
+    with pytest.raises(ConfigError, match=r"into fewer groups at once \(branching\)"):
+        LinearTree(tree="kway", branching=3000, leaf_size=1, memory=0.05).fit(data)
 
 
 def test_weights_are_counted_exactly_when_all_are_kept():

@@ -11,6 +11,7 @@ import labelwise as lw
 from cli.commands import labelwise
 from conformance.planted import planted
 from killing import kill_where_it_holds
+from labelwise.codes.tree import LabelTree
 from labelwise.fit_context import FitContext
 from labelwise.linear import shards as chunk_shards
 from labelwise.linear.level_trainer import LevelTrainer
@@ -147,6 +148,29 @@ def test_work_of_another_training_is_not_used(monkeypatch, tmp_path, caplog, cha
     assert "another training" in caplog.text
     assert len(trained) >= 10
     same(found, expected)
+
+
+@pytest.mark.parametrize("wider", ["labels", "features"])
+def test_columns_without_entries_make_another_training(tmp_path, caplog, wider):
+    data = planted("features", n_labels=160)
+    folder = tmp_path / "work"
+    interrupted_fit(lw.LinearTree(**SMALL), data, folder, 5)
+    features, labels = data.features.copy(), data.labels.copy()
+    matrix = labels if wider == "labels" else features
+    matrix.resize((matrix.shape[0], matrix.shape[1] + 7))
+    found = lw.LinearTree(**SMALL).fit(features, labels, context=FitContext(folder)).predict(features, k=5)
+    assert "another training" in caplog.text
+    same(found, lw.LinearTree(**SMALL).fit(features, labels).predict(features, k=5))
+
+
+def test_a_tree_of_other_labels_is_not_used(tmp_path, caplog):
+    with ChunkShards(tmp_path, "x", 5) as shards:
+        shards.keep_tree(0, LabelTree.flat(5))
+    with ChunkShards(tmp_path, "x", 5) as shards:
+        assert shards.tree(0).n_labels == 5
+    with ChunkShards(tmp_path, "x", 6) as shards:
+        assert shards.tree(0) is None
+    assert "tree 0 has 5 labels, not 6" in caplog.text
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "no manifest", "empty", "a file", "half written"])

@@ -9,7 +9,9 @@ from common import same_predictions
 from conformance.planted import planted
 from labelwise.fit_context import FitContext
 from labelwise.linear.level_trainer import LevelTrainer
+from labelwise.linear.pass_limit import PassLimit
 from labelwise.parallel import using_threads
+from labelwise.time_budget import NO_LIMIT
 from test_time_budget import Clock
 
 
@@ -37,7 +39,9 @@ SMALL = {"leaf_size": 8, "branching": 4}
 
 
 def test_enough_time_changes_nothing(data, clock):
-    limited = lw.LinearTree(**SMALL, time_budget=1e6).fit(data)
+    budget = NO_LIMIT.limited(1e6)
+    limited = lw.LinearTree(**SMALL).fit(data, context=FitContext(budget=budget))
+    assert not budget.ended_early
     same_predictions(limited.predict(data, 5), lw.LinearTree(**SMALL).fit(data).predict(data, 5))
     assert len(limited.trees_) == 3
 
@@ -47,8 +51,10 @@ def test_the_budget_decides_how_many_trees_there_are(data, clock, caplog):
     begin = clock.now
     lw.LinearTree(**SMALL, trees=1).fit(data)
     one_tree = clock.now - begin
-    model = lw.LinearTree(**SMALL, time_budget=2.2 * one_tree).fit(data)
+    budget = NO_LIMIT.limited(2.2 * one_tree)
+    model = lw.LinearTree(**SMALL).fit(data, context=FitContext(budget=budget))
     assert len(model.trees_) == 2
+    assert budget.ended_early
     assert "time budget: 2 of 3 trees are trained, the others are left out" in caplog.messages
     assert any(message.startswith("tree 2 of 3, level 1 of") for message in caplog.messages)
     assert lw.evaluate(model.predict(data, 1), data, metrics=["P@1"])["P@1"] > 0.8
@@ -70,6 +76,26 @@ def test_without_time_labels_are_scored_by_their_frequency(data, clock, caplog, 
     # chunks that were cut are trained again by a fit with more time, in the same folder
     whole = lw.LinearFlat(solver={"loss": loss}).fit(data, context=FitContext(tmp_path))
     same_predictions(whole.predict(data, 5), lw.LinearFlat(solver={"loss": loss}).fit(data).predict(data, 5))
+
+
+def test_chunks_below_a_cut_level_are_trained_again(data, clock, caplog, tmp_path, monkeypatch):
+    """With `matcher` their documents are those that the cut classifiers above predict."""
+    caplog.set_level("INFO")
+    settings = {**SMALL, "trees": 1, "negatives": "matcher", "beam": 1, "solver": {"tolerance": 1e-6}}
+    with monkeypatch.context() as patch:  # the root has no passes, all other nodes are trained to the end
+        levels = []
+
+        def passes(self, work, max_passes):
+            if self not in levels:
+                levels.append(self)
+            return 0 if self is levels[0] else max_passes
+
+        patch.setattr(PassLimit, "passes", passes)
+        lw.LinearTree(**settings, time_budget=1e6).fit(data, context=FitContext(tmp_path))
+    (cut,) = (message for message in caplog.messages if "time budget limited" in message)
+    assert cut.startswith("level 1 of")
+    whole = lw.LinearTree(**settings).fit(data, context=FitContext(tmp_path))
+    same_predictions(whole.predict(data, 5), lw.LinearTree(**settings).fit(data).predict(data, 5))
 
 
 def test_nodes_without_any_document_take_no_time(data, clock):

@@ -280,12 +280,38 @@ def test_a_finished_member_is_used_again_only_with_the_same_held_out_documents(p
             lw.Ensemble(members=members).fit(parts[0], valid=valid, context=context)
         assert caplog.text.count("already trained") == 1
         assert "member0/model: not used: it belongs to another training" in caplog.text.replace("\\", "/")
-    (tmp_path / "member0" / "held-out.txt").unlink()  # a kill between the two writes
+    (tmp_path / "member0" / "fingerprint.txt").unlink()  # a kill between the two writes
     caplog.clear()
     with caplog.at_level("INFO", "labelwise"):
         lw.Ensemble(members=members).fit(parts[0], valid=parts[1], context=context)
         lw.Ensemble(members=members).fit(parts[0], valid=parts[1], context=context)
     assert caplog.text.count("already trained") == 3
+
+
+@pytest.mark.parametrize("change", ["file", "version"])
+def test_a_member_is_trained_again_if_a_file_that_it_reads_has_changed(parts, tmp_path, caplog, monkeypatch, change):
+    names, file = list(parts[0].label_names), tmp_path / "tree.tsv"
+
+    def write_tree(groups):
+        file.write_text("".join(f"{name}\tgroup{number % groups}\n" for number, name in enumerate(names)))
+
+    def fit():
+        caplog.clear()
+        members = [{"method": "linear_tree", "tree": "hierarchy", "hierarchy": str(file)}, {"method": "popularity"}]
+        with caplog.at_level("INFO", "labelwise"):
+            found = lw.Ensemble(members=members).fit(parts[0], valid=parts[1], context=FitContext(tmp_path / "work"))
+        return caplog.text.count("already trained"), found.members_[0].trees_[0][0]
+
+    write_tree(4)
+    assert fit()[0] == 0
+    assert fit()[0] == 2
+    if change == "file":
+        write_tree(2)
+        count, tree = fit()
+        assert (count, tree.children_offsets(0)[-1]) == (1, 2)
+    else:
+        monkeypatch.setattr("labelwise.finished.RESULT_VERSION", 1000)
+        assert fit()[0] == 0
 
 
 def test_little_time_is_enough(models, parts):

@@ -11,7 +11,7 @@ import labelwise as lw
 from cli.commands import labelwise
 from killing import BEFORE_RENAMING, kill_where_it_holds
 from labelwise.file_lock import lock_folder
-from labelwise.runs import train
+from labelwise.runs import folder, train
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
 
@@ -120,6 +120,33 @@ def test_a_restart_by_torchrun_replaces_the_old_run_but_not_its_own(config, run,
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_a/none_b/attempt_2/0/error.json")
     labelwise("train", config, "--force", "--set", "evaluate.k=7")
     assert contents(run) == before
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_b/none_b/attempt_1/0/error.json")
+    assert "is finished" in labelwise("train", config, "--set", "evaluate.k=7", code=2).err  # that of another start
+
+
+@pytest.mark.parametrize("force", [(), ("--force",)])
+def test_a_restart_that_this_node_does_not_count_resumes_the_run(config, run, force, monkeypatch):
+    """Other nodes have left: torchrun starts the processes of this one again, with a count of 0."""
+    shutil.rmtree(run)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_a/none_b/attempt_0/0/error.json")
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "evaluate_model", interrupt)
+        labelwise("train", config, *force, code=130)
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_a/none_b/attempt_1/0/error.json")
+    assert "already trained" in labelwise("train", config, *force).err
+    before = contents(run)
+    labelwise("train", config, *force)
+    assert contents(run) == before
+
+
+def test_a_start_of_torchrun_waits_for_its_own_processes_alone(config, run, monkeypatch):
+    monkeypatch.setattr(folder, "RESTART_SECONDS", 0.5)
+    for number, patience in (("a", 0.0), ("b", 0.0), ("b", 0.5)):
+        monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", f"/tmp/torchelastic_{number}/none_b/attempt_0/0/error.json")
+        assert folder.RunFolder(run)._patience() == patience
+        if (number, patience) == ("b", 0.0):
+            labelwise("train", config, "--force")
 
 
 def test_a_restart_by_torchrun_resumes_the_replacement(config, run, monkeypatch):
@@ -169,9 +196,6 @@ def test_a_full_disk_before_the_training_keeps_the_old_run(config, run, monkeypa
 def test_what_is_stopped_before_it_begins_is_as_if_never_asked_for(config, run, monkeypatch):
     before = contents(run)
     (run / ".replacement").mkdir()
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    labelwise("train", config)  # after a restart a finished run is done
-    monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT")
     for content in ({}, {"format": "labelwise-run", "status": "clearing"}):
         if content:
             (run / ".replacement" / "state.json").write_text(json.dumps(content))

@@ -73,6 +73,19 @@ def test_labels_with_bars_words_and_path(page):
     shoot(page, "labels")
 
 
+def test_words_for_and_against_differ_by_more_than_colour(page):
+    find_labels(page, "cat dog stable with a violin and a piano")
+    page.wait("document.querySelector('#marked mark.against') !== null")
+    assert page.text("#marked") == "cat dog stable with a violin and a piano"
+    sign = "getComputedStyle(document.querySelector('#marked mark.%s'), '::before').content"
+    assert (page.value(sign % "against"), page.value(sign % "for")) == ('"\u2212"', "none")
+    line = "getComputedStyle(document.querySelector('#marked mark.%s')).textDecorationLine"
+    assert (page.value(line % "against"), page.value(line % "for")) == ("underline", "none")
+    assert page.text("#legend").split() == ["for", "the", "label", "against", "it"]
+    assert page.value("document.querySelector('#marked').getAttribute('role')") == "region"
+    shoot(page, "against")
+
+
 def test_another_label_is_explained_by_a_click_and_by_keys(page):
     find_labels(page, TEXT)
     page.wait("document.querySelector('.label').ariaPressed === 'true'")
@@ -121,10 +134,16 @@ def test_scores_are_called_probabilities_only_if_they_are(page):
         "(() => { const one = document.querySelector('#model'); one.value = 'plain'; one.dispatchEvent(new Event('change')); })()"
     )
     assert not page.visible("#auto")
+    assert page.text("#hint") == "Labels of the text appear here."
     find_labels(page, "anything")
     assert page.value("document.querySelector('.label .number').title") == "score"
     assert "%" not in page.text(".label .number")
-    assert page.value("document.querySelector('.label').disabled")  # it cannot explain
+    assert page.value("document.querySelector('.label').tagName") == "DIV", "it cannot explain"
+    assert page.value("getComputedStyle(document.querySelector('.label')).opacity") == "1"
+    page.click("#search summary")
+    page.wait("document.querySelectorAll('#found .label').length === 2")
+    assert page.value("document.querySelectorAll('#output button, #found button').length") == 0
+    assert page.text("#found li:nth-child(2)") == "second 1 document"
 
 
 def test_label_search_explains_a_label(page):
@@ -182,7 +201,7 @@ def test_dropped_files(page):
     page.drop([("program", "application/octet-stream", b"\x7fELF\x00\x00")])
     page.wait("document.querySelector('#error').innerText.includes('not a text file')")
     page.drop([("more.csv", "text/csv", b"text\ncat\n")])
-    page.wait("document.querySelector('#table-status').innerText.includes('1 rows')")
+    page.wait("document.querySelector('#table-status').innerText.includes('1 row')")
 
 
 def test_dark_and_phone(page):

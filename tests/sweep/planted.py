@@ -56,8 +56,8 @@ def fork_trials(monkeypatch) -> None:
 
 
 def _forked_trial(command, stdin, stdout, stderr, env, start_new_session, pass_fds):
-    if command[:3] != [sys.executable, "-m", "labelwise.sweep.trial"]:
+    if command[:4] != [sys.executable, "-P", "-m", "labelwise.sweep.trial"]:
         options = {"env": env, "start_new_session": start_new_session, "pass_fds": pass_fds}
         return subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=stderr, **options)
     output = stdout.fileno()
-    return Forked(lambda: main(command[3:]), stdin, output, output, env, pass_fds)
+    return Forked(lambda: main(command[4:]), stdin, output, output, env, pass_fds)

@@ -66,6 +66,7 @@ def trained(clock, seconds, **settings):
     begin = clock.now
     budget = NO_LIMIT.limited(30.0)
     history = train(fitting, config, context=FitContext(budget=budget), callbacks=[Steps(clock)])
+    assert budget.ended_early == (history.stopped == "time budget")
     return fitting, history, clock.now - begin
 
 

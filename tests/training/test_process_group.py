@@ -2,6 +2,7 @@
 
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 
@@ -78,3 +79,31 @@ def test_rank_0_names_the_rank_that_it_has_waited_for(monkeypatch):
     with pytest.raises(LabelwiseError, match="rank 1 of 3 has not connected"):
         process_group._agree_on_keys(store)
     assert store.check(["answer to one"])
+
+
+def test_a_rank_of_an_earlier_attempt_does_not_confirm_for_the_one_that_replaced_it(monkeypatch):
+    """Its agent was killed, so that nothing has ended it: it still waits for an answer, and gets one."""
+    store = HashStore()
+    store.set_timeout(timedelta(seconds=60))
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(process_group, "PATIENCE", timedelta(seconds=60))
+    store.set("rank 1", "old")
+    with ThreadPoolExecutor(1) as pool:
+        zero = pool.submit(process_group._agree_on_keys, store)
+        keys = store.get("answer to old").decode()
+        store.set("rank 1", "new")
+        for name in ("old", "1"):
+            store.set(f"{keys} received by {name}", "")
+        assert store.get("answer to new").decode() == keys
+        store.set(f"{keys} received by new", "")
+        assert zero.result() == keys
+
+
+def test_a_rank_whose_agent_was_killed_ends(monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    parents = iter([7, 7, 1])
+    monkeypatch.setattr(os, "getppid", lambda: next(parents))
+    with pytest.raises(LabelwiseError, match="torchrun that has started this rank has ended"):
+        process_group._agree_on_keys(HashStore())

@@ -1,6 +1,9 @@
 """`labelwise train` of texts and images as two ranks of torchrun: the weights of one process with the same global batch."""
 
 import json
+import os
+import time
+import weakref
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from labelwise.cli.main import main
 from labelwise.errors import ConfigError
 from labelwise.parallel import using_threads
 from labelwise.registry import method_class
+from labelwise.runs import other_ranks, train
 from labelwise.runs.other_ranks import check_ranks
 
 RANKS = 2
@@ -139,3 +143,52 @@ def test_heads_that_cannot_be_divided_are_refused(config, kind):
     got = labelwise("train", config, "--set", f"run.folder={config.parent / 'refused'}", "--set", head,
                     "--set", "model.training.shard_head=true", code=2)  # fmt: skip
     assert "training.shard_head" in got.err
+
+
+ENDED_EARLY = 1.0
+"""Seconds in which a rank that did not wait for rank 0 would have ended; one that does is never later than the test."""
+
+
+def test_ranks_of_nodes_that_count_restarts_differently_train_and_wait_for_rank_zero(config, tmp_path):
+    """A node whose process has died counts its restarts, the others count theirs: only one of two may be above 0."""
+    freed, ended = [], tmp_path / "ended"
+
+    def evaluate(*arguments):
+        time.sleep(ENDED_EARLY)
+        print("rank 1 has ended" if ended.exists() else "rank 1 waits")
+        return plain(*arguments)
+
+    def rank(number):
+        os.environ["TORCHELASTIC_RESTART_COUNT"] = str(number)
+        train.evaluate_model = evaluate
+        if number == 1:
+            _note_freed_data(freed)
+        try:
+            main(["train", str(config), "--set", f"run.folder={tmp_path / 'run'}", "--set", "run.refit=false"])
+        finally:
+            if number == 1:
+                print("freed:", freed)
+                ended.touch()
+
+    plain = train.evaluate_model
+    codes, text = run_ranks(rank)
+    assert codes == [0] * RANKS, text[-3000:]
+    assert "rank 1 waits" in text
+    assert "freed: [False, False, True]" in text  # until the training, until its end, until that of the run
+
+
+def _note_freed_data(freed):
+    """Note whether the training data still exists whenever this rank waits for rank 0, once it has read the data."""
+    read, wait, data = other_ranks.load_run_data, other_ranks.on_rank_zero, []
+
+    def reading(*arguments):
+        found = read(*arguments)
+        data.append(weakref.ref(found.train))
+        return found
+
+    def waiting(make):
+        if data:
+            freed.append(data[-1]() is None)
+        return wait(make)
+
+    other_ranks.load_run_data, other_ranks.on_rank_zero = reading, waiting

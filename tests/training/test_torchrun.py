@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from torchrun_cases import MODELS, SHARDED, difference, one_process, torchrun, write_config
+from torchrun_cases import MODELS, SHARDED, difference, one_process, torchrun, torchrun_on_two_nodes, write_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -61,3 +61,20 @@ def test_one_process_resumes_what_two_ranks_began(case, record_property):
     assert resumed.returncode == 0, resumed.stderr
     assert re.search(r"resuming after step \d+", resumed.stderr), resumed.stderr
     check(folder, "fewer", record_property)
+
+
+@pytest.mark.parametrize("force", [(), ("--force",)])
+def test_a_killed_rank_of_the_second_node_is_restarted_and_nothing_is_lost(force, tmp_path, record_property):
+    """Each node counts its own restarts: of the ranks that resume, one has a count of 0."""
+    config = write_config(tmp_path, "text_encoder")
+    alone = one_process("train", config, "--set", f"run.folder={tmp_path / 'alone'}")
+    assert alone.returncode == 0, alone.stderr
+    words = (KILLED, "train", config, *force, "--set", f"run.folder={tmp_path / 'nodes'}")
+    variables = [
+        {"LABELWISE_TEST_KILLED": str(tmp_path / "killed"), "LABELWISE_TEST_NODE": node} for node in ("", "killed")
+    ]
+    nodes = torchrun_on_two_nodes(tmp_path, *words, restarts=2, more=variables)
+    printed = "".join(text for _, text in nodes)
+    assert [code for code, _ in nodes] == [0, 0], printed[-5000:]
+    assert re.search(r"resuming after step \d+", printed), printed[-5000:]
+    check(tmp_path, "nodes", record_property)

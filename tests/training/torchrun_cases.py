@@ -2,8 +2,10 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -95,6 +97,33 @@ def torchrun(*words: object, ranks: int = 2, restarts: int = 0) -> subprocess.Co
     command = [sys.executable, "-m", "torch.distributed.run", *options, *map(str, words)]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE)
+
+
+def torchrun_on_two_nodes(
+    folder: Path, *words: object, restarts: int, more: Sequence[Mapping[str, str]]
+) -> list[tuple[int, str]]:
+    """`torchrun WORDS` on two nodes of this machine, a rank each; returns their exit codes and what they have printed.
+
+    `more` are further variables of each node's environment.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    options = [
+        "--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", str(restarts), "--rdzv-backend", "c10d",
+        "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "two-nodes", "--local-addr", "127.0.0.1",
+    ]  # fmt: skip
+    command = [sys.executable, "-m", "torch.distributed.run", *options, *map(str, words)]
+    env, nodes = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}, []
+    for number, variables in enumerate(more):
+        with (folder / f"node{number}.txt").open("wb") as output:
+            nodes.append(subprocess.Popen(command, env={**env, **variables}, stdout=output, stderr=output))
+    try:
+        codes = [node.wait(PATIENCE) for node in nodes]
+    finally:
+        for node in nodes:
+            node.terminate()  # a node that hangs ends its ranks then
+            node.wait()
+    return [(code, (folder / f"node{number}.txt").read_text()) for number, code in enumerate(codes)]
 
 
 def one_process(*words: object) -> subprocess.CompletedProcess:

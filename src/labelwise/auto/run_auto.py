@@ -16,6 +16,7 @@ from labelwise import run_schema as files
 from labelwise.auto.judge import Judge, checked_metric
 from labelwise.auto.ladder import Facts
 from labelwise.auto.search import Search, Show
+from labelwise.auto.trials import remove_checkpoints
 from labelwise.auto_schema import FORMAT, AutoRecord, Option
 from labelwise.data.dataset import Dataset
 from labelwise.data.document_hash import dataset_hash
@@ -100,6 +101,7 @@ def run_auto(
                 choice = _decided(search)
                 prepared = _prepared(search, choice, data, held_out, reading.seconds)
                 train(config.model_copy(update={"model": dict(choice.parameters)}), prepared=prepared)
+                remove_checkpoints(workspace)
         except LabelwiseError:
             if not (run / files.AUTO).exists():
                 run.drop_replacement() if run.replaces else _remove(run, created)

@@ -12,7 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from labelwise import auto_schema as schema
-from labelwise.auto.ensembles import FEWEST_DOCUMENTS, TriedEnsemble, cross_fitted, rules_for, sets_of_members
+from labelwise.auto.ensembles import (
+    FEWEST_DOCUMENTS,
+    TriedEnsemble,
+    cross_fitted,
+    ensemble_name,
+    rules_for,
+    sets_of_members,
+)
+from labelwise.auto.failures import FAILURES, failed
 from labelwise.auto.judge import Judge, Verdict, choose, is_better
 from labelwise.auto.ladder import Facts, Rung, first_estimate, ladder
 from labelwise.auto.trials import Trial, read_trial, run_trial, trial_folder
@@ -20,6 +28,7 @@ from labelwise.auto_schema import AutoRecord, Option
 from labelwise.data.dataset import Dataset
 from labelwise.errors import LabelwiseError
 from labelwise.formatting import duration, percent
+from labelwise.methods.combination import Combine
 from labelwise.metrics.bootstrap import ResamplingSums
 from labelwise.runs.run_time import RunTime
 from labelwise.time_budget import TimeBudget
@@ -96,8 +105,10 @@ class Search:
     def _try(self, rung: Rung) -> None:
         model, estimate = rung.model(self.traits, self.facts), self.estimate(rung)
         folder, own = trial_folder(self.workspace, rung.name, model, self.record.data)
-        known = read_trial(folder, own, rung.name, model, self.judge.k)
-        if known is None and any(map(self._learned, self.trials)) and estimate > self.time_for_trying():
+        found = read_trial(folder, own, rung.name, model, self.judge.k)
+        has_time = estimate <= self.time_for_trying() or not any(map(self._learned, self.trials))
+        known = None if found is not None and has_time and found.can_continue(self.deadline) else found
+        if known is None and not has_time:
             left = self.time_for_trying()
             reason = f"would take about {duration(estimate)}, {duration(left)} are left for trying"
             self._set(rung, status=schema.SKIPPED, reason=reason, estimate=estimate, parameters=model)
@@ -111,12 +122,13 @@ class Search:
                 self.workspace, rung.name, model, self.record.data, self.train, self.judge.valid, self.judge.k,
                 self.deadline,
             )  # fmt: skip
-        except LabelwiseError as error:
-            self._errors.append(error)
-            self._set(rung, status=schema.FAILED, reason=str(error))
-            log.warning("%s: failed: %s", rung.name, error)
+            sums = self.judge.sums(trial.top)
+        except FAILURES as error:
+            failure = failed(rung.name, error)
+            self._errors.append(failure)
+            self._set(rung, status=schema.FAILED, reason=str(failure))
             return
-        self.trials[rung.name], self.sums[rung.name] = trial, self.judge.sums(trial.top)
+        self.trials[rung.name], self.sums[rung.name] = trial, sums
         value = float(self.sums[rung.name].values()[0])
         reason = "the time budget has ended its training" if trial.cut else ""
         self._set(
@@ -124,10 +136,16 @@ class Search:
             bytes=trial.bytes, reason=reason,
         )  # fmt: skip
         log.info("%s: %s %s in %s", rung.name, self.record.metric, percent(value), duration(trial.seconds))
-        reference = self.sums.get(self._reference)  # None: the plain tree has failed
-        if rung.trait is not None and reference is not None and is_better(self.sums[rung.name], reference):
+        if rung.trait is not None and self._is_better_than_reference(rung.name):
             self.traits.append(rung.trait)
             self._reference = rung.name
+
+    def _is_better_than_reference(self, name: str) -> bool:
+        """Whether a model is better than the one with the traits so far; False unless both were trained to the end."""
+        pair = [self.trials.get(one) for one in (self._reference, name)]
+        if any(trial is None or trial.cut for trial in pair):
+            return False
+        return is_better(self.sums[name], self.sums[self._reference])
 
     def estimate(self, rung: Rung) -> float:
         """Seconds that a model is expected to take, scaled from what was measured."""
@@ -138,7 +156,9 @@ class Search:
                 return 0.5
             return own or first_estimate(self.facts)
         like = self.trials.get(rung.like)
-        base = self.estimate(self.rungs[rung.like]) if like is None else like.seconds + like.predict_seconds
+        measured = 0.0 if like is None else like.seconds + like.predict_seconds
+        complete = like is not None and not like.cut  # else it would have taken longer than was measured
+        base = measured if complete else max(measured, self.estimate(self.rungs[rung.like]))
         return own + rung.ratio * base
 
     def time_for_trying(self) -> float:
@@ -170,10 +190,24 @@ class Search:
                 if self.deadline.expired():
                     log.info("ensembles: no more are tried, the time budget of %s is used", self.times.budget)
                     return
-                self._add(cross_fitted(members, rule, self.judge))
+                self._try_ensemble(members, rule)
 
-    def _add(self, tried: TriedEnsemble) -> None:
-        self.ensembles[tried.name], self.sums[tried.name] = tried, self.judge.sums(tried.top)
+    def _try_ensemble(self, members: tuple[Trial, ...], rule: Combine) -> None:
+        try:
+            tried = cross_fitted(members, rule, self.judge)
+            sums = self.judge.sums(tried.top)
+        except FAILURES as error:
+            name = ensemble_name(members, rule)
+            self.options[name] = Option(
+                name=name, about=_about(len(members)), method="ensemble", status=schema.FAILED,
+                members=tuple(one.name for one in members), reason=str(failed(name, error)),
+            )  # fmt: skip
+            self._shown()
+            return
+        self._add(tried, sums)
+
+    def _add(self, tried: TriedEnsemble, sums: ResamplingSums) -> None:
+        self.ensembles[tried.name], self.sums[tried.name] = tried, sums
         value = float(self.sums[tried.name].values()[0])
         self.options[tried.name] = Option(
             name=tried.name,
@@ -201,7 +235,7 @@ class Search:
                 "within_noise": verdict.within_noise(name),
             }
             self.options[name] = self.options[name].model_copy(update=update)
-        spent = self.record.budget - self.times.budget.remaining()
+        spent = self.record.budget - self.times.budget.remaining() + self.times.budget.exceeded()
         self.record = self._current().model_copy(
             update={"decided": True, "chosen": verdict.chosen, "best": verdict.best,
                     "why": _reason(verdict, self.record.metric), "seconds": round(spent, 3)}

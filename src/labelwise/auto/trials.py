@@ -2,6 +2,7 @@
 
 A folder per trial: `checkpoints` while it is trained, `model`, and last of all `outcome`, a store folder with the
 predictions for the validation documents under the fingerprint of data and parameters. An interrupted training resumes.
+One that the time budget has ended is continued by an attempt with more time; until then its checkpoints stay.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from labelwise.registry import method_class
 from labelwise.run_schema import CHECKPOINTS, MODEL
 from labelwise.runs.folder import folder_bytes
 from labelwise.runs.stopwatch import stopwatch
-from labelwise.time_budget import TimeBudget
+from labelwise.time_budget import SAMPLE_FILE, TimeBudget
 from labelwise.topk import TopK
 
 log = logging.getLogger("labelwise")
@@ -48,6 +49,12 @@ class Trial:
     bytes: int
     cut: bool
     """Whether the time budget has ended the training early."""
+    left: float = 0.0
+    """Seconds that were left when the training ended."""
+
+    def can_continue(self, budget: TimeBudget) -> bool:
+        """Whether the training was ended early and has more time now."""
+        return self.cut and _has_more_time(budget, self.seconds, self.left)
 
     def load(self) -> Method:
         """The model."""
@@ -78,31 +85,60 @@ def run_trial(
     """Train a model and predict for the validation documents, which it never sees with their labels."""
     folder, own = trial_folder(workspace, name, model, data)
     shutil.rmtree(folder / OUTCOME, ignore_errors=True)
+    before = _remove_unfinished_model(folder, budget)
     method = _trained(folder / MODEL)
     if method is None:
-        method = make_method(model)
+        method, own_budget = make_method(model), budget.for_new_work()
         folder.mkdir(parents=True, exist_ok=True)
         with stopwatch() as fitting:
-            method.fit(train, context=FitContext(folder / CHECKPOINTS, budget=budget))
+            method.fit(train, context=FitContext(folder / CHECKPOINTS, budget=own_budget))
         with replacing(folder / FIT) as file:
-            json.dump({"seconds": fitting.seconds, "cut": budget.expired()}, file)
+            spent, cut = before + fitting.seconds, own_budget.ended_early
+            json.dump({"seconds": spent, "left": budget.remaining() if cut else 0.0, "cut": cut}, file)
         method.save(folder / MODEL, force=True)
-    spent, cut = _fit_record(folder / FIT)
+        if cut:
+            budget.write_records()  # or an attempt after a kill would seem to have more time
+    spent, left, cut = _fit_record(folder / FIT)
     count = min(k, len(method.label_names_))
     with stopwatch() as predicting:
         top = predict_in_blocks(lambda part: method.predict(part, count), valid, f"{name}, validation documents")
-    about = {"seconds": spent, "predict_seconds": predicting.seconds, "cut": cut, "bytes": folder_bytes(folder / MODEL)}
+    size = folder_bytes(folder / MODEL)
+    about = {"seconds": spent, "predict_seconds": predicting.seconds, "cut": cut, "left": left, "bytes": size}
     with finished_folder(folder / OUTCOME, KIND, own, about) as kept_folder:
         kept_folder.write_tensors(TENSORS, {"ids": top.ids, "scores": top.scores})
-    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
-    return Trial(name, model, folder, top, spent, predicting.seconds, int(about["bytes"]), cut)
+    if not cut:
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+    return Trial(name, model, folder, top, spent, predicting.seconds, size, cut, left)
 
 
-def _fit_record(path: Path) -> tuple[float, bool]:
-    """Seconds of a training, and whether the time budget has ended it."""
+def remove_checkpoints(workspace: Path) -> None:
+    """Remove the unfinished work of all trials."""
+    for path in workspace.glob(f"*/{CHECKPOINTS}"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _has_more_time(budget: TimeBudget, seconds: float, left: float) -> bool:
+    """Whether there is more time than was left when a training was ended, and as much as it had."""
+    return budget.remaining() > max(seconds, left)
+
+
+def _remove_unfinished_model(folder: Path, budget: TimeBudget) -> float:
+    """Remove the model of a training that was ended early and can continue; the seconds that it has taken."""
+    if not (folder / MODEL).exists():
+        return 0.0
+    seconds, left, cut = _fit_record(folder / FIT)
+    if not cut or not _has_more_time(budget, seconds, left):
+        return 0.0
+    shutil.rmtree(folder / MODEL)
+    (folder / CHECKPOINTS / SAMPLE_FILE).unlink(missing_ok=True)  # there is time for more documents
+    return seconds
+
+
+def _fit_record(path: Path) -> tuple[float, float, bool]:
+    """Seconds of a training and those that were left, and whether the time budget has ended it."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        return float(content["seconds"]), bool(content["cut"])
+        return float(content["seconds"]), float(content.get("left", 0.0)), bool(content["cut"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"cannot be read: {error}; remove the folder to train this model again", path) from None
 
@@ -128,10 +164,10 @@ def read_trial(folder: Path, own: str, name: str, model: Mapping[str, Any], k: i
         tensors, about = found.tensors(TENSORS), found.manifest
         top = TopK(tensors["ids"], tensors["scores"])
         numbers = [float(about[key]) for key in ("seconds", "predict_seconds", "bytes")]
-        n_labels = len(load(folder / MODEL, verify=False).label_names_)
+        left, n_labels = float(about.get("left", 0.0)), len(load(folder / MODEL, verify=False).label_names_)
     except (KeyError, TypeError, ValueError, LabelwiseError) as error:
         log.warning("%s: not used: %s", folder, error)
         return None
     if top.k < min(k, n_labels) or not in_range(top.ids.reshape(-1) + 1, n_labels + 1):
         return None
-    return Trial(name, model, folder, top, numbers[0], numbers[1], int(numbers[2]), bool(about.get("cut")))
+    return Trial(name, model, folder, top, numbers[0], numbers[1], int(numbers[2]), bool(about.get("cut")), left)

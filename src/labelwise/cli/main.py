@@ -1,7 +1,7 @@
 """The command `labelwise`: registers the commands and turns errors into exit codes.
 
 Exit codes: 0 done; 1 a bug of ours (with traceback) or a closed pipe; 2 something in the input or on the command line
-is wrong, reported in one message; 130 stopped by Ctrl-C.
+is wrong, reported in one message; 130 stopped by Ctrl-C; 143 ended by SIGTERM.
 
 Only typer is imported here: every command imports what it needs when it runs, so that --help is fast.
 """
@@ -41,6 +41,7 @@ from labelwise.cli import (
 )
 from labelwise.cli.quiet import accept_quiet, be_quiet
 from labelwise.cli.terminal import LogFormatter, echo, note_begin
+from labelwise.cli.termination import ending_on_sigterm
 from labelwise.errors import ConfigError, LabelwiseError
 from labelwise.process_group import n_ranks
 
@@ -118,7 +119,8 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stdout.reconfigure(encoding="utf-8")  # label names are UTF-8 wherever they go
     try:
         try:
-            app(arguments)
+            with ending_on_sigterm():
+                app(arguments)
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()

@@ -71,7 +71,7 @@ def plan_run(
     shape = planned_shape(run, given)
     measured = machine_constants(constants, again=again)
     cost = planned_cost(run, shape, measured)
-    here = this_machine()
+    here = this_machine(run)
     machines = [dataclasses.replace(here, name=f"this machine: {described(here)}")]
     chosen = {name: value for name, value in other.items() if value is not None}
     if chosen:

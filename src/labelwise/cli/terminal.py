@@ -70,8 +70,8 @@ def echo_json(value: Any) -> None:
 
 
 class LogFormatter(logging.Formatter):
-    """Formats log records as their message only."""
+    """Formats log records as their message only: tracebacks are for log files."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The escaped message."""
-        return printable(super().format(record))
+        return printable(record.getMessage())

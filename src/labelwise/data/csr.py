@@ -155,9 +155,13 @@ class ArrayOnDisk:
             array = np.asarray(np.memmap(self._path, self.dtype, "r"))
         except OSError as error:
             raise DataError(f"rows cannot be mapped: {error.strerror or error}", self._path.parent) from error
+        self.remove()
+        return array
+
+    def remove(self) -> None:
+        """Remove the file; an array that maps it keeps its contents."""
         with suppress(OSError):
             self._path.unlink()
-        return array
 
 
 class MappedCsrBuilder:
@@ -186,6 +190,11 @@ class MappedCsrBuilder:
     def matrix(self, n_columns: int) -> sparse.csr_array:
         """The matrix of all rows, mapped."""
         return _csr(self.counts, self._indices.map(), self._values.map(), n_columns)
+
+    def remove(self) -> None:
+        """Remove the files, after an error."""
+        self._indices.remove()
+        self._values.remove()
 
 
 def csr_builder(valued: bool, folder: Path | None) -> CsrBuilder | MappedCsrBuilder:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ PIECE = 1 << 20
 EDGE = 1 << 16
 """Bytes at either end of a file that its hash is of."""
 FILES_AT_ONCE = 256
+DOCUMENTS_AT_ONCE = 1 << 16
+"""Documents whose bounds and hashes are Python objects at a time: these take many times the bytes of arrays."""
 SAMPLE_SEED = 1 << 40
 """No seed of a split by hash, from whose parts a sample would otherwise be drawn unevenly."""
 
@@ -44,13 +47,13 @@ def document_hashes(data: Any, kind: str | None = None) -> np.ndarray:
     chosen = kind or next((one for one in KINDS if getattr(data, one) is not None), None)
     if chosen is None:
         return np.empty(0, np.uint64)
-    return file_hashes(data.paths) if chosen == "paths" else _numbers(_contents(getattr(data, chosen)))
+    return file_hashes(data.paths) if chosen == "paths" else _numbers(*_contents(getattr(data, chosen)))
 
 
 def file_hashes(paths: Strings) -> np.ndarray:
     """One uint64 per file, or image inside a record file: of size, beginning and end, or of the path if unreadable."""
     parts = ranges(len(paths), -(-len(paths) // FILES_AT_ONCE))
-    found = run_all(lambda part: _numbers(map(_ends_of_file, paths[part[0] : part[1]])), parts)
+    found = run_all(lambda part: _numbers(part[1] - part[0], map(_ends_of_file, paths[part[0] : part[1]])), parts)
     return np.concatenate(found) if found else np.empty(0, np.uint64)
 
 
@@ -75,7 +78,7 @@ def _ends_of_file(path: str) -> bytes:
 
 def text_hashes(texts: Strings) -> np.ndarray:
     """One uint64 per text, the same as those of documents that have only texts."""
-    return _numbers(_contents(texts))
+    return _numbers(*_contents(texts))
 
 
 def dataset_hash(data: Any, hashes: np.ndarray | None = None) -> str:
@@ -102,38 +105,51 @@ def dataset_hash(data: Any, hashes: np.ndarray | None = None) -> str:
 
 def hash_fraction(text: str, seed: int) -> float:
     """A hash of text and seed as a number in [0, 1)."""
-    return int(_numbers([text.encode()], seed)[0]) / 2**64
+    return int(_numbers(1, [text.encode()], seed)[0]) / 2**64
 
 
 def hash_fractions(hashes: np.ndarray, seed: int) -> np.ndarray:
     """For each hash a number in [0, 1); different seeds give independent numbers."""
-    return _numbers(_rows(hashes), seed) / 2.0**64
+    return _numbers(len(hashes), _rows(hashes), seed) / 2.0**64
 
 
-def _numbers(contents: Iterable[Any], seed: int = 0) -> np.ndarray:
+def _numbers(count: int, contents: Iterable[Any], seed: int = 0) -> np.ndarray:
     """One uint64 per content. A prepared hash is copied each time, which takes half the time of making one."""
-    prepared, digests = hashlib.blake2b(digest_size=8, key=seed.to_bytes(8, "little", signed=True)), []
-    for content in contents:
+    prepared = hashlib.blake2b(digest_size=8, key=seed.to_bytes(8, "little", signed=True))
+
+    def digest(content: Any) -> bytes:
         one = prepared.copy()
         one.update(content)
-        digests.append(one.digest())
-    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64, copy=False)
+        return one.digest()
+
+    numbers, digests = np.empty(count, np.uint64), map(digest, contents)
+    for begin in range(0, count, DOCUMENTS_AT_ONCE):
+        some = b"".join(islice(digests, min(DOCUMENTS_AT_ONCE, count - begin)))
+        numbers[begin : begin + DOCUMENTS_AT_ONCE] = np.frombuffer(some, "<u8")
+    return numbers
 
 
-def _contents(documents: Any) -> Iterable[Any]:
+def _contents(documents: Any) -> tuple[int, Iterable[Any]]:
+    """How many documents there are, and the bytes of each."""
     if isinstance(documents, Strings):
-        return _text_bytes(documents)
+        return len(documents), _text_bytes(documents)
     if isinstance(documents, Blocks):
-        parts = [_contents(block) for block in (documents.sparse, documents.dense) if block is not None]
-        return (b"".join(map(bytes, row)) for row in zip(*parts, strict=True))
+        parts = [_contents(block)[1] for block in (documents.sparse, documents.dense) if block is not None]
+        return documents.shape[0], (b"".join(map(bytes, row)) for row in zip(*parts, strict=True))
     if sparse.issparse(documents):
-        return _sparse_rows(documents)
-    return _rows(documents)
+        return len(documents.indptr) - 1, _sparse_rows(documents)  # type: ignore[missing-attribute]
+    return len(documents), _rows(documents)
+
+
+def _bounds(starts: np.ndarray, ends: np.ndarray) -> Iterator[tuple[int, int]]:
+    for begin in range(0, len(starts), DOCUMENTS_AT_ONCE):
+        some = slice(begin, begin + DOCUMENTS_AT_ONCE)
+        yield from zip(starts[some].tolist(), ends[some].tolist(), strict=True)
 
 
 def _text_bytes(texts: Strings) -> Iterable[memoryview]:
     view, released = texts.buffer.data, 0
-    for begin, end in zip(texts.starts.tolist(), texts.ends.tolist(), strict=True):
+    for begin, end in _bounds(texts.starts, texts.ends):
         yield view[begin:end]
         if end - released > RELEASED_BYTES:
             released = end
@@ -142,7 +158,7 @@ def _text_bytes(texts: Strings) -> Iterable[memoryview]:
 
 def _sparse_rows(matrix: Any) -> Iterable[bytes]:
     released = 0
-    for begin, end in zip(matrix.indptr[:-1].tolist(), matrix.indptr[1:].tolist(), strict=True):
+    for begin, end in _bounds(matrix.indptr[:-1], matrix.indptr[1:]):
         columns, values = matrix.indices[begin:end], matrix.data[begin:end]
         yield columns.astype("<i8").tobytes() + values.astype("<f4").tobytes()
         if end - released > RELEASED_ENTRIES:

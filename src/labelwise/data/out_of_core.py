@@ -6,7 +6,6 @@ Rows are copied in chunks, so that memory holds the offsets of rows and little e
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,6 +26,7 @@ from labelwise.data.csr import (
     row_indices,
 )
 from labelwise.data.dataset import RANDOM, Dataset, row_pieces
+from labelwise.data.hidden_folder import hidden_folder
 from labelwise.errors import DataError
 from labelwise.mapped import release_pages
 from labelwise.strings import Strings
@@ -44,15 +44,11 @@ CHUNK_BYTES = 16 << 20
 def scratch_beside(output: Path) -> Iterator[Path]:
     """Create a hidden folder on the disk of the output, which needs the space anyway; it is removed at the end."""
     above = next(folder for folder in output.absolute().parents if folder.is_dir())
-    hidden = None
     try:
-        hidden = Path(tempfile.mkdtemp(prefix=".labelwise-", dir=above))
-        yield hidden
+        with hidden_folder(above) as hidden:
+            yield hidden
     except OSError as error:
         raise DataError(f"cannot be written to: {error.strerror or error}", above) from error
-    finally:
-        if hidden is not None:
-            shutil.rmtree(hidden, ignore_errors=True)
 
 
 @contextmanager

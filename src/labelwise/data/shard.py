@@ -23,7 +23,7 @@ from labelwise.data.formats import native
 from labelwise.data.options import ReadOptions
 from labelwise.data.out_of_core import packed_on_disk, scratch_beside, take_mapped
 from labelwise.data.read import AUTO, DataPath, has_parts, read, read_splits
-from labelwise.data.shard_count import SHARDS, SHARDS_OF, shard_name
+from labelwise.data.shard_count import MOST_SHARDS, SHARDS, SHARDS_OF, shard_name
 from labelwise.data.splits import split_of, stem_and_extension
 from labelwise.errors import ConfigError
 from labelwise.mapped import release_pages
@@ -71,10 +71,17 @@ def shard(
     counts: dict[str, int] = {}
     with scratch_beside(output) as scratch:
         parts = _read_parts(path, from_format, split, options, scratch)
+        bounds = {name: list(_bounds(data, most, documents)) for name, data in parts.items()}
+        for name, found in bounds.items():
+            if len(found) > MOST_SHARDS:
+                raise ConfigError(
+                    f"{name} would have {len(found):,} shards, and a part has {MOST_SHARDS:,} at most; use a larger "
+                    f"{'--size' if documents is None else '--documents'}"
+                )
         source = {SHARDS_OF: [str(one) for one in ([path] if isinstance(path, str | Path) else path)], SHARDS: counts}
         with data_folder(output, source, force) as folder:
             for name, data in parts.items():
-                counts[name] = _write_shards(data, name, folder, most, documents, scratch)
+                counts[name] = _write_shards(data, name, folder, bounds[name], scratch)
     return counts
 
 
@@ -103,8 +110,7 @@ def _read_parts(
     return {chosen if split is not None or named is None else named: data}
 
 
-def _write_shards(data: Dataset, name: str, folder: Path, most: int, documents: int | None, scratch: Path) -> int:
-    bounds = list(_bounds(data, most, documents))
+def _write_shards(data: Dataset, name: str, folder: Path, bounds: list[tuple[int, int]], scratch: Path) -> int:
     packed: dict[str, Any] = {part: packed_on_disk(texts, scratch) for part, texts in _texts_of(data).items()}
     with progress(f"writing {name}", float(len(bounds)), "shards") as step:
         for number, (first, last) in enumerate(bounds):

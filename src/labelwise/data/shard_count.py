@@ -11,6 +11,8 @@ from labelwise.errors import DataError
 
 SHARDS_OF, SHARDS = "shards_of", "shards"
 """Keys of source.json: what was sharded, and the number of shards of each part."""
+MOST_SHARDS = 99_999
+"""Of a part: their numbers have five digits."""
 
 
 def shard_name(part: str, number: int) -> str:
@@ -50,7 +52,7 @@ def check_shards(folder: Path) -> None:
 
 def _valid_counts(counts: object) -> dict[str, int] | None:
     if not isinstance(counts, dict) or not all(
-        type(count) is int and 0 <= count < 100_000 for count in counts.values()
+        type(count) is int and 0 <= count <= MOST_SHARDS for count in counts.values()
     ):
         return None
     return counts

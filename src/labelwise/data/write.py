@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import filecmp
 import os
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -21,6 +19,7 @@ import numpy as np
 from labelwise.data.blocks import Blocks
 from labelwise.data.dataset import Dataset
 from labelwise.data.formats.checks import refuse_bytes, refuse_line_ends, refuse_mark
+from labelwise.data.hidden_folder import hidden_folder, keep_leftovers
 from labelwise.data.label_texts import side_file_name
 from labelwise.data.read import FORMATS, format_named, parts_by_format
 from labelwise.data.splits import plain_name
@@ -246,10 +245,10 @@ def _stage(folder: Path, force: bool) -> Iterator[_Staging]:
     hidden = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        hidden = Path(tempfile.mkdtemp(prefix=".labelwise-", dir=folder))
-        staging = _Staging(hidden, folder, force)
-        yield staging
-        staging.move()
+        with hidden_folder(folder) as hidden:
+            staging = _Staging(hidden, folder, force)
+            yield staging
+            staging.move()
     except DataError as error:
         if hidden is None or error.path is None or hidden not in Path(error.path).parents:
             raise
@@ -257,8 +256,6 @@ def _stage(folder: Path, force: bool) -> Iterator[_Staging]:
     except OSError as error:
         raise DataError(f"cannot be written to: {error.strerror or error}", folder) from error
     finally:
-        if hidden is not None:
-            shutil.rmtree(hidden, ignore_errors=True)
         for path in missing:
             with suppress(OSError):  # folders that are not empty remain
                 path.rmdir()
@@ -268,7 +265,7 @@ class _Staging:
     """New files before they are moved, and old files that they replace."""
 
     def __init__(self, hidden: Path, folder: Path, force: bool) -> None:
-        self.folder, self.force = folder, force
+        self.hidden, self.folder, self.force = hidden, folder, force
         self.new, self.old = hidden / "new", hidden / "old"
         self.new.mkdir()
         self.old.mkdir()
@@ -289,6 +286,8 @@ class _Staging:
             self._refuse_overwrite(entry, self.folder / entry.name)
         is_single_file = len(entries) == 1 and not self.outdated and entries[0].is_file()
         done: list[tuple[Path, Path]] = []
+        if not is_single_file:
+            keep_leftovers(self.hidden)
         try:
             for target in () if is_single_file else (*self.outdated, *(self.folder / entry.name for entry in entries)):
                 if target.exists():
@@ -297,7 +296,7 @@ class _Staging:
             for entry in entries:
                 done.append((self.folder / entry.name, entry))
                 os.replace(entry, self.folder / entry.name)
-        except OSError:
+        except BaseException:
             for destination, origin in reversed(done):
                 if destination.exists() and not origin.exists():
                     os.replace(destination, origin)

@@ -123,9 +123,9 @@ class Local:
         self, command: Sequence[str], output: Path, environment: Mapping[str, str], keep: Sequence[int]
     ) -> Command:
         """A child process."""
-        from labelwise.executors.commands import start_process
+        from labelwise.executors.commands import import_path, start_process
 
-        return start_process(command, output, environment, keep)
+        return start_process(command, output, {**import_path(), **environment}, keep)
 
 
 LOCAL = Local()

@@ -10,6 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+NOT_FROM_HERE = "-P"
+"""Option of Python: `-m` and `-c` look for modules in the working directory first, before the standard library."""
+
 
 class LocalCommand:
     """A child process; closing its standard input ends it."""
@@ -42,10 +45,13 @@ class LocalCommand:
 def start_process(
     command: Sequence[str], output: Path, environment: Mapping[str, str], keep: Sequence[int] = ()
 ) -> LocalCommand:
-    """Start `python COMMAND` with this Python; `environment` is added to that of this process."""
+    """Start `python COMMAND` with this Python; `environment` is added to that of this process.
+
+    Python's files in the working directory, which may be one of data, are not imported.
+    """
     with output.open("wb") as file:
         process = subprocess.Popen(
-            [sys.executable, *command],
+            [sys.executable, NOT_FROM_HERE, *command],
             stdin=subprocess.PIPE,
             stdout=file,
             stderr=subprocess.STDOUT,
@@ -54,6 +60,11 @@ def start_process(
             pass_fds=tuple(keep) if os.name == "posix" else (),
         )
     return LocalCommand(process)
+
+
+def import_path() -> dict[str, str]:
+    """The environment in which a child process imports from where this process does."""
+    return {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
 
 
 class CommandLine(NamedTuple):

@@ -12,7 +12,7 @@ from pathlib import Path
 from labelwise.errors import ConfigError, DataError, did_you_mean
 from labelwise.executors.base import LOCAL as LOCAL_EXECUTOR
 from labelwise.executors.base import Executor, using_executor
-from labelwise.parallel import threads
+from labelwise.parallel import available_threads
 
 LOCAL, PROCESSES, RAY = LAUNCHERS = ("local", "processes", "ray")
 
@@ -89,7 +89,7 @@ class Launcher:
         if self.name == PROCESSES:
             from labelwise.executors.processes import Processes
 
-            return Processes(self.workers or max(1, threads() // cpus), terms)
+            return Processes(self.workers or max(1, available_threads() // cpus), terms)
         from labelwise.executors.ray_tasks import RayTasks
 
         return RayTasks(terms, self.address, self.workers, self.task_gpus or 0)

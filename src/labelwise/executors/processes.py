@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from labelwise.executors.base import RETRIES, Item, LostTaskError, Result, in_order
-from labelwise.executors.commands import LocalCommand, start_process
+from labelwise.executors.commands import NOT_FROM_HERE, LocalCommand, import_path, start_process
 from labelwise.executors.shared import Shared, pack
 from labelwise.executors.task import Terms
 from labelwise.executors.worker import receive, send
@@ -64,7 +64,7 @@ class Processes:
         self, command: Sequence[str], output: Path, environment: Mapping[str, str], keep: Sequence[int]
     ) -> LocalCommand:
         """A child process."""
-        return start_process(command, output, environment, keep)
+        return start_process(command, output, {**import_path(), **environment}, keep)
 
     def _run(self, function: Callable[[Any, Any], Any], shared: Shared | None, item: Any) -> Any:
         """One task, on the next free worker."""
@@ -106,11 +106,11 @@ class _Worker:
     """A worker process, and the pipes to it."""
 
     def __init__(self, threads: int) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        environment = {**os.environ, **import_path()}
         environment["OMP_NUM_THREADS"] = str(threads)
         environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "labelwise.executors.worker"],
+            [sys.executable, NOT_FROM_HERE, "-m", "labelwise.executors.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,

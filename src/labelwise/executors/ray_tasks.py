@@ -42,6 +42,9 @@ class RayTasks:
         self._connected = False
 
     def __enter__(self) -> Self:
+        # `max_retries` does not count the tasks that Ray's memory monitor kills; this process counts them, also on a
+        # cluster that runs already
+        os.environ.setdefault("RAY_task_oom_retries", str(RETRIES))
         try:
             import ray
         except ImportError:
@@ -63,7 +66,10 @@ class RayTasks:
         own = {"num_cpus": self.at_once * self.terms.threads} if started and self.at_once is not None else {}
         try:
             ray.init(
-                address=self.address, include_dashboard=False if started else None, logging_level=logging.WARNING, **own
+                address="local" if started else self.address,  # None would join a cluster of others on this machine
+                include_dashboard=False if started else None,
+                logging_level=logging.WARNING,
+                **own,
             )
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             wanted = self.address or from_environment or "a new one on this machine"
@@ -162,6 +168,11 @@ class _Submitted:
 def _reason(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     shown = lines[-1] if type(error).__name__ == "RayTaskError" else lines[0] if lines else type(error).__name__
+    if type(error).__name__ == "OutOfMemoryError":
+        return (
+            f"a task on the Ray cluster ran out of memory, after {RETRIES} retries: {shown}; with a larger --task-cpus "
+            "(in sweeps `threads`) fewer tasks share the memory of a node"
+        )
     return (
         f"a task on the Ray cluster was lost, after {RETRIES} retries if its node died: {type(error).__name__}: {shown}"
     )

@@ -27,8 +27,11 @@ def send(stream: IO[bytes], value: Any) -> None:
 
 def receive(stream: IO[bytes]) -> Any:
     """Read a message; EOFError at the end of the stream."""
-    header = _read(stream, HEADER)
-    return pickle.loads(_read(stream, int.from_bytes(header, "little")))
+    return pickle.loads(_read_message(stream))
+
+
+def _read_message(stream: IO[bytes]) -> bytes:
+    return _read(stream, int.from_bytes(_read(stream, HEADER), "little"))
 
 
 def _read(stream: IO[bytes], count: int) -> bytes:
@@ -39,13 +42,15 @@ def _read(stream: IO[bytes], count: int) -> bytes:
 
 
 def _read_tasks(stream: IO[bytes], tasks: queue.SimpleQueue) -> None:
-    try:
-        while True:
-            tasks.put(receive(stream))
-    except EOFError:
-        os._exit(0)
-    except Exception as error:  # a function that this worker cannot import
-        tasks.put(error)
+    while True:
+        try:
+            message = _read_message(stream)
+        except (EOFError, OSError):
+            os._exit(0)
+        try:
+            tasks.put(pickle.loads(message))
+        except Exception as error:  # such as a function that this worker cannot import
+            tasks.put(error)
 
 
 def main() -> None:

@@ -8,6 +8,8 @@ of their own: between them, the system would read others from the disk with them
 
 from __future__ import annotations
 
+import logging
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -16,7 +18,9 @@ import numpy as np
 
 from labelwise import pages
 from labelwise.data.csr import MappedCsrBuilder, offsets_of, read_only
+from labelwise.errors import DataError
 from labelwise.features.rows import FeatureRows
+from labelwise.formatting import size
 from labelwise.mapped import mapping_of, release_pages
 from labelwise.parallel import ranges
 
@@ -25,7 +29,12 @@ RELEASED_ENTRIES = 1 << 22
 """Entries read after which pages of the file are released."""
 WRITTEN_ENTRIES = 1 << 20
 """Entries in memory while rows are copied to a file."""
+SPARE_FACTOR = 1.1
+"""Free space, relative to what a copy needs, that it takes to begin with one: other files grow meanwhile."""
 Item = TypeVar("Item")
+log = logging.getLogger("labelwise")
+_warned: set[Path] = set()
+"""Folders without space for copies, which was reported."""
 
 
 def is_mapped(features: FeatureRows) -> bool:
@@ -62,14 +71,27 @@ def hold_rows(features: FeatureRows, rows: np.ndarray) -> HeldRows:
     return HeldRows(rows, indptr, indices, data)
 
 
-def rows_on_disk(features: FeatureRows, rows: np.ndarray, folder: Path) -> HeldRows:
-    """Copy rows (ascending, each once) to a file of the folder, which is mapped."""
+def copy_rows_to_disk(features: FeatureRows, rows: np.ndarray, folder: Path) -> HeldRows | None:
+    """Copy rows (ascending, each once) to a file of the folder, which is mapped; None, and a warning, without space."""
     entries = int((features.indptr[rows + 1] - features.indptr[rows]).sum())
     builder = MappedCsrBuilder(True, folder)
-    for begin, end in ranges(len(rows), 1 + entries // WRITTEN_ENTRIES):
-        piece = hold_rows(features, rows[begin:end])
-        builder.add(np.diff(piece.indptr), piece.indices, piece.data, 1.0)
-    matrix = builder.matrix(features.shape[1])
+    try:
+        free = shutil.disk_usage(folder).free
+        if free < SPARE_FACTOR * ENTRY_BYTES * entries:
+            raise DataError(f"{size(free)} are free, {size(ENTRY_BYTES * entries)} would be written", folder)
+        for begin, end in ranges(len(rows), 1 + entries // WRITTEN_ENTRIES):
+            piece = hold_rows(features, rows[begin:end])
+            builder.add(np.diff(piece.indptr), piece.indices, piece.data, 1.0)
+        matrix = builder.matrix(features.shape[1])
+    except (DataError, OSError) as error:
+        builder.remove()
+        level = logging.DEBUG if folder in _warned else logging.WARNING
+        _warned.add(folder)  # every level of every tree tries again
+        log.log(level, "%s; documents of large nodes are not copied, which takes longer", error)
+        return None
+    except BaseException:
+        builder.remove()
+        raise
     return HeldRows(rows, offsets_of(matrix), matrix.indices, matrix.data)
 
 

@@ -12,19 +12,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from labelwise.codes.clustering import COPIED_WORK
-from labelwise.costs import BASE_BYTES, HASH_BYTES, NAME_BYTES, Constants, Cost, DataShape
-from labelwise.linear.level_trainer import LANES, SolverConfig
-from labelwise.linear.memory_estimate import FEATURE_BYTES, FILLED, OVERHEAD, PACKED, SHARED, WEIGHT_BYTES
-from labelwise.parallel import threads
+from labelwise.costs import BASE_BYTES, HASH_BYTES, NAME_BYTES, Constants, Cost, DataShape, Scratch
+from labelwise.features.held_rows import ENTRY_BYTES
+from labelwise.linear.level_trainer import BLOCKED_FROM, HELD, LANES, UNCOPIED, SolverConfig
+from labelwise.linear.memory_estimate import (
+    COST_BYTES,
+    FEATURE_BYTES,
+    FILLED,
+    OVERHEAD,
+    PACKED,
+    ROW_BYTES,
+    SHARED,
+    WEIGHT_BYTES,
+)
+from labelwise.memory_limit import MOST_BYTES
 
 SAMPLED_LAYER = 1.3
 """Cost of a layer of halving whose groups are split by a sample, relative to other layers: rows are not copied next to
 each other, so that more of them are read from memory instead of caches."""
 MEASURED_LEAF = 98
 """Labels per lowest node where `Constants.spread` is measured; smaller ones divide a document's labels more often."""
+LARGE_NODE = 2.0
+"""Documents of the nodes that threads work on when memory is at its peak, relative to the mean of their level."""
+OFFSET_BYTES = 16 + 8 + 4
+"""Per document whose text and features are in files: bounds of the text, offset and norm of the features."""
 CHANGES = (
     "solver.threshold or solver.max_weights: fewer weights",
     "precision: float16 or int8",
@@ -84,6 +99,32 @@ def visited(nodes: Sequence[int], beam: int) -> tuple[int, int]:
     return chunks, groups
 
 
+def solver_scratch(
+    shape: DataShape, nodes: Sequence[int], constants: Constants, width: int, weighted: bool
+) -> list[Scratch]:
+    """What the solver's threads need at each level: tables of all features, and the documents of a node.
+
+    Those of the root are not copied, nor those of nodes with a large fraction of all; 16 of its children are a task.
+    """
+    row = ROW_BYTES + weighted * COST_BYTES
+    tables = (FEATURE_BYTES + 8) * (shape.features + width)
+    found = [Scratch(OVERHEAD * (tables + row * shape.documents), math.ceil(nodes[1] / LANES))]
+    for above in nodes[1:-1]:
+        fraction = min(1.0, LARGE_NODE * occupied(shape, above, constants) / above)
+        copied = 0 if fraction >= UNCOPIED else ENTRY_BYTES * shape.nonzeros
+        found.append(Scratch(OVERHEAD * (tables + fraction * shape.documents * (row + copied)), above))
+    return found
+
+
+def held_documents(shape: DataShape, memory: float | str) -> float:
+    """Bytes of documents of mapped features that are in memory at a time, as `held_bytes` in the training process.
+
+    Without a limit it is the least: more is held only where it is free.
+    """
+    left = memory * 1e9 - BASE_BYTES if isinstance(memory, float | int) else 0.0
+    return min(shape.feature_bytes, max(min(HELD * left, MOST_BYTES), ENTRY_BYTES * BLOCKED_FROM))
+
+
 def linear_cost(
     shape: DataShape,
     constants: Constants,
@@ -96,8 +137,15 @@ def linear_cost(
     label_features: int | None,
     clusters: bool,
     width: int = 0,
+    weighted: bool = False,
+    memory: float | str = "check",
+    at_once: int = 0,
 ) -> Cost:
-    """The cost of some equal trees with so many nodes per level; `width` dense columns beside the sparse features."""
+    """The cost of some equal trees with so many nodes per level.
+
+    `width`: dense columns next to the sparse features; `weighted`: examples have costs; `memory`: the limit in GB, by
+    which documents of mapped features are held; `at_once`: clusters into which labels are divided, if not halved.
+    """
     dense = shape.documents * width
     entries = shape.entries + dense
     weights = kept_weights(shape, nodes, solver, constants)
@@ -120,14 +168,22 @@ def linear_cost(
     solving = (
         WEIGHT_BYTES * (largest + FILLED * total) + 24 * SHARED * largest + (trees - 1) * PACKED[precision] * total
     )
-    solving += 24 * shape.ones + threads() * (FEATURE_BYTES + 8) * (shape.features + width)
-    clustering = 16 * (described + min(described, COPIED_WORK * threads()))
-    held = shape.bytes + shape.feature_bytes + (shape.feature_bytes if shape.words is not None else 0) + 8 * dense
+    solving += 24 * shape.ones
+    clustering = 16 * described + 4 * at_once * shape.labels
+    if shape.mapped:
+        held = shape.label_bytes + OFFSET_BYTES * shape.documents + held_documents(shape, memory)
+    else:
+        held = shape.bytes + shape.feature_bytes + (shape.feature_bytes if shape.words is not None else 0) + 8 * dense
+    stages = [(solving, scratch) for scratch in solver_scratch(shape, nodes, constants, width, weighted)]
+    copied = min(described, COPIED_WORK)
+    stages.append((clustering, Scratch(OVERHEAD * 16 * copied, math.ceil(described / max(copied, 1)))))
+    peak = max(solving, clustering)
     advice = CLUSTERING + CHANGES[1:2] if clustering > solving else CHANGES
     return Cost(
         cpu=text + cluster + trees * constants.solve * solve,
-        memory=BASE_BYTES + held + OVERHEAD * max(solving, clustering) + NAME_BYTES * shape.labels,
-        disk=shape.bytes + size,
+        memory=BASE_BYTES + held + OVERHEAD * peak + NAME_BYTES * shape.labels,
+        scratch=tuple(replace(scratch, below=OVERHEAD * (peak - own)) for own, scratch in stages),
+        disk=shape.bytes + size + (shape.text_bytes + 2 * shape.feature_bytes if shape.mapped else 0),
         model=size,
         latency=constants.call + trees * (shape.nonzeros + width) * feature,
         shares=max(1, trees * nodes[1]),

@@ -80,7 +80,9 @@ def trained_elsewhere(
         refuse_time_budget(what)
     running, parts = executor(), dict(done)
     if shards is None:
-        shards = ChunkShards(task_folder(), secrets.token_hex(16))
+        token = secrets.token_hex(16)
+        shards = ChunkShards(task_folder() / token, token)  # other levels have the same numbers in folders of their own
+        shards.folder.mkdir()
     pieces = {piece.first: piece for chunk in chunks for piece in tasks_of(chunk)}
     widths, n_features = widths_of(chunks), trainer.features.shape[1]
     work = {first: trainer.work(piece) for first, piece in pieces.items()}

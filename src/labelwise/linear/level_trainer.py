@@ -20,7 +20,7 @@ from pydantic import Field
 from labelwise import pages
 from labelwise.config import Config
 from labelwise.data.csr import read_only
-from labelwise.features.held_rows import ENTRY_BYTES, HeldRows, batches_of, hold_rows, is_mapped, rows_on_disk
+from labelwise.features.held_rows import ENTRY_BYTES, HeldRows, batches_of, copy_rows_to_disk, hold_rows, is_mapped
 from labelwise.features.rows import FeatureRows
 from labelwise.linear.initial_weights import InitialWeights
 from labelwise.linear.local_rows import LocalRows
@@ -256,7 +256,7 @@ class LevelTrainer:
         X = self.features
         rows = np.arange(X.shape[0]) if chunk.rows is None else chunk.rows.astype(np.int64)
         (indptr, indices, values), given = (X.indptr, X.indices, X.data), rows
-        held = self._held if self._held is not None else self._copied(rows)
+        held = self._held if self._held is not None else self._copy_to_disk(rows)
         if held is not None:
             (indptr, indices, values), given = held[1:], held.positions(rows)
         starts, ends = indptr[given].astype(np.int64), indptr[given + 1].astype(np.int64)
@@ -278,13 +278,20 @@ class LevelTrainer:
         arrays = indptr[:-1], indptr[1:], read_only(indices), read_only(values), X.dense, rows
         return LocalRows(rows, *arrays, count, self.norms[rows], features)
 
-    def _copied(self, rows: np.ndarray) -> HeldRows | None:
-        """The rows of a chunk that are not in memory in a file of their own, unless they are most of the features."""
+    def _copy_to_disk(self, rows: np.ndarray) -> HeldRows | None:
+        """Copy the rows of a chunk that are not in memory to a file of their own, unless they are most of the features.
+
+        A copy only saves time: after one that was not possible no other is tried.
+        """
         X = self.features
         if self.hold is None or self.folder is None:
             return None
-        few = int((X.indptr[rows + 1] - X.indptr[rows]).sum()) < COPIED_BELOW * len(X.indices)
-        return rows_on_disk(X, rows, self.folder) if few else None
+        if int((X.indptr[rows + 1] - X.indptr[rows]).sum()) >= COPIED_BELOW * len(X.indices):
+            return None
+        copy = copy_rows_to_disk(X, rows, self.folder)
+        if copy is None:
+            self.folder = None
+        return copy
 
     def _buffer(self, name: str, shape: tuple[int, ...], dtype: Any, fill: int | None = None) -> np.ndarray:
         """Scratch memory of this thread, reused for all chunks: new pages are expensive."""

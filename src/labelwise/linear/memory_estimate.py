@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -75,6 +75,8 @@ SHARED = 0.4
 """Features of a chunk with weights, per weight: siblings share features."""
 FILLED = 1.6
 """Factor for a level next to its chunks: they are concatenated, then packed, which fills some rows with zeros."""
+MARGIN = 1.05
+"""Advised limit relative to what is needed now: the next attempt may hold a little more."""
 OVERHEAD, FIXED = 1.15, 15_000_000
 """Factor for the overhead of the memory allocator, and bytes for everything small."""
 
@@ -91,11 +93,14 @@ class MemoryNeed:
     """The learned weights."""
     label_features: float = 0
     """The features of labels for clustering."""
+    similarities: float = 0
+    """The similarities of labels to clusters."""
 
     @property
     def total(self) -> int:
         """The sum of all, with overhead."""
-        return FIXED + int(OVERHEAD * (self.threads + self.targets + self.weights + self.label_features))
+        parts = self.threads + self.targets + self.weights + self.label_features + self.similarities
+        return FIXED + int(OVERHEAD * parts)
 
 
 @dataclass(frozen=True)
@@ -110,10 +115,16 @@ class Held:
         return f"{self.by} ({size(self.bytes)})"
 
 
-def check_memory(need: MemoryNeed, memory: Memory, held: Held, report: bool = True) -> None:
+def check_memory(
+    need: MemoryNeed,
+    memory: Memory,
+    held: Held,
+    report: bool = True,
+    need_at: Callable[[float], MemoryNeed] | None = None,
+) -> None:
     """Report the needed and the free memory; raise ConfigError where it does not fit, unless `memory` is `ignore`.
 
-    A limit in GB includes what is `held`.
+    A limit in GB includes what is `held`. `need_at`: the need under another limit, if it depends on that.
     """
     free = free_memory()
     if report:
@@ -127,16 +138,28 @@ def check_memory(need: MemoryNeed, memory: Memory, held: Held, report: bool = Tr
         if need.total > left:
             available = "" if free is None else f", {size(free)} are free"
             less = f", or {_advice(need)}" if left else ""
-            enough = size(need.total + held.bytes)
+            enough = _enough(need, held, need_at)
             raise ConfigError(
                 f"training needs about {size(need.total)} of memory, and the limit of {memory:g} GB (model.memory) "
-                f"leaves {size(left)} next to {held}; raise the limit to {enough}{available}{less}"
+                f"leaves {size(left)} next to {held}; raise the limit to {enough:g} GB{available}{less}"
             )
     if free is not None and need.total > free:
         raise ConfigError(
             f"training needs about {size(need.total)} of memory, {size(free)} are free; {_advice(need)}, or set "
             "model.memory to ignore to train anyway"
         )
+
+
+def _enough(need: MemoryNeed, held: Held, need_at: Callable[[float], MemoryNeed] | None) -> float:
+    """A limit in GB, rounded up, under which the need fits."""
+    while True:
+        total = MARGIN * (need.total + held.bytes) / 1e9
+        limit = math.ceil(total * 10) / 10 if total >= 1 else math.ceil(total * 100) / 100
+        if need_at is None:
+            return limit
+        need = need_at(limit)
+        if need.total + held.bytes <= limit * 1e9:
+            return limit
 
 
 def _advice(need: MemoryNeed) -> str:
@@ -146,6 +169,7 @@ def _advice(need: MemoryNeed) -> str:
         "weights": "keep fewer weights (a higher solver.threshold, solver.max_weights), fewer trees or less precision",
         "targets": "use fewer documents (data.limit)",
         "label_features": "describe labels by fewer features (label_features)",
+        "similarities": "cluster labels into fewer groups at once (branching), or halve them (tree: balanced)",
     }
     ordered = sorted(advice, key=lambda part: -getattr(need, part))
     largest = [part for part in ordered if getattr(need, part) >= 0.2 * getattr(need, ordered[0])]
@@ -170,10 +194,13 @@ def bytes_of(features: Any, labels: Any) -> Held:
     return Held(sum(array.nbytes for array in arrays))
 
 
-def clustering_need(features: Any, labels: Any, keep: int | None, texts: Any = None, hold: int = 0) -> MemoryNeed:
+def clustering_need(
+    features: Any, labels: Any, keep: int | None, texts: Any = None, hold: int = 0, clusters: int = 0
+) -> MemoryNeed:
     """Memory to compute label features and to cluster them, before training; `texts` are features of label texts.
 
-    `hold`: of mapped features, bytes of documents that are in memory at a time.
+    `hold`: of mapped features, bytes of documents that are in memory at a time; `clusters`: into which all labels are
+    divided at once, by their similarity to each, if they are not halved.
     """
     csr, dense = _sparse_and_dense(features)
     entries, held = np.zeros(labels.shape[1]), 0
@@ -188,7 +215,8 @@ def clustering_need(features: Any, labels: Any, keep: int | None, texts: Any = N
         described += 4.0 * dense.size
     if texts is not None:  # the sum, next to what is added up
         described += 8.0 * texts.nnz + 4.0 * width * labels.shape[1]
-    return MemoryNeed(8.0 * threads() * features.shape[1] + held, 16.0 * labels.nnz, 0, described)
+    scratch, similarities = 8.0 * threads() * features.shape[1] + held, 4.0 * labels.shape[1] * clusters
+    return MemoryNeed(scratch, 16.0 * labels.nnz, 0, described, similarities)
 
 
 def encoding_need(documents: int, labels: int, width: int, trees: int) -> MemoryNeed:

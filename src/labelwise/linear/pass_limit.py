@@ -74,6 +74,7 @@ class PassLimit:
         if passes > 0:
             self.pace.add(work * passes, seconds)
         if limit is not None:
+            self.whole.end_early()
             with self._lock:
                 self.cut[first] = limit
 

@@ -44,8 +44,8 @@ Key = tuple[int, int, int]
 class ChunkShards:
     """The finished chunks and trees of one training. Use it in a `with` block, which writes them after an error too."""
 
-    def __init__(self, folder: Path, fingerprint: str) -> None:
-        self.folder, self.fingerprint = folder, fingerprint
+    def __init__(self, folder: Path, fingerprint: str, n_labels: int | None = None) -> None:
+        self.folder, self.fingerprint, self.n_labels = folder, fingerprint, n_labels
         self.number = 0
         self._parts: dict[Key, ChunkPart] = {}
         self._trees: dict[int, LabelTree] = {}
@@ -74,8 +74,14 @@ class ChunkShards:
                 self._write()
 
     def tree(self, number: int) -> LabelTree | None:
-        """A tree that was built before, if any."""
-        return self._trees.get(number)
+        """A tree of these labels that was built before, if any."""
+        tree = self._trees.get(number)
+        if tree is not None and self.n_labels not in (None, tree.n_labels):
+            log.warning(
+                "%s: not used: tree %d has %d labels, not %d", self.folder, number, tree.n_labels, self.n_labels
+            )
+            return None
+        return tree
 
     def keep_tree(self, number: int, tree: LabelTree) -> None:
         """Write a new tree immediately: all its chunks depend on it."""

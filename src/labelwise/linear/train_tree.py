@@ -108,6 +108,7 @@ def train_tree(
     features, norms = examples.features, examples.norms
     further = None if examples.user_negatives is None else tree.aggregate(examples.user_negatives)
     levels: list[ChunkedWeights] = []
+    cut_above = False
     hold = held_bytes(settings.memory) if is_mapped(features) else None
     for depth, target in enumerate(targets):
         if settings.relevance:
@@ -126,7 +127,9 @@ def train_tree(
         done, finished = None, None
         if shards is not None:
             done = shards.level(number, depth, widths_of(chunks), features.shape[1])
-            finished = partial(_add_finished, shards, number, depth)
+            # what is stored must be what training without a time budget gives, whatever the next attempt's budget is
+            if settings.negatives == "teacher" or not cut_above:
+                finished = partial(_add_finished, shards, number, depth)
         if not executor().shares_memory:
             inputs = LevelInputs(examples.shared, target, documents, offsets, settings, seed)
             done = trained_elsewhere(inputs, trainer, chunks, what, shards, (number, depth), done or {})
@@ -135,6 +138,7 @@ def train_tree(
         shown = stage_name(what)
         log.info("%s: %s nodes, %s weights", shown, f"{levels[-1].n_children:,}", f"{levels[-1].n_weights:,}")
         if limit.cut:
+            cut_above = True
             log.info("%s: %s", shown, limit)
     return levels
 

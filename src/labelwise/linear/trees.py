@@ -10,6 +10,7 @@ import copy
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +81,13 @@ class LinearTrees:
         targets = trees[0].aggregate(labels)
         for tree in trees:
             settings.search.check(tree.depth)
-        need = training_need(
-            features.rows, targets, trees[0], settings.solver, trees=len(trees), weighted=settings.relevance,
+        need_with = partial(
+            training_need, features.rows, targets, trees[0], settings.solver, trees=len(trees),
+            weighted=settings.relevance, precision=settings.precision,
             matched=int(np.max(settings.search.beam)) if settings.negatives == "matcher" else 0,
-            precision=settings.precision, hold=held_bytes(settings.memory),
         )  # fmt: skip
-        check_memory(need, settings.memory, bytes_of(features.rows, labels))
+        need, held = need_with(hold=held_bytes(settings.memory)), bytes_of(features.rows, labels)
+        check_memory(need, settings.memory, held, need_at=lambda limit: need_with(hold=held_bytes(limit)))
         documents = []
         time, seconds = TreeTime(budget, SolverPace(features.rows)), 0.0
         for number, (seed, tree) in enumerate(zip(settings.seeds(len(trees)), trees, strict=True)):
@@ -93,6 +95,7 @@ class LinearTrees:
             if number > 0:
                 if left < WORTHWHILE * seconds:
                     log.info("time budget: %d of %d trees are trained, the others are left out", number, len(trees))
+                    budget.end_early()
                     break
                 targets = tree.aggregate(labels)
             with stage(f"tree {number + 1} of {len(trees)}" if len(trees) > 1 else ""):

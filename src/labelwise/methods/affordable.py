@@ -39,6 +39,8 @@ def affordable(
     if not context.budget.is_limited:
         return train, valid
     counts = on_rank_zero(lambda: _counts(train, valid, prepare, context, seed))
+    if counts["train"] < len(train):
+        context.budget.end_early()
     return _sample(train, counts["train"], seed), None if valid is None else _sample(valid, counts["valid"], seed)
 
 

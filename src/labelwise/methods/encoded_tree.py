@@ -167,6 +167,7 @@ class EncodedTree(UsesTextEncoder, LinearTree):
         self.scaling_ = VectorScaling.learn(vectors, self.config.vector_scale, self.config.whitening)
         if len(rows) == len(texts):
             return self.scaling_.apply(vectors)
+        budget.end_early()
         log.info(
             "encoding: ended by the time budget after %s of %s documents; the others are learned from their words only",
             f"{len(rows):,}", f"{len(texts):,}",

@@ -14,8 +14,10 @@ from labelwise.atomic import replacing
 from labelwise.codes.average import side_by_side
 from labelwise.data.dataset import Dataset
 from labelwise.data.document_hash import dataset_hash
+from labelwise.data.out_of_core import scratch_at
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.executors.base import RETRIES, LostTaskError, executor, refuse_time_budget, task_folder
+from labelwise.finished import fingerprint, named_files
 from labelwise.fit_context import FitContext
 from labelwise.methods.base import Method, load
 from labelwise.methods.card import CORE_PACKAGES, Card, TrainingData, now
@@ -29,6 +31,7 @@ from labelwise.metrics.names import parse_metric
 from labelwise.progress import progress
 from labelwise.registry import installed_versions
 from labelwise.result_fields import RESULT, deciding_fields
+from labelwise.run_schema import SCRATCH
 from labelwise.strings import Strings
 from labelwise.topk import TopK
 
@@ -40,9 +43,9 @@ log = logging.getLogger("labelwise")
 FRACTION, MOST_DOCUMENTS = 0.1, 5000
 """Documents held out from the training of members, if none are given."""
 MOSTLY = 0.5
-MODEL, HELD_OUT = "model", "held-out.txt"
-"""Of a finished member: its folder, and the file with the hash of the documents that it was validated with."""
-NO_DOCUMENTS, MAX_BYTES = "none", 64
+MODEL, FINISHED = "model", "fingerprint.txt"
+"""Of a finished member: its folder, and the file with the fingerprint of its training."""
+MAX_BYTES = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,12 +88,13 @@ def trained_members(
             continue
         log.info("member %d: %s ...", number, member.name)
         folder = None if context.checkpoints is None else context.checkpoints / f"member{number}"
-        kept = None if folder is None else _finished(folder, member, train, valid)
+        own = "" if folder is None else _fingerprint(member, train, valid)
+        kept = None if folder is None else _finished(folder, own)
         if kept is None:
             part = context.within(context.budget.part(1 / (left + 0.1)))
             kept = member.fit(train, valid=valid, context=replace(part, checkpoints=folder))
             if folder is not None:
-                _keep(folder, kept, valid)
+                _keep(folder, kept, own)
         left -= 1
         done.append(kept)
     return done
@@ -106,10 +110,14 @@ def _trained_elsewhere(
     base = (context.checkpoints or task_folder()).absolute()
     tasks = []
     for number, member in enumerate(members):
-        folder = base / f"member{number}"
-        known = member if hasattr(member, "label_names_") else _finished(folder, member, train, valid)
+        if hasattr(member, "label_names_"):
+            done[number] = member
+            continue
+        folder, mapped = base / f"member{number}", context.scratch is not None
+        task = MemberTask(number, member, folder, _fingerprint(member, train, valid), mapped)
+        known = _finished(task.folder, task.fingerprint)
         if known is None:
-            tasks.append(MemberTask(number, member, folder))
+            tasks.append(task)
         else:
             done[number] = known
     shared = running.share((train, valid))
@@ -119,7 +127,7 @@ def _trained_elsewhere(
                 for task, records in zip(tasks, running.map(train_member, tasks, shared), strict=True):
                     for record in records:
                         context.log(**record)
-                    found = _finished(task.folder, task.member, train, valid)
+                    found = _finished(task.folder, task.fingerprint)
                     if found is not None:
                         done[task.number] = found
                         step(1)
@@ -132,50 +140,54 @@ def _trained_elsewhere(
 
 
 class MemberTask(NamedTuple):
-    """A member to train, and the folder of its work."""
+    """A member to train, the folder of its work, and the fingerprint of its training."""
 
     number: int
     member: Method
     folder: Path
+    fingerprint: str
+    mapped: bool
+    """Whether the data may be larger than memory, so that what is computed from it is kept in files."""
 
 
 def train_member(shared: tuple[Dataset, Dataset | None], task: MemberTask) -> list[dict[str, Any]]:
     """A task: train a member and save it, unless an attempt before has done so; returns numbers for metrics.jsonl."""
     train, valid = shared
     records: list[dict[str, Any]] = []
-    if _finished(task.folder, task.member, train, valid) is None:
-        context = FitContext(task.folder, lambda **numbers: records.append(numbers))
-        _keep(task.folder, task.member.fit(train, valid=valid, context=context), valid)
+    if _finished(task.folder, task.fingerprint) is None:
+        task.folder.mkdir(parents=True, exist_ok=True)
+        with scratch_at(task.folder / SCRATCH, task.mapped) as scratch:
+            context = FitContext(task.folder, lambda **numbers: records.append(numbers), scratch=scratch)
+            _keep(task.folder, task.member.fit(train, valid=valid, context=context), task.fingerprint)
     return records
 
 
-def _keep(folder: Path, member: Method, valid: Dataset | None) -> None:
-    """Save a trained member, then the hash of the held-out documents that it used, which a card does not have."""
-    (folder / HELD_OUT).unlink(missing_ok=True)
+def _keep(folder: Path, member: Method, own: str) -> None:
+    """Save a trained member, then the fingerprint of its training, which says that it is complete."""
+    (folder / FINISHED).unlink(missing_ok=True)
     member.save(folder / MODEL, force=True)
-    with replacing(folder / HELD_OUT) as file:
-        file.write(_hash_of_held_out(member, valid))
+    with replacing(folder / FINISHED) as file:
+        file.write(own)
 
 
-def _hash_of_held_out(member: Method, valid: Dataset | None) -> str:
-    return dataset_hash(valid) if valid is not None and member.validates else NO_DOCUMENTS
+def _fingerprint(member: Method, train: Dataset, valid: Dataset | None) -> str:
+    """Of everything that decides what a member learns, the contents of files that its parameters name too."""
+    held_out = dataset_hash(valid) if valid is not None and member.validates else None
+    parameters = deciding_fields(member.config, RESULT)
+    return fingerprint(member.name, parameters, named_files(parameters), dataset_hash(train), held_out)
 
 
-def _finished(folder: Path, member: Method, train: Dataset, valid: Dataset | None) -> Method | None:
-    """The member of an interrupted training, if it is of the same parameters and documents."""
-    if not (folder / MODEL).exists() or not (folder / HELD_OUT).is_file():
+def _finished(folder: Path, own: str) -> Method | None:
+    """The member of an interrupted training, if it has this fingerprint."""
+    if not (folder / MODEL).exists() or not (folder / FINISHED).is_file():
         return None
     try:
         found = load(folder / MODEL)
-        held_out = (folder / HELD_OUT).read_bytes()[:MAX_BYTES].decode("ascii", "replace")
+        noted = (folder / FINISHED).read_bytes()[:MAX_BYTES].decode("ascii", "replace")
     except (LabelwiseError, OSError) as error:
         log.warning("%s: not used: %s", folder / MODEL, error)
         return None
-    same = type(found) is type(member) and deciding_fields(found.config, RESULT) == deciding_fields(
-        member.config, RESULT
-    )
-    same = same and held_out == _hash_of_held_out(member, valid)
-    if not same or found.card_.data.hash != dataset_hash(train):
+    if noted != own:
         log.warning("%s: not used: it belongs to another training, with other parameters or data", folder / MODEL)
         return None
     log.info("already trained")

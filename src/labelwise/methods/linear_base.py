@@ -356,4 +356,6 @@ def finished_work(
         for part, array in rows.arrays.items()
     }
     named = [part for item in {**arrays, **given}.items() for part in item]
-    return ChunkShards(folder, fingerprint({"method": method.name, **parameters}, *named))
+    shapes = [list(map(int, shape)) for shape in (features.shape, labels.shape)]  # columns may have no entries
+    own = fingerprint({"method": method.name, **parameters}, shapes, *named)
+    return ChunkShards(folder, own, labels.shape[1])

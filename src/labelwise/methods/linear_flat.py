@@ -4,7 +4,7 @@ Known from DiSMEC (Babbar & Schölkopf, WSDM 2017); the classifiers are those of
 classifier is trained on all documents, and no label can be missed by a search, as it can in a tree.
 
 Cost: training grows with documents x non-zeros x labels, prediction with non-zeros x weights per feature. Memory:
-the features, per thread a table of features x 16 and 80 bytes per document, the weights.
+the features, per thread a table of features x 16 and about 110 bytes per document, the weights.
 What we do differently: 16 labels are solved at once by explicit vector code, prediction skips pruned weights, and a
 stopped training resumes at the next 16 labels.
 """
@@ -85,6 +85,7 @@ class LinearFlat(LinearMethod):
         return linear_cost(
             shape, constants, config.solver, nodes=[1, shape.labels], trees=1, beam=1, precision=config.precision,
             label_features=None, clusters=False,
+            weighted=config.relevance, memory=config.memory,
         )  # fmt: skip
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:

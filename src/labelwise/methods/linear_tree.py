@@ -13,6 +13,7 @@ weights may be stored in 16 or 8 bits, and several trees are averaged.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -175,6 +176,8 @@ class LinearTree(LinearMethod):
             shape, constants, config.solver, nodes=tree_nodes(shape.labels, config.leaf_size, config.branching),
             trees=1 if own else config.trees, beam=int(np.max(config.beam)), precision=config.precision,
             label_features=config.label_features, clusters=not own, width=width,
+            at_once=_clusters_at_once(config, shape.labels),
+            weighted=config.relevance, memory=config.memory,
         )  # fmt: skip
 
     def _given_tree(self, data: Dataset) -> LabelTree | None:
@@ -190,6 +193,11 @@ class LinearTree(LinearMethod):
         super()._restore(tensors, path)
 
 
+def _clusters_at_once(config: Any, n_labels: int) -> int:
+    """Clusters of the root, if labels are not halved."""
+    return min(config.branching, -(-n_labels // config.leaf_size)) if config.tree == "kway" else 0
+
+
 def _clustered(
     features: Any, labels: Any, texts: Any, config: Any, seeds: list[int], shards: ChunkShards | None
 ) -> list[LabelTree]:
@@ -200,9 +208,12 @@ def _clustered(
     kept = [shards.tree(number) if shards else None for number in range(len(seeds))]
     if None not in kept:
         return [tree for tree in kept if tree is not None]
-    hold = held_bytes(config.memory)
-    need = clustering_need(features, labels, config.label_features, texts, hold)
-    check_memory(need, config.memory, bytes_of(features, labels), report=False)
+    hold, clusters = held_bytes(config.memory), _clusters_at_once(config, labels.shape[1])
+    need_with = partial(clustering_need, features, labels, config.label_features, texts, clusters=clusters)
+    check_memory(
+        need_with(hold=hold), config.memory, bytes_of(features, labels), report=False,
+        need_at=lambda limit: need_with(hold=held_bytes(limit)),
+    )  # fmt: skip
     described = pifa(features, labels, keep=config.label_features, hold=hold)
     if texts is not None:
         described = with_label_texts(described, texts, config.label_text_weight)

@@ -156,6 +156,7 @@ class TextNetwork(UsesTextEncoder):
             )
             step = pace * STEP_COST * training.batch_size * training.accumulate
             if on_rank_zero(lambda: context.budget.remaining() <= step):
+                context.budget.end_early()
                 log.info("training: left out, only the head is trained: the time budget does not allow a step of both")
                 return history
         fitting = EncoderFitting(self.network_, tokens[0], tokens[1] if valid is not None else None, training)
@@ -193,6 +194,8 @@ class TextNetwork(UsesTextEncoder):
         ]
         begin = time.monotonic()
         parts = [self._encoded(tokens[0], texts[0], folder, budget), *held_out]
+        if len(parts[0]) < len(tokens[0]):
+            budget.end_early()
         pace = (time.monotonic() - begin) / max(len(parts[0]), 1)
         fitting = EncoderFitting(self.network_.head, parts[0], parts[1] if len(parts) > 1 else None, training)
         stage = "train" if watched else "head"

@@ -7,7 +7,7 @@ again, and a tree of linear classifiers (`linear_tree`) ranks.
 
 Cost: fine-tuning is steps x batch x tokens x weights of the encoder, and all documents are encoded once per level and
 once at the end; the number of labels matters for the linear part only. Memory: the encoder four times, the outputs of
-one level three times, a vector per document, then that of the linear trees.
+one level four times, a vector per document, then that of the linear trees.
 What we do differently: the first outputs are linear classifiers too, vectors are centred and stay dense in the trees,
 texts are padded to their batch only, several trees are averaged, every stage resumes, and nothing is selected on test
 documents; the token vectors are pooled directly, without the layer that BERT adds for sentence pairs.

@@ -23,6 +23,7 @@ from labelwise.data.dataset import Dataset
 from labelwise.data.stream import warn_replaced
 from labelwise.errors import ConfigError, DataError
 from labelwise.executors.base import executor
+from labelwise.file_lock import lock_output
 from labelwise.finished import fingerprint
 from labelwise.formatting import size
 from labelwise.progress import Progress, progress
@@ -115,17 +116,22 @@ def encode_file(
     encoder: DocumentEncoder, request: Request, output: str, dtype: str, force: bool, batch_size: int | None = None
 ) -> None:
     """Write one row per document to a .npy file, `batch_size` of them at a time (2,048 if None)."""
-    size_of_batch = batch_size or BATCH
     target = Path(output)
     if target.suffix != ".npy":
         raise ConfigError(f"{output}: vectors are written as .npy; give a name that ends in .npy")
     if dtype not in TYPES:
         raise ConfigError(f"dtype: {' or '.join(TYPES)}, got '{dtype}'")
-    if target.exists() and not force:
-        raise DataError(f"{target} exists already; --force replaces it")
     if not target.parent.is_dir():
         raise DataError(f"{target.parent}: there is no such folder")
-    documents = _documents(request)
+    with lock_output(target):
+        if target.exists() and not force:
+            raise DataError(f"{target} exists already; --force replaces it")
+        _write_vectors(encoder, _documents(request), target, dtype, batch_size or BATCH)
+
+
+def _write_vectors(
+    encoder: DocumentEncoder, documents: Strings | Dataset, target: Path, dtype: str, size_of_batch: int
+) -> None:
     work = _Unfinished(target, fingerprint(encoder.identity, dtype, size_of_batch, *_content(documents)))
     running = executor()
     with progress("encoding", len(documents)) as step:

@@ -38,6 +38,7 @@ from labelwise.run_schema import (
     MACHINE,
     METRICS,
     MODEL,
+    MOVING,
     REFIT_CHECKPOINTS,
     REPLACEMENT,
     RUNNING,
@@ -100,7 +101,7 @@ class RunFolder:
         """
         created = [path for path in (self.home, *self.home.parents) if not path.exists()]
         self.create_or_check()
-        with naming_file(self.home), nullcontext() if searched else self.locked(_patience()):
+        with naming_file(self.home), nullcontext() if searched else self.locked(self._patience()):
             self.choose_path(force)
             is_new = not (self / STATE).exists()
             self._prepare(config, force, searched)
@@ -166,16 +167,30 @@ class RunFolder:
             self.choose_path(force=False)
             return not self.replaces and self.finished
 
-    def after_restart(self, force: bool) -> tuple[bool, bool]:
-        """Whether a process that torchrun has started again begins a new run, and else whether the run is finished."""
-        if not (self.home / STATE).exists():
-            return False, False
+    def begin_or_resume(self, force: bool) -> tuple[bool, bool]:
+        """Whether to begin a new run (`force`), and whether this start of torchrun has finished it already.
+
+        What this start of torchrun has begun is resumed: the process is one that it has started again.
+        """
+        if not self._is_of_this_launch(self.home, self.home / REPLACEMENT, self.home / MOVING):
+            return force, False
         with self.locked(RESTART_SECONDS):
             self.choose_path(force=False)
-            launch = launch_id()
-            begun = [state for path in {self.home, self.path} if (state := read_state(path)) is not None]
-            force = force and launch is not None and all(state.get("launch") != launch for state in begun)
-            return force, not force and self.finished
+            if not self._is_of_this_launch(self.path):
+                return force, False
+            if force:
+                log.info("--force: this start of torchrun has begun the run in %s, which is resumed", self.home)
+            return False, self.finished
+
+    def _is_of_this_launch(self, *folders: Path) -> bool:
+        """Whether this start of torchrun has begun, or resumed, the run in one of the folders."""
+        launch = launch_id()
+        return launch is not None and any((read_state(folder) or {}).get("launch") == launch for folder in folders)
+
+    def _patience(self) -> float:
+        """Seconds to wait for the lock: a process that torchrun has ended, on any node, may still have it."""
+        is_next = is_restarted() or self._is_of_this_launch(self.home, self.home / REPLACEMENT)
+        return RESTART_SECONDS if is_next else 0.0
 
     def current_path(self) -> Path:
         """Where the files are of the run that would be resumed."""
@@ -265,7 +280,8 @@ class RunFolder:
             )
         self.write_text(CONFIG, config.to_yaml())
         state = {key: value for key, value in self.state.items() if key != "error"}
-        self.write_json(STATE, {**state, "name": self.home.resolve().name, "status": RUNNING})
+        now = {"name": self.home.resolve().name, "status": RUNNING, "launch": launch_id()}
+        self.write_json(STATE, {**state, **now})
         self._record_threads(config)
         log.info("resuming the run in %s", self.path)
 
@@ -361,11 +377,6 @@ class RunFolder:
         """Replace a text file in one step."""
         with replacing(self / name, follow=False) as file:
             file.write(text)
-
-
-def _patience() -> float:
-    """Seconds to wait for the lock of a folder: a process that torchrun has ended may still have it."""
-    return RESTART_SECONDS if is_restarted() else 0.0
 
 
 def _free(folder: Path) -> Path:

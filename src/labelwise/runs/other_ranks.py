@@ -1,11 +1,13 @@
 """A run under torchrun: rank 0 is the run, the other ranks only train with it and write nothing.
 
-Rank 0 announces each training to the others (a resumed run may have none left, a refit is a second one) and in the end
-that there is no other.
+Rank 0 announces each training to the others (a resumed run may have none left, a refit is a second one) and then that
+there is no other. They free their memory and wait until the run is finished: torchrun ends on a node five minutes after
+the processes there have, and with it the store of all nodes, if it is on that one.
 """
 
 from __future__ import annotations
 
+import gc
 import logging
 import tempfile
 import time
@@ -19,7 +21,7 @@ from labelwise.data.out_of_core import scratch_at
 from labelwise.errors import ConfigError
 from labelwise.fit_context import FitContext
 from labelwise.parallel import using_threads
-from labelwise.process_group import leave_ranks, n_ranks, on_rank_zero
+from labelwise.process_group import leave_ranks, n_ranks, on_rank_zero, rejoin_ranks
 from labelwise.runs.load_data import load_run_data
 from labelwise.runs.refit import documents_to_refit
 from labelwise.time_budget import TimeBudget
@@ -49,18 +51,33 @@ def announce(what: str, budget: TimeBudget) -> None:
         on_rank_zero(lambda: (what, budget.seconds, budget.remaining()))
 
 
-def release_ranks() -> None:
-    """Let the other ranks end: there is no other training."""
+def end_training() -> None:
+    """Let the other ranks free their memory: there is no other training, and rank 0 works alone."""
     if n_ranks() > 1:
-        on_rank_zero(lambda: None)
+        on_rank_zero(_nothing)
+        leave_ranks()
+
+
+def release_ranks() -> None:
+    """Let the other ranks end: rank 0 has finished the run."""
+    if n_ranks() > 1:
+        rejoin_ranks()
+        on_rank_zero(_nothing)
         leave_ranks()
 
 
 def train_with_rank_zero(config: RunConfig, run: RunFolder, force: bool) -> None:
-    """Read the data and train what rank 0 trains; evaluation, reports and all files are rank 0's."""
+    """Train what rank 0 trains, then wait for its end; evaluation, reports and all files are rank 0's."""
+    logging.getLogger("labelwise").setLevel(logging.ERROR)  # rank 0 says it all
+    _train_all(config, run, force)
+    _free_memory()
+    on_rank_zero(_nothing)
+
+
+def _train_all(config: RunConfig, run: RunFolder, force: bool) -> None:
+    """Read the data and train until rank 0 announces that there is no other training."""
     from labelwise.runs.train import split_for_calibration
 
-    logging.getLogger("labelwise").setLevel(logging.ERROR)  # rank 0 says it all
     with (
         using_threads(config.run.threads),
         tempfile.TemporaryDirectory() as temporary,
@@ -82,6 +99,15 @@ def train_with_rank_zero(config: RunConfig, run: RunFolder, force: bool) -> None
                 train = documents_to_refit(parts, held_out, model.validates, scratch)
                 valid = parts.valid if model.validates else None
             model.fit(train, valid=valid, context=FitContext(budget=TimeBudget(seconds, time.monotonic() + left)))
+
+
+def _free_memory() -> None:
+    """Free data and models, also those that are in cycles, and what torch keeps of the GPU."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def _nothing() -> Announcement | None:

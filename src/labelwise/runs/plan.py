@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import math
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from labelwise.costs import Constants, Cost, DataShape, Fit, Machine, on_machine
 from labelwise.data.dataset import Dataset
+from labelwise.data.out_of_core import scratch_beside
 from labelwise.data.stats import word_counts
 from labelwise.errors import ConfigError
 from labelwise.features.tfidf import LINEAR_TFIDF, Tfidf
@@ -29,9 +32,12 @@ SAMPLE = 2000
 COLUMNS = ("machine", "training", "memory", "GPU memory", "disk", "network per step", "model", "one document", "fits")
 
 
-def this_machine() -> Machine:
-    """What is free here now; GPUs are not counted unless they are given."""
-    return Machine("this machine", free_memory(), threads(), disk=float(shutil.disk_usage(".").free))
+def this_machine(config: RunConfig) -> Machine:
+    """What is free here now for this run, on its threads; GPUs are not counted unless they are given."""
+    folder = Path(str(config.run.folder)).absolute()
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    free = float(shutil.disk_usage(existing).free)
+    return Machine("this machine", free_memory(), config.run.threads or threads(), disk=free)
 
 
 def shape_of(data: Dataset, tfidf: Any = LINEAR_TFIDF) -> DataShape:
@@ -55,6 +61,7 @@ def shape_of(data: Dataset, tfidf: Any = LINEAR_TFIDF) -> DataShape:
 def planned_shape(config: RunConfig, given: dict[str, Any]) -> DataShape:
     """The shape of a run's data with what is given in its place; nothing is read if documents and labels are given."""
     chosen = {name: value for name, value in given.items() if value is not None}
+    chosen["mapped"] = config.data.mapped
     if {"documents", "labels"} <= set(chosen):
         if "nonzeros" not in chosen and "words" in chosen:
             chosen["nonzeros"] = 0.6 * chosen["words"]  # some words are repeated
@@ -64,9 +71,9 @@ def planned_shape(config: RunConfig, given: dict[str, Any]) -> DataShape:
             "nonzeros": min(usual.nonzeros, chosen.get("features", usual.features)),
         }
         return _possible(DataShape(**{**fewer, **chosen}))
-    section = config.data
-    train = load_run_data(section).train
-    found = shape_of(train, getattr(config.make_method().config, "tfidf", LINEAR_TFIDF))
+    with scratch_beside(Path(str(config.run.folder))) if config.data.mapped else nullcontext() as scratch:
+        train = load_run_data(config.data, scratch).train
+        found = shape_of(train, getattr(config.make_method().config, "tfidf", LINEAR_TFIDF))
     return _possible(replace(found, **chosen))
 
 

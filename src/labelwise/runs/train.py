@@ -33,7 +33,7 @@ from labelwise.metrics.names import parse_metric
 from labelwise.metrics.result import Evaluation
 from labelwise.metrics.saved_predictions import SavedPredictions
 from labelwise.parallel import using_threads
-from labelwise.process_group import is_restarted, noticing_lost_ranks, on_rank_zero, rank
+from labelwise.process_group import noticing_lost_ranks, on_rank_zero, rank
 from labelwise.runs.config import RunConfig
 from labelwise.runs.evaluate import ModelEvaluation, evaluate_model, sample
 from labelwise.runs.folder import RunFolder, folder_bytes
@@ -41,7 +41,7 @@ from labelwise.runs.inspect import can_be_inspected, inspect
 from labelwise.runs.launched import check_launcher
 from labelwise.runs.load_data import CALIBRATION, RunData, hold_out, load_run_data
 from labelwise.runs.machine import peak_memory
-from labelwise.runs.other_ranks import announce, check_ranks, release_ranks, train_with_rank_zero
+from labelwise.runs.other_ranks import announce, check_ranks, end_training, release_ranks, train_with_rank_zero
 from labelwise.runs.refit import carry_over, check_resumable, documents_to_refit, is_refitted, record_refit
 from labelwise.runs.remarks import run_remarks, with_calibration
 from labelwise.runs.run_time import REPORT_SECONDS, RunTime
@@ -90,14 +90,14 @@ def train(
     with using_device(config.run.device), noticing_lost_ranks():
         method = config.make_method()
         check_ranks(method)
-        if is_restarted() and prepared is None:
-            force, is_finished = on_rank_zero(lambda: run.after_restart(force))
-            if is_finished:
-                return run
         check_launcher(config, method, launcher)  # of a resumed run too, which may train again (refit)
         if force or not (run.current_path() / files.MODEL).exists():
             method.check_needs()
             check_device(method, config.run.device)
+        if prepared is None:  # on all ranks alike: the count of restarts is another one on each node
+            force, is_finished = on_rank_zero(lambda: run.begin_or_resume(force))
+            if is_finished:
+                return run
         if rank() > 0:
             train_with_rank_zero(config, run, force)
             return run
@@ -134,7 +134,7 @@ def _train(
             log.info("train: %r", data.train)
             model = _fit(config, run, data, scratch, times.for_fit(config.run.refit))
         if not config.run.refit:
-            release_ranks()
+            end_training()
         if is_refitted(model, data):
             check_resumable(run, data, held_out)
         if held_out is not None:
@@ -154,11 +154,12 @@ def _train(
         if (config.run.refit and in_time) or is_refitted(model, data):
             _refit(config, run, data, held_out, model, scratch, times.for_refit())
         if config.run.refit:
-            release_ranks()
+            end_training()
         run.finish_stages()
         if config.run.report and times.allows("report", REPORT_SECONDS):
             _write_report(run)
         run.finish()
+    release_ranks()
     return run
 
 

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 
 from labelwise.data.out_of_core import scratch_beside
 from labelwise.errors import ConfigError, check_installed
+from labelwise.executors.commands import NOT_FROM_HERE
 from labelwise.runs.load_data import load_run_data
 from labelwise.sweep.outcome import read_outcome
 from labelwise.sweep.search import ListSearch, make_search
@@ -74,5 +75,7 @@ def _check_gpus(study: Study) -> None:
 def count_gpus() -> int:
     """All GPUs of the machine; counted in another process, because torch caches the number."""
     environment = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"}
-    done = subprocess.run([sys.executable, "-c", COUNT_GPUS], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, NOT_FROM_HERE, "-c", COUNT_GPUS], env=environment, capture_output=True, text=True
+    )
     return int(done.stdout) if done.stdout.strip().isdigit() else 0

@@ -169,6 +169,7 @@ class _Loop:
                     self._end_round(self.time.budget)
             self._finish()
             if self.stop == TIME_BUDGET:
+                self.time.budget.end_early()
                 log.info("%s: ended by the time budget, %s", stage_name(self.title), self._steps_text())
         best = Best(**state.best) if state.best is not None else None
         return History(state.records, state.step, state.epoch, state.seconds, best, state.stopped or "")

@@ -94,6 +94,7 @@ class RepetitionTraining:
                 log.warning(
                     "time budget: %d of %d repetitions are trained, the others are left out", len(done), len(numbers)
                 )
+                self.context.budget.end_early()
                 break
             first, last = numbers.index(group[0]) + 1, numbers.index(group[-1]) + 1
             which = f"repetition {first}" if first == last else f"repetitions {first} to {last}"

@@ -184,6 +184,8 @@ class TreeTraining:
         ranked = [part for part in documents if part.name in found]
         for part in ranked:
             log_ranked(part, found[part.name][0])
+            if part.name == "train" and len(found[part.name][0]) < len(part.inputs):
+                budget.end_early()
         return [part.some(found[part.name][0], parents_of(found[part.name][1], tree, depth)) for part in ranked]
 
     def _rankings(

@@ -2,10 +2,14 @@
 
 The first line that is not empty determines which: with two tabs or more there is an id. Further tabs belong to the
 text. Empty lines are skipped. If labels are not read and the first line has no tab, each line is a text.
+
+Annif's corpora of short texts have the text first, then URIs: `text<TAB><http://...> <http://...>`. The first line
+whose second of two columns is not empty determines that; labels are the URIs without the brackets.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,7 +38,8 @@ from labelwise.errors import DataError
 from labelwise.strings import Strings
 
 NAME = "tsv"
-TAB = 9
+TAB, LESS, GREATER = b"\t<>"
+_URIS = re.compile(rb"\s*<[^<>\s]+>(\s+<[^<>\s]+>)*\s*")
 _HEADERS = ({"text", "labels"}, {"path", "labels"})
 
 
@@ -58,18 +63,23 @@ def read(path: Path, options: ReadOptions, folder: Path | None = None) -> Datase
     separator = (options.label_separator or "").encode()
     labels = LabelAccumulator()
     texts: TextAccumulator | None = None
-    tabs = 0
+    tabs, text_first = 0, False
     for block, starts, ends, positions in _tabbed_lines(path, options):
         if texts is None:
             tabs = int(np.count_nonzero(positions[0] >= 0)) or int(options.labels)
             texts = TextAccumulator(max(1, tabs), folder)
+            text_first = tabs == 1 and _has_uris(block, positions[:, 0], ends)
         if tabs == 0:
             texts.add(block.data, (starts, ends))
             labels.add_fields(block.data, starts, starts, separator)
             continue
         short = np.flatnonzero(positions[:, tabs - 1] < 0)
         if len(short):
-            raise _short_line(path, block, int(starts[short[0]]), positions[short[0]], tabs)
+            raise _short_line(path, block, int(starts[short[0]]), positions[short[0]], tabs, text_first)
+        if text_first:
+            _add_uris(labels, path, block, positions[:, 0] + 1, ends)
+            texts.add(block.data, (starts, positions[:, 0]))
+            continue
         fields_start = starts if tabs == 1 else positions[:, 0] + 1
         labels.add_fields(block.data, fields_start, positions[:, tabs - 1], separator)
         columns = [(positions[:, tabs - 1] + 1, ends)] + [(starts, positions[:, 0])] * (tabs - 1)
@@ -94,10 +104,36 @@ def _tabbed_lines(path: Path, options: ReadOptions) -> Iterator[tuple[ByteBlock,
             yield block, starts, ends, find_byte(block.data, starts, ends, TAB, 2)
 
 
-def _short_line(path: Path, block: ByteBlock, start: int, positions: np.ndarray, tabs: int) -> DataError:
+def _has_uris(block: ByteBlock, tabs: np.ndarray, ends: np.ndarray) -> bool:
+    """Whether the first second column that is not empty has only labels in angle brackets."""
+    filled = np.flatnonzero((tabs >= 0) & (ends > tabs + 1))
+    return len(filled) > 0 and bool(_URIS.fullmatch(block.data[tabs[filled[0]] + 1 : ends[filled[0]]].tobytes()))
+
+
+def _add_uris(labels: LabelAccumulator, path: Path, block: ByteBlock, starts: np.ndarray, ends: np.ndarray) -> None:
+    """Add rows of labels in angle brackets, without these."""
+    from labelwise.kernels.formats.fields import split_fields
+
+    begins, stops, first = split_fields(block.data, starts, ends, b"")
+    wrong = np.flatnonzero((block.data[begins] != LESS) | (block.data[stops - 1] != GREATER) | (stops - begins < 3))
+    if len(wrong):
+        row = int(np.searchsorted(first, wrong[0], "right")) - 1
+        given = block.data[begins[wrong[0]] : stops[wrong[0]]].tobytes().decode("utf-8", "replace")
+        raise DataError(
+            f"the label '{given}' is not in angle brackets; text<TAB><URI> <URI> is needed, as in the first line",
+            path,
+            block.line_at(int(starts[row])),
+        )
+    labels.add_tokens(block.data, begins + 1, stops - 1, first)
+
+
+def _short_line(
+    path: Path, block: ByteBlock, start: int, positions: np.ndarray, tabs: int, text_first: bool
+) -> DataError:
     n_tabs = int(np.count_nonzero(positions >= 0))
     count = "one tab" if n_tabs else "no tab"
     form = "id<TAB>labels<TAB>text, as in the first line," if tabs == 2 else "labels<TAB>text"
+    form = "text<TAB><URI> <URI>, as in the first line," if text_first else form
     return DataError(f"the line has {count}; {form} is needed", path, block.line_at(start))
 
 
@@ -113,6 +149,12 @@ def write(dataset: Dataset, path: Path) -> None:
         raise DataError(
             "the first text contains a tab, so its line would be read as id, labels and text; give the documents "
             "ids, or write jsonl or native",
+            path,
+        )
+    if dataset.ids is None and _URIS.fullmatch(next(filter(None, texts), "").encode()):
+        raise DataError(
+            "the first text has only words in angle brackets, so it would be read as Annif's labels; give the "
+            "documents ids, or write jsonl or native",
             path,
         )
     if len(texts):

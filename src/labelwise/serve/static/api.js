@@ -42,13 +42,13 @@ export function sendImage(path, file, options) {
   return send(path, { method: "POST", body: form });
 }
 
-// Tries again while the server is busy, as often as it asks for.
-export async function patiently(request, tries = 20) {
+// Tries again while the server is busy and the answer is wanted, as often as it asks for.
+export async function patiently(request, { tries = 20, wanted = () => true } = {}) {
   for (let attempt = 1; ; attempt++) {
     try {
       return await request();
     } catch (refusal) {
-      if (![429, 503].includes(refusal.status) || attempt >= tries) throw refusal;
+      if (![429, 503].includes(refusal.status) || attempt >= tries || !wanted()) throw refusal;
       await new Promise((resolve) => setTimeout(resolve, 1000 * Math.min(refusal.retryAfter || 1, 10)));
     }
   }

@@ -93,6 +93,10 @@ export function showExplanation(explanation, scores, document, picture) {
     map.setAttribute("aria-label", "The image; the redder a part, the more the score depends on it");
     drawMap(map, picture, explanation.falls);
   }
+  for (const kind of ["for", "against"]) {
+    byId("legend").querySelector(`.${kind}`).hidden = document === null || !marked.querySelector(`.${kind}`);
+  }
+  byId("legend").hidden = !byId("legend").querySelector("mark:not([hidden])");
   byId("why").replaceChildren(...parts(explanation));
   byId("explanation").hidden = false;
 }

@@ -2,9 +2,9 @@
 import { curlCommand, hasKey, keepKey, modelPath, patiently, send, sendImage, sendJson } from "./api.js";
 import { bar, byId, element, followTheme, shortNumber } from "./dom.js";
 import { showExplanation, titleOf } from "./explain.js";
-import { parseTable, portions, withLabels, writeTable } from "./table.js";
+import { runTable, stopTable, takeTable } from "./table_run.js";
 
-const state = { models: [], limits: {}, model: null, image: null, picture: null, table: null, shown: null, turn: 0 };
+const state = { models: [], limits: {}, model: null, image: null, picture: null, shown: null, turn: 0 };
 
 function showError(error) {
   const place = byId("error");
@@ -36,7 +36,7 @@ async function loadModels() {
       throw refusal;
     });
     return send("v1/models");
-  }, 600);
+  }, { tries: 600 });
   byId("status").textContent = "";
   state.models = found.models;
   state.limits = found.limits;
@@ -102,8 +102,8 @@ function clearLabels() {
   state.shown = null;
   byId("labels").replaceChildren();
   byId("explanation").hidden = true;
-  const image = state.model?.reads === "image";
-  byId("hint").textContent = image ? "Labels of the image appear here." : "Labels of the text appear here, with the words that caused them.";
+  const image = state.model?.reads === "image", words = !image && state.model?.explains;
+  byId("hint").textContent = `Labels of the ${image ? "image" : "text"} appear here${words ? ", with the words that caused them" : ""}.`;
   byId("hint").hidden = false;
 }
 
@@ -151,8 +151,8 @@ async function showLabels(labels) {
       bar(one.score / largest),
       one.words?.length ? element("span", { class: "words" }, one.words.join(", ")) : null,
     ];
+    if (!model.explains) return element("li", {}, element("div", { class: "label" }, ...inside));
     const button = element("button", { type: "button", class: "label", "aria-pressed": "false", onclick: () => attempt(() => explain(one.label, button)) }, ...inside);
-    if (!model.explains) button.disabled = true;
     return element("li", {}, button);
   }));
   if (labels.length && model.explains && model.reads === "text") await explain(labels[0].label, byId("labels").querySelector("button"));
@@ -167,7 +167,7 @@ async function explain(label, button) {
     ? await sendImage(path, shown.image, { labels: [label] })
     : await sendJson(path, { text: shown.text, labels: [label], terms: 12 });
   if (turn !== state.turn) return;
-  for (const one of document.querySelectorAll(".label")) one.setAttribute("aria-pressed", String(one === button));
+  for (const one of document.querySelectorAll("button.label")) one.setAttribute("aria-pressed", String(one === button));
   showExplanation(answer.explanations[0], answer.scores, shown.text, state.picture);
 }
 
@@ -188,9 +188,11 @@ async function copyCurl() {
 
 async function takeFile(file) {
   if (!file) return;
+  if (!state.model) throw new Error("there is no model yet");
+  const image = state.model.reads === "image";
+  if (!image && /\.(csv|tsv)$/i.test(file.name)) return takeTable(file); // of any size: rows are sent in portions
   if (file.size > state.limits.request_bytes) throw new Error(`${file.name} is larger than this server accepts`);
-  if (state.model.reads === "image") return showImage(file);
-  if (/\.(csv|tsv)$/i.test(file.name)) return takeTable(file);
+  if (image) return showImage(file);
   const text = await file.text();
   if (text.includes("\u0000")) throw new Error(`${file.name} is not a text file; text and CSV can be read`);
   byId("document").value = text;
@@ -208,48 +210,6 @@ async function showImage(file) {
   return predict();
 }
 
-async function takeTable(file) {
-  byId("table").open = true;
-  byId("download").hidden = true;
-  state.table = { ...parseTable(await file.text()), name: file.name };
-  const { header, records } = state.table;
-  const likely = header.findIndex((name) => /text|title|abstract|description/i.test(name));
-  byId("column").replaceChildren(...header.map((name, index) => element("option", { value: index, selected: index === Math.max(0, likely) }, name)));
-  byId("column").disabled = byId("run-table").disabled = false;
-  byId("table-status").textContent = `${file.name}: ${records.length.toLocaleString("en")} rows`;
-}
-
-async function runTable() {
-  const { records, name } = state.table;
-  const model = state.model, asked = options(), column = Number(byId("column").value);
-  const texts = records.map((row) => row[column]);
-  const progress = byId("table-progress"), results = [];
-  let scores = "score";
-  progress.hidden = false;
-  byId("run-table").disabled = true;
-  byId("download").hidden = true;
-  try {
-    for (const [begin, end] of portions(texts, Math.min(100, state.limits.documents), state.limits.request_bytes / 8)) {
-      const body = { documents: texts.slice(begin, end), ...asked };
-      const answer = await patiently(() => sendJson(modelPath(model.name, "/predict"), body));
-      results.push(...answer.results);
-      scores = answer.scores;
-      progress.value = end / texts.length;
-      byId("table-status").textContent = `${end.toLocaleString("en")} of ${texts.length.toLocaleString("en")} rows`;
-    }
-    const content = writeTable(withLabels(state.table, results, scores));
-    const link = byId("download");
-    if (link.href) URL.revokeObjectURL(link.href);
-    link.href = URL.createObjectURL(new Blob(["\ufeff", content], { type: "text/csv" }));
-    link.download = name.replace(/(\.[^.]*)?$/, "-labels.csv");
-    link.hidden = false;
-    link.focus();
-  } finally {
-    progress.hidden = true;
-    byId("run-table").disabled = false;
-  }
-}
-
 // --- label search ---
 
 let typing;
@@ -259,9 +219,10 @@ async function searchLabels() {
   if (query !== byId("query").value) return;
   const rows = found.labels.map((one) => {
     const code = titleOf(one) === one.label ? "" : `${one.label}, `;
-    const about = element("small", {}, ` ${code}${one.documents.toLocaleString("en")} documents`);
-    const why = state.model.explains ? { title: "Why does the text have this label, or not?" } : { disabled: true };
-    return element("li", {}, element("button", { type: "button", ...why, onclick: () => attempt(() => explain(one.label, null)) }, titleOf(one), about));
+    const about = element("small", {}, ` ${code}${one.documents.toLocaleString("en")} ${one.documents === 1 ? "document" : "documents"}`);
+    if (!state.model.explains) return element("li", {}, element("div", { class: "label" }, titleOf(one), about));
+    const why = `Why does the ${state.model.reads} have this label, or not?`;
+    return element("li", {}, element("button", { type: "button", title: why, onclick: () => attempt(() => explain(one.label, null)) }, titleOf(one), about));
   });
   if (!rows.length) rows.push(element("li", { class: "quiet" }, "No label matches."));
   if (found.more) rows.push(element("li", { class: "quiet" }, "There are more; type more letters."));
@@ -279,7 +240,8 @@ on("curl", "click", copyCurl);
 on("auto", "click", () => { byId("threshold").value = "auto"; });
 on("file", "change", (event) => takeFile(event.target.files[0]).finally(() => { event.target.value = ""; }));
 on("csv", "change", (event) => takeTable(event.target.files[0]).finally(() => { event.target.value = ""; }));
-on("run-table", "click", runTable);
+on("run-table", "click", () => runTable(state.model, options(), state.limits));
+byId("stop-table").addEventListener("click", stopTable);
 on("query", "input", () => { clearTimeout(typing); typing = setTimeout(() => attempt(searchLabels), 150); });
 on("search", "toggle", () => byId("search").open && searchLabels());
 on("card", "toggle", () => byId("card").open && showCard());
