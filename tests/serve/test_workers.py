@@ -78,6 +78,20 @@ def test_workers_that_are_started_again_accept_nothing_before_they_can_answer(st
     assert not failures
 
 
+def test_a_server_that_was_ready_stays_so_while_one_of_its_workers_answers(started):
+    ended = set(started.workers())
+    for one in ended:
+        os.kill(one, signal.SIGKILL)
+    wait_until(lambda: len(set(started.workers()) - ended) == 2)
+    held, _ = set(started.workers()) - ended
+    os.kill(held, signal.SIGSTOP)  # while it loads
+    try:
+        assert started.get("/ready")["status"] == "ready"
+        assert "labelwise_ready_workers 1\n" in started.get("/metrics")
+    finally:
+        os.kill(held, signal.SIGCONT)
+
+
 def test_workers_end_with_a_parent_that_is_killed(started):
     workers = started.workers()
     variables = Path(f"/proc/{workers[0]}/environ").read_bytes().split(b"\0")

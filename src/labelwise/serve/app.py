@@ -117,7 +117,6 @@ def add_status_routes(app: FastAPI, service: Service) -> None:
                 detail = f"{loaded} of {service.settings.workers} worker processes have loaded the models"
                 raise Problem(503, "loading", detail, retry_after=LOADING_RETRY)
             all_loaded = True
-            service.counters.set(STARTED, 1)
         return json_response({"status": "ready", "models": dict(service.models.states)})
 
     @app.get(

@@ -128,11 +128,11 @@ class Gate:
             event("connections were refused", logging.WARNING, connections=self.refused, max_connections=limit)
             self.refused, self.refusals_logged = 0, now
 
-    def count_malformed(self, status: int) -> None:
+    def count_malformed(self, status: int, client: tuple[str, int] | None) -> None:
         """Count an answer to what could not be parsed as a request."""
         self.counters.request(None, status, 0.0)
         if self.settings.log_requests:
-            event("request", status=status)
+            event("request", client=client[0] if client else None, status=status)
 
     def _refusal(self, scope: Scope) -> Problem | None:
         for name, value in scope["headers"]:

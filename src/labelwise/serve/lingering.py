@@ -53,7 +53,7 @@ class Lingering:
         if not self.plain.can_write_eof():
             self.plain.close()
             return
-        self.ending = True
+        self.ending, self.write = True, _ignore
         self.plain.write_eof()
         self.plain.resume_reading()
         self._timer = self.loop.call_later(SECONDS, self.plain.close)

@@ -100,7 +100,7 @@ class LimitedProtocol:
                 return
             cycle.disconnected = True  # the body of this request is what cannot be parsed
             cycle.message_event.set()
-        self.app.count_malformed(problem.status)  # type: ignore[attr-defined]
+        self.app.count_malformed(problem.status, self.client)  # type: ignore[attr-defined]
         self.transport.write(_written(problem))
         self.transport.end()
 

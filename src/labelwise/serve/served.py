@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from labelwise.errors import LabelwiseError
 from labelwise.serve.batching import Batcher
-from labelwise.serve.counters import Counters
+from labelwise.serve.counters import STARTED, Counters
 from labelwise.serve.loading import LoadedModel, Stamp, folder_stamp, load_model
 from labelwise.serve.logs import event, log
 from labelwise.serve.problems import Problem, not_found
@@ -123,6 +123,8 @@ class ServedModels:
                 self.on_failure(error)
                 return
         self.counters.set("labelwise_ready_workers", 1)
+        if self.counters.total("labelwise_ready_workers") >= self.settings.workers:
+            self.counters.set(STARTED, 1)
         event("ready", models=len(self.models))
         self._loaded_once.set()
         while self.settings.reload:
