@@ -4,8 +4,8 @@
 
 The oldest cell has the oldest Python found and the lowest versions that pyproject.toml allows, from the sdist; the
 newest cell the newest of all, from the wheel; --all adds the Pythons in between. In each, `labelwise demo` runs, its
-model and model folders of earlier versions are loaded, and nothing may need torch. Packages come from wherever pip is
-configured to find them. Exit code 1 if a cell fails.
+model and model folders of earlier versions are loaded, two worker processes serve it, and nothing may need torch.
+Packages come from wherever pip is configured to find them. Exit code 1 if a cell fails.
 """
 
 from __future__ import annotations
@@ -24,7 +24,27 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = ROOT / "tests" / "models"
-SHOWN = ("numpy", "scipy", "numba", "pydantic", "typer", "matplotlib")
+SERVE = """
+import json, subprocess, sys, time, urllib.request
+command = [sys.executable, "-m", "labelwise", "serve", f"model={sys.argv[1]}", "--workers", "2", "--port", "0"]
+server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+try:
+    address = json.loads(server.stderr.readline())["address"]
+    end, ready = time.monotonic() + 120, 0
+    while not ready and time.monotonic() < end and server.poll() is None:
+        try:
+            ready = urllib.request.urlopen(f"{address}/ready", timeout=10).status
+        except OSError:
+            time.sleep(0.5)
+    body = json.dumps({"text": "some text", "k": 1}).encode()
+    asked = urllib.request.Request(f"{address}/v1/models/model/predict", body, {"Content-Type": "application/json"})
+    assert len(json.load(urllib.request.urlopen(asked, timeout=60))["results"]) == 1
+    server.terminate()
+    assert server.wait(60) == 0
+finally:
+    server.kill()
+"""
+SHOWN = ("numpy", "scipy", "numba", "pydantic", "typer", "matplotlib", "fastapi", "uvicorn")
 CHECK = """
 import importlib.metadata as metadata, json, sys
 import labelwise as lw
@@ -65,9 +85,10 @@ def supported(paths: list[str]) -> dict[tuple[int, int], str]:
 
 
 def lowest_versions() -> list[str]:
-    """Constraints with the lowest version of every dependency of the core install and of reports."""
+    """Constraints with the lowest version of every dependency of the core install, of reports and of the service."""
     about = project()
-    needed = [*about["dependencies"], *about["optional-dependencies"]["report"]]
+    extras = about["optional-dependencies"]
+    needed = [*about["dependencies"], *extras["report"], *extras["serve"]]
     return [re.sub(r">=", "==", one) for one in needed]
 
 
@@ -107,7 +128,7 @@ def try_cell(name: str, python: str, package: Path, constraints: list[str], work
     limits.write_text("".join(f"{line}\n" for line in constraints), encoding="utf-8")
     install = [str(bin / "python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--only-binary"]
     install += [":all:", "--no-binary", "labelwise"] if package.suffix == ".gz" else [":all:"]
-    run([*install, "--constraint", str(limits), f"{package}[report]"], log)
+    run([*install, "--constraint", str(limits), f"{package}[report,serve]"], log)
     clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     used = {"cwd": str(work), "env": clean}
     run([str(bin / "labelwise"), "train", "--help"], log, **used)
@@ -116,6 +137,7 @@ def try_cell(name: str, python: str, package: Path, constraints: list[str], work
     if not (demo / "linear_tree" / "report.html").is_file() or "linear_tree" not in printed:
         raise RuntimeError("the demo has written no report")
     run([str(bin / "labelwise"), "predict", str(demo / "linear_tree"), "some text"], log, **used)
+    run([str(bin / "python"), "-c", SERVE, str(demo / "linear_tree")], log, **used)
     models = [str(demo / "linear_tree"), *(str(path.parent) for path in sorted(MODELS.glob("*/manifest.json")))]
     return json.loads(run([str(bin / "python"), "-c", CHECK, " ".join(SHOWN), *models], log, **used).splitlines()[-1])
 

@@ -1,8 +1,16 @@
 """The service in this process or on a real socket, and data for a small model."""
 
 import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
+import urllib.error
+import urllib.request
+from pathlib import Path
 
 import numpy as np
 
@@ -77,10 +85,55 @@ def running_server(models, **settings):
             thread.join()
 
 
-def _ready(address):
-    import urllib.error
-    import urllib.request
+class Started:
+    """`labelwise serve` in a process of its own."""
 
+    def __init__(self, *arguments, **environment):
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "labelwise", "serve", *map(str, arguments), "--port", "0"],
+            stderr=subprocess.PIPE, env={**os.environ, **environment}, text=True,
+        )  # fmt: skip
+        self.lines, self.address = [], None
+        self.reader = threading.Thread(target=self._read)
+        self.reader.start()
+        wait_until(lambda: self._ready() or self.process.poll() is not None)
+        assert self.process.poll() is None, self.lines
+
+    def _read(self):
+        for line in self.process.stderr:
+            self.lines.append(json.loads(line))
+            self.address = self.lines[-1].get("address", self.address)
+
+    def _ready(self):
+        try:
+            return self.address is not None and self.get("/ready")["status"] == "ready"
+        except (urllib.error.URLError, ConnectionError):
+            return False
+
+    def get(self, path, body=None):
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.address + path, data, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            content = answer.read().decode()
+        return json.loads(content) if content[0] in "{[" else content
+
+    def workers(self):
+        """The numbers of the worker processes."""
+        found = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return [int(one) for one in found if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes()]
+
+    def events(self, message):
+        return [line for line in self.lines if line["message"] == message]
+
+    def end(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+        code = self.process.wait(60)
+        self.reader.join()
+        self.process.stderr.close()
+        return code
+
+
+def _ready(address):
     try:
         with urllib.request.urlopen(f"{address}/ready") as answer:
             return answer.status == 200

@@ -22,7 +22,7 @@ from forking import Forked
 from labelwise.serve import answers
 from labelwise.serve.app import create_app
 from labelwise.serve.counters import Counters
-from labelwise.serve.protocol import HeadDeadline
+from labelwise.serve.protocol import LimitedProtocol
 from labelwise.serve.settings import Settings
 from labelwise.strings import Strings
 from serve.running import running_server, wait_until
@@ -115,12 +115,12 @@ def test_connections_are_bounded(folder, characters, caplog):
 
 
 def test_a_refused_client_that_says_nothing_is_let_go(folder, monkeypatch):
-    monkeypatch.setattr("labelwise.serve.protocol.REFUSED_SECONDS", 0.1)
+    monkeypatch.setattr("labelwise.serve.lingering.SECONDS", 0.1)
     with running_server({"topics": folder}, max_connections=1) as address:
         port = int(address.rpartition(":")[2])
         with socket.create_connection(("localhost", port)), socket.create_connection(("localhost", port)) as other:
-            wait_until(lambda: other.recv(2000) == b"" or not HeadDeadline._open_refusals, 30)
-            wait_until(lambda: not HeadDeadline._open_refusals, 30)
+            wait_until(lambda: other.recv(2000) == b"" or not LimitedProtocol._open_refusals, 30)
+            wait_until(lambda: not LimitedProtocol._open_refusals, 30)
 
 
 def test_sigterm_does_not_wait_for_a_model_that_is_loading(plain_folder):

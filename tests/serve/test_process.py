@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import urllib.error
@@ -14,52 +13,9 @@ import pytest
 
 import labelwise as lw
 from cli.commands import labelwise
-from serve.running import make_data, running_server, wait_until
+from serve.running import Started, make_data, running_server, wait_until
 
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
-
-
-class Started:
-    """`labelwise serve` in a process of its own."""
-
-    def __init__(self, *arguments, **environment):
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "labelwise", "serve", *map(str, arguments), "--port", "0"],
-            stderr=subprocess.PIPE, env={**os.environ, **environment}, text=True,
-        )  # fmt: skip
-        self.lines, self.address = [], None
-        self.reader = threading.Thread(target=self._read)
-        self.reader.start()
-        wait_until(lambda: self._ready() or self.process.poll() is not None)
-        assert self.process.poll() is None, self.lines
-
-    def _read(self):
-        for line in self.process.stderr:
-            self.lines.append(json.loads(line))
-            self.address = self.lines[-1].get("address", self.address)
-
-    def _ready(self):
-        try:
-            return self.address is not None and self.get("/ready")["status"] == "ready"
-        except (urllib.error.URLError, ConnectionError):
-            return False
-
-    def get(self, path, body=None):
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.address + path, data, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            content = answer.read().decode()
-        return json.loads(content) if content[0] in "{[" else content
-
-    def events(self, message):
-        return [line for line in self.lines if line["message"] == message]
-
-    def end(self, number=signal.SIGTERM):
-        self.process.send_signal(number)
-        code = self.process.wait(60)
-        self.reader.join()
-        self.process.stderr.close()
-        return code
 
 
 def test_workers_reload_and_stop_without_dropping_requests(tmp_path):

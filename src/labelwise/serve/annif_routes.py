@@ -45,7 +45,7 @@ def add_annif_routes(app: FastAPI, service: Service) -> None:
     """Add the routes to the app."""
     settings = service.settings
     fields = partial(subject, prefix=settings.uri_prefix)
-    errors = problems(400, 401, 404, 408, 413, 415, 422, 429, 503)
+    errors = problems(400, 401, 404, 408, 413, 415, 429, 503)
 
     @app.get("/v1/", tags=["Annif"], response_model=None, responses={200: {"model": AnnifInfo}, **problems(401)})
     async def show_info() -> Response:

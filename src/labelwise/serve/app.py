@@ -20,7 +20,7 @@ from labelwise import __version__
 from labelwise.errors import LabelwiseError
 from labelwise.formatting import cut
 from labelwise.serve.annif_routes import add_annif_routes
-from labelwise.serve.counters import Counters
+from labelwise.serve.counters import STARTED, Counters
 from labelwise.serve.direct import Direct
 from labelwise.serve.gate import Gate, KeyCheck, unexpected
 from labelwise.serve.keys import ApiKeys
@@ -47,13 +47,21 @@ class Service:
     models: ServedModels = field(init=False)
 
 
-def create_app(settings: Settings, on_failure: Callable[[Exception], None]) -> ASGIApp:
-    """The application of some settings; `on_failure` is called if a model cannot be loaded at the start."""
+def create_app(
+    settings: Settings, on_failure: Callable[[Exception], None], on_start: Callable[[], None] | None = None
+) -> ASGIApp:
+    """The application of some settings.
+
+    `on_failure` is called if a model cannot be loaded at the start, `on_start` before a request is accepted; one of
+    several workers has loaded its models then.
+    """
     keys = ApiKeys.of(settings)
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
-        service.models.start()
+        await service.models.start()
+        if on_start is not None:
+            on_start()
         yield
         await service.models.stop()
 
@@ -97,7 +105,7 @@ def add_status_routes(app: FastAPI, service: Service) -> None:
     async def ready() -> Response:
         """Whether all models are loaded and have predicted once, in every worker process.
 
-        Workers that end later do not matter: the others answer while they are restarted.
+        Workers that end later do not matter: the others answer while they are started again.
         """
         nonlocal all_loaded
         if not service.models.ready:
@@ -105,7 +113,7 @@ def add_status_routes(app: FastAPI, service: Service) -> None:
             raise Problem(503, "loading", f"models are being loaded: {', '.join(loading)}", retry_after=LOADING_RETRY)
         if not all_loaded:
             loaded = int(service.counters.total("labelwise_ready_workers"))
-            if loaded < service.settings.workers:
+            if loaded < service.settings.workers and not service.counters.total(STARTED):
                 detail = f"{loaded} of {service.settings.workers} worker processes have loaded the models"
                 raise Problem(503, "loading", detail, retry_after=LOADING_RETRY)
             all_loaded = True
@@ -125,11 +133,11 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Problem)
     async def on_problem(request: Request, error: Problem) -> Response:
-        return error.response()
+        return error.response(request.url.path)
 
     @app.exception_handler(LabelwiseError)
     async def on_error(request: Request, error: LabelwiseError) -> Response:
-        return from_error(error).response()
+        return from_error(error).response(request.url.path)
 
     @app.exception_handler(Exception)
     async def on_bug(request: Request, error: Exception) -> Response:
@@ -142,7 +150,7 @@ def _add_errors(app: FastAPI) -> None:
             for fault in error.errors()
         ]
         detail = f"{found[0]['pointer']}: {found[0]['detail']}"
-        return Problem(422, "invalid-request", detail, errors=found).response()
+        return Problem(422, "invalid-request", detail, errors=found).response(request.url.path)
 
     @app.exception_handler(HTTPException)
     async def on_http_error(request: Request, error: HTTPException) -> Response:

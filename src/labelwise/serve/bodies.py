@@ -19,6 +19,7 @@ from starlette.requests import Request
 
 from labelwise.formatting import cut, size
 from labelwise.serve.problems import Problem, from_validation
+from labelwise.serve.schemas import MAX_LABELS
 from labelwise.serve.settings import Settings
 
 JSON, FORM, MULTIPART = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
@@ -80,7 +81,24 @@ async def read_json(request: Request, settings: Settings, model: type[Model], st
     """A JSON body, checked."""
     if media_type(request) != JSON:
         raise wrong_media_type(request, JSON)
-    return parsed(await read_body(request, settings), model, strict)
+    body = await read_body(request, settings)
+    check_values(body, settings)
+    return parsed(body, model, strict)
+
+
+def check_values(body: bytes, settings: Settings) -> None:
+    """Refuse JSON of many more values than a request can have, which would take seconds and a gigabyte to parse."""
+    most = 3 * MAX_LABELS + 5 * settings.max_documents + 1000  # as many marks as labels, weights and documents need
+    if len(body) <= most or _marks(body) <= most:
+        return
+    plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if _marks(b"".join(plain.split(b'"')[::2])) > most:  # outside strings
+        detail = f"a request may have {settings.max_documents:,} documents and {MAX_LABELS:,} labels at most"
+        raise Problem(413, "too-large", detail)
+
+
+def _marks(text: bytes) -> int:
+    return sum(text.count(mark) for mark in (b",", b":", b"[", b"{"))
 
 
 def parsed(body: bytes, model: type[Model], strict: bool = True) -> Model:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from labelwise.methods.predictions import CALIBRATION_K, best_and_reaching, chec
 from labelwise.methods.top_words import check_explains, top_words
 from labelwise.serve.answers import Ranked
 from labelwise.serve.loading import LoadedModel
+from labelwise.serve.problems import Problem
 from labelwise.strings import Strings
 from labelwise.topk import NO_LABEL, TopK
 
@@ -32,10 +33,14 @@ class Options:
 
     @property
     def shared(self) -> tuple | None:
-        """What must be equal for two requests to be computed in one call; None: they never are."""
+        """What must be equal for the predictions of two requests to be computed in one call; None: they never are."""
         if self.labels is not None or self.weights is not None:
             return None
         return self.k, self.threshold, self.explain
+
+
+EXPIRED = TimeoutError()
+"""The result of a request that was not computed, because nobody waits for it any more."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,8 +51,20 @@ class Work:
     """Texts, or paths of images."""
     options: Options
     future: asyncio.Future[Any]
+    reads: str
+    """What the documents are; a folder may be replaced by a model that reads something else."""
     call: Callable[[LoadedModel], Any] | None = None
     """Computed instead of predictions, such as an explanation."""
+
+    @property
+    def size(self) -> int:
+        """Documents, for limits: a request counts as one at least."""
+        return max(1, len(self.documents))
+
+    @property
+    def shared(self) -> tuple | None:
+        """What must be equal for two requests to be computed in one call; None: they never are."""
+        return None if self.call is not None else self.options.shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,27 +75,38 @@ class Labelled:
     documents: list[Ranked]
 
 
-def compute(loaded: LoadedModel, works: Sequence[Work]) -> list[Any]:
-    """The result or the error of each request; those that are alike are predicted in one call."""
-    results: list[Any] = [None] * len(works)
-    groups: dict[Any, list[int]] = {}
-    for index, work in enumerate(works):
-        if work.future.done():  # nobody waits for it any more
-            continue
-        if work.call is not None:
-            results[index] = _attempt(lambda call=work.call: call(loaded))
-        else:
-            shared = work.options.shared
-            groups.setdefault(index if shared is None else shared, []).append(index)
-    for members in groups.values():
-        together = _attempt(lambda some=members: _predict_together(loaded, [works[one] for one in some]))
-        if isinstance(together, Exception) and len(members) > 1:  # one bad request must not fail the others
-            together = [_attempt(lambda one=one: _predict_together(loaded, [works[one]])[0]) for one in members]
-        elif isinstance(together, Exception):
-            together = [together]
-        for one, result in zip(members, together, strict=True):
-            results[one] = result
-    return results
+def compute(loaded: LoadedModel, works: Sequence[Work]) -> Iterator[tuple[Sequence[Work], Sequence[Any]]]:
+    """Results or errors of requests that share a call, as soon as they exist: one by one if the call fails."""
+    refused: dict[Work, Exception] = {}
+    for work in works:
+        if work.future.done():
+            refused[work] = EXPIRED
+        elif work.reads != loaded.reads:
+            refused[work] = _replaced()
+    if refused:
+        yield list(refused), list(refused.values())
+        works = [work for work in works if work not in refused]
+    if not works:
+        return
+    call = works[0].call
+    if call is not None:
+        yield works, [_attempt(lambda: call(loaded))]
+        return
+    together = _attempt(lambda: _predict_together(loaded, works))
+    if not isinstance(together, Exception):
+        yield works, together
+    elif len(works) == 1:
+        yield works, [together]
+    else:  # one bad request must not fail the others
+        for work in works:
+            yield from compute(loaded, [work])
+
+
+def _replaced() -> Problem:
+    """A text must not get to a model of images, which would read the file of that name."""
+    return Problem(
+        503, "loading", "the model was replaced by one of another kind; send the request again", retry_after=1
+    )
 
 
 def _attempt(function: Callable[[], Any]) -> Any:

@@ -15,11 +15,15 @@ from typing import IO, Any
 
 import numpy as np
 
-STATUSES = (200, 204, 304, 400, 401, 404, 405, 406, 408, 413, 415, 421, 422, 429, 500, 503)
+STATUSES = (200, 204, 304, 400, 401, 404, 405, 406, 408, 413, 415, 421, 422, 429, 431, 500, 503)
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 OTHER = "other"
 MAX_WORKERS = 256
+STARTED = "_started"
+"""A number that is not reported: whether all workers have been ready at a time. It is never set back."""
+PROCESS = "_process"
+"""The number of the process that has a row; not reported."""
 
 Key = tuple[str, tuple[tuple[str, str], ...]]
 HELP = {
@@ -57,11 +61,15 @@ class Counters:
         self._declare("labelwise_ready_workers")
         self._declare("labelwise_resident_bytes")
         self._lock_file: IO[bytes] | None = None
+        self._declare(STARTED)
+        self._declare(PROCESS)
         self._all = np.zeros((1, len(self._index))) if file is None else self._mapped(Path(file))
-        self._gauges = [column for (name, _), column in self._index.items() if HELP.get(name, ("",))[0] == "gauge"]
+        self._gauges = [self._index[PROCESS, ()]]  # what is no longer true when the process of a row has ended
+        self._gauges += [column for (name, _), column in self._index.items() if HELP.get(name, ("",))[0] == "gauge"]
         self._row = 0 if file is None else self._claim(Path(file))
         # several times as fast as an array for single numbers; its type says int for any format
         self._own: Any = memoryview(self._all[self._row])
+        self.set(PROCESS, os.getpid())
         self._requests = {
             (route, status): self._index["labelwise_requests_total", (("route", route), ("status", str(status)))]
             for route in self._routes
@@ -159,17 +167,21 @@ class Counters:
 
     def text(self) -> str:
         """All series of all workers, in Prometheus' text format."""
-        self.set("labelwise_resident_bytes", resident_bytes())
         return "\n".join(self._lines()) + "\n"
 
     def _lines(self) -> Iterator[str]:
         sums = self._sums()
+        processes = self._all[:, self._index[PROCESS, ()]].astype(int)
+        living = [process for row, process in enumerate(processes.tolist()) if process and self._lives(row)]
+        sums[self._index["labelwise_resident_bytes", ()]] = sum(map(resident_bytes, living))
         series: dict[str, list[tuple[str, tuple[tuple[str, str], ...], float]]] = {name: [] for name in HELP}
         cumulated, before = 0.0, None
         answered = {
             route: sums[self._index["labelwise_request_seconds_count", (("route", route),)]] for route in self._routes
         }
         for (name, labels), column in self._index.items():
+            if name in (STARTED, PROCESS):
+                continue
             value = sums[column]
             family = name
             for suffix in ("_bucket", "_sum", "_count"):
@@ -190,10 +202,10 @@ class Counters:
                 yield f"{name}{{{listed}}} {value:.17g}" if listed else f"{name} {value:.17g}"
 
 
-def resident_bytes() -> float:
-    """Resident memory of this process; 0 on systems that do not say."""
+def resident_bytes(process: int) -> float:
+    """Resident memory of a process; 0 on systems that do not say."""
     try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        pages = int(Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1])
     except (OSError, IndexError, ValueError):
         return 0.0
     return float(pages * os.sysconf("SC_PAGE_SIZE"))

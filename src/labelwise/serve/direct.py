@@ -43,7 +43,7 @@ class Direct:
         try:
             response = await endpoint(parts[3], Request(scope, receive))
         except Problem as problem:
-            response = problem.response()
+            response = problem.response(scope["path"])
         except LabelwiseError as error:
-            response = from_error(error).response()
+            response = from_error(error).response(scope["path"])
         await response(scope, receive, send)

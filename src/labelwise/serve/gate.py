@@ -31,6 +31,8 @@ HEADERS = [
 ]
 REFUSALS_SECONDS = 10.0
 """Time between two lines of the log about connections that were refused."""
+LARGE_ANSWER = 1 << 16
+"""Bytes of an answer that may wait for its client without being counted: uvicorn's own limit for a connection."""
 PRIVATE = ("/v1/", "/metrics")
 """Paths that need a key, if there are keys."""
 
@@ -54,7 +56,7 @@ class Gate:
             self.hosts |= set(LOOPBACK)
         self.limit, self.max_bodies = settings.max_request, settings.all_bodies
         self.bodies = 0
-        """Bytes of the requests that are being received or answered."""
+        """Bytes of the requests that are being received or answered, and of large answers that clients do not read."""
         self.refused, self.refusals_logged = 0, -math.inf
         """Refused connections that the log does not mention yet, and when it last did."""
 
@@ -64,7 +66,9 @@ class Gate:
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
             return
-        begin, status, sent, received = time.perf_counter(), 0, 0, 0
+        begin, status, sent, received, method = time.perf_counter(), 0, 0, 0, scope["method"]
+        if method == "HEAD":  # uvicorn sends the head alone
+            scope = {**scope, "method": "GET"}
         identity = scope[IDENTITY] = secrets.token_hex(8)
         private = scope["path"].startswith("/v1/")
 
@@ -79,7 +83,7 @@ class Gate:
             return message
 
         async def send_with_headers(message: Message) -> None:
-            nonlocal status, sent
+            nonlocal status, sent, received
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = [*message.get("headers", ()), *HEADERS, (b"x-request-id", identity.encode())]
@@ -87,7 +91,13 @@ class Gate:
                     headers.append((b"cache-control", b"no-store"))
                 message = {**message, "headers": headers}
             else:
-                sent += len(message.get("body", b""))
+                part = len(message.get("body", b""))
+                sent += part
+                if part > LARGE_ANSWER and not message.get("more_body"):
+                    self.bodies += part
+                    received += part
+                    await send({**message, "more_body": True})
+                    message = {"type": message["type"]}  # which uvicorn sends when the client has read nearly all
             await send(message)
 
         try:
@@ -106,7 +116,7 @@ class Gate:
             route = scope.get(ROUTE) or getattr(scope.get("route"), "path", None)
             self.counters.request(route, status or 500, seconds)
             if self.settings.log_requests:
-                _log_request(scope, identity, status, sent, seconds)
+                _log_request(scope, method, identity, status, sent, seconds)
 
     def count_refused_connection(self) -> None:
         """Count a connection that was refused because there are too many; the log gets a line now and then."""
@@ -117,6 +127,12 @@ class Gate:
             limit = self.settings.max_connections
             event("connections were refused", logging.WARNING, connections=self.refused, max_connections=limit)
             self.refused, self.refusals_logged = 0, now
+
+    def count_malformed(self, status: int, client: tuple[str, int] | None) -> None:
+        """Count an answer to what could not be parsed as a request."""
+        self.counters.request(None, status, 0.0)
+        if self.settings.log_requests:
+            event("request", client=client[0] if client else None, status=status)
 
     def _refusal(self, scope: Scope) -> Problem | None:
         for name, value in scope["headers"]:
@@ -154,10 +170,10 @@ def _host(value: bytes) -> str:
     return text.rpartition(":")[0] if ":" in text else text
 
 
-def _log_request(scope: Scope, identity: str, status: int, sent: int, seconds: float) -> None:
+def _log_request(scope: Scope, method: str, identity: str, status: int, sent: int, seconds: float) -> None:
     client = scope.get("client")
     fields: dict[str, Any] = {
-        "id": identity, "client": client[0] if client else None, "method": scope["method"],
+        "id": identity, "client": client[0] if client else None, "method": method,
         "path": scope["path"][:200], "status": status, "bytes": sent, "ms": round(1000 * seconds, 2),
     }  # fmt: skip
     event("request", **fields)

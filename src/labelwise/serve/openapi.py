@@ -9,7 +9,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from labelwise.serve.problems import MEDIA_TYPE, ProblemDetails
+from labelwise.serve.problems import MEDIA_TYPE, PROJECTS, ProblemDetails
 from labelwise.serve.schemas import (
     AnnifBatch,
     AnnifForm,
@@ -24,7 +24,7 @@ BODIES: list[type[BaseModel]] = [
     PredictRequest, PredictOptions, ExplainRequest, ExplainOptions, AnnifForm, AnnifBatch, ProblemDetails,
 ]  # fmt: skip
 WHEN = {
-    400: "The body cannot be read.",
+    400: "The body cannot be read; of Annif's routes also: something in the request is wrong.",
     401: "An API key is needed.",
     404: "There is no such model.",
     408: "The body came too slowly.",
@@ -70,8 +70,10 @@ def add_openapi(app: FastAPI) -> None:
             schemas.update(definitions["$defs"])
             for unused in ("HTTPValidationError", "ValidationError"):
                 schemas.pop(unused, None)
-            for path in made["paths"].values():
-                for operation in path.values():
+            for path, operations in made["paths"].items():
+                for operation in operations.values():
+                    if path.startswith(PROJECTS):  # 400 instead
+                        operation["responses"].pop("422", None)
                     found = operation["responses"].get("422", {}).get("content", {})
                     if "application/json" in found:
                         operation["responses"]["422"] = problems(422)[422]

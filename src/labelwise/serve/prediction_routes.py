@@ -16,7 +16,7 @@ from labelwise.serve import bodies
 from labelwise.serve.answers import compact, label_fields, labels_json
 from labelwise.serve.batching import Batcher
 from labelwise.serve.computing import Labelled, Options, explanations
-from labelwise.serve.loading import IMAGE, LoadedModel
+from labelwise.serve.loading import IMAGE, TEXT, LoadedModel
 from labelwise.serve.model_routes import check_texts, json_response, json_text_response
 from labelwise.serve.openapi import body_of, problems
 from labelwise.serve.problems import Problem
@@ -84,7 +84,8 @@ def add_prediction_routes(app: FastAPI, service: Service) -> None:
         async with _images(request, settings) as (files, values):
             asked = bodies.form_options(values, PredictOptions)
             try:
-                found = await batcher.submit([path for path, _ in files], options_of(asked, settings, loaded))
+                options = options_of(asked, settings, loaded)
+                found = await batcher.submit([path for path, _ in files], options, reads=IMAGE)
             except ImageError as error:
                 raise _named(error, files) from None
         return _labels(name, found, [given for _, given in files])
@@ -106,7 +107,7 @@ def add_prediction_routes(app: FastAPI, service: Service) -> None:
                 if len(files) > 1:
                     raise Problem(422, "invalid-request", f"one image can be explained at a time, got {len(files)}")
                 try:
-                    return await _explained(batcher, name, files[0][0], options)
+                    return await _explained(batcher, name, files[0][0], options, IMAGE)
                 except ImageError as error:
                     raise _named(error, files) from None
         asked = await bodies.read_json(request, settings, ExplainRequest)
@@ -126,11 +127,11 @@ async def _images(request: Request, settings: Settings) -> AsyncIterator[Uploads
         yield files, values
 
 
-async def _explained(batcher: Batcher, name: str, document: str, asked: ExplainOptions) -> Response:
+async def _explained(batcher: Batcher, name: str, document: str, asked: ExplainOptions, reads: str = TEXT) -> Response:
     def call(loaded: LoadedModel) -> Any:
         return loaded, explanations(loaded.model, document, asked.labels, asked.k, asked.terms)
 
-    loaded, found = await batcher.submit([document], call=call)
+    loaded, found = await batcher.submit([document], call=call, reads=reads)
     return json_response({"model": name, "scores": score_name(loaded.model), "explanations": found})
 
 

@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from itertools import pairwise
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
@@ -18,9 +17,13 @@ from labelwise.serve.logs import event
 
 MEDIA_TYPE = "application/problem+json"
 URN = "urn:labelwise:problem:"
+PROJECTS = "/v1/projects/"
+"""The beginning of the paths of Annif's API."""
 MAX_ERRORS, MAX_DETAIL = 20, 1000
-UNION_BRANCHES = frozenset({"str", "Document", "constrained-float", "literal['auto']"})
-"""What pydantic calls the types that `schemas.py` offers for one field."""
+MOST_FAULTS = 10_000
+"""Faults of a body that are looked at: pydantic cannot make only the first, and many more take seconds."""
+DOCUMENT_BRANCHES = frozenset({"str", "Document"})
+"""What pydantic calls the types that `schemas.py` offers for a document."""
 
 
 class FieldProblem(BaseModel):
@@ -60,17 +63,18 @@ class Problem(Exception):
         if retry_after is not None:
             self.headers["Retry-After"] = str(max(1, round(retry_after)))
 
-    def response(self) -> Response:
-        """The answer."""
+    def response(self, path: str = "") -> Response:
+        """The answer to a request of some path; Annif's API has no 422."""
+        status = 400 if self.status == 422 and path.startswith(PROJECTS) else self.status
         content: dict[str, Any] = {
             "type": URN + self.kind if self.kind else "about:blank",
-            "title": HTTPStatus(self.status).phrase,
-            "status": self.status,
+            "title": HTTPStatus(status).phrase,
+            "status": status,
             "detail": printable(self.detail)[:MAX_DETAIL],
         }
         if self.errors:
             content["errors"] = self.errors
-        return Response(json.dumps(content).encode(), self.status, self.headers, MEDIA_TYPE)
+        return Response(json.dumps(content).encode(), status, self.headers, MEDIA_TYPE)
 
 
 def not_found(what: str, name: str) -> Problem:
@@ -80,6 +84,10 @@ def not_found(what: str, name: str) -> Problem:
 
 def from_validation(error: ValidationError) -> Problem:
     """A body that is not JSON (400), or JSON that does not match the schema (422)."""
+    if error.error_count() > MOST_FAULTS:
+        return Problem(
+            422, "invalid-request", f"{error.error_count():,} parts of the body are wrong, or have no meaning"
+        )
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     if faults[0]["type"] == "json_invalid":
         return Problem(
@@ -94,13 +102,15 @@ def from_validation(error: ValidationError) -> Problem:
 
 
 def _pointer(location: Sequence[str | int]) -> str:
-    """The JSON pointer (RFC 6901) to a location of pydantic, which also names the branch of a union."""
-    parts = [
-        cut(str(part), 60).replace("~", "~0").replace("/", "~1")
-        for before, part in pairwise(("", *location))
-        if part not in UNION_BRANCHES or before == "label_weights"
-    ]
-    return "".join(f"/{part}" for part in parts)
+    """The JSON pointer (RFC 6901) to a location of pydantic, which also names branches of unions, and wrong keys."""
+    parts = list(location)
+    if len(parts) > 2 and parts[0] == "documents" and parts[2] in DOCUMENT_BRANCHES:
+        del parts[2]
+    elif parts[:1] == ["threshold"]:
+        del parts[1:]
+    elif len(parts) == 3 and parts[0] == "label_weights":
+        del parts[2]
+    return "".join("/" + cut(str(part), 60).replace("~", "~0").replace("/", "~1") for part in parts)
 
 
 def from_error(error: LabelwiseError) -> Problem:

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+MAX_LABELS = 100_000
+"""Labels that a request may name."""
 Label = Annotated[str, Field(max_length=10_000)]
 Weight = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
@@ -32,9 +34,9 @@ class PredictOptions(Request):
     server's limit."""
     threshold: Annotated[float, Field(ge=-1e30, le=1e30)] | Literal["auto"] | None = None
     """Only labels with at least this score; `auto`: the calibrated threshold."""
-    labels: Annotated[list[Label], Field(min_length=1, max_length=100_000)] | None = None
+    labels: Annotated[list[Label], Field(min_length=1, max_length=MAX_LABELS, fail_fast=True)] | None = None
     """The only labels to predict."""
-    label_weights: Annotated[dict[Label, Weight], Field(max_length=100_000)] | None = None
+    label_weights: Annotated[dict[Label, Weight], Field(max_length=MAX_LABELS)] | None = None
     """Factors by which scores of labels are multiplied."""
     explain: Annotated[int, Field(ge=1, le=100)] | None = None
     """Words to list per label: those that contributed most."""
@@ -47,7 +49,7 @@ class PredictRequest(PredictOptions):
 
     text: str | None = None
     """A single document."""
-    documents: list[str | Document] | None = None
+    documents: Annotated[list[str | Document], Field(fail_fast=True)] | None = None
     """Several documents: texts, or objects with `id` and `text`."""
 
     @model_validator(mode="after")

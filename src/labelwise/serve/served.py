@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from labelwise.errors import LabelwiseError
 from labelwise.serve.batching import Batcher
-from labelwise.serve.counters import Counters
+from labelwise.serve.counters import STARTED, Counters
 from labelwise.serve.loading import LoadedModel, Stamp, folder_stamp, load_model
 from labelwise.serve.logs import event, log
 from labelwise.serve.problems import Problem, not_found
@@ -71,6 +71,7 @@ class ServedModels:
         self.settings, self.counters, self.on_failure = settings, counters, on_failure
         self.models = {name: ServedModel(name, path) for name, path in settings.models.items()}
         self._tasks: list[asyncio.Task] = []
+        self._loaded_once = asyncio.Event()
 
     @property
     def ready(self) -> bool:
@@ -91,9 +92,15 @@ class ServedModels:
             raise Problem(503, "loading", f"the {what} '{name}' is being loaded", retry_after=LOADING_RETRY)
         return one.batcher, one.loaded
 
-    def start(self) -> None:
-        """Begin to load, and then to watch the folders."""
+    async def start(self) -> None:
+        """Begin to load, and then to watch the folders.
+
+        A single process answers meanwhile that it is loading. One of several accepts nothing before it has loaded: the
+        others answer while it is started again.
+        """
         self._tasks.append(asyncio.create_task(self._load_and_watch()))
+        if self.settings.workers > 1:
+            await self._loaded_once.wait()
 
     async def stop(self) -> None:
         """Stop watching, and end the threads."""
@@ -116,7 +123,10 @@ class ServedModels:
                 self.on_failure(error)
                 return
         self.counters.set("labelwise_ready_workers", 1)
+        if self.counters.total("labelwise_ready_workers") >= self.settings.workers:
+            self.counters.set(STARTED, 1)
         event("ready", models=len(self.models))
+        self._loaded_once.set()
         while self.settings.reload:
             await asyncio.sleep(self.settings.reload)
             for one in self.models.values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import multiprocessing
 import os
 import signal
 import socket
@@ -29,6 +30,7 @@ from labelwise.serve.protocol import protocol_factory
 from labelwise.serve.settings import SETTINGS_VARIABLE, Settings, settings_from_environment
 
 BACKLOG = 2048
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 STABLE_SECONDS, LONGEST_PAUSE = 120.0, 60.0
 """Restarts of workers within so many seconds are counted together, and the longest pause between two."""
 
@@ -55,11 +57,37 @@ def worker_app() -> ASGIApp:
     settings = settings_from_environment()
     set_up_logs(settings.log_format)
 
+    end_with_parent(settings)
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    for number in STOP_SIGNALS:  # uvicorn's handlers wait until the models are loaded
+        signal.signal(number, lambda *_: os._exit(0))
+
+    def handle_signals() -> None:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
     def stop(error: Exception) -> None:
         event("a model cannot be loaded", logging.ERROR, error=str(error))
+        os._exit(1)  # no connection was accepted yet
+
+    return create_app(settings, stop, handle_signals)
+
+
+def end_with_parent(settings: Settings) -> None:
+    """Stop this worker if its parent is killed, and remove the file that the parent would have removed."""
+    parent = multiprocessing.parent_process()
+    if parent is None or settings.counters is None:
+        return
+    counters = Path(settings.counters)
+
+    def wait() -> None:
+        parent.join()
+        with contextlib.suppress(OSError):  # another worker removes it too
+            counters.unlink()
+            counters.parent.rmdir()
         os.kill(os.getpid(), signal.SIGTERM)
 
-    return create_app(settings, stop)
+    threading.Thread(target=wait, name="parent", daemon=True).start()
 
 
 class Server(uvicorn.Server):
@@ -71,8 +99,7 @@ class Server(uvicorn.Server):
         if threading.current_thread() is not threading.main_thread():  # only the main thread can handle signals
             yield
             return
-        handled = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.signal(number, self.handle_exit) for number in handled}
+        before = {number: signal.signal(number, self.handle_exit) for number in STOP_SIGNALS}
         try:
             yield
         finally:
@@ -153,9 +180,9 @@ def restart_pause(failures: int) -> float:
 
 def _options(settings: Settings) -> dict[str, Any]:
     return {
-        "http": protocol_factory(settings.max_connections), "ws": "none", "lifespan": "on", "log_config": None,
-        "access_log": False, "server_header": False, "proxy_headers": False, "timeout_keep_alive": 20,
-        "backlog": BACKLOG,
+        "http": protocol_factory(settings.max_connections, settings.timeout), "ws": "none", "lifespan": "on",
+        "log_config": None, "access_log": False, "server_header": False, "proxy_headers": False,
+        "timeout_keep_alive": 20, "backlog": BACKLOG,
         "timeout_graceful_shutdown": max(1, round(settings.timeout)),
     }  # fmt: skip
 
