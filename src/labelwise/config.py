@@ -342,7 +342,10 @@ def to_yaml(values: Mapping[str, Any]) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes exactly the strings that `_Loader` would otherwise read as another type."""
+    """Quotes exactly the strings that `_Loader` would otherwise read as another type, and writes no aliases."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
 
 _Dumper.yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers

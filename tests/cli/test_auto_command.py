@@ -156,6 +156,26 @@ def test_what_only_an_expensive_model_can_see_makes_it_win(tmp_path):
     assert lw.load(tmp_path / "run").predict(["x1 x2", "x2 x1"], 1).to_lists() == [["x1x2"], ["x2x1"]]
 
 
+def test_an_ensemble_of_similar_models_becomes_a_complete_run(place, tmp_path, monkeypatch):
+    plain = Search.decide
+
+    def decide(self):
+        record = plain(self)
+        found = [one.name for one in record.options if sum("pair" in name for name in one.members) > 1]
+        self.record = record.model_copy(update={"chosen": found[0]})
+        return self.record
+
+    monkeypatch.setattr(Search, "decide", decide)
+    with steady():
+        labelwise("auto", place / "catalogue.csv", *COLUMNS, *BUDGET, *QUICK, "-o", tmp_path / "run")
+    config = labelwise("config", "show", tmp_path / "run" / "config.yml").out
+    assert config.count("ngrams") >= 2, "the members' settings are written out"
+    assert "ensemble" in labelwise("info", tmp_path / "run").out
+    assert "this run is finished" in labelwise(
+        "auto", place / "catalogue.csv", *COLUMNS, *BUDGET, *QUICK, "-o", tmp_path / "run", code=2
+    ).err
+
+
 HOLD_AT_THREE_TREES = """
 from labelwise.auto import search
 plain = search.run_trial
