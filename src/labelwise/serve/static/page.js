@@ -2,7 +2,8 @@
 import { curlCommand, hasKey, keepKey, modelPath, patiently, send, sendImage, sendJson } from "./api.js";
 import { bar, byId, element, followTheme, shortNumber } from "./dom.js";
 import { showExplanation, titleOf } from "./explain.js";
-import { runTable, stopTable, takeTable } from "./table_run.js";
+import { readText } from "./files.js";
+import { offerColumns, runTable, stopTable, takeTable } from "./table_run.js";
 
 const state = { models: [], limits: {}, model: null, image: null, picture: null, shown: null, turn: 0 };
 
@@ -59,6 +60,7 @@ async function chooseModel(name) {
   clearLabels();
   byId("query").value = "";
   byId("found").replaceChildren();
+  await offerColumns(state.model);
   if (byId("search").open) await searchLabels();
   if (byId("card").open) await showCard();
 }
@@ -190,12 +192,10 @@ async function takeFile(file) {
   if (!file) return;
   if (!state.model) throw new Error("there is no model yet");
   const image = state.model.reads === "image";
-  if (!image && /\.(csv|tsv)$/i.test(file.name)) return takeTable(file); // of any size: rows are sent in portions
+  if (!image && /\.(csv|tsv)$/i.test(file.name)) return takeTable(file, state.model); // of any size: rows are sent in portions
   if (file.size > state.limits.request_bytes) throw new Error(`${file.name} is larger than this server accepts`);
   if (image) return showImage(file);
-  const text = await file.text();
-  if (text.includes("\u0000")) throw new Error(`${file.name} is not a text file; text and CSV can be read`);
-  byId("document").value = text;
+  byId("document").value = await readText(file);
   return predict();
 }
 
@@ -239,7 +239,7 @@ on("predict", "click", predict);
 on("curl", "click", copyCurl);
 on("auto", "click", () => { byId("threshold").value = "auto"; });
 on("file", "change", (event) => takeFile(event.target.files[0]).finally(() => { event.target.value = ""; }));
-on("csv", "change", (event) => takeTable(event.target.files[0]).finally(() => { event.target.value = ""; }));
+on("csv", "change", (event) => takeTable(event.target.files[0], state.model).finally(() => { event.target.value = ""; }));
 on("run-table", "click", () => runTable(state.model, options(), state.limits));
 byId("stop-table").addEventListener("click", stopTable);
 on("query", "input", () => { clearTimeout(typing); typing = setTimeout(() => attempt(searchLabels), 150); });
