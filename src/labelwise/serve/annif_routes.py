@@ -23,6 +23,7 @@ from labelwise.serve.model_routes import check_texts, json_response, json_text_r
 from labelwise.serve.openapi import body_of, problems
 from labelwise.serve.problems import Problem
 from labelwise.serve.schemas import (
+    MOST_LABELS,
     AnnifBatch,
     AnnifBatchResult,
     AnnifForm,
@@ -86,7 +87,7 @@ def add_annif_routes(app: FastAPI, service: Service) -> None:
     async def suggest_batch(
         project_id: str,
         request: Request,
-        limit: Annotated[int, Query(ge=0, le=100_000)] = 10,
+        limit: Annotated[int, Query(ge=0, json_schema_extra=MOST_LABELS)] = 10,
         threshold: Annotated[float, Query(ge=0, le=1)] = 0.0,
         language: Annotated[str | None, Query()] = None,
     ) -> Response:

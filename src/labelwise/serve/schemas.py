@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.config import JsonDict
 
 MAX_LABELS = 100_000
 """Labels that a request may name."""
+MOST_LABELS: JsonDict = {"maximum": 100_000}
+"""Most labels per document that a server can be set to return; the routes refuse more than theirs is set to."""
 Label = Annotated[str, Field(max_length=10_000)]
 Weight = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
@@ -29,7 +32,7 @@ class Document(Request):
 class PredictOptions(Request):
     """Which labels to return."""
 
-    k: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    k: Annotated[int, Field(ge=1, json_schema_extra=MOST_LABELS)] | None = None
     """Maximum number of labels per document. Not given: 10, or with a threshold as many as reach it, within the
     server's limit."""
     threshold: Annotated[float, Field(ge=-1e30, le=1e30)] | Literal["auto"] | None = None
@@ -240,7 +243,7 @@ class AnnifForm(AnnifRequest):
     """The form of `suggest`."""
 
     text: str
-    limit: Annotated[int, Field(ge=0, le=100_000)] = 10
+    limit: Annotated[int, Field(ge=0, json_schema_extra=MOST_LABELS)] = 10
     threshold: Annotated[float, Field(ge=0, le=1)] = 0.0
     language: str | None = None
 
@@ -248,7 +251,7 @@ class AnnifForm(AnnifRequest):
 class AnnifQuery(AnnifRequest):
     """The query of `suggest-batch`."""
 
-    limit: Annotated[int, Field(ge=0, le=100_000)] = 10
+    limit: Annotated[int, Field(ge=0, json_schema_extra=MOST_LABELS)] = 10
     threshold: Annotated[float, Field(ge=0, le=1)] = 0.0
     language: str | None = None
 

@@ -78,6 +78,8 @@ function setRunning(run) {
   byId("stop-table").hidden = byId("table-progress").hidden = run === null;
 }
 
+const isBlank = (text) => /^[\s\x1c-\x1f\x85]*$/.test(text); // as the server sees it
+
 function isTooLong(text, limits) {
   if (text.length > limits.text_characters && Array.from(text).length > limits.text_characters) return true;
   return 6 * text.length > limits.request_bytes - ROOM && new Blob([JSON.stringify(text)]).size > limits.request_bytes - ROOM;
@@ -92,7 +94,7 @@ export async function runTable(model, asked, limits) {
   const chosen = table, columns = chosenColumns(table), results = [];
   const texts = chosen.records.map((row) => columns.map((one) => row[one]).join(" ")), total = texts.length; // as `labelwise predict`
   const tooLong = texts.flatMap((text, index) => (isTooLong(text, limits) ? [index] : []));
-  const blank = texts.flatMap((text, index) => (text.trim() === "" ? [index] : []));
+  const blank = texts.flatMap((text, index) => (isBlank(text) ? [index] : []));
   const leftOut = new Set([...tooLong, ...blank]), run = { name: chosen.name, stopped: false };
   let scores = "score", done = 0;
   byId("download").hidden = true;
