@@ -20,7 +20,7 @@ from labelwise.serve.answers import compact, labels_json
 from labelwise.serve.computing import Labelled, Options
 from labelwise.serve.loading import IMAGE, LoadedModel
 from labelwise.serve.model_routes import check_texts, json_response, json_text_response
-from labelwise.serve.openapi import body_of, problems
+from labelwise.serve.openapi import ProblemResponse, body_of, problems
 from labelwise.serve.problems import Problem
 from labelwise.serve.schemas import (
     MOST_LABELS,
@@ -104,7 +104,7 @@ def add_annif_routes(app: FastAPI, service: Service) -> None:
 
     @app.post(
         "/v1/projects/{project_id}/learn", tags=["Annif"], response_model=None, responses={**problems(401, 404, 503)},
-        status_code=503,
+        status_code=503, response_class=ProblemResponse,
     )  # fmt: skip
     async def learn(project_id: str) -> Response:
         """Refuse to learn: answered as Annif does for a backend that cannot."""

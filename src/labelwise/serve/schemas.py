@@ -48,7 +48,18 @@ class PredictOptions(Request):
 class PredictRequest(PredictOptions):
     """One text, or several documents."""
 
-    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["text"]}, {"required": ["documents"]}]})
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [{"required": ["text"]}, {"required": ["documents"]}],
+            "examples": [
+                {"text": "A bill to fund school lunches", "k": 3},
+                {
+                    "documents": ["A bill to fund school lunches", {"id": "hr-7", "text": "Quotas for herring"}],
+                    "threshold": "auto",
+                },
+            ],
+        }
+    )
 
     text: str | None = None
     """A single document."""
@@ -75,6 +86,10 @@ class ExplainOptions(Request):
 
 class ExplainRequest(ExplainOptions):
     """A text to explain labels of."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"text": "A bill to fund school lunches", "labels": ["T12"], "terms": 5}]}
+    )
 
     text: str
 
@@ -106,6 +121,21 @@ class PredictedDocument(Answer):
 class Predictions(Answer):
     """The labels of all documents, in their order."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "model": "catalogue",
+                    "scores": "probability",
+                    "results": [
+                        {"labels": [{"label": "T12", "text": "schools", "score": 0.93}]},
+                        {"id": "hr-7", "labels": [{"label": "T31", "text": "fisheries", "score": 0.88}]},
+                    ],
+                }
+            ]
+        }
+    )
+
     model: str
     scores: Literal["probability", "score"]
     """What the scores are; probabilities if the model is calibrated."""
@@ -120,6 +150,21 @@ class Explanations(Answer):
     explanations: list[dict[str, Any]]
     """As `labelwise explain --json` prints them; of texts with `spans`: [start, end, contribution] of the words in the
     text, counted in Unicode characters."""
+
+
+class Health(Answer):
+    """The process answers."""
+
+    status: Literal["ok"]
+
+
+class Readiness(Answer):
+    """All models are loaded."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"status": "ready", "models": {"catalogue": "ready"}}]})
+
+    status: Literal["ready"]
+    models: dict[str, Literal["ready", "loading"]]
 
 
 class LoadingModel(Answer):
