@@ -152,7 +152,7 @@ def test_a_dropped_table_may_be_larger_than_a_request(page, tmp_path):
 @pytest.mark.parametrize(
     ("content", "shown"),
     [
-        (b"a,b\n1\n", "bad.csv: row 2 has 1 cells, the header has 2"),
+        (b"a,b\n1\n", "bad.csv: row 2 has 1 cell, the header has 2"),
         (b"", "bad.csv: the file has no rows under its header"),
         (b"\x89PNG\r\n\x1a\n\x00\x00", "bad.csv is not a text file; text and CSV can be read"),
         ("text\nein gro\xdfer Hund\n".encode("latin-1"), "bad.csv is not encoded as UTF-8; save it as UTF-8 (in Excel: CSV UTF-8), then choose it again"),
@@ -227,7 +227,7 @@ def test_errors_are_seen_where_the_page_is_scrolled_down(page, tmp_path):
     (tmp_path / "bad.csv").write_text("a,b\n1\n")
     page.value("document.querySelector('#csv').scrollIntoView()")
     page.choose_file("#csv", tmp_path / "bad.csv")
-    page.wait("document.querySelector('#error').innerText === 'bad.csv: row 2 has 1 cells, the header has 2'")
+    page.wait("document.querySelector('#error').innerText === 'bad.csv: row 2 has 1 cell, the header has 2'")
     top, bottom = page.value(
         "(({top, bottom}) => [top, bottom])(document.querySelector('#error').getBoundingClientRect())"
     )

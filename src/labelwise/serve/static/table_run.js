@@ -31,6 +31,7 @@ export async function takeTable(file, model) {
   if (turn !== taken) return; // another file was chosen meanwhile
   table = { ...parsed, name: file.name };
   await offerColumns(model);
+  if (turn !== taken) return;
   setRunning(null);
   setStatus(`${file.name}: ${counted(table.records.length)}`);
 }
