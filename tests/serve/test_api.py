@@ -231,3 +231,24 @@ def test_the_document_describes_bodies_and_problems(client):
     operation = made["paths"]["/v1/models/{name}/predict"]["post"]
     assert operation["requestBody"]["content"].keys() == {"application/json", "multipart/form-data"}
     assert "application/problem+json" in operation["responses"]["429"]["content"]
+
+
+def test_the_document_describes_every_answer_and_has_valid_examples(client):
+    from labelwise.serve import schemas
+
+    made = client.get("/openapi.json").json()
+    for path, operations in made["paths"].items():
+        for operation in operations.values():
+            for status, answer in operation["responses"].items():
+                for content in answer.get("content", {}).values():
+                    assert content["schema"], (path, status)
+    assert made["paths"]["/metrics"]["get"]["responses"]["200"]["content"].keys() == {"text/plain"}
+    assert client.get("/metrics").headers["content-type"].startswith("text/plain; version=0.0.4")
+    count = 0
+    for name, schema in made["components"]["schemas"].items():
+        for one in schema.get("examples", []):
+            getattr(schemas, name).model_validate(one, strict=True)
+            count += 1
+    assert count >= 5
+    schemas.Health.model_validate(client.get("/health").json(), strict=True)
+    schemas.Readiness.model_validate(client.get("/ready").json(), strict=True)

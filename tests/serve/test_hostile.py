@@ -51,14 +51,14 @@ def test_bodies_that_are_refused(client, body, status):
 
 def test_errors_name_the_part_that_is_wrong(client):
     found = is_problem(client.post(PREDICT, json={"documents": ["a", {"id": 3}]}), 422)
-    assert {one["pointer"] for one in found["errors"]} == {"/documents/1", "/documents/1/text", "/documents/1/id"}
+    assert {one["pointer"] for one in found["errors"]} == {"/documents/1/text", "/documents/1/id"}
     found = is_problem(client.post(PREDICT, json={"text": "a", "threshold": "high"}), 422)
     assert {one["pointer"] for one in found["errors"]} == {"/threshold"}
     found = is_problem(client.post(PREDICT, json={"text": "a", "label_weights": {"a/b~c": "x", "str": "x"}}), 422)
     assert {one["pointer"] for one in found["errors"]} == {"/label_weights/a~1b~0c", "/label_weights/str"}
     for body, pointers in (
         ({"text": "a", "str": 1}, ["/str"]), ({"text": "a", "Document": 1}, ["/Document"]),
-        ({"documents": [{"text": "a", "str": 1}]}, ["/documents/0", "/documents/0/str"]),
+        ({"documents": [{"text": "a", "str": 1}]}, ["/documents/0/str"]),
         ({"text": "a", "label_weights": {"x" * 10_001: 1.0}}, ["/label_weights/" + "x" * 59 + "…"]),
         ({"text": "a", "label_weights": {"[key]": "x"}}, ["/label_weights/[key]"]),
     ):  # fmt: skip
@@ -68,6 +68,43 @@ def test_errors_name_the_part_that_is_wrong(client):
     assert found["errors"][0]["detail"].startswith("give either `text`")
     found = is_problem(client.post(PREDICT, json={"text": "a", "labels": ["\x1b[2J"]}), 422)
     assert "\x1b" not in found["detail"]
+
+
+@pytest.mark.parametrize(
+    ("body", "errors"),
+    [
+        ({"txt": "a"}, [("/txt", "there is no field 'txt'; did you mean 'text'?")]),
+        ({"documents": [{"text": "a", "name": "b"}]}, [("/documents/0/name", "there is no field 'name'; accepted: text, id")]),
+        ({"documents": [5]}, [("/documents/0", "a document is a text, or an object with `text` and `id`")]),
+        ({"text": "a", "threshold": "aut"}, [("/threshold", 'a number or "auto" is accepted')]),
+        ({"text": "a", "threshold": 1e31}, [("/threshold", "Input should be less than or equal to 1")]),
+        ({"text": "a", "k": 300_000}, [("/k", "k: 300,000 labels per document; 1,000 at most are returned")]),
+        ({"text": "a", "k": 10**29}, [("/k", "k: 100,000,000,000,000,000,000,0")]),
+        ({"text": " \n"}, [("/text", "a text is needed")]),
+        ({"documents": ["a", "", "b"]}, [("/documents/1", "a text is needed")]),
+        ({"documents": ["a", {"text": "\u3000"}]}, [("/documents/1/text", "a text is needed")]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_errors_say_what_is_accepted(client, body, errors):
+    found = is_problem(client.post(PREDICT, json=body), 422)
+    assert [one["pointer"] for one in found["errors"]] == [pointer for pointer, _ in errors]
+    for one, (_, detail) in zip(found["errors"], errors, strict=True):
+        assert one["detail"].startswith(detail)
+
+
+def test_unknown_names_unknown_fields_and_blank_texts_of_other_routes(client):
+    found = is_problem(client.post("/v1/models/topic/predict", json={"text": "a"}), 404)
+    assert found["detail"] == "there is no model 'topic'; there are: topics, plain"
+    found = is_problem(client.post("/v1/projects/topic/suggest", data={"text": "a"}), 404)
+    assert found["detail"] == "there is no project 'topic'; there are: topics, plain"
+    found = is_problem(client.post(PREDICT, json={"nonsense": "a"}), 422)
+    assert "accepted: k, threshold, labels, label_weights, explain, text, documents" in found["detail"]
+    found = is_problem(client.post("/v1/models/topics/explain", json={"text": ""}), 422)
+    assert found["detail"] == "text: a text is needed, this one is blank"
+    found = is_problem(client.post(SUGGEST, data={"text": "a", "limit": 300_000}), 400)
+    assert found["detail"] == "limit: 1,000 subjects at most are returned"
+    assert client.post(SUGGEST, data={"text": ""}).status_code == 200  # as Annif answers
 
 
 def test_bodies_of_very_many_values_are_refused_before_they_are_parsed(plain_folder):

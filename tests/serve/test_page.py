@@ -100,6 +100,18 @@ def test_another_label_is_explained_by_a_click_and_by_keys(page):
     page.wait("document.querySelector('.label .name')?.innerText.startsWith('music')")
 
 
+def test_the_explanation_of_a_clicked_label_is_scrolled_into_view(page):
+    page.size(1200, 500)
+    find_labels(page, TEXT)
+    page.wait("document.querySelector('.label').ariaPressed === 'true'")
+    page.value("window.scrollTo(0, 0)")
+    page.value("document.querySelectorAll('.label')[1].click()")
+    page.wait("document.querySelectorAll('.label')[1].ariaPressed === 'true'")
+    page.wait("window.scrollY > 0")
+    assert page.value("document.querySelector('#explained').getBoundingClientRect().bottom") < 500
+    assert page.value("document.querySelector('#explained').getBoundingClientRect().top") >= 0
+
+
 def test_k_threshold_and_errors(page):
     page.type("#k", "2")
     find_labels(page, TEXT)
@@ -109,6 +121,9 @@ def test_k_threshold_and_errors(page):
     page.type("#threshold", "0.9999")
     page.click("#predict")
     page.wait("document.querySelector('#status').innerText.includes('No label')")
+    page.type("#threshold", "")
+    page.wait("document.querySelector('#status').innerText === ''")
+    assert page.text("#hint").startswith("Labels of the text appear here")
     page.type("#threshold", "much")
     page.click("#predict")
     assert "a number or auto is needed" in page.wait("document.querySelector('#error').innerText")
@@ -179,7 +194,7 @@ def test_a_table_is_labelled_and_downloaded(page, tmp_path):
     page.click("#table summary")
     page.choose_file("#csv", table)
     page.wait("!document.querySelector('#run-table').disabled")
-    assert page.value("document.querySelector('#column').selectedOptions[0].textContent") == "title"
+    assert page.value("document.querySelector('#columns label:has(:checked)').innerText.trim()") == "title"
     page.type("#k", "1")
     page.click("#run-table")
     page.wait("document.querySelector('#download').checkVisibility()")
@@ -192,7 +207,7 @@ def test_a_table_is_labelled_and_downloaded(page, tmp_path):
     assert rows[1].startswith('1;"cat; dog";old;T0;animals;0.')
     table.write_text("a,b\n1\n")
     page.choose_file("#csv", table)
-    page.wait("document.querySelector('#error').innerText.includes('row 2 has 1 cells')")
+    page.wait("document.querySelector('#error').innerText.includes('row 2 has 1 cell')")
 
 
 def test_dropped_files(page):
@@ -226,6 +241,11 @@ def test_the_page_of_the_api(page, address):
     page.open(f"{address}/docs")
     page.wait("document.querySelectorAll('article').length > 8")
     assert "/v1/models/{name}/predict" in page.text("#operations")
+    assert "A bill to fund school lunches" in page.text("#operations")
+    assert "labelwise_documents_total" in page.text("#operations")
+    assert "`" not in page.text("main")
+    answers = page.value("Array.from(document.querySelectorAll('pre'), (one) => one.innerText)")
+    assert not {"{}", "null", ""} & set(answers)
     page.size(360, 740, phone=True)
     assert page.value("document.documentElement.scrollWidth <= window.innerWidth")
     shoot(page, "api")

@@ -4,8 +4,9 @@ import csv
 
 import pytest
 
+from cli.commands import labelwise
 from serve.browser import Browser, find_chromium
-from serve.running import running_server, wait_until
+from serve.running import make_data, running_server, wait_until
 
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
 
@@ -23,6 +24,12 @@ ANSWER = """(() => { const plain = window.fetch; window.sent = 0;
 window.fetch = async (path, options) => String(path).includes("/predict") && ++window.sent > 1
   ? new Response(JSON.stringify({detail: "%s"}), {status: %d}) : plain(path, options); })()"""
 """All requests after the first get this answer."""
+
+SEEN = """(() => { const plain = window.fetch; window.bodies = [];
+window.fetch = async (path, options) => {
+  if (String(path).includes("/predict")) window.bodies.push(JSON.parse(options.body).documents);
+  return plain(path, options); }; })()"""
+"""Keeps the documents of each request."""
 
 
 @pytest.fixture(scope="module")
@@ -142,12 +149,85 @@ def test_a_dropped_table_may_be_larger_than_a_request(page, tmp_path):
     page.wait("document.querySelector('#error').innerText.includes('larger than this server accepts')")
 
 
+@pytest.mark.parametrize(
+    ("content", "shown"),
+    [
+        (b"a,b\n1\n", "bad.csv: row 2 has 1 cell, the header has 2"),
+        (b"", "bad.csv: the file has no rows under its header"),
+        (b"\x89PNG\r\n\x1a\n\x00\x00", "bad.csv is not a text file; text and CSV can be read"),
+        ("text\nein gro\xdfer Hund\n".encode("latin-1"), "bad.csv is not encoded as UTF-8; save it as UTF-8 (in Excel: CSV UTF-8), then choose it again"),
+    ],
+    ids=["ragged", "empty", "image", "latin-1"],
+)  # fmt: skip
+def test_a_file_that_cannot_be_read_leaves_no_rows_of_the_one_before(page, tmp_path, content, shown):
+    choose(page, write(tmp_path / "good.csv", ["cat"]))
+    assert not page.value("document.querySelector('#run-table').disabled")
+    (tmp_path / "bad.csv").write_bytes(content)
+    page.choose_file("#csv", tmp_path / "bad.csv")
+    page.wait("document.querySelector('#error').checkVisibility()")
+    assert page.text("#error") == shown
+    assert page.value("document.querySelector('#run-table').disabled && document.querySelector('#column').disabled")
+    assert (page.text("#columns"), page.text("#table-status")) == ("", "")
+    choose(page, write(tmp_path / "good.csv", ["cat"]))
+    assert not page.visible("#error")
+
+
+def test_several_columns_are_joined_and_rows_without_text_have_no_labels(page, tmp_path):
+    table = tmp_path / "books.csv"
+    table.write_text("abstract,title,year\nviolin,cat,1990\n , ,1991\ndog,,1992\n")
+    choose(page, table)
+    assert page.value("document.querySelector('#columns label:has(:checked)').innerText.trim()") == "abstract"
+    page.click("#columns label:nth-child(2) input")
+    page.value(SEEN)
+    page.click("#run-table")
+    rows = downloaded(page, tmp_path / "downloads" / "books-labels.csv")
+    assert page.value("window.bodies") == [["violin cat", "dog "]]
+    assert [bool(row[3]) for row in rows[1:]] == [True, False, True]
+    assert page.text("#table-status") == "books.csv: 2 rows labelled. Without text, without labels: row 3."
+    for number in (1, 2):
+        page.click(f"#columns label:nth-child({number}) input")
+    page.click("#run-table")
+    page.wait("document.querySelector('#error').innerText === 'Choose a column with the text first'")
+
+
+def test_the_columns_of_the_training_texts_are_chosen(tmp_path, tmp_path_factory):
+    with (tmp_path / "train.csv").open("w", newline="") as file:
+        rows = [[one, "title of " + one, "abc"[row % 3]] for row, one in enumerate(make_data().texts)]
+        csv.writer(file).writerows([["abstract", "title", "labels"], *rows])
+    labelwise(
+        "train",
+        tmp_path / "train.csv",
+        "--text",
+        "title+abstract",
+        "--method",
+        "popularity",
+        "--output",
+        "run",
+        cwd=tmp_path,
+    )
+    with running_server({"books": tmp_path / "run"}) as address:
+        page = Browser(tmp_path_factory.mktemp("chromium"))
+        page.open(address)
+        page.wait("document.querySelectorAll('#model option').length === 1")
+        page.click("#table summary")
+        table = tmp_path / "new.csv"
+        table.write_text("year,abstract,title\n1990,a violin,on cats\n")
+        choose(page, table)
+        chosen = "Array.from(document.querySelectorAll('#columns label:has(:checked)'), (one) => one.innerText.trim())"
+        assert page.value(chosen) == ["abstract", "title"]
+        page.value(SEEN)
+        page.click("#run-table")
+        page.wait("document.querySelector('#download').checkVisibility()")
+        assert page.value("window.bodies") == [["on cats a violin"]]
+        page.close()
+
+
 def test_errors_are_seen_where_the_page_is_scrolled_down(page, tmp_path):
     page.size(360, 500, phone=True)
     (tmp_path / "bad.csv").write_text("a,b\n1\n")
     page.value("document.querySelector('#csv').scrollIntoView()")
     page.choose_file("#csv", tmp_path / "bad.csv")
-    page.wait("document.querySelector('#error').innerText === 'bad.csv: row 2 has 1 cells, the header has 2'")
+    page.wait("document.querySelector('#error').innerText === 'bad.csv: row 2 has 1 cell, the header has 2'")
     top, bottom = page.value(
         "(({top, bottom}) => [top, bottom])(document.querySelector('#error').getBoundingClientRect())"
     )

@@ -20,9 +20,10 @@ from labelwise.serve.answers import compact, labels_json
 from labelwise.serve.computing import Labelled, Options
 from labelwise.serve.loading import IMAGE, LoadedModel
 from labelwise.serve.model_routes import check_texts, json_response, json_text_response
-from labelwise.serve.openapi import body_of, problems
+from labelwise.serve.openapi import ProblemResponse, body_of, problems
 from labelwise.serve.problems import Problem
 from labelwise.serve.schemas import (
+    MOST_LABELS,
     AnnifBatch,
     AnnifBatchResult,
     AnnifForm,
@@ -86,7 +87,7 @@ def add_annif_routes(app: FastAPI, service: Service) -> None:
     async def suggest_batch(
         project_id: str,
         request: Request,
-        limit: Annotated[int, Query(ge=0, le=100_000)] = 10,
+        limit: Annotated[int, Query(ge=0, json_schema_extra=MOST_LABELS)] = 10,
         threshold: Annotated[float, Query(ge=0, le=1)] = 0.0,
         language: Annotated[str | None, Query()] = None,
     ) -> Response:
@@ -103,7 +104,7 @@ def add_annif_routes(app: FastAPI, service: Service) -> None:
 
     @app.post(
         "/v1/projects/{project_id}/learn", tags=["Annif"], response_model=None, responses={**problems(401, 404, 503)},
-        status_code=503,
+        status_code=503, response_class=ProblemResponse,
     )  # fmt: skip
     async def learn(project_id: str) -> Response:
         """Refuse to learn: answered as Annif does for a backend that cannot."""

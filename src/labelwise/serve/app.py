@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -13,7 +12,7 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp
 
 from labelwise import __version__
@@ -29,6 +28,7 @@ from labelwise.serve.openapi import add_openapi, problems
 from labelwise.serve.pages import add_pages
 from labelwise.serve.prediction_routes import add_prediction_routes
 from labelwise.serve.problems import Problem, from_error
+from labelwise.serve.schemas import Health, Readiness
 from labelwise.serve.served import LOADING_RETRY, ServedModels
 from labelwise.serve.settings import Settings
 
@@ -36,6 +36,11 @@ ABOUT = """Labels for texts and images by models of labelwise.
 
 Errors are problem details (RFC 9457, `application/problem+json`). If the server has API keys, send
 `Authorization: Bearer KEY`. The routes under `/v1/projects` are those of Annif."""
+
+METRICS = """# TYPE labelwise_documents_total counter
+labelwise_documents_total{model="catalogue"} 3
+"""
+"""The beginning of what Prometheus reads, as an example."""
 
 
 @dataclass
@@ -94,14 +99,12 @@ def add_status_routes(app: FastAPI, service: Service) -> None:
     """Health, readiness and counts."""
     all_loaded = service.settings.counters is None  # of a single process
 
-    @app.get("/health", tags=["status"])
-    async def health() -> dict[str, str]:
+    @app.get("/health", tags=["status"], response_model=None, responses={200: {"model": Health}})
+    async def health() -> Response:
         """Whether the process answers."""
-        return {"status": "ok"}
+        return json_response({"status": "ok"})
 
-    @app.get(
-        "/ready", tags=["status"], response_model=None, responses={200: {"model": dict[str, Any]}, **problems(503)}
-    )
+    @app.get("/ready", tags=["status"], response_model=None, responses={200: {"model": Readiness}, **problems(503)})
     async def ready() -> Response:
         """Whether all models are loaded and have predicted once, in every worker process.
 
@@ -120,8 +123,8 @@ def add_status_routes(app: FastAPI, service: Service) -> None:
         return json_response({"status": "ready", "models": dict(service.models.states)})
 
     @app.get(
-        "/metrics", tags=["status"], response_model=None,
-        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **problems(401)},
+        "/metrics", tags=["status"], response_model=None, response_class=PlainTextResponse,
+        responses={200: {"content": {"text/plain": {"example": METRICS}}}, **problems(401)},
     )  # fmt: skip
     async def metrics() -> Response:
         """Counts in Prometheus' text format."""

@@ -106,7 +106,7 @@ def parsed(body: bytes, model: type[Model], strict: bool = True) -> Model:
     try:
         return model.model_validate_json(body, strict=strict)
     except ValidationError as error:
-        raise from_validation(error) from None
+        raise from_validation(error, model) from None
 
 
 def validated_values(values: Any, model: type[Model]) -> Model:
@@ -114,7 +114,7 @@ def validated_values(values: Any, model: type[Model]) -> Model:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise from_validation(error) from None
+        raise from_validation(error, model) from None
 
 
 async def read_form(request: Request, settings: Settings, model: type[Model]) -> Model:

@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
+from starlette.responses import JSONResponse
 
 from labelwise.serve.problems import MEDIA_TYPE, PROJECTS, ProblemDetails
 from labelwise.serve.schemas import (
@@ -34,6 +35,12 @@ WHEN = {
     429: "Too many documents wait; try again after `Retry-After` seconds.",
     503: "The model is being loaded, or the time is over; try again after `Retry-After` seconds.",
 }
+
+
+class ProblemResponse(JSONResponse):
+    """The only answer of a route that always refuses."""
+
+    media_type = MEDIA_TYPE
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from labelwise.data.image_files import ImageError
+from labelwise.formatting import cut
 from labelwise.runs.prediction_writers import score_name
 from labelwise.serve import bodies
 from labelwise.serve.answers import compact, label_fields, labels_json
@@ -44,7 +45,7 @@ def options_of(asked: PredictOptions, settings: Settings, loaded: LoadedModel) -
         detail = f"threshold: {asked.threshold:g} is never reached: scores of this model are probabilities, 1 at most"
         raise Problem(422, "invalid-request", detail, errors=[{"pointer": "/threshold", "detail": detail}])
     if asked.k is not None and asked.k > settings.max_k:
-        detail = f"k: {asked.k:,} labels per document; {settings.max_k:,} at most are returned"
+        detail = f"k: {cut(f'{asked.k:,}', 30)} labels per document; {settings.max_k:,} at most are returned"
         raise Problem(422, "invalid-request", detail, errors=[{"pointer": "/k", "detail": detail}])
     labels = None if asked.labels is None else tuple(asked.labels)
     return Options(asked.k, asked.threshold, labels, asked.label_weights, asked.explain, settings.max_k)
@@ -76,6 +77,7 @@ def add_prediction_routes(app: FastAPI, service: Service) -> None:
             texts = [one.text if isinstance(one, Document) else one for one in asked.documents]
             ids = [one.id if isinstance(one, Document) else None for one in asked.documents]
         check_texts(texts, settings)
+        _check_not_blank(texts, asked.documents)
         found: Labelled = await batcher.submit(texts, options_of(asked, settings, loaded))
         return _labels(name, found, ids)
 
@@ -112,7 +114,21 @@ def add_prediction_routes(app: FastAPI, service: Service) -> None:
                     raise _named(error, files) from None
         asked = await bodies.read_json(request, settings, ExplainRequest)
         check_texts([asked.text], settings)
+        _check_not_blank([asked.text])
         return await _explained(batcher, name, asked.text, asked)
+
+
+def _check_not_blank(texts: Sequence[str], documents: Sequence[str | Document] | None = None) -> None:
+    """Raise if a text has no characters but blanks: its labels would be those of no document."""
+    for index, text in enumerate(texts):
+        if text and not text.isspace():
+            continue
+        pointer, which = "/text", "text"
+        if documents is not None:
+            pointer = f"/documents/{index}" + ("/text" if isinstance(documents[index], Document) else "")
+            which = f"document {index}"
+        errors = [{"pointer": pointer, "detail": "a text is needed"}]
+        raise Problem(422, "invalid-request", f"{which}: a text is needed, this one is blank", errors=errors)
 
 
 @asynccontextmanager

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.config import JsonDict
 
 MAX_LABELS = 100_000
 """Labels that a request may name."""
+MOST_LABELS: JsonDict = {"maximum": 100_000}
+"""Most labels per document that a server can be set to return; the routes refuse more than theirs is set to."""
 Label = Annotated[str, Field(max_length=10_000)]
 Weight = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
@@ -29,7 +32,7 @@ class Document(Request):
 class PredictOptions(Request):
     """Which labels to return."""
 
-    k: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    k: Annotated[int, Field(ge=1, json_schema_extra=MOST_LABELS)] | None = None
     """Maximum number of labels per document. Not given: 10, or with a threshold as many as reach it, within the
     server's limit."""
     threshold: Annotated[float, Field(ge=-1e30, le=1e30)] | Literal["auto"] | None = None
@@ -45,7 +48,18 @@ class PredictOptions(Request):
 class PredictRequest(PredictOptions):
     """One text, or several documents."""
 
-    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["text"]}, {"required": ["documents"]}]})
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [{"required": ["text"]}, {"required": ["documents"]}],
+            "examples": [
+                {"text": "A bill to fund school lunches", "k": 3},
+                {
+                    "documents": ["A bill to fund school lunches", {"id": "hr-7", "text": "Quotas for herring"}],
+                    "threshold": "auto",
+                },
+            ],
+        }
+    )
 
     text: str | None = None
     """A single document."""
@@ -72,6 +86,10 @@ class ExplainOptions(Request):
 
 class ExplainRequest(ExplainOptions):
     """A text to explain labels of."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"text": "A bill to fund school lunches", "labels": ["T12"], "terms": 5}]}
+    )
 
     text: str
 
@@ -103,6 +121,21 @@ class PredictedDocument(Answer):
 class Predictions(Answer):
     """The labels of all documents, in their order."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "model": "catalogue",
+                    "scores": "probability",
+                    "results": [
+                        {"labels": [{"label": "T12", "text": "schools", "score": 0.93}]},
+                        {"id": "hr-7", "labels": [{"label": "T31", "text": "fisheries", "score": 0.88}]},
+                    ],
+                }
+            ]
+        }
+    )
+
     model: str
     scores: Literal["probability", "score"]
     """What the scores are; probabilities if the model is calibrated."""
@@ -117,6 +150,21 @@ class Explanations(Answer):
     explanations: list[dict[str, Any]]
     """As `labelwise explain --json` prints them; of texts with `spans`: [start, end, contribution] of the words in the
     text, counted in Unicode characters."""
+
+
+class Health(Answer):
+    """The process answers."""
+
+    status: Literal["ok"]
+
+
+class Readiness(Answer):
+    """All models are loaded."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"status": "ready", "models": {"catalogue": "ready"}}]})
+
+    status: Literal["ready"]
+    models: dict[str, Literal["ready", "loading"]]
 
 
 class LoadingModel(Answer):
@@ -240,7 +288,7 @@ class AnnifForm(AnnifRequest):
     """The form of `suggest`."""
 
     text: str
-    limit: Annotated[int, Field(ge=0, le=100_000)] = 10
+    limit: Annotated[int, Field(ge=0, json_schema_extra=MOST_LABELS)] = 10
     threshold: Annotated[float, Field(ge=0, le=1)] = 0.0
     language: str | None = None
 
@@ -248,7 +296,7 @@ class AnnifForm(AnnifRequest):
 class AnnifQuery(AnnifRequest):
     """The query of `suggest-batch`."""
 
-    limit: Annotated[int, Field(ge=0, le=100_000)] = 10
+    limit: Annotated[int, Field(ge=0, json_schema_extra=MOST_LABELS)] = 10
     threshold: Annotated[float, Field(ge=0, le=1)] = 0.0
     language: str | None = None
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from labelwise.errors import LabelwiseError
 from labelwise.serve.batching import Batcher
 from labelwise.serve.counters import STARTED, Counters
-from labelwise.serve.loading import LoadedModel, Stamp, folder_stamp, load_model
+from labelwise.serve.loading import IMAGE, LoadedModel, Stamp, folder_stamp, load_model
 from labelwise.serve.logs import event, log
 from labelwise.serve.problems import Problem, not_found
 from labelwise.serve.settings import Settings
@@ -58,6 +58,11 @@ class ServedModel:
         self.failed: Stamp | None = None
         """The state of the folder that could not be loaded."""
 
+    @property
+    def reads_images(self) -> bool:
+        """Whether it is known to read images."""
+        return self.loaded is not None and self.loaded.reads == IMAGE
+
     def current(self) -> LoadedModel:
         """The model for the next batch; the batcher exists only after the first was loaded."""
         assert self.loaded is not None
@@ -87,7 +92,9 @@ class ServedModels:
         """A model that is ready, or a Problem."""
         one = self.models.get(name)
         if one is None:
-            raise not_found(what, name)
+            texts = what == "project"  # Annif's read nothing else
+            names = [one for one, served in self.models.items() if not (texts and served.reads_images)]
+            raise not_found(what, name, names)
         if one.loaded is None or one.batcher is None:
             raise Problem(503, "loading", f"the {what} '{name}' is being loaded", retry_after=LOADING_RETRY)
         return one.batcher, one.loaded

@@ -2,7 +2,8 @@
 import { curlCommand, hasKey, keepKey, modelPath, patiently, send, sendImage, sendJson } from "./api.js";
 import { bar, byId, element, followTheme, shortNumber } from "./dom.js";
 import { showExplanation, titleOf } from "./explain.js";
-import { runTable, stopTable, takeTable } from "./table_run.js";
+import { readText } from "./files.js";
+import { offerColumns, runTable, stopTable, takeTable } from "./table_run.js";
 
 const state = { models: [], limits: {}, model: null, image: null, picture: null, shown: null, turn: 0 };
 
@@ -59,6 +60,7 @@ async function chooseModel(name) {
   clearLabels();
   byId("query").value = "";
   byId("found").replaceChildren();
+  await offerColumns(state.model);
   if (byId("search").open) await searchLabels();
   if (byId("card").open) await showCard();
 }
@@ -127,20 +129,30 @@ async function predict() {
     const words = !image && model.explains ? { explain: 3 } : {};
     const answer = image ? await sendImage(path, state.image, asked) : await sendJson(path, { text, ...asked, ...words });
     if (turn !== state.turn) return;
-    state.shown = { model, text: image ? null : text, image: state.image, scores: answer.scores };
+    state.shown = { model, text: image ? null : text, image: state.image, scores: answer.scores, threshold: asked.threshold };
     await showLabels(answer.results[0].labels);
   } finally {
     byId("predict").disabled = false;
-    if (turn === state.turn) byId("status").textContent = state.shown ? countText(byId("labels").children.length) : "";
+    if (turn === state.turn) byId("status").textContent = state.shown ? countText(byId("labels").children.length, state.shown.threshold) : "";
   }
 }
 
-const countText = (count) => (count === 0 ? "No label reaches the threshold." : count === 1 ? "1 label" : `${count} labels`);
+function countText(count, threshold) {
+  if (count === 0) return threshold === undefined ? "No label was found." : "No label reaches the threshold.";
+  return count === 1 ? "1 label" : `${count} labels`;
+}
+
+// That there is no label is about the text and threshold of before.
+function forgetMissingLabels() {
+  if (!state.shown || byId("labels").children.length) return;
+  clearLabels();
+  byId("status").textContent = "";
+}
 
 async function showLabels(labels) {
-  const { model, scores } = state.shown;
+  const { model, scores, threshold } = state.shown;
   byId("hint").hidden = labels.length > 0;
-  if (!labels.length) byId("hint").textContent = "No label reaches the threshold.";
+  if (!labels.length) byId("hint").textContent = countText(0, threshold);
   const largest = scores === "probability" ? 1 : Math.max(...labels.map((one) => one.score), 0) || 1;
   byId("labels").replaceChildren(...labels.map((one) => {
     const code = titleOf(one) === one.label ? null : element("small", {}, ` ${one.label}`);
@@ -152,7 +164,7 @@ async function showLabels(labels) {
       one.words?.length ? element("span", { class: "words" }, one.words.join(", ")) : null,
     ];
     if (!model.explains) return element("li", {}, element("div", { class: "label" }, ...inside));
-    const button = element("button", { type: "button", class: "label", "aria-pressed": "false", onclick: () => attempt(() => explain(one.label, button)) }, ...inside);
+    const button = element("button", { type: "button", class: "label", "aria-pressed": "false", onclick: () => attempt(() => explainInView(one.label, button)) }, ...inside);
     return element("li", {}, button);
   }));
   if (labels.length && model.explains && model.reads === "text") await explain(labels[0].label, byId("labels").querySelector("button"));
@@ -169,6 +181,12 @@ async function explain(label, button) {
   if (turn !== state.turn) return;
   for (const one of document.querySelectorAll("button.label")) one.setAttribute("aria-pressed", String(one === button));
   showExplanation(answer.explanations[0], answer.scores, shown.text, state.picture);
+}
+
+// On a click; it is below the labels, and often below the window.
+async function explainInView(label, button) {
+  await explain(label, button);
+  byId("explanation").scrollIntoView({ block: "nearest" });
 }
 
 async function copyCurl() {
@@ -190,12 +208,10 @@ async function takeFile(file) {
   if (!file) return;
   if (!state.model) throw new Error("there is no model yet");
   const image = state.model.reads === "image";
-  if (!image && /\.(csv|tsv)$/i.test(file.name)) return takeTable(file); // of any size: rows are sent in portions
+  if (!image && /\.(csv|tsv)$/i.test(file.name)) return takeTable(file, state.model); // of any size: rows are sent in portions
   if (file.size > state.limits.request_bytes) throw new Error(`${file.name} is larger than this server accepts`);
   if (image) return showImage(file);
-  const text = await file.text();
-  if (text.includes("\u0000")) throw new Error(`${file.name} is not a text file; text and CSV can be read`);
-  byId("document").value = text;
+  byId("document").value = await readText(file);
   return predict();
 }
 
@@ -222,7 +238,7 @@ async function searchLabels() {
     const about = element("small", {}, ` ${code}${one.documents.toLocaleString("en")} ${one.documents === 1 ? "document" : "documents"}`);
     if (!state.model.explains) return element("li", {}, element("div", { class: "label" }, titleOf(one), about));
     const why = `Why does the ${state.model.reads} have this label, or not?`;
-    return element("li", {}, element("button", { type: "button", title: why, onclick: () => attempt(() => explain(one.label, null)) }, titleOf(one), about));
+    return element("li", {}, element("button", { type: "button", title: why, onclick: () => attempt(() => explainInView(one.label, null)) }, titleOf(one), about));
   });
   if (!rows.length) rows.push(element("li", { class: "quiet" }, "No label matches."));
   if (found.more) rows.push(element("li", { class: "quiet" }, "There are more; type more letters."));
@@ -237,9 +253,10 @@ followTheme(byId("theme"));
 on("model", "change", () => chooseModel(byId("model").value));
 on("predict", "click", predict);
 on("curl", "click", copyCurl);
-on("auto", "click", () => { byId("threshold").value = "auto"; });
+on("auto", "click", () => { byId("threshold").value = "auto"; forgetMissingLabels(); });
+for (const id of ["threshold", "document"]) on(id, "input", forgetMissingLabels);
 on("file", "change", (event) => takeFile(event.target.files[0]).finally(() => { event.target.value = ""; }));
-on("csv", "change", (event) => takeTable(event.target.files[0]).finally(() => { event.target.value = ""; }));
+on("csv", "change", (event) => takeTable(event.target.files[0], state.model).finally(() => { event.target.value = ""; }));
 on("run-table", "click", () => runTable(state.model, options(), state.limits));
 byId("stop-table").addEventListener("click", stopTable);
 on("query", "input", () => { clearTimeout(typing); typing = setTimeout(() => attempt(searchLabels), 150); });

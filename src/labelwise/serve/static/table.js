@@ -32,7 +32,7 @@ export function parseTable(source) {
   const [header, ...records] = rows;
   if (!header || !records.length) throw new Error("the file has no rows under its header");
   const wrong = records.findIndex((record) => record.length !== header.length);
-  if (wrong >= 0) throw new Error(`row ${wrong + 2} has ${records[wrong].length} cells, the header has ${header.length}`);
+  if (wrong >= 0) throw new Error(`row ${wrong + 2} has ${records[wrong].length} ${records[wrong].length === 1 ? "cell" : "cells"}, the header has ${header.length}`);
   return { header, records, delimiter };
 }
 

@@ -1,11 +1,12 @@
 // The rows of a CSV file: choose the column, label all rows in portions, download the result.
-import { modelPath, patiently, sendJson } from "./api.js";
+import { modelPath, patiently, send, sendJson } from "./api.js";
 import { byId, element } from "./dom.js";
+import { readText } from "./files.js";
 import { parseTable, portions, withLabels, writeTable } from "./table.js";
 
 const MOST_ROWS = 100;
 const ROOM = 1000; // bytes of a request next to its texts
-let table = null, running = null;
+let table = null, running = null, taken = 0;
 
 const counted = (count) => `${count.toLocaleString("en")} ${count === 1 ? "row" : "rows"}`;
 const rowNumber = (index) => (index + 2).toLocaleString("en"); // as a spreadsheet counts: the header is row 1
@@ -15,25 +16,61 @@ function refuseWhileRunning() {
   if (running) throw new Error(`${running.name} is being labelled; wait for the result, or press Stop`);
 }
 
-export async function takeTable(file) {
+export async function takeTable(file, model) {
   if (!file) return;
   byId("table").open = true;
   refuseWhileRunning();
-  const content = await file.text();
-  refuseWhileRunning(); // a run may have begun while the file was read
+  clearTable(); // whatever becomes of this file, the rows of the one before are not meant any more
+  const turn = ++taken;
   let parsed;
   try {
-    parsed = parseTable(content);
+    parsed = parseTable(await readText(file));
   } catch (error) {
-    throw new Error(`${file.name}: ${error.message}`);
+    throw error.message.startsWith(file.name) ? error : new Error(`${file.name}: ${error.message}`);
   }
+  if (turn !== taken) return; // another file was chosen meanwhile
   table = { ...parsed, name: file.name };
-  byId("download").hidden = true;
-  const { header, records } = table;
-  const likely = header.findIndex((name) => /text|title|abstract|description/i.test(name));
-  byId("column").replaceChildren(...header.map((name, index) => element("option", { value: index, selected: index === Math.max(0, likely) }, name)));
+  await offerColumns(model);
+  if (turn !== taken) return;
   setRunning(null);
-  setStatus(`${file.name}: ${counted(records.length)}`);
+  setStatus(`${file.name}: ${counted(table.records.length)}`);
+}
+
+function clearTable() {
+  table = null;
+  byId("download").hidden = true;
+  byId("columns").replaceChildren();
+  setRunning(null);
+  setStatus("");
+}
+
+// The columns of the table; those that the model was trained on are chosen, if the table has them.
+export async function offerColumns(model) {
+  const offered = table;
+  if (!offered || running) return;
+  const reading = model && await send(modelPath(model.name)).then((about) => about.card.reading, () => null);
+  if (table !== offered || running) return;
+  const { header } = table;
+  table.trained = trainedColumns(header, reading);
+  const likely = Math.max(0, header.findIndex((name) => /text|title|abstract|description/i.test(name)));
+  const chosen = table.trained.length ? table.trained : [likely];
+  byId("columns").replaceChildren(...header.map((name, index) =>
+    element("label", {}, element("input", { type: "checkbox", value: index, checked: chosen.includes(index) }), ` ${name}`)));
+}
+
+// The positions of the columns that the training texts were read from, in their order; none if one is missing.
+function trainedColumns(header, reading) {
+  if (!reading) return [];
+  const name = reading.options?.text_column ?? "text";
+  const columns = (header.includes(name) ? [name] : name.split("+")).map((one) => header.indexOf(one));
+  return columns.includes(-1) ? [] : columns;
+}
+
+// The positions of the chosen columns: first those of the training texts in their order, because it may matter.
+function chosenColumns({ trained }) {
+  const chosen = Array.from(byId("columns").querySelectorAll("input:checked"), (one) => Number(one.value));
+  if (!chosen.length) throw new Error("Choose a column with the text first");
+  return [...trained.filter((one) => chosen.includes(one)), ...chosen.filter((one) => !trained.includes(one))];
 }
 
 function setRunning(run) {
@@ -41,6 +78,8 @@ function setRunning(run) {
   byId("column").disabled = byId("run-table").disabled = run !== null || table === null;
   byId("stop-table").hidden = byId("table-progress").hidden = run === null;
 }
+
+const isBlank = (text) => /^[\s\x1c-\x1f\x85]*$/.test(text); // as the server sees it
 
 function isTooLong(text, limits) {
   if (text.length > limits.text_characters && Array.from(text).length > limits.text_characters) return true;
@@ -53,10 +92,11 @@ const withRow = (message, rows) =>
 
 export async function runTable(model, asked, limits) {
   refuseWhileRunning();
-  const chosen = table, column = Number(byId("column").value), results = [];
-  const texts = chosen.records.map((row) => row[column]), total = texts.length;
+  const chosen = table, columns = chosenColumns(table), results = [];
+  const texts = chosen.records.map((row) => columns.map((one) => row[one]).join(" ")), total = texts.length; // as `labelwise predict`
   const tooLong = texts.flatMap((text, index) => (isTooLong(text, limits) ? [index] : []));
-  const leftOut = new Set(tooLong), run = { name: chosen.name, stopped: false };
+  const blank = texts.flatMap((text, index) => (isBlank(text) ? [index] : []));
+  const leftOut = new Set([...tooLong, ...blank]), run = { name: chosen.name, stopped: false };
   let scores = "score", done = 0;
   byId("download").hidden = true;
   byId("table-progress").value = 0;
@@ -82,12 +122,13 @@ export async function runTable(model, asked, limits) {
     if (!run.stopped) throw error;
   } finally {
     setRunning(null);
-    const labelled = done - tooLong.filter((index) => index < done).length;
+    const labelled = done - Array.from(leftOut).filter((index) => index < done).length;
     if (labelled) offer({ ...chosen, records: chosen.records.slice(0, done) }, results, scores, done < total);
     setStatus([
       done < total ? `${chosen.name}: ended after ${done.toLocaleString("en")} of ${counted(total)}.` : `${chosen.name}: ${counted(labelled)} labelled.`,
+      blank.length ? `Without text, without labels: ${rowList(blank)}.` : "",
       tooLong.length ? `Too long, without labels: ${rowList(tooLong)}. A text may have ${limits.text_characters.toLocaleString("en")} characters.` : "",
-    ].join(" ").trim());
+    ].filter(Boolean).join(" "));
   }
 }
 
