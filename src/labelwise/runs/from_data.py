@@ -46,9 +46,7 @@ def config_from_data(
     `model` is that of a baseline until one is chosen within the `budget` of seconds.
     """
     described = " ".join(data)
-    source = ConfigSource({}, f"labelwise {AUTO_METHOD if method == AUTO_METHOD else 'train'} {described}").override(
-        overrides
-    )
+    source = ConfigSource({}, f"{AUTO_METHOD if method == AUTO_METHOD else 'train'} {described}").override(overrides)
     if method == AUTO_METHOD and "model" in source.values:
         raise ConfigError("auto chooses the method and its parameters; leave out --set model")
     section, calibrate, run = (_section(source, name) for name in ("data", "calibrate", "run"))
