@@ -100,7 +100,9 @@ def _set(section: dict[str, Any], key: str, value: Any, given: str, name: str) -
 def _parts(data: Sequence[str], format: str) -> set[str]:
     """The parts (train, valid, test) that the data has of its own."""
     if len(data) > 1:
-        expand_paths(data)
+        missing = [str(path) for path in expand_paths(data) if not path.exists()]
+        if missing:
+            raise DataError(f"there is no file {missing[0]}")
         return set()
     path = Path(data[0])
     if path.exists() and has_parts(path):
