@@ -364,9 +364,17 @@ def is_finished(folder: Path) -> bool:
     return _state_or_nothing(folder).get("status") == FINISHED
 
 
+def is_search(folder: Path) -> bool:
+    """Whether a folder holds a search of `labelwise auto` whose model is not evaluated yet: there is no run so far."""
+    begun = (folder / AUTO).is_file() or (folder / AUTO_FOLDER / LOG).is_file()
+    return begun and not (folder / STATE).exists() and not (folder / MANIFEST).exists()
+
+
 def model_folder(path: str | Path) -> Path:
     """The model folder itself, or the one inside a run folder."""
     folder = Path(path)
+    if is_search(folder):
+        raise ConfigError(f"{folder}: this search has no model yet; run its auto command again to resume it")
     if not (folder / MANIFEST).exists() and (folder / STATE).exists():
         if not (folder / MODEL / MANIFEST).exists():
             clearing = _state_or_nothing(folder).get("status") == CLEARING

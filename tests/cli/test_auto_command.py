@@ -1,6 +1,7 @@
 """`labelwise auto DATA --budget TIME`: what a user sees and gets."""
 
 import json
+import re
 import shutil
 import sys
 
@@ -198,6 +199,12 @@ def test_a_killed_search_resumes_without_training_again(place, run, monkeypatch)
         kill_where_it_holds(HOLD_AT_THREE_TREES, *command)
         before = {path: path.stat().st_mtime_ns for path in (place / "killed" / "auto").glob("*/model/manifest.json")}
         assert {path.parts[-3].split("-")[0] for path in before} == {"popularity", "tree", "soft"}
+        about = labelwise("info", "killed", cwd=place).out
+        assert re.search(r"^status +stopped: no model is chosen yet$", about, re.M)
+        assert re.search(r"^tried +popularity [\d.]+, tree [\d.]+, soft [\d.]+$", about, re.M)
+        assert re.search(r"^resume +run the same labelwise auto command again", about, re.M)
+        assert json.loads(labelwise("info", "killed", "--json", cwd=place).out)["search"]["status"] == "stopped"
+        assert "this search has no model yet" in labelwise("predict", "killed", "a text", cwd=place, code=2).err
         kill_where_it_holds(HOLD_AFTER_THE_DECISION, *command)
         decided = values_of(place / "killed")
         with monkeypatch.context() as patch:

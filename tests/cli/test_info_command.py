@@ -125,7 +125,11 @@ def test_info_of_a_run_without_a_model(place, tmp_path):
     (run / "state.json").write_text(json.dumps(state))
     (run / "metrics.jsonl").write_text('{"time": 1, "stage": "read", "seconds": 1, "done": true}\n{"stage": "fit"}\n')
     shown = labelwise("info", run).out
-    assert "nothing is finished yet; last stage: fit" in shown
+    assert "nothing is finished yet; last stage: fit\n" in shown
+    (run / "checkpoints" / "chunks-0").mkdir(parents=True)
+    (run / "checkpoints" / "chunks-0" / "chunks.safetensors").write_bytes(bytes(3_000_000))
+    begun = " ".join(labelwise("info", run).out.split())
+    assert "last stage: fit; unfinished training in checkpoints: 3.0 MB" in begun
     assert "the disk is full" in shown
     assert "config.yml" in shown
     assert "no such folder" in labelwise("info", tmp_path / "nothing", code=2).err

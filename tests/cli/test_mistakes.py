@@ -90,7 +90,7 @@ def test_windows_quotes_propose_the_encoding_of_windows(books):
     for content, encoding in ((b"a \x93quote\x94", "cp1252"), (b"caf\xe9", "latin-1"), (b"\x81\xe9", "latin-1")):
         (books / "bad.csv").write_bytes(b"title,subjects\n" + content + b",x\n")
         columns = ("--set", "text_column=title", "--set", "label_column=subjects")
-        assert f"--set encoding={encoding}," in labelwise("data", "stats", "bad.csv", *columns, cwd=books, code=2).err
+        assert f"--set encoding={encoding};" in labelwise("data", "stats", "bad.csv", *columns, cwd=books, code=2).err
 
 
 def test_a_column_of_unique_values_is_doubted(tmp_path):
@@ -284,3 +284,33 @@ def test_a_memory_limit_that_is_too_low_is_named(tmp_path, mapped):
     advised = re.search(r"raise the limit to (\S+) GB", said)[1]
     arguments = ("--set", f"model.memory={advised}", *arguments[2:])
     assert "11 test documents" in labelwise("train", "train.csv", "-o", "run", *arguments, cwd=tmp_path).out
+
+
+def table_of(path, delimiter=",", encoding="utf-8"):
+    rows = [("text", "labels"), *((f"text caf\xe9 {row}", f"L{row % 7}" if row % 5 else "") for row in range(300))]
+    path.write_text("".join(delimiter.join(row) + "\n" for row in rows), encoding=encoding)
+
+
+@pytest.mark.parametrize("wrong", [{"delimiter": "|"}, {"encoding": "cp1252"}])
+def test_the_proposed_reading_option_works_in_train_and_elsewhere(tmp_path, wrong):
+    table_of(tmp_path / "a.csv", **wrong)
+    quick = ("--method", "popularity", "--set", "run.report=false", "--set", "evaluate.bootstrap=0")
+    said = labelwise("train", "a.csv", *quick, cwd=tmp_path, code=2).err
+    other, of_run = re.findall(r"--set ('[^']*'|[^\s;,)]*)", said)
+    done = labelwise("train", "a.csv", *quick, "--set", of_run.strip("'"), cwd=tmp_path)
+    labelwise("data", "stats", "a.csv", "--set", other.strip("'"), cwd=tmp_path)
+    zeros = re.search(r"^(\d+) documents without any true label counted as zero$", done.out, re.M)
+    assert int(zeros[1]) == json.loads((tmp_path / "runs/a/results.json").read_text())["evaluation"]["n_without_labels"]
+
+
+def test_more_trees_than_anybody_needs_are_refused_at_once(tmp_path):
+    table_of(tmp_path / "a.csv")
+    said = labelwise("train", "a.csv", "--set", "model.trees=200000", cwd=tmp_path, code=2).err
+    assert said.count("\n") == 1
+    assert "model.trees: should be less than or equal to 1000" in said
+
+
+def test_an_unknown_method_is_reported_by_one_program(tmp_path):
+    table_of(tmp_path / "a.csv")
+    said = labelwise("train", "a.csv", "--method", "linear_tre", cwd=tmp_path, code=2).err
+    assert said.startswith("labelwise: train a.csv: model.method: there is no method 'linear_tre'")

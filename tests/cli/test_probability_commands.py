@@ -88,6 +88,7 @@ def test_calibrate_by_command(run, corpus, tmp_path):
     threshold = lw.load(plain / "model").threshold_
     assert f"{threshold:.4g}" in done.out
     assert "--force" in labelwise("calibrate", plain, corpus, code=2).err
+    assert "there is no file or folder nosuch.csv" in labelwise("calibrate", plain, "nosuch.csv", code=2).err
     labelwise("calibrate", plain, corpus, "--force", "--precision", "0.9", "-k", "5")
     assert lw.load(plain / "model").threshold_ != threshold
 

@@ -105,6 +105,27 @@ def test_a_finished_run_is_refused_with_what_to_type(trained):
     place, _ = trained
     refused = labelwise("train", "catalogue.csv", *COLUMNS, *QUICK, cwd=place, code=2)
     assert "this run is finished; --force replaces it, --set run.folder=runs/catalogue-2 keeps both" in refused.err
+    other = ("--text", "titlex", "--labels", "subjects")
+    refused = labelwise("train", "catalogue.csv", *other, *QUICK, cwd=place, code=2)
+    assert "this run is finished, with another config (data.options.text_column); --force" in refused.err
+    refused = labelwise("train", "catalogue.csv", "more.csv", *COLUMNS, *QUICK, cwd=place, code=2)
+    assert "there is no file more.csv" in refused.err
+
+
+def test_data_commands_name_columns_as_train_does(trained, tmp_path):
+    place, _ = trained
+    table = place / "catalogue.csv"
+    stats = labelwise("data", "stats", table, *COLUMNS, "--json").out
+    assert json.loads(stats) == json.loads(
+        labelwise("data", "stats", table, "--set", "text_column=title+abstract", "--set", "label_column=subjects",
+                  "--json").out
+    )  # fmt: skip
+    labelwise("data", "convert", table, "out.jsonl", *COLUMNS, "--id", "id", cwd=tmp_path)
+    assert json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0])["id"] == "r0"
+    labelwise("data", "split", table, "parts", *COLUMNS, cwd=tmp_path)
+    labelwise("data", "shard", table, "shards", *COLUMNS, cwd=tmp_path)
+    both = labelwise("data", "stats", table, "--text", "title", "--set", "text_column=abstract", code=2).err
+    assert "--text title and --set text_column=abstract contradict each other" in both
 
 
 def options():

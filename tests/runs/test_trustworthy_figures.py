@@ -210,12 +210,12 @@ def test_a_model_that_is_not_better_than_popularity(parts, tmp_path):
         "test": write(tmp_path / "test.jsonl", popular[120:]),
     }
     done = train(tmp_path, "evaluate.groups=[3,30]", **data)
-    said = next(line for line in done.err.splitlines() if "not better than popularity" in line)
+    said = next(line for line in done.err.splitlines() if "not clearly better than popularity" in line)
     assert "P@1 100.00 against 100.00" in said
     assert "recall of tail labels is 0" in done.err
     assert done.out.splitlines()[0].endswith("80 test documents")  # the table comes first
     page = (tmp_path / "runs" / "run" / "report.html").read_text()
-    assert "Not better than popularity" in page
+    assert "Not clearly better than popularity" in page
     assert len(results(tmp_path)["remarks"]) >= 2
 
 

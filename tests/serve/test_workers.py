@@ -6,6 +6,7 @@ import re
 import signal
 import threading
 import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,22 @@ def test_a_worker_is_stopped_while_it_loads(started):
     os.kill(started.workers()[0], signal.SIGKILL)
     wait_until(lambda: len(started.events("a worker has died and is started again")) == 1)
     assert started.end() == 0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_keys_from_a_pipe_are_read_once(tmp_path, workers):
+    lw.Popularity().fit(make_data()).save(tmp_path / "topics")
+    key, pipe = "0123456789abcdef,x", tmp_path / "keys"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(key + "\n",))
+    writer.start()
+    one = Started(tmp_path / "topics", "--workers", workers, "--api-keys", pipe)
+    try:
+        writer.join()
+        request = urllib.request.Request(one.address + "/v1/models", headers={"X-API-Key": key})
+        assert "topics" in urllib.request.urlopen(request, timeout=60).read().decode()
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            one.get("/v1/models")
+    finally:
+        one.end()
+    assert not one.events("a worker has died and is started again")

@@ -44,13 +44,15 @@ def calibrate_command(
     from labelwise.methods.base import load
     from labelwise.run_schema import model_folder
     from labelwise.runs.folder import RunFolder
-    from labelwise.runs.load_data import read_part
+    from labelwise.runs.load_data import known_name, read_part
     from labelwise.runs.open_model import read_options
     from labelwise.runs.train import write_calibration
     from labelwise.runs.vectors import check_reads_vectors, with_vectors
 
     source = ConfigSource({}, "calibrate").override(overrides or [])
     options = read_options(model, data, source.values, source)
+    if not Path(data).exists():
+        known_name(data, "data")
     fitted = load(model)
     if fitted.calibration_ is not None and not force:
         raise DataError(f"{model_folder(model)} is calibrated already; --force calibrates it again")

@@ -27,6 +27,9 @@ ReadOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="How to read, e.g. text_column=title. May be repeated."),
 ]
+TextOption = Annotated[str | None, typer.Option("--text", help="Column with the text; title+abstract joins several.")]
+LabelsOption = Annotated[str | None, typer.Option("--labels", help="Column with the labels.")]
+IdOption = Annotated[str | None, typer.Option("--id", help="Column with the document's identifier.")]
 DropOption = Annotated[
     list[str] | None, typer.Option("--drop", help="Leave out what the output format cannot store, e.g. ids.")
 ]
@@ -50,6 +53,9 @@ def stats_command(
         str | None, typer.Option(metavar="FILE.png", help="Of images: also draw some of each part, with labels.")
     ] = None,
     as_json: JsonOption = False,
+    text: TextOption = None,
+    labels: LabelsOption = None,
+    id: IdOption = None,
     settings: ReadOption = None,
 ) -> None:
     """Count documents and labels.
@@ -64,7 +70,7 @@ def stats_command(
     from labelwise.data.highlights import records
     from labelwise.data.stats import split_statistics
 
-    options = _options(settings)
+    options = _options(settings, text, labels, id)
     parts = _read_parts(path, format, options)
     statistics = split_statistics(parts)
     if sheet is not None:
@@ -129,6 +135,9 @@ def convert_command(
     to_format: ToOption = None,
     split: PartOption = None,
     force: ForceOption = False,
+    text: TextOption = None,
+    labels: LabelsOption = None,
+    id: IdOption = None,
     settings: ReadOption = None,
     drop: DropOption = None,
 ) -> None:
@@ -143,7 +152,9 @@ def convert_command(
     from labelwise.data.convert import convert
 
     source, source_format = _resolve(paths[0], from_format) if len(paths) == 1 else (paths, from_format)
-    documents = convert(source, output, source_format, to_format, split, _options(settings), force, drop or [])
+    documents = convert(
+        source, output, source_format, to_format, split, _options(settings, text, labels, id), force, drop or []
+    )
     echo(f"{output}: {documents:,} documents")
 
 
@@ -163,6 +174,9 @@ def shard_command(
         str | None, typer.Option("--split", help="Of a folder: only this part. Of files: the part they are. [train]")
     ] = None,
     force: ForceOption = False,
+    text: TextOption = None,
+    labels: LabelsOption = None,
+    id: IdOption = None,
     settings: ReadOption = None,
 ) -> None:
     """Write native shards, for data larger than memory.
@@ -175,7 +189,7 @@ def shard_command(
     from labelwise.data.shard import shard
 
     source, source_format = _resolve(paths[0], from_format) if len(paths) == 1 else (paths, from_format)
-    counts = shard(source, output, size, documents, source_format, split, _options(settings), force)
+    counts = shard(source, output, size, documents, source_format, split, _options(settings, text, labels, id), force)
     echo(
         f"{output}: "
         + ", ".join(f"{count:,} {'shard' if count == 1 else 'shards'} of {name}" for name, count in counts.items())
@@ -195,6 +209,9 @@ def split_command(
     to_format: ToOption = None,
     split: PartOption = None,
     force: ForceOption = False,
+    text: TextOption = None,
+    labels: LabelsOption = None,
+    id: IdOption = None,
     settings: ReadOption = None,
     drop: DropOption = None,
 ) -> None:
@@ -207,7 +224,7 @@ def split_command(
     from labelwise.data.write import write_splits
 
     source, source_format = _resolve(path, from_format)
-    data = read(source, source_format, split, _options(settings))
+    data = read(source, source_format, split, _options(settings, text, labels, id))
     train, test = data.split(fraction, seed, by)
     found = detect(source) if source_format == "auto" else format_named(source_format)
     chosen = to_format or (found.name if found.write is not None else "native")
@@ -274,11 +291,17 @@ def build_command(
 # --- reading -----------------------------------------------------------------------------------------------
 
 
-def _options(settings: list[str] | None) -> ReadOptions:
+def _options(settings: list[str] | None, text: str | None, labels: str | None, id: str | None) -> ReadOptions:
+    from labelwise.cli.from_data import COLUMN_OPTIONS
     from labelwise.config import ConfigSource, validated
     from labelwise.data.options import ReadOptions
+    from labelwise.errors import ConfigError
 
     source = ConfigSource({}, "--set").override(settings or [])
+    for option, column in {"text": text, "labels": labels, "id": id}.items():
+        key = COLUMN_OPTIONS[option]
+        if column is not None and source.values.setdefault(key, column) != column:
+            raise ConfigError(f"--{option} {column} and --set {key}={source.values[key]} contradict each other")
     return validated(ReadOptions, source.values, source)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from labelwise.cli.terminal import echo, echo_json
-from labelwise.formatting import number, percent, size
+from labelwise.formatting import duration, number, percent, size
 
 WIDTH, INDENT = 100, 14
 SHOWN = 12
@@ -40,7 +40,11 @@ def info_command(
 
 
 def _print_rows(about: Mapping[str, Any]) -> None:
-    rows = [*(_run_rows(about) if "run" in about else ()), *(_model_rows(about) if "model" in about else ())]
+    rows = [
+        *(_search_rows(about) if "search" in about else ()),
+        *(_run_rows(about) if "run" in about else ()),
+        *(_model_rows(about) if "model" in about else ()),
+    ]
     for name, value in rows:
         _print_row(name, value)
 
@@ -52,6 +56,18 @@ def _print_row(name: str, value: str) -> None:
     lines = [part for line in value.splitlines() for part in wrap(line, WIDTH - INDENT, **whole)]
     for position, line in enumerate(lines or [""]):
         echo(f"{name if position == 0 else '':<{INDENT}}{line}".rstrip())
+
+
+def _search_rows(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """A search of `labelwise auto` that has chosen no model yet."""
+    search = about["search"]
+    yield "search", str(about["folder"])
+    yield "status", f"{search['status']}: {'a model is chosen' if search['chosen'] else 'no model is chosen yet'}"
+    yield "tried", _listed(f"{name} {percent(value)}" for name, value in search["tried"].items()) or "nothing yet"
+    if search["budget"] is not None:
+        yield "asked for", f"the best {search['metric']} within {duration(search['budget'])}"
+    if search["status"] != "running":
+        yield "resume", "run the same labelwise auto command again, without --force; what was trained is kept"
 
 
 def _run_rows(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -68,6 +84,8 @@ def _run_rows(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         last = f"; last stage: {run['last_stage']}" if run["last_stage"] else ""
         if run["missing"]:
             last = f"; missing: {', '.join(run['missing'])} (training on all documents)"
+        if run["unfinished_bytes"]:
+            last += f"; unfinished training in checkpoints: {size(run['unfinished_bytes'])}"
         yield "status", f"{run['status']}, started {_date(run['started'])}: {done}{last}"
         if run["error"]:
             yield "error", run["error"]

@@ -63,6 +63,9 @@ def show_evaluation(title: str, evaluation: dict[str, Any], baseline: Mapping[st
             row.append(percent(baseline.get(name)))
         rows.append(row)
     print_table(title, columns, rows)
+    without = evaluation.get("n_without_labels")
+    if without:
+        echo(f"{without:,} {'document' if without == 1 else 'documents'} without any true label counted as zero")
     used = evaluation.get("propensity")
     if used:
         echo("PSP counts a correct label more the rarer it is in training (propensity scores)")

@@ -100,5 +100,7 @@ def as_options(given: ReadOptions | Mapping[str, Any] | None) -> ReadOptions:
 def how_to_set(option: str, value: str = "...") -> str:
     """For messages: how this option is given in Python, on the command line and in a config."""
     plain = value == "..." or value.replace("-", "").isalnum()
-    given = f"{option}={value}" if plain else f"'{option}={value}'"
-    return f"set the option {option} (--set {given}, in a config data.options.{option})"
+    quote = "" if plain else "'"
+    of_run = f"{quote}data.options.{option}={value}{quote}"
+    given = f"{quote}{option}={value}{quote}"
+    return f"set the option {option} (--set {given}; with train and auto --set {of_run}, also a key of configs)"

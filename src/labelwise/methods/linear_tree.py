@@ -85,7 +85,7 @@ class LinearTree(LinearMethod):
         hierarchy: str | None = None
         """With `tree: hierarchy`, a file of child<TAB>parent lines, whose children may be labels or groups of them, or
         a vocabulary with broader concepts (SKOS, or a table with a header)."""
-        trees: Annotated[int, Field(ge=1)] = 3
+        trees: Annotated[int, Field(ge=1, le=1000)] = 3
         """Number of trees whose scores are averaged; each is clustered with another seed. A hierarchy is one tree."""
         leaf_size: Annotated[int, Field(ge=1)] = 100
         """Maximum number of labels per leaf cluster."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from inspect import getattr_static
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from labelwise import run_schema as files
+from labelwise.auto_schema import TRIED, AutoRecord
 from labelwise.config import ConfigSource
 from labelwise.errors import ConfigError
 from labelwise.file_lock import is_locked
@@ -29,6 +31,7 @@ from labelwise.registry import method_class
 from labelwise.result_fields import differing_keys, flattened
 from labelwise.runs.replacement import has_run, is_begun, is_interrupted
 from labelwise.store import MANIFEST, Folder
+from labelwise.time_budget import RECORD_FILE, SAMPLE_FILE
 
 STOPPED = "stopped"
 """The status of a run that is not finished and in which no process works: it was killed."""
@@ -51,6 +54,8 @@ def describe(path: str | Path) -> dict[str, Any]:
     """Describe a model folder, or a run folder in any stage, with its model if there is one."""
     folder = Path(path)
     about: dict[str, Any] = {"folder": str(folder)}
+    if files.is_search(folder):
+        return {**about, "search": _describe_search(folder)}
     if files.is_run_folder(folder):
         about["run"] = _describe_run(folder, folder)
         replacement = _describe_replacement(folder)
@@ -64,6 +69,20 @@ def describe(path: str | Path) -> dict[str, Any]:
 def find_damages(path: str | Path) -> list[str]:
     """What is wrong with the files of a model, which are all read for that."""
     return Folder(files.model_folder(Path(path)), "model").damages()
+
+
+def _describe_search(folder: Path) -> dict[str, Any]:
+    """A search whose lock is in its folder; nothing is known of it before its first model is trained."""
+    path = folder / files.AUTO
+    record = files.read_json(path, AutoRecord) if path.is_file() else None
+    options = () if record is None else record.options
+    return {
+        "status": files.RUNNING if is_locked(folder) else STOPPED,
+        "metric": None if record is None else record.metric,
+        "budget": None if record is None else record.budget,
+        "tried": {option.name: option.value for option in options if option.status == TRIED},
+        "chosen": None if record is None else record.chosen,
+    }
 
 
 def _describe_run(folder: Path, home: Path) -> dict[str, Any]:
@@ -89,6 +108,7 @@ def _describe_run(folder: Path, home: Path) -> dict[str, Any]:
         "finished": state.finished,
         "done": [stage for stage, done in stages.items() if done],
         "last_stage": begun[-1] if begun else None,
+        "unfinished_bytes": _unfinished_bytes(folder),
         "missing": [files.REFIT] if lacks_refit else [],
     }
 
@@ -102,6 +122,16 @@ def _describe_replacement(folder: Path) -> dict[str, Any] | None:
         return None
     about = _describe_run(path, folder) if has_run(path) else {"status": "searching", "error": None, "done": []}
     return {"folder": str(path), **{key: about[key] for key in ("status", "error", "done")}}
+
+
+def _unfinished_bytes(folder: Path) -> int:
+    """Bytes of the work that a stopped training resumes from."""
+    folders = [folder / name for name in (files.CHECKPOINTS, files.REFIT_CHECKPOINTS)]
+    count = 0
+    for path in (path for one in folders for path in one.rglob("*") if path.name not in (RECORD_FILE, SAMPLE_FILE)):
+        with suppress(OSError):  # removed meanwhile
+            count += path.stat().st_size if path.is_file() else 0
+    return count
 
 
 def _lacks_refit(folder: Path) -> bool:

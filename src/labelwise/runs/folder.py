@@ -12,7 +12,7 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from itertools import count
@@ -228,7 +228,7 @@ class RunFolder:
                 self.remove_trials()
             self._start(config)
         elif self.finished:
-            raise self.finished_error()
+            raise self.finished_error(self._differing(config))
         elif self.has_trained() or (not asked and self._differing(config)):
             self._resume(config)
         elif not self._has_spent_time() or self._differing(config):
@@ -237,10 +237,11 @@ class RunFolder:
         else:
             self._resume(config)
 
-    def finished_error(self) -> ConfigError:
-        """That the run is finished."""
+    def finished_error(self, different: Sequence[str] = ()) -> ConfigError:
+        """That the run is finished; the settings that are `different` now are named."""
         keep = f"--set run.folder={_free(self.home)} keeps both"
-        return ConfigError(f"{self.home}: this run is finished; --force replaces it, {keep}")
+        other = f", with another config ({_some(different)})" if different else ""
+        return ConfigError(f"{self.home}: this run is finished{other}; --force replaces it, {keep}")
 
     def remove_trials(self) -> None:
         """Remove what `labelwise auto` has tried."""
@@ -272,10 +273,9 @@ class RunFolder:
     def _resume(self, config: RunConfig) -> None:
         different = self._differing(config)
         if different:
-            more = f" and {len(different) - 5} more" if len(different) > 5 else ""
             keep = f"; to keep the run in {self.home} as it is, remove {self.path}" if self.replaces else ""
             raise ConfigError(
-                f"{self.path}: an unfinished run with another config exists ({', '.join(different[:5])}{more}); use "
+                f"{self.path}: an unfinished run with another config exists ({_some(different)}); use "
                 f"the same config to resume it, --force to start over, or --set run.folder=... for another folder{keep}"
             )
         self.write_text(CONFIG, config.to_yaml())
@@ -377,6 +377,11 @@ class RunFolder:
         """Replace a text file in one step."""
         with replacing(self / name, follow=False) as file:
             file.write(text)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + more
 
 
 def _free(folder: Path) -> Path:

@@ -46,9 +46,7 @@ def config_from_data(
     `model` is that of a baseline until one is chosen within the `budget` of seconds.
     """
     described = " ".join(data)
-    source = ConfigSource({}, f"labelwise {AUTO_METHOD if method == AUTO_METHOD else 'train'} {described}").override(
-        overrides
-    )
+    source = ConfigSource({}, f"{AUTO_METHOD if method == AUTO_METHOD else 'train'} {described}").override(overrides)
     if method == AUTO_METHOD and "model" in source.values:
         raise ConfigError("auto chooses the method and its parameters; leave out --set model")
     section, calibrate, run = (_section(source, name) for name in ("data", "calibrate", "run"))
@@ -102,7 +100,9 @@ def _set(section: dict[str, Any], key: str, value: Any, given: str, name: str) -
 def _parts(data: Sequence[str], format: str) -> set[str]:
     """The parts (train, valid, test) that the data has of its own."""
     if len(data) > 1:
-        expand_paths(data)
+        missing = [str(path) for path in expand_paths(data) if not path.exists()]
+        if missing:
+            raise DataError(f"there is no file {missing[0]}")
         return set()
     path = Path(data[0])
     if path.exists() and has_parts(path):

@@ -53,16 +53,19 @@ def with_calibration(remarks: Sequence[str], calibration: Mapping[str, Any], thr
 
 
 def _not_better(evaluation: Evaluation, baseline: Mapping[str, float]) -> list[str]:
-    """The main metrics in which the baseline is not clearly below: within the interval, or above it."""
+    """The main metrics whose interval reaches down to the baseline, or whose value is below it."""
     shown = []
     for name in _main_metrics(evaluation):
         value, floor = evaluation.values[name], baseline.get(name)
-        low, _ = evaluation.intervals.get(name, (value, value))
+        low, high = evaluation.intervals.get(name) or (value, value)
         if floor is not None and floor >= low:
-            shown.append(f"{name} {percent(value)} against {percent(floor)}")
+            interval = f" (interval {percent(low)} - {percent(high)})" if low < value else ""
+            shown.append(f"{name} {percent(value)}{interval} against {percent(floor)}")
     if not shown:
         return []
-    return [f"not better than popularity, which predicts the same labels for every document: {', '.join(shown)}"]
+    return [
+        f"not clearly better than popularity, which predicts the same labels for every document: {', '.join(shown)}"
+    ]
 
 
 def _main_metrics(evaluation: Evaluation) -> list[str]:

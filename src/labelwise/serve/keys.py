@@ -18,12 +18,17 @@ LEAST = 16
 class ApiKeys:
     """The accepted keys, of which only hashes are kept."""
 
-    def __init__(self, keys: Iterable[str]) -> None:
-        self._hashes = [_hashed(key.encode()) for key in keys]
+    def __init__(self, hashes: Iterable[bytes]) -> None:
+        self.hashes = list(hashes)
 
     @classmethod
     def of(cls, settings: Settings) -> ApiKeys:
-        """The keys of the settings' file and of the environment; none if neither names any."""
+        """The keys of the settings' file and of the environment; none if neither names any.
+
+        Hashes in the settings are those of both: the parent process has read them.
+        """
+        if settings.key_hashes is not None:
+            return cls(map(bytes.fromhex, settings.key_hashes))
         keys = [key.strip() for key in os.environ.get(KEYS_VARIABLE, "").split(",")]
         where = KEYS_VARIABLE
         if settings.keys_file is not None:
@@ -38,10 +43,10 @@ class ApiKeys:
             raise ConfigError(f"{where}: there is no key in it; write one per line")
         if any(len(key) < LEAST for key in given):
             raise ConfigError(f"{where}: a key has fewer than {LEAST} characters and can be guessed; make a longer one")
-        return cls(given)
+        return cls(_hashed(key.encode()) for key in given)
 
     def __bool__(self) -> bool:
-        return bool(self._hashes)
+        return bool(self.hashes)
 
     def accept(self, headers: Mapping[bytes, bytes]) -> bool:
         """Whether a request has a key: `Authorization: Bearer KEY` or `X-API-Key: KEY`."""
@@ -51,7 +56,7 @@ class ApiKeys:
             given = token.strip()
         hashed = _hashed(given or b"")
         found = False
-        for known in self._hashes:  # all of them, so that the time does not depend on which one matches
+        for known in self.hashes:  # all of them, so that the time does not depend on which one matches
             found |= hmac.compare_digest(known, hashed)
         return found and given is not None
 

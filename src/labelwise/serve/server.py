@@ -39,6 +39,7 @@ def serve(settings: Settings) -> None:
     """Listen until SIGTERM or Ctrl-C; requests that have begun are answered before it ends."""
     set_up_logs(settings.log_format)
     keys = ApiKeys.of(settings)  # errors in them are reported before anything is loaded
+    settings = settings.model_copy(update={"key_hashes": tuple(one.hex() for one in keys.hashes)})
     with listening_socket(settings) as listening:
         host, port = listening.getsockname()[:2]
         address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -56,6 +56,8 @@ class Settings(Config):
     """Processes; each maps the same model files."""
     keys_file: str | None = None
     """File of API keys, one per line."""
+    key_hashes: tuple[str, ...] | None = None
+    """SHA-256 of the accepted keys in hex: set where the server starts, which reads the file once; it may be a pipe."""
     allow_origins: tuple[str, ...] = ()
     """Web origins whose pages may send requests (CORS)."""
     allow_hosts: tuple[str, ...] = ()
