@@ -6,6 +6,7 @@ is done by rank 0 and sent to the others, which wait. Without torchrun nothing h
 
 from __future__ import annotations
 
+import atexit
 import os
 import secrets
 import socket
@@ -71,13 +72,24 @@ def launch_id() -> str | None:
 def join_ranks() -> None:
     """Connect the ranks, unless they are connected: gloo on CPUs, nccl on GPUs."""
     from accelerate import PartialState
+    from torch import distributed
 
     from labelwise.device import computing_device
 
+    if not distributed.is_initialized():
+        atexit.register(_disconnect)
     on_cpu = computing_device().type == "cpu"
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         _join_by_store_of_torchrun("gloo" if on_cpu else "nccl")
     PartialState(cpu=on_cpu, timeout=PATIENCE)
+
+
+def _disconnect() -> None:
+    """End the threads of the connection while Python is still there: one that needs it later ends the process by abort."""
+    from torch import distributed
+
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def _join_by_store_of_torchrun(backend: str) -> None:
