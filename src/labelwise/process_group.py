@@ -85,7 +85,7 @@ def join_ranks() -> None:
 
 
 def _disconnect() -> None:
-    """End the threads of the connection while Python is still there: one that needs it later ends the process by abort."""
+    """End the threads of the connection before Python ends: one that needs it later would abort the process."""
     from torch import distributed
 
     if distributed.is_initialized():
