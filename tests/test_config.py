@@ -92,7 +92,8 @@ plain = st.recursive(
 @given(st.dictionaries(st.text("abcxyz", min_size=1), plain, max_size=4))
 def test_written_yaml_reads_back_equal(values):
     assert ConfigSource.from_yaml(to_yaml(values), "x").values == values
-    twice = {"a": values, "b": [values, values]}  # the same object several times, as ensembles of similar models have it
+    # the same object several times, as in ensembles of similar models
+    twice = {"a": values, "b": [values, values]}
     assert ConfigSource.from_yaml(to_yaml(twice), "x").values == twice
 
 
