@@ -49,7 +49,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def _reason(error: BaseException) -> str:
-    """One line: an error of torch goes on with hints that do not help here."""
+    """One line: after its first line an error of torch has hints that do not help here."""
     if _is_out_of_memory(error):
         return "not enough memory"
     if isinstance(error, OSError):

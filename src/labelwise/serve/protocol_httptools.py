@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -21,6 +23,8 @@ class ParsingProtocol(HttpToolsProtocol):
     """Bytes since the last of a head or body; those that follow it in the same piece are not counted."""
     _plain_head: bytes | None = None
     """The head of a request that asked for another protocol, without that."""
+    refuse: Callable[[Problem], None]
+    """Answers what is no request: a method of the other base of the protocol."""
 
     def data_received(self, data: bytes) -> None:
         """Parse what has come."""
@@ -81,10 +85,6 @@ class ParsingProtocol(HttpToolsProtocol):
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
         self._head = 0
         ParsingProtocol.data_received(self, head + rest)
-
-    def refuse(self, problem: Problem) -> None:
-        """Answer what is no request; the other base of the protocol does."""
-        raise NotImplementedError
 
 
 class LimitedHttpTools(LimitedProtocol, ParsingProtocol):
